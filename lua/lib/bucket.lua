@@ -1,0 +1,95 @@
+-- bucket: how the state of a token bucket is read, charged and written (GCRA, in exact integers).
+-- ARGV[1] is the number of quotas; then per quota burst (tokens), num, den: a token every num/den
+-- microseconds (num = 0: tokens never come back). `first` is where the script's own arguments start.
+-- A state is a bare number where that says all: one quota, whole microseconds, nothing else to say; then
+-- it is the theoretical arrival time (TAT, µs). Else it is a flat table: [1] blocked until (µs, 0: not),
+-- then four numbers per quota:
+--   whole, part   TAT: µs and den-ths of a µs; or tokens used, -1
+--   last, rest    the latest TAT of reservations yet to act; only a cancellation leaves it above TAT
+-- Stored in the same two ways, the table as its numbers with spaces between.
+local quotas = tonumber(ARGV[1])
+local first = 2 + 3 * quotas
+local burst, num, den = {}, {}, {}
+for q = 1, quotas do
+  burst[q], num[q], den[q] = tonumber(ARGV[3 * q - 1]), tonumber(ARGV[3 * q]), tonumber(ARGV[3 * q + 1])
+end
+local bare = quotas == 1 and den[1] == 1 and num[1] > 0
+local floor, max, format = math.floor, math.max, string.format
+
+-- A TAT, `tokens` later.
+local function advance(q, whole, part, tokens)
+  local parts = part + tokens * (num[q] % den[q])
+  local carry = floor(parts / den[q])
+  return whole + tokens * floor(num[q] / den[q]) + carry, parts - carry * den[q]
+end
+
+-- How many whole tokens come in `span` µs less `part` den-ths of one; negative spans count backwards.
+local function tokens_in(q, span, part)
+  local laps = floor(span / num[q])
+  return laps * den[q] + floor(((span - laps * num[q]) * den[q] - part) / num[q])
+end
+
+-- The time that a full bucket takes to fill, in whole µs.
+local function span(q)
+  return (advance(q, 0, 0, burst[q]))
+end
+
+local function later(whole, part, other, rest)
+  return whole > other or (whole == other and part > rest)
+end
+
+local function load(raw)
+  local s, tat = {0}, raw and tonumber(raw) or 0
+  if not raw or (tat > 0 and tat < 9007199254740992) then
+    if bare then return tat end
+    s = {0, tat, 0, tat, 0}
+  else
+    local n = 0
+    for number in string.gmatch(raw, '%-?%d+') do
+      n = n + 1
+      s[n] = tonumber(number)
+    end
+  end
+  for q = 1, quotas do
+    local o = 4 * q - 2
+    local never = num[q] == 0
+    if not s[o + 3] or (s[o + 1] < 0) ~= never then
+      s[o], s[o + 1], s[o + 2], s[o + 3] = 0, never and -1 or 0, 0, 0
+    elseif not never then
+      s[o + 1] = math.min(s[o + 1], den[q] - 1)
+      s[o + 3] = math.min(s[o + 3], den[q] - 1)
+    end
+  end
+  return s
+end
+
+-- The table form of a state.
+local function full(s)
+  if type(s) == 'number' then return {0, s, 0, s, 0} end
+  return s
+end
+
+local function store(key, value, expiry)
+  redis.call('SET', key, value, 'PX', format('%d', (expiry - now + 999) / 1000))
+end
+
+local function save(key, s)
+  if type(s) == 'number' then return store(key, format('%d', s), s) end
+  local expiry, forever = s[1], false
+  if s[1] <= now then s[1] = 0 end
+  for o = 2, #s, 4 do
+    if s[o + 1] < 0 then
+      forever = forever or s[o] > 0
+    else
+      expiry = max(expiry, s[o] + 1, s[o + 2] + 1)
+    end
+  end
+  if not forever and expiry <= now then return redis.call('DEL', key) end
+  local value = format('%d', s[2])
+  if s[1] > 0 or #s > 5 or s[3] ~= 0 or later(s[4], s[5], s[2], s[3]) then
+    for i = 1, #s do s[i] = format('%d', s[i]) end
+    value = table.concat(s, ' ')
+  end
+  if forever then return redis.call('SET', key, value) end
+  return store(key, value, expiry)
+end

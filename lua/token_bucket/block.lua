@@ -1,0 +1,10 @@
+-- token_bucket/block: nothing is admitted for a while; a longer block that stands is kept.
+-- KEYS[1]  string, the bucket
+-- ARGV     quotas (see lib/bucket); how long (µs)
+-- returns  now (µs); blocked until (µs)
+-- writes   the bucket, SET with PX until full and unblocked (without where a quota never refills)
+local s = full(load(redis.call('GET', KEYS[1])))
+s[1] = max(s[1], now + tonumber(ARGV[first]))
+local until_ = s[1]
+save(KEYS[1], s)
+return {now, until_}

@@ -1,0 +1,38 @@
+-- token_bucket/cancel: gives back what later reservations have not built upon (Go's x/time/rate, CancelAt).
+-- KEYS[1]  string, the bucket
+-- ARGV     quotas (see lib/bucket); cost (tokens); act (µs, no-op after it; -1: give back at any time);
+--          then per quota the TAT that the reservation led to: whole, part
+-- returns  now (µs); 1 if anything was given back, else 0
+-- writes   the bucket as it stands after, SET with PX until full and unblocked; DEL when that is now
+local cost, act = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
+local raw = redis.call('GET', KEYS[1])
+if not raw or (act >= 0 and now > act) then return {now, 0} end
+local s, given = full(load(raw)), 0
+
+-- (whole, part) less (other, rest), in den-ths of quota q.
+local function minus(q, whole, part, other, rest)
+  if part < rest then return whole - other - 1, part + den[q] - rest end
+  return whole - other, part - rest
+end
+
+for q = 1, quotas do
+  local o, a = 4 * q - 2, first + 2 * q
+  local mine, part = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+  if num[q] == 0 then
+    local left = max(0, s[o] - cost)
+    if left < s[o] then s[o], given = left, 1 end
+  elseif not later(mine, part, s[o + 2], s[o + 3]) then
+    local charge, crumb = advance(q, 0, 0, cost)
+    local built, bit = minus(q, s[o + 2], s[o + 3], mine, part)
+    local back, rest = minus(q, charge, crumb, built, bit)
+    if later(back, rest, mine - now, part) then back, rest = mine - now, part end
+    if built == 0 and bit == 0 then s[o + 2], s[o + 3] = minus(q, mine, part, charge, crumb) end
+    if later(back, rest, 0, 0) then
+      s[o], s[o + 1] = minus(q, s[o], s[o + 1], back, rest)
+      given = 1
+    end
+    if later(s[o], s[o + 1], s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = s[o], s[o + 1] end
+  end
+end
+if given == 1 then save(KEYS[1], s) end
+return {now, given}

@@ -1,0 +1,68 @@
+-- token_bucket/reserve: charges each request to its bucket, in full or not at all.
+-- KEYS[i]   string, the bucket of run i; the runs of one bucket stand side by side
+-- ARGV      quotas (see lib/bucket); then per run, or once for all runs: cost (tokens), wait (µs, longest
+--           delay accepted), count (requests, all alike, in a row)
+-- returns   now (µs); then per run: admitted (the first so many of count), and the state before it
+-- writes    charged buckets, SET with PX until full and unblocked (without where a quota never refills)
+-- cost      one MGET, one SET per charged bucket
+local raw = redis.call('MGET', unpack(KEYS))
+local stride = #ARGV == first + 2 and 0 or 3
+
+-- Both return how many of `count` requests fit, and the state with these charged.
+local function take_bare(tat, cost, wait, count)
+  if tat < now then tat = now end
+  local free = burst[1] + floor((now + wait - tat) / num[1])
+  if count * cost > free then count = free > 0 and floor(free / cost) or 0 end
+  return count, tat + count * cost * num[1]
+end
+
+local function take(s, cost, wait, count)
+  local at = max(now, s[1])
+  if at > now + wait then return 0, s end
+  for q = 1, quotas do
+    local o, free = 4 * q - 2, burst[q]
+    if num[q] == 0 then
+      free = free - s[o]
+    else
+      if s[o] < at then s[o], s[o + 1] = at, 0 end
+      free = free + tokens_in(q, now + wait - s[o], s[o + 1])
+    end
+    if count * cost > free then count = free > 0 and floor(free / cost) or 0 end
+  end
+  if count == 0 then return 0, s end
+  for q = 1, quotas do
+    local o = 4 * q - 2
+    if num[q] == 0 then
+      s[o] = s[o] + count * cost
+    else
+      local pending = s[o + 2] - span(q) > now
+      s[o], s[o + 1] = advance(q, s[o], s[o + 1], count * cost)
+      if not pending or later(s[o], s[o + 1], s[o + 2], s[o + 3]) then
+        s[o + 2], s[o + 3] = s[o], s[o + 1]
+      end
+    end
+  end
+  return count, s
+end
+
+local reply, n, s, charged = {now}, 1, nil, false
+local cost, wait, count
+for i = 1, #KEYS do
+  if stride > 0 or i == 1 then
+    local a = first + stride * (i - 1)
+    cost, wait, count = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+  end
+  if KEYS[i] ~= KEYS[i - 1] then s, charged = load(raw[i]), false end
+  local before, admitted = s
+  if type(s) == 'number' then
+    admitted, s = take_bare(s, cost, wait, count)
+  else
+    before = {unpack(s, 1, 1 + 4 * quotas)}
+    admitted, s = take(s, cost, wait, count)
+  end
+  reply[n + 1], reply[n + 2] = admitted, before
+  n = n + 2
+  charged = charged or admitted > 0
+  if charged and KEYS[i] ~= KEYS[i + 1] then save(KEYS[i], s) end
+end
+return reply

@@ -1,0 +1,155 @@
+//! One opaque error for the whole crate.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::primitive::token_bucket::Decision;
+
+/// What went wrong, to be asked with the `is_…` methods.
+///
+/// A refusal and an outage are never confused: [`is_refused`](Self::is_refused) means that the limit said no,
+/// [`is_unavailable`](Self::is_unavailable) that the store gave no answer. Cloning is cheap; the text and
+/// the [`source`](StdError::source) are for people and may change in any release.
+#[derive(Clone)]
+pub struct Error(Arc<Kind>);
+
+#[derive(Debug)]
+enum Kind {
+    Invalid(String),
+    Refused(Decision),
+    ExceedsBurst { cost: u32, burst: u32 },
+    Unavailable(Outage),
+}
+
+/// Why the store gave no answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Outage {
+    pub(crate) cause: Cause,
+    pub(crate) text: Cow<'static, str>,
+    pub(crate) source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// The kinds of [`Outage`], as far as anybody acts on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// No answer within the store's time-out: what was asked may or may not have been done.
+    TimedOut,
+    /// The connection could not be made, or broke.
+    Disconnected,
+    /// The server is there and answers that it cannot serve (LOADING, READONLY, CLUSTERDOWN, …).
+    NotServing,
+    /// The breaker is open: nothing was sent.
+    BreakerOpen,
+    /// The server answered something that this crate does not understand.
+    Unexpected,
+}
+
+impl Error {
+    pub(crate) fn invalid(text: impl Into<String>) -> Self {
+        Self(Arc::new(Kind::Invalid(text.into())))
+    }
+
+    pub(crate) fn refused(decision: Decision) -> Self {
+        Self(Arc::new(Kind::Refused(decision)))
+    }
+
+    pub(crate) fn exceeds_burst(cost: u32, burst: u32) -> Self {
+        Self(Arc::new(Kind::ExceedsBurst { cost, burst }))
+    }
+
+    pub(crate) fn unavailable(cause: Cause, text: impl Into<Cow<'static, str>>) -> Self {
+        Outage { cause, text: text.into(), source: None }.into()
+    }
+
+    /// A setting or an argument is not allowed; the text names it and what is.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        matches!(*self.0, Kind::Invalid(_))
+    }
+
+    /// The limit said no; [`decision`](Self::decision) tells when it will say yes.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(*self.0, Kind::Refused(_))
+    }
+
+    /// The cost is above the burst: no amount of waiting will admit it.
+    #[must_use]
+    pub fn is_exceeds_burst(&self) -> bool {
+        matches!(*self.0, Kind::ExceedsBurst { .. })
+    }
+
+    /// The store gave no answer: it is down, out of reach, too slow, or not serving.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(*self.0, Kind::Unavailable(_))
+    }
+
+    /// The store gave no answer in time: what was asked may or may not have been done.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        self.outage().is_some_and(|outage| outage.cause == Cause::TimedOut)
+    }
+
+    /// The decision behind a refusal.
+    #[must_use]
+    pub fn decision(&self) -> Option<&Decision> {
+        match &*self.0 {
+            Kind::Refused(decision) => Some(decision),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn outage(&self) -> Option<&Outage> {
+        match &*self.0 {
+            Kind::Unavailable(outage) => Some(outage),
+            _ => None,
+        }
+    }
+}
+
+impl From<Outage> for Error {
+    fn from(outage: Outage) -> Self {
+        Self(Arc::new(Kind::Unavailable(outage)))
+    }
+}
+
+/// So that `TryInto` bounds also take what cannot fail.
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Error").field(&self.0).finish()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Kind::Invalid(text) => f.write_str(text),
+            Kind::Refused(decision) => match decision.retry_after() {
+                Some(after) => write!(f, "rate limit exceeded, retry in {after:?}"),
+                None => f.write_str("quota used up"),
+            },
+            Kind::ExceedsBurst { cost, burst } => {
+                write!(f, "a cost of {cost} can never be admitted by a burst of {burst}")
+            }
+            Kind::Unavailable(outage) => write!(f, "store unavailable: {}", outage.text),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self.outage()?.source.as_ref()? {
+            source => Some(source.as_ref()),
+        }
+    }
+}

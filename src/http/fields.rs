@@ -1,0 +1,113 @@
+//! The RateLimit header fields.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+
+use crate::rate_limit::OnResponse;
+use crate::token_bucket::{Balance, Decision};
+
+/// Tells clients where they stand, in header fields.
+///
+/// By default in `RateLimit-Policy` and `RateLimit` as of draft-ietf-httpapi-ratelimit-headers-11, an item for each
+/// quota:
+///
+/// ```text
+/// RateLimit-Policy: "default";q=10;w=2
+/// RateLimit: "default";r=4;t=2
+/// ```
+///
+/// `q` is the burst and `w` the seconds that an empty bucket takes to fill, `r` the tokens left and `t` the
+/// seconds until the bucket is full, or for a refusal until the request may come again, if that is sooner. A quota that never
+/// refills has neither `w` nor `t`. Seconds are rounded up.
+#[derive(Clone, Copy, Debug)]
+pub struct RateLimitFields {
+    draft: bool,
+    legacy: bool,
+}
+
+impl Default for RateLimitFields {
+    fn default() -> Self {
+        Self { draft: true, legacy: false }
+    }
+}
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+impl RateLimitFields {
+    /// No fields at all.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { draft: false, legacy: false }
+    }
+
+    /// The older `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds from now) alone,
+    /// for the quota that is nearest to its end.
+    #[must_use]
+    pub fn legacy() -> Self {
+        Self { draft: false, legacy: true }
+    }
+
+    /// These fields and the older `X-RateLimit-…`.
+    #[must_use]
+    pub fn and_legacy(self) -> Self {
+        Self { legacy: true, ..self }
+    }
+
+    pub(super) fn write(self, decision: &Decision, headers: &mut HeaderMap) {
+        let (mut policy, mut limit) = (String::new(), String::new());
+        let until = |balance: &Balance<'_>| {
+            // Never later than Retry-After says.
+            let reset = balance.reset_after();
+            reset.map(|reset| seconds(decision.retry_after().map_or(reset, |retry| retry.min(reset))))
+        };
+        if self.draft {
+            for balance in decision.state().balances() {
+                let separator = if policy.is_empty() { "" } else { ", " };
+                let name = balance.name();
+                // Writing to a string does not fail.
+                let _ = write!(policy, "{separator}\"{name}\";q={}", balance.limit());
+                let _ = write!(limit, "{separator}\"{name}\";r={}", balance.remaining());
+                if let Some(window) = balance.window() {
+                    let _ = write!(policy, ";w={}", seconds(window).max(1));
+                }
+                if let Some(until) = until(&balance) {
+                    let _ = write!(limit, ";t={until}");
+                }
+            }
+            insert(headers, POLICY, policy);
+            insert(headers, RATE_LIMIT, limit);
+        }
+        if self.legacy {
+            let tightest = decision.state().tightest();
+            headers.insert(X_LIMIT, tightest.limit().into());
+            headers.insert(X_REMAINING, tightest.remaining().into());
+            if let Some(until) = until(&tightest) {
+                headers.insert(X_RESET, until.into());
+            }
+        }
+    }
+}
+
+impl<B> OnResponse<Response<B>> for RateLimitFields {
+    fn on_response(&self, decision: &Decision, response: &mut Response<B>) {
+        self.write(decision, response.headers_mut());
+    }
+}
+
+/// Whole seconds, rounded up: nobody is told to come too early.
+pub(crate) fn seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    // Names of quotas are printable ASCII, so this does not fail.
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.insert(name, value);
+    }
+}

@@ -1,0 +1,40 @@
+//! Conveniences for HTTP: refusals as responses, header fields, key extractors.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use http::Request;
+//! use tower_distributed::{Key, Quota, RateLimitLayer, Store, TokenBucket, http as limits};
+//!
+//! # fn main() -> Result<(), tower_distributed::Error> {
+//! let bucket = TokenBucket::new(&Store::in_process(), "api", Quota::per_second(5).burst(10))?;
+//! let layer = RateLimitLayer::new(bucket, limits::header("x-api-key")?)
+//!     .reject_with(limits::refuse())              // 429 with Retry-After, the service still cannot fail
+//!     .on_admit(limits::InsertDecision)           // Extension<Decision> in the handler
+//!     .on_response(limits::RateLimitFields::default());
+//!
+//! let app: Router = Router::new().route("/", get(async || "hello")).layer(layer);
+//! # Ok(()) }
+//! ```
+
+mod fields;
+mod key;
+mod refuse;
+mod retry_after;
+
+pub use self::fields::RateLimitFields;
+pub use self::key::{ClientAddr, Header, Method, Path, Peer, client_addr, header, method, path, peer};
+pub use self::refuse::{Refuse, refuse};
+pub use self::retry_after::RetryAfter;
+
+use crate::rate_limit::OnAdmit;
+use crate::token_bucket::Decision;
+
+/// Puts the [`Decision`] among the request's extensions, for the handler to read what remains.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InsertDecision;
+
+impl<B> OnAdmit<http::Request<B>> for InsertDecision {
+    fn on_admit(&self, decision: &Decision, request: &mut http::Request<B>) {
+        request.extensions_mut().insert(decision.clone());
+    }
+}

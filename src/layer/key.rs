@@ -1,0 +1,73 @@
+//! Which key a request belongs to.
+
+use crate::Key;
+
+/// Names the key of a request; `None` lets the request pass untouched.
+///
+/// Closures and functions from `&Req` to anything that is [`IntoKey`] are extractors:
+///
+/// ```
+/// use tower_distributed::{Key, KeyExtractor};
+///
+/// struct Job { tenant: String, id: u64 }
+///
+/// fn by_tenant(job: &Job) -> &str { &job.tenant }         // a function may borrow from the request
+///
+/// let by_id = |job: &Job| job.id;
+/// let by_both = |job: &Job| format!("{}/{}", job.tenant, job.id);
+/// let but_system = |job: &Job| (job.tenant != "system").then(|| Key::from(&job.tenant));
+///
+/// let job = Job { tenant: "acme".into(), id: 7 };
+/// assert_eq!(by_tenant.extract(&job), Some("acme".into()));
+/// assert_eq!(by_id.extract(&job), Some("7".into()));
+/// assert_eq!(by_both.extract(&job), Some("acme/7".into()));
+/// assert_eq!(but_system.extract(&job), Some("acme".into()));
+/// ```
+///
+/// A closure cannot return what it borrows from its argument (a limit of the language's inference); let it
+/// return a [`Key`], which copies without an allocation up to 32 bytes.
+pub trait KeyExtractor<Req> {
+    /// The key of a request.
+    fn extract(&self, request: &Req) -> Option<Key>;
+}
+
+impl<Req, F> KeyExtractor<Req> for F
+where
+    F: for<'a> KeyFn<'a, Req>,
+{
+    fn extract(&self, request: &Req) -> Option<Key> {
+        self(request).into_key()
+    }
+}
+
+/// `Fn(&'a Req) -> impl IntoKey`, in a form that lets the key borrow from the request.
+pub trait KeyFn<'a, Req: 'a>: Fn(&'a Req) -> <Self as KeyFn<'a, Req>>::Key {
+    /// What the function returns.
+    type Key: IntoKey;
+}
+
+impl<'a, Req: 'a, F, K> KeyFn<'a, Req> for F
+where
+    F: Fn(&'a Req) -> K,
+    K: IntoKey,
+{
+    type Key = K;
+}
+
+/// What a key can be made of: strings, bytes, numbers, IP addresses, or an `Option` of these.
+pub trait IntoKey {
+    /// The key; `None` lets the request pass untouched.
+    fn into_key(self) -> Option<Key>;
+}
+
+impl<T: Into<Key>> IntoKey for T {
+    fn into_key(self) -> Option<Key> {
+        Some(self.into())
+    }
+}
+
+impl<T: Into<Key>> IntoKey for Option<T> {
+    fn into_key(self) -> Option<Key> {
+        self.map(Into::into)
+    }
+}

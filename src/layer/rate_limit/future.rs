@@ -1,0 +1,141 @@
+//! The response future.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tower::Service;
+
+use super::hooks::Hooks;
+use super::layer::{Away, Config};
+use crate::token_bucket::{Acquire, Decision};
+use crate::{Error, Key, Reject, TokenBucket};
+
+pin_project! {
+    /// The future of [`RateLimit`](super::RateLimit).
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<S, Req, K, C, Q, H, R>
+    where
+        S: Service<Req>,
+    {
+        config: Arc<Config<K, C, Q, H, R>>,
+        // `None` for a request that has no key.
+        key: Option<Key>,
+        #[pin]
+        state: State<S, Req>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<S, Req>
+    where
+        S: Service<Req>,
+    {
+        Asking {
+            bucket: TokenBucket,
+            cost: u32,
+            acquire: Acquire,
+            // Set where the store is away and `acquire` asks this process's own bucket.
+            outage: Option<Error>,
+            // The ready service and the request; `None` once called.
+            call: Option<(S, Req)>,
+        },
+        Calling {
+            #[pin]
+            future: S::Future,
+            // `None` for what was let through without one.
+            decision: Option<Decision>,
+        },
+    }
+}
+
+impl<S, Req, K, C, Q, H, R> ResponseFuture<S, Req, K, C, Q, H, R>
+where
+    S: Service<Req>,
+{
+    pub(super) fn passing(future: S::Future, config: Arc<Config<K, C, Q, H, R>>) -> Self {
+        Self { config, key: None, state: State::Calling { future, decision: None } }
+    }
+
+    pub(super) fn asking(
+        bucket: TokenBucket,
+        key: Key,
+        cost: u32,
+        inner: S,
+        request: Req,
+        config: Arc<Config<K, C, Q, H, R>>,
+    ) -> Self {
+        let acquire = bucket.acquire(key.clone(), cost);
+        let call = Some((inner, request));
+        Self { config, key: Some(key), state: State::Asking { bucket, cost, acquire, outage: None, call } }
+    }
+}
+
+impl<S, Req, K, C, Q, H, R> Future for ResponseFuture<S, Req, K, C, Q, H, R>
+where
+    S: Service<Req>,
+    H: Hooks<Req, S::Response>,
+    R: Reject<S::Response, S::Error>,
+{
+    type Output = Result<S::Response, R::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let config = &**this.config;
+        loop {
+            match this.state.as_mut().project() {
+                StateProjection::Asking { bucket, cost, acquire, outage, call } => {
+                    let decision = match ready!(Pin::new(&mut *acquire).poll(context)) {
+                        Ok(decision) if decision.is_admitted() => Some(decision),
+                        Ok(refused) => return Poll::Ready(config.reject.reject(refused.into())),
+                        Err(error) => match (&config.when_away, outage.take(), &this.key) {
+                            // Not even this process's own bucket answers: it is too small.
+                            (_, Some(outage), _) => return Poll::Ready(config.reject.reject(outage.into())),
+                            (Away::Admit, None, _) if error.is_unavailable() => None,
+                            (Away::Degrade { replicas, local }, None, Some(key))
+                                if error.is_unavailable() =>
+                            {
+                                *acquire =
+                                    local.standing_in_for(bucket, *replicas).acquire(key.clone(), *cost);
+                                *outage = Some(error);
+                                continue;
+                            }
+                            _ => return Poll::Ready(config.reject.reject(error.into())),
+                        },
+                    };
+                    let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
+                    if let Some(decision) = &decision {
+                        config.hooks.admitted(decision, &mut request);
+                    }
+                    let future = inner.call(request);
+                    this.state.set(State::Calling { future, decision });
+                }
+                StateProjection::Calling { future, decision } => {
+                    let mut response = match ready!(future.poll(context)) {
+                        Ok(response) => response,
+                        Err(error) => return Poll::Ready(Err(config.reject.inner_error(error))),
+                    };
+                    if let Some(duration) = config.hooks.answered(decision.as_ref(), &mut response)
+                        && let Some(key) = this.key.take()
+                    {
+                        config.block(key, duration);
+                    }
+                    return Poll::Ready(Ok(response));
+                }
+            }
+        }
+    }
+}
+
+impl<S, Req, K, C, Q, H, R> fmt::Debug for ResponseFuture<S, Req, K, C, Q, H, R>
+where
+    S: Service<Req>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").field("key", &self.key).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,153 @@
+//! What a request asks, and what is told of the answer: the parts that a layer is put together from.
+
+use std::time::Duration;
+
+use crate::Quotas;
+use crate::token_bucket::Decision;
+
+/// How many tokens a request costs. Functions and closures from `&Req` to `u32` do.
+pub trait Cost<Req> {
+    /// The cost in tokens.
+    fn cost(&self, request: &Req) -> u32;
+}
+
+impl<Req, F: Fn(&Req) -> u32> Cost<Req> for F {
+    fn cost(&self, request: &Req) -> u32 {
+        self(request)
+    }
+}
+
+/// Every request costs one token: the default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OneToken;
+
+impl<Req> Cost<Req> for OneToken {
+    fn cost(&self, _: &Req) -> u32 {
+        1
+    }
+}
+
+/// Under which quotas a request comes; `None`: those of the bucket. Functions and closures from `&Req` to
+/// `Option<Quotas>` do.
+pub trait ChooseQuotas<Req> {
+    /// The quotas.
+    fn quotas(&self, request: &Req) -> Option<Quotas>;
+}
+
+impl<Req, F: Fn(&Req) -> Option<Quotas>> ChooseQuotas<Req> for F {
+    fn quotas(&self, request: &Req) -> Option<Quotas> {
+        self(request)
+    }
+}
+
+/// All requests come under the quotas of the bucket: the default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SameQuotas;
+
+impl<Req> ChooseQuotas<Req> for SameQuotas {
+    fn quotas(&self, _: &Req) -> Option<Quotas> {
+        None
+    }
+}
+
+/// Sees an admitted request before the inner service does. Functions and closures of `(&Decision, &mut Req)` do.
+pub trait OnAdmit<Req> {
+    /// Called with the decision that admitted the request.
+    fn on_admit(&self, decision: &Decision, request: &mut Req);
+}
+
+impl<Req, F: Fn(&Decision, &mut Req)> OnAdmit<Req> for F {
+    fn on_admit(&self, decision: &Decision, request: &mut Req) {
+        self(decision, request);
+    }
+}
+
+/// Sees the response to an admitted request. Functions and closures of `(&Decision, &mut Res)` do.
+pub trait OnResponse<Res> {
+    /// Called with the decision that admitted the request.
+    fn on_response(&self, decision: &Decision, response: &mut Res);
+}
+
+impl<Res, F: Fn(&Decision, &mut Res)> OnResponse<Res> for F {
+    fn on_response(&self, decision: &Decision, response: &mut Res) {
+        self(decision, response);
+    }
+}
+
+/// Reads in a response for how long its key is to be blocked. Functions and closures from `&Res` to
+/// `Option<Duration>` do.
+pub trait Observe<Res> {
+    /// For how long; `None`: not at all.
+    fn observe(&self, response: &Res) -> Option<Duration>;
+}
+
+impl<Res, F: Fn(&Res) -> Option<Duration>> Observe<Res> for F {
+    fn observe(&self, response: &Res) -> Option<Duration> {
+        self(response)
+    }
+}
+
+/// All that is done about admitted requests and their responses. `()` does nothing; `with_…` add to it.
+pub trait Hooks<Req, Res> {
+    /// Before the inner service is called.
+    fn admitted(&self, decision: &Decision, request: &mut Req);
+
+    /// After it has answered. Returns for how long to block the key.
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration>;
+}
+
+impl<Req, Res> Hooks<Req, Res> for () {
+    fn admitted(&self, _: &Decision, _: &mut Req) {}
+
+    fn answered(&self, _: Option<&Decision>, _: &mut Res) -> Option<Duration> {
+        None
+    }
+}
+
+/// Hooks with an [`OnAdmit`] added.
+#[derive(Clone, Copy, Debug)]
+pub struct WithOnAdmit<H, F>(pub(super) H, pub(super) F);
+
+impl<Req, Res, H: Hooks<Req, Res>, F: OnAdmit<Req>> Hooks<Req, Res> for WithOnAdmit<H, F> {
+    fn admitted(&self, decision: &Decision, request: &mut Req) {
+        self.0.admitted(decision, request);
+        self.1.on_admit(decision, request);
+    }
+
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
+        self.0.answered(decision, response)
+    }
+}
+
+/// Hooks with an [`OnResponse`] added.
+#[derive(Clone, Copy, Debug)]
+pub struct WithOnResponse<H, F>(pub(super) H, pub(super) F);
+
+impl<Req, Res, H: Hooks<Req, Res>, F: OnResponse<Res>> Hooks<Req, Res> for WithOnResponse<H, F> {
+    fn admitted(&self, decision: &Decision, request: &mut Req) {
+        self.0.admitted(decision, request);
+    }
+
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
+        let block = self.0.answered(decision, response);
+        if let Some(decision) = decision {
+            self.1.on_response(decision, response);
+        }
+        block
+    }
+}
+
+/// Hooks with an [`Observe`] added.
+#[derive(Clone, Copy, Debug)]
+pub struct WithObserve<H, F>(pub(super) H, pub(super) F);
+
+impl<Req, Res, H: Hooks<Req, Res>, F: Observe<Res>> Hooks<Req, Res> for WithObserve<H, F> {
+    fn admitted(&self, decision: &Decision, request: &mut Req) {
+        self.0.admitted(decision, request);
+    }
+
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
+        let block = self.0.answered(decision, response);
+        block.max(self.1.observe(response))
+    }
+}

@@ -1,0 +1,189 @@
+//! The layer and its settings.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_layer::Layer;
+
+use super::hooks::{OneToken, SameQuotas, WithObserve, WithOnAdmit, WithOnResponse};
+use super::service::RateLimit;
+use crate::{AsError, Key, Quotas, Store, TokenBucket};
+
+/// What to do with requests while the store gives no answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenAway {
+    /// Refuse them, as [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable): nothing goes unlimited.
+    #[default]
+    Refuse,
+    /// Let them all through.
+    Admit,
+    /// Limit in this process alone, which gets its share: the rate and the burst (at least 1) divided by the
+    /// number of processes. What costs more than that burst is refused as under `Refuse`.
+    Degrade {
+        /// How many processes share the limit.
+        replicas: NonZeroU32,
+    },
+}
+
+/// A [`Layer`] that limits how many requests of a key reach the inner service; see the [module](super) for
+/// the whole story.
+#[derive(Clone, Debug)]
+pub struct RateLimitLayer<K, C = OneToken, Q = SameQuotas, H = (), R = AsError> {
+    config: Config<K, C, Q, H, R>,
+}
+
+/// All that a service needs to know; shared by its clones.
+#[derive(Clone, Debug)]
+pub(super) struct Config<K, C, Q, H, R> {
+    pub(super) bucket: TokenBucket,
+    pub(super) key: K,
+    pub(super) cost: C,
+    pub(super) quotas: Q,
+    pub(super) hooks: H,
+    pub(super) reject: R,
+    pub(super) when_away: Away,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Away {
+    Refuse,
+    Admit,
+    Degrade { replicas: NonZeroU32, local: TokenBucket },
+}
+
+impl<K> RateLimitLayer<K> {
+    /// Limits requests by the buckets of a family, each by its key.
+    ///
+    /// Requests that cannot be admitted now are refused; [`wait_up_to`](Self::wait_up_to) lets them wait.
+    #[must_use]
+    pub fn new(bucket: TokenBucket, key: K) -> Self {
+        let bucket = bucket.with_longest_wait(Duration::ZERO);
+        Self {
+            config: Config {
+                bucket,
+                key,
+                cost: OneToken,
+                quotas: SameQuotas,
+                hooks: (),
+                reject: AsError,
+                when_away: Away::Refuse,
+            },
+        }
+    }
+}
+
+impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
+    /// How many tokens a request costs, by a closure from `&Req` to `u32`. Default: one.
+    #[must_use]
+    pub fn cost<C2>(self, cost: C2) -> RateLimitLayer<K, C2, Q, H, R> {
+        let Config { bucket, key, cost: _, quotas, hooks, reject, when_away } = self.config;
+        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, when_away } }
+    }
+
+    /// Under which quotas a request comes, by a closure from `&Req` to `Option<Quotas>`; `None`: the
+    /// bucket's.
+    ///
+    /// Make the [`Quotas`] beforehand and hand out clones: only clones leave for the store together.
+    #[must_use]
+    pub fn quotas<Q2>(self, quotas: Q2) -> RateLimitLayer<K, C, Q2, H, R> {
+        let Config { bucket, key, cost, quotas: _, hooks, reject, when_away } = self.config;
+        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, when_away } }
+    }
+
+    /// Lets requests wait for their tokens, first come, first served, up to this long.
+    #[must_use]
+    pub fn wait_up_to(mut self, longest: Duration) -> Self {
+        self.config.bucket = self.config.bucket.with_longest_wait(longest);
+        self
+    }
+
+    /// Answers keys that are known to be refused without asking the store; see
+    /// [`with_local_refusals`](TokenBucket::with_local_refusals).
+    #[must_use]
+    pub fn local_refusals(mut self) -> Self {
+        self.config.bucket = self.config.bucket.with_local_refusals();
+        self
+    }
+
+    /// What to do while the store gives no answer. Default: [`WhenAway::Refuse`].
+    #[must_use]
+    pub fn when_away(mut self, when_away: WhenAway) -> Self {
+        self.config.when_away = match when_away {
+            WhenAway::Refuse => Away::Refuse,
+            WhenAway::Admit => Away::Admit,
+            WhenAway::Degrade { replicas } => {
+                Away::Degrade { replicas, local: self.config.bucket.in_store(&Store::in_process()) }
+            }
+        };
+        self
+    }
+
+    /// Shows admitted requests the decision, by a closure of `(&Decision, &mut Req)`: to count, or to put it
+    /// where the inner service finds it. For HTTP there is `http::InsertDecision`.
+    #[must_use]
+    pub fn on_admit<F>(self, on_admit: F) -> RateLimitLayer<K, C, Q, WithOnAdmit<H, F>, R> {
+        self.map_hooks(|hooks| WithOnAdmit(hooks, on_admit))
+    }
+
+    /// Shows the responses to admitted requests the decision, by a closure of `(&Decision, &mut Res)`. For
+    /// HTTP there is `http::RateLimitFields`.
+    #[must_use]
+    pub fn on_response<F>(self, on_response: F) -> RateLimitLayer<K, C, Q, WithOnResponse<H, F>, R> {
+        self.map_hooks(|hooks| WithOnResponse(hooks, on_response))
+    }
+
+    /// Reads in the inner service's responses for how long their key is to be blocked, by a closure from
+    /// `&Res` to `Option<Duration>`: one process hears the upstream's 429, all stop. For HTTP there is
+    /// `http::RetryAfter`.
+    #[must_use]
+    pub fn observe<F>(self, observe: F) -> RateLimitLayer<K, C, Q, WithObserve<H, F>, R> {
+        self.map_hooks(|hooks| WithObserve(hooks, observe))
+    }
+
+    /// Makes refusals responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
+    /// [`Reject`](crate::Reject). The service's error is then the inner service's. For HTTP there is
+    /// `http::refuse()`, for gRPC `grpc::refuse()`.
+    #[must_use]
+    pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<K, C, Q, H, R2> {
+        let Config { bucket, key, cost, quotas, hooks, reject: _, when_away } = self.config;
+        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, when_away } }
+    }
+
+    fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> RateLimitLayer<K, C, Q, H2, R> {
+        let Config { bucket, key, cost, quotas, hooks, reject, when_away } = self.config;
+        let hooks = map(hooks);
+        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, when_away } }
+    }
+}
+
+impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
+    /// The bucket for a request.
+    pub(super) fn bucket(&self, quotas: Option<&Quotas>) -> TokenBucket {
+        match quotas {
+            Some(quotas) => self.bucket.with_quotas(quotas),
+            None => self.bucket.clone(),
+        }
+    }
+
+    /// Sees to it that a key is blocked, in a task of its own.
+    pub(super) fn block(&self, key: Key, duration: Duration) {
+        crate::store::detach(self.bucket.block(key, duration));
+    }
+}
+
+impl<S, K, C, Q, H, R> Layer<S> for RateLimitLayer<K, C, Q, H, R>
+where
+    K: Clone,
+    C: Clone,
+    Q: Clone,
+    H: Clone,
+    R: Clone,
+{
+    type Service = RateLimit<S, K, C, Q, H, R>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit::new(inner, Arc::new(self.config.clone()))
+    }
+}

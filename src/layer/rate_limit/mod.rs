@@ -1,0 +1,59 @@
+//! [`RateLimitLayer`]: at most so many requests per key, across all processes.
+//!
+//! ```
+//! use tower::{ServiceBuilder, ServiceExt, Service, service_fn};
+//! use tower_distributed::{Quota, RateLimitLayer, Refusal, Store, TokenBucket};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let bucket = TokenBucket::new(&store, "greetings", Quota::per_minute(60).burst(1))?;
+//!
+//! let mut greet = ServiceBuilder::new()
+//!     .layer(RateLimitLayer::new(bucket, |name: &&'static str| *name))
+//!     .service(service_fn(async |name: &'static str| Ok::<_, std::io::Error>(format!("hello {name}"))));
+//!
+//! assert_eq!(greet.ready().await?.call("Ann").await?, "hello Ann");
+//! let error = greet.ready().await?.call("Ann").await.unwrap_err();
+//! assert!(error.downcast_ref::<Refusal>().is_some());
+//! # Ok(()) }
+//! ```
+//!
+//! # What it asks
+//!
+//! The [key](crate::KeyExtractor) by a closure or function; `None` lets a request pass. The
+//! [`cost`](RateLimitLayer::cost) is one token unless set, the [`quotas`](RateLimitLayer::quotas) are the
+//! bucket's.
+//!
+//! # What a refused caller gets
+//!
+//! A boxed [`Refusal`](crate::Refusal) as the error, or a response by [`reject_with`](RateLimitLayer::reject_with).
+//! A layer that [waits](RateLimitLayer::wait_up_to) refuses at once what would have to wait longer.
+//!
+//! # When the store is away
+//!
+//! [`WhenAway::Refuse`] unless set: an outage is told as one, and admits nothing.
+//!
+//! # Readiness, cancellation
+//!
+//! `poll_ready` is the inner service's, with no I/O of its own; the instance that was polled ready is the one
+//! that is called, after the decision. So where a request waits its turn, what the readiness of the inner
+//! service reserves stays reserved: put limits that wait outside of, say, a `ConcurrencyLimit`. A response future
+//! that is dropped before its request was admitted gives its tokens back.
+//!
+//! # Differences from `tower::limit::RateLimitLayer`
+//!
+//! Tower's limits each instance of a service on its own, in `poll_ready`, with one bucket and no key. This one
+//! limits by key, and all clones, routes and processes share the buckets of the store.
+
+mod future;
+mod hooks;
+mod layer;
+mod service;
+
+pub use self::future::ResponseFuture;
+pub use self::hooks::{
+    ChooseQuotas, Cost, Hooks, Observe, OnAdmit, OnResponse, OneToken, SameQuotas, WithObserve, WithOnAdmit,
+    WithOnResponse,
+};
+pub use self::layer::{RateLimitLayer, WhenAway};
+pub use self::service::RateLimit;

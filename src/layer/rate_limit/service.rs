@@ -1,0 +1,88 @@
+//! The service.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tower::Service;
+
+use super::future::ResponseFuture;
+use super::hooks::{ChooseQuotas, Cost, Hooks};
+use super::layer::Config;
+use crate::{KeyExtractor, Reject};
+
+/// A [`Service`] that asks a bucket before each call; see the [module](super) for the whole story.
+pub struct RateLimit<S, K, C, Q, H, R> {
+    inner: S,
+    config: Arc<Config<K, C, Q, H, R>>,
+}
+
+impl<S, K, C, Q, H, R> RateLimit<S, K, C, Q, H, R> {
+    pub(super) fn new(inner: S, config: Arc<Config<K, C, Q, H, R>>) -> Self {
+        Self { inner, config }
+    }
+
+    /// The inner service.
+    #[must_use]
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service, to be changed.
+    #[must_use]
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The inner service, unwrapped.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, Req, K, C, Q, H, R> Service<Req> for RateLimit<S, K, C, Q, H, R>
+where
+    S: Service<Req> + Clone,
+    K: KeyExtractor<Req>,
+    C: Cost<Req>,
+    Q: ChooseQuotas<Req>,
+    H: Hooks<Req, S::Response>,
+    R: Reject<S::Response, S::Error>,
+{
+    type Response = S::Response;
+    type Error = R::Error;
+    type Future = ResponseFuture<S, Req, K, C, Q, H, R>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context).map_err(|error| self.config.reject.inner_error(error))
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let config = Arc::clone(&self.config);
+        let Some(key) = config.key.extract(&request) else {
+            return ResponseFuture::passing(self.inner.call(request), config);
+        };
+        let cost = config.cost.cost(&request);
+        let bucket = config.bucket(config.quotas.quotas(&request).as_ref());
+        // The instance that was polled ready is the one to call; its clone is not ready yet.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        ResponseFuture::asking(bucket, key, cost, inner, request, config)
+    }
+}
+
+impl<S: Clone, K, C, Q, H, R> Clone for RateLimit<S, K, C, Q, H, R> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
+    }
+}
+
+impl<S: fmt::Debug, K, C, Q, H, R> fmt::Debug for RateLimit<S, K, C, Q, H, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .field("bucket", &self.config.bucket)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,282 @@
+//! How much is allowed: [`Quota`] describes it, [`Quotas`] is one or several of them, checked.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::Error;
+
+/// At most `rate` tokens per period on average, and at most `burst` at once.
+///
+/// A description that is checked when it becomes [`Quotas`], which is what every constructor that takes a
+/// quota does.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::Quota;
+///
+/// Quota::per_second(5).burst(10);
+/// Quota::per_hour(1000);                             // burst: 1000 as well
+/// Quota::new(3, Duration::from_secs(10));            // 3 every 10 seconds
+/// Quota::non_refilling(50);                          // 50, ever
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    rate: u32,
+    period: Duration,
+    burst: Option<u32>,
+    name: Option<Arc<str>>,
+}
+
+impl Quota {
+    /// `rate` tokens per `period`, spread evenly; the burst is `rate` unless set.
+    #[must_use]
+    pub const fn new(rate: u32, period: Duration) -> Self {
+        Self { rate, period, burst: None, name: None }
+    }
+
+    /// `rate` tokens per second.
+    #[must_use]
+    pub const fn per_second(rate: u32) -> Self {
+        Self::new(rate, Duration::from_secs(1))
+    }
+
+    /// `rate` tokens per minute.
+    #[must_use]
+    pub const fn per_minute(rate: u32) -> Self {
+        Self::new(rate, Duration::from_secs(60))
+    }
+
+    /// `rate` tokens per hour.
+    #[must_use]
+    pub const fn per_hour(rate: u32) -> Self {
+        Self::new(rate, Duration::from_secs(3600))
+    }
+
+    /// `rate` tokens per day of 24 hours.
+    #[must_use]
+    pub const fn per_day(rate: u32) -> Self {
+        Self::new(rate, Duration::from_secs(86_400))
+    }
+
+    /// `tokens` in all: what is used does not come back until the bucket is
+    /// [reset](crate::TokenBucket::reset).
+    ///
+    /// In Redis the bucket of such a quota is a key without TTL, since forgetting it would fill it.
+    #[must_use]
+    pub const fn non_refilling(tokens: u32) -> Self {
+        Self { rate: 0, period: Duration::ZERO, burst: Some(tokens), name: None }
+    }
+
+    /// How many tokens may be taken at once after a pause.
+    #[must_use]
+    pub fn burst(mut self, tokens: u32) -> Self {
+        self.burst = Some(tokens);
+        self
+    }
+
+    /// The name under which clients are told of this quota (`RateLimit-Policy: "name";q=…`).
+    ///
+    /// Printable ASCII without `"` and `\`; unless set, `default`, or `q1`, `q2`, … where there are several.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    fn check(self, position: usize, of: usize) -> Result<Limit, Error> {
+        let invalid = |why: fmt::Arguments<'_>| Error::invalid(format!("{self:?}: {why}"));
+        let burst = self.burst.unwrap_or(self.rate);
+        if burst == 0 {
+            return Err(invalid(format_args!("the burst must be at least 1, is 0")));
+        }
+        let name = match &self.name {
+            None if of == 1 => Arc::from("default"),
+            None => Arc::from(format!("q{}", position + 1)),
+            Some(name) => name.clone(),
+        };
+        let printable = |c: char| matches!(c, ' '..='~') && c != '"' && c != '\\';
+        if name.is_empty() || !name.chars().all(printable) {
+            return Err(invalid(format_args!(
+                "a name must be printable ASCII without quotes and backslashes, is {name:?}"
+            )));
+        }
+        let (num, den) = if self.period.is_zero() && self.rate == 0 {
+            (0, 1)
+        } else {
+            self.interval(burst).map_err(|why| invalid(format_args!("{why}")))?
+        };
+        Ok(Limit { name, burst: burst.into(), num, den, period: self.period })
+    }
+
+    /// The microseconds from one token to the next, as a fraction that keeps every product of
+    /// `lua/lib/bucket.lua` below 2^53; where the exact one does not, the next longer that does.
+    fn interval(&self, burst: u32) -> Result<(i64, i64), &'static str> {
+        if self.rate == 0 {
+            return Err("the rate must be at least 1 per period, is 0");
+        }
+        let period = i128::from(i64::try_from(self.period.as_micros()).unwrap_or(i64::MAX));
+        if period == 0 {
+            return Err("the period must be at least 1 µs");
+        }
+        let (rate, burst) = (i128::from(self.rate), i128::from(burst));
+        if burst * period / rate > i128::from(MAX_SPAN) {
+            return Err("it takes longer than 35 years for the burst to come back");
+        }
+        let fits = |num: i128, den: i128| den <= 1 << 20 && num * den <= 1 << 52 && burst * den <= 1 << 40;
+        let shared = gcd(period, rate);
+        let exact = (period / shared, rate / shared);
+        let rounded = (0..=20).rev().map(|bits| ((period << bits).div_euclid(rate) + 1, 1 << bits));
+        let (num, den) = std::iter::once(exact)
+            .chain(rounded)
+            .find(|&(num, den)| fits(num, den))
+            .ok_or("the rate is out of range")?;
+        match (i64::try_from(num), i64::try_from(den)) {
+            (Ok(num), Ok(den)) => Ok((num, den)),
+            _ => Err("the rate is out of range"),
+        }
+    }
+}
+
+/// The longest time that a bucket may take to fill, in µs: keeps all arithmetic below 2^53.
+pub(crate) const MAX_SPAN: i64 = 1 << 50;
+
+fn gcd(a: i128, b: i128) -> i128 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// A checked [`Quota`]: a token every `num / den` µs, never where `num` is 0.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub(crate) name: Arc<str>,
+    pub(crate) burst: i64,
+    pub(crate) num: i64,
+    pub(crate) den: i64,
+    pub(crate) period: Duration,
+}
+
+impl Limit {
+    /// How long an empty bucket takes to fill, in whole µs.
+    pub(crate) fn span(&self) -> i64 {
+        self.burst * (self.num / self.den) + self.burst * (self.num % self.den) / self.den
+    }
+}
+
+/// One or several quotas that a request must all fit: `10/s` and `1000/h`, say.
+///
+/// They are checked together and charged together: a request that one of them refuses charges none.
+/// Clones share; comparing and sending them is cheap, so keep them and hand out clones.
+///
+/// ```
+/// use tower_distributed::{Quota, Quotas};
+///
+/// let free = Quotas::new([Quota::per_second(10), Quota::per_hour(1000).burst(100)])?;
+/// assert!(Quotas::new([Quota::per_second(0)]).is_err_and(|error| error.is_invalid()));
+/// # Ok::<(), tower_distributed::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Quotas {
+    limits: Arc<[Limit]>,
+    burst: i64,
+}
+
+impl Quotas {
+    /// Checks the quotas: one to eight.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where a quota could admit nothing (rate, period or burst 0), would
+    /// take more than 35 years to fill, or has a name that a header cannot carry; where two have the same
+    /// name; and where there are none or more than eight.
+    pub fn new(quotas: impl IntoIterator<Item = Quota>) -> Result<Self, Error> {
+        let quotas: SmallVec<[Quota; 2]> = quotas.into_iter().collect();
+        let of = quotas.len();
+        if !(1..=8).contains(&of) {
+            return Err(Error::invalid(format!("one to eight quotas are allowed, got {of}")));
+        }
+        let limits = quotas
+            .into_iter()
+            .enumerate()
+            .map(|(position, quota)| quota.check(position, of))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (position, limit) in limits.iter().enumerate() {
+            if limits[..position].iter().any(|other| other.name == limit.name) {
+                return Err(Error::invalid(format!("two quotas are named {:?}", limit.name)));
+            }
+        }
+        let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(0);
+        Ok(Self { limits: limits.into(), burst })
+    }
+
+    /// The largest cost that can ever be admitted: the smallest burst.
+    #[must_use]
+    pub fn max_cost(&self) -> u32 {
+        u32::try_from(self.burst).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// Tells sets of quotas apart without looking into them; clones are alike.
+    pub(crate) fn id(&self) -> usize {
+        self.limits.as_ptr().addr()
+    }
+
+    /// What one of `parts` processes may use when they cannot talk to each other.
+    pub(crate) fn share(&self, parts: std::num::NonZeroU32) -> Self {
+        let parts = i64::from(parts.get());
+        let limits: Arc<[Limit]> = self
+            .limits
+            .iter()
+            .map(|limit| {
+                let burst = (limit.burst / parts).max(1);
+                // A token per bucket at least, and no slower than one in 35 years.
+                let num = limit.num.saturating_mul(parts).min((MAX_SPAN / burst).saturating_mul(limit.den));
+                Limit { name: limit.name.clone(), burst, num, den: limit.den, period: limit.period }
+            })
+            .collect();
+        let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(1);
+        Self { limits, burst }
+    }
+}
+
+impl TryFrom<Quota> for Quotas {
+    type Error = Error;
+
+    fn try_from(quota: Quota) -> Result<Self, Error> {
+        Self::new([quota])
+    }
+}
+
+impl<const N: usize> TryFrom<[Quota; N]> for Quotas {
+    type Error = Error;
+
+    fn try_from(quotas: [Quota; N]) -> Result<Self, Error> {
+        Self::new(quotas)
+    }
+}
+
+impl TryFrom<Vec<Quota>> for Quotas {
+    type Error = Error;
+
+    fn try_from(quotas: Vec<Quota>) -> Result<Self, Error> {
+        Self::new(quotas)
+    }
+}
+
+impl PartialEq for Quotas {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.limits, &other.limits) || self.limits == other.limits
+    }
+}
+
+impl Eq for Quotas {}
+
+impl fmt::Debug for Quotas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.limits.iter()).finish()
+    }
+}

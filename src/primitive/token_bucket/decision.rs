@@ -1,0 +1,245 @@
+//! What a bucket answered, and where it stood.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::operations::Verdict;
+use super::state::{Bucket, Level};
+use crate::primitive::quota::{Limit, Quotas};
+
+/// The answer to a request, with the state of the bucket after it.
+///
+/// All times are spans from the moment of the decision, so no clocks are compared.
+#[derive(Clone)]
+pub struct Decision {
+    cost: u32,
+    admitted: bool,
+    state: BucketState,
+}
+
+impl Decision {
+    pub(super) fn new(quotas: Quotas, cost: u32, verdict: Verdict) -> Self {
+        let Verdict { now, admitted, bucket } = verdict;
+        Self { cost, admitted, state: BucketState { quotas, now, bucket } }
+    }
+
+    /// Whether the request may go on, after [`delay`](Self::delay).
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        self.admitted
+    }
+
+    /// How many tokens were asked for.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    /// How long to wait before acting: zero unless tokens were reserved ahead of time, and for refusals.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        if self.admitted { micros(self.act() - self.state.now) } else { Duration::ZERO }
+    }
+
+    /// For a refusal, when the same request may be admitted without a wait if nobody else comes: never
+    /// zero; `None` if never, and for what was admitted.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        if self.admitted { None } else { self.state.available_after(self.cost) }
+    }
+
+    /// The state of the bucket after the decision.
+    #[must_use]
+    pub fn state(&self) -> &BucketState {
+        &self.state
+    }
+
+    /// The burst of the quota that is nearest to its end.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.state.tightest().limit()
+    }
+
+    /// The tokens left at once.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.state.remaining()
+    }
+
+    /// When the bucket is full again; `None` if never.
+    #[must_use]
+    pub fn reset_after(&self) -> Option<Duration> {
+        self.state.reset_after()
+    }
+
+    /// When this admitted request may act, in the time of the store.
+    pub(super) fn act(&self) -> i64 {
+        self.state.bucket.act(&self.state.quotas, self.state.now)
+    }
+
+    /// The same decision as it stands `micros` later.
+    pub(super) fn aged(mut self, micros: i64) -> Self {
+        self.state.now += micros;
+        self
+    }
+
+    pub(super) fn bucket(&self) -> &Bucket {
+        &self.state.bucket
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("admitted", &self.admitted)
+            .field("cost", &self.cost)
+            .field("delay", &self.delay())
+            .field("retry_after", &self.retry_after())
+            .field("state", &self.state)
+            .finish()
+    }
+}
+
+/// Where a bucket stands.
+#[derive(Clone)]
+pub struct BucketState {
+    quotas: Quotas,
+    now: i64,
+    bucket: Bucket,
+}
+
+impl BucketState {
+    pub(super) fn new(quotas: Quotas, verdict: Verdict) -> Self {
+        Self { quotas, now: verdict.now, bucket: verdict.bucket }
+    }
+
+    /// The tokens left at once: the least of all quotas, none while blocked.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.tightest().remaining()
+    }
+
+    /// When the bucket is full and unblocked again; `None` if never.
+    #[must_use]
+    pub fn reset_after(&self) -> Option<Duration> {
+        self.balances()
+            .map(|balance| balance.reset_after())
+            .try_fold(self.blocked_for(), |longest, reset| reset.map(|reset| reset.max(longest)))
+    }
+
+    /// How long the bucket is blocked (see [`TokenBucket::block_until`](crate::TokenBucket::block_until));
+    /// zero if it is not.
+    #[must_use]
+    pub fn blocked_for(&self) -> Duration {
+        micros(self.bucket.blocked_until - self.now)
+    }
+
+    /// When `cost` tokens are to be had if nobody else takes any; `None` if never.
+    #[must_use]
+    pub fn available_after(&self, cost: u32) -> Option<Duration> {
+        let mut after = self.bucket.clone();
+        after.charge(&self.quotas, self.now, cost.into());
+        let never = |(level, limit): (&Level, &Limit)| {
+            i64::from(cost) > limit.burst || (limit.num == 0 && level.tokens(limit, self.now) < 0)
+        };
+        if after.pairs(&self.quotas).any(never) {
+            return None;
+        }
+        Some(micros(after.act(&self.quotas, self.now) - self.now))
+    }
+
+    /// The standing of each quota, in their order.
+    pub fn balances(&self) -> impl Iterator<Item = Balance<'_>> {
+        let blocked = self.bucket.blocked_until > self.now;
+        let now = self.now;
+        self.bucket.pairs(&self.quotas).map(move |(level, limit)| Balance { level, limit, now, blocked })
+    }
+
+    /// The quota that is nearest to its end: the fewest tokens left, of those the slowest to fill.
+    #[must_use]
+    pub fn tightest(&self) -> Balance<'_> {
+        let slowest =
+            |balance: &Balance<'_>| std::cmp::Reverse(balance.reset_after().unwrap_or(Duration::MAX));
+        let first = Balance {
+            level: &self.bucket.levels[0],
+            limit: &self.quotas.limits()[0],
+            now: self.now,
+            blocked: self.bucket.blocked_until > self.now,
+        };
+        if self.quotas.limits().len() == 1 {
+            return first;
+        }
+        self.balances().min_by_key(|balance| (balance.remaining(), slowest(balance))).unwrap_or(first)
+    }
+}
+
+impl fmt::Debug for BucketState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BucketState")
+            .field("blocked_for", &self.blocked_for())
+            .field("balances", &self.balances().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+/// Where a bucket stands with one of its quotas.
+#[derive(Clone, Copy)]
+pub struct Balance<'a> {
+    level: &'a Level,
+    limit: &'a Limit,
+    now: i64,
+    blocked: bool,
+}
+
+impl<'a> Balance<'a> {
+    /// The [name](crate::Quota::named) of the quota.
+    #[must_use]
+    pub fn name(&self) -> &'a str {
+        &self.limit.name
+    }
+
+    /// The burst of the quota.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        u32::try_from(self.limit.burst).unwrap_or(u32::MAX)
+    }
+
+    /// The tokens left at once.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        if self.blocked {
+            return 0;
+        }
+        u32::try_from(self.level.tokens(self.limit, self.now).max(0)).unwrap_or(u32::MAX)
+    }
+
+    /// How long an empty bucket takes to fill; `None` if it never does.
+    #[must_use]
+    pub fn window(&self) -> Option<Duration> {
+        (self.limit.num != 0).then(|| micros(self.limit.span()))
+    }
+
+    /// When the quota is full again; `None` if never.
+    #[must_use]
+    pub fn reset_after(&self) -> Option<Duration> {
+        if self.limit.num == 0 {
+            return (self.level.tat.whole == 0).then_some(Duration::ZERO);
+        }
+        Some(micros(self.level.tat.ceil() - self.now))
+    }
+}
+
+impl fmt::Debug for Balance<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Balance")
+            .field("name", &self.name())
+            .field("limit", &self.limit())
+            .field("remaining", &self.remaining())
+            .field("reset_after", &self.reset_after())
+            .finish()
+    }
+}
+
+fn micros(span: i64) -> Duration {
+    Duration::from_micros(u64::try_from(span).unwrap_or(0))
+}

@@ -1,0 +1,306 @@
+//! A token bucket per key: Go's `x/time/rate`, distributed.
+//!
+//! [`TokenBucket`] is a family of buckets in a [`Store`]; the key is an argument of each call. A bucket holds
+//! up to `burst` tokens, one comes back every period/rate, and a request takes as many as it costs or none.
+//!
+//! ```
+//! use tower_distributed::{Quota, Store, TokenBucket};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let bucket = TokenBucket::new(&store, "sms", Quota::per_minute(10).burst(2))?;
+//!
+//! assert!(bucket.allow("user-7").await?.is_admitted());
+//! assert!(bucket.allow("user-7").await?.is_admitted());
+//! let refused = bucket.allow("user-7").await?;
+//! assert!(refused.retry_after().is_some_and(|after| after.as_secs() <= 6));
+//! assert!(bucket.allow("user-8").await?.is_admitted());
+//! # Ok(()) }
+//! ```
+//!
+//! # The algorithm
+//!
+//! The generic cell rate algorithm (GCRA, ITU-T I.371), which is a token bucket whose state is one time: the
+//! *theoretical arrival time* at which the bucket is full again. With a token every `T`, a request for `n` at
+//! `now` moves it to `max(TAT, now) + n·T` and acts at that less `burst·T`, or at once if that is past. Times are
+//! exact fractions, so a limit of 7 per second is neither 6.99 nor 7.01. In every interval of length `t`,
+//! at most `burst + rate·t` tokens' worth of requests act.
+//!
+//! # Differences from `x/time/rate`
+//!
+//! * Several quotas at once; quotas per call; [`block_until`](TokenBucket::block_until).
+//! * A cost above the burst is an error rather than a reservation that is not OK.
+//! * Cancelling reservations out of order gives back what Go gives back, except where that would let more
+//!   than the limit through: Go forgets reservations yet to act when a later one acts earlier.
+//! * A caller that goes away while its request is being decided gets it undone.
+
+mod acquire;
+mod decision;
+mod known;
+mod operations;
+mod reservation;
+mod state;
+
+#[cfg(test)]
+mod agreement;
+#[cfg(test)]
+mod tests;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use self::acquire::{Acquire, Decide};
+pub use self::decision::{Balance, BucketState, Decision};
+pub use self::reservation::Reservation;
+
+use self::known::KnownRefusals;
+use self::operations::{Block, Cancel, Peek, Reserve, Reset, Verdict};
+use self::state::{Ask, Bucket};
+use crate::primitive::quota::{MAX_SPAN, Quotas};
+use crate::store::{Family, Port, Running};
+use crate::{Error, Key, Store};
+
+/// A family of token buckets, one per key. A cheap clone; see the [module](self) for the whole story.
+///
+/// # Cancel safety
+///
+/// Every future here may be dropped at any time. A request that is dropped while it is being decided or
+/// while its delay is waited for gives its tokens back, from a task of its own.
+#[derive(Clone, Debug)]
+pub struct TokenBucket {
+    ports: Arc<Ports>,
+    quotas: Quotas,
+    /// The longest delay, µs.
+    longest_wait: i64,
+    known: Option<KnownRefusals>,
+}
+
+#[derive(Debug)]
+struct Ports {
+    name: String,
+    reserve: Port<Reserve>,
+    cancel: Port<Cancel>,
+    peek: Port<Peek>,
+    block: Port<Block>,
+    reset: Port<Reset>,
+}
+
+impl TokenBucket {
+    /// The buckets of the family `name` in a store, with a quota or several.
+    ///
+    /// Whoever uses the same store and name shares the buckets. Where the quotas differ, as during a
+    /// deployment, each call goes by its own: what is owed is kept as a time, so a bucket that was half empty
+    /// stays half empty.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, and as
+    /// [`Quotas::new`] says.
+    pub fn new<Q>(store: &Store, name: &str, quotas: Q) -> Result<Self, Error>
+    where
+        Q: TryInto<Quotas>,
+        Error: From<Q::Error>,
+    {
+        let quotas = quotas.try_into()?;
+        let ports = Arc::new(Ports::new(name, &Family::new(store, name)?));
+        Ok(Self { ports, quotas, longest_wait: MAX_SPAN, known: None })
+    }
+
+    /// The same buckets under other quotas: those of a customer's plan, say.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Quotas, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_process(), "api", Quota::per_second(10))?;
+    /// let premium = Quotas::new([Quota::per_second(100)])?;
+    /// let decision = bucket.with_quotas(&premium).allow("customer-1").await?;
+    /// assert_eq!(decision.limit(), 100);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_quotas(&self, quotas: &Quotas) -> Self {
+        Self { quotas: quotas.clone(), ..self.clone() }
+    }
+
+    /// The same buckets, where [`reserve`](Self::reserve) and [`wait`](Self::wait) refuse delays above this.
+    #[must_use]
+    pub fn with_longest_wait(&self, longest: Duration) -> Self {
+        Self { longest_wait: to_micros(longest), ..self.clone() }
+    }
+
+    /// The same buckets, where a refusal is repeated without asking the store until the request may be
+    /// admitted, but no longer than a second.
+    ///
+    /// Right but for what is given back meanwhile: by a cancellation, or a [`reset`](Self::reset) in
+    /// another process.
+    #[must_use]
+    pub fn with_local_refusals(&self) -> Self {
+        Self { known: Some(KnownRefusals::new()), ..self.clone() }
+    }
+
+    /// Takes one token, if there is one now.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable). A refusal is not an error here, but a [`Decision`].
+    pub async fn allow(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
+        self.allow_n(key, 1).await
+    }
+
+    /// Takes `n` tokens, if there are so many now.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable), and [`is_exceeds_burst`](Error::is_exceeds_burst) where no
+    /// bucket ever holds so many.
+    pub async fn allow_n(&self, key: impl AsRef<[u8]>, n: u32) -> Result<Decision, Error> {
+        self.decide(Key::new(key), n, 0).await
+    }
+
+    /// Takes one token now or in the future.
+    ///
+    /// # Errors
+    ///
+    /// As [`reserve_n`](Self::reserve_n).
+    pub async fn reserve(&self, key: impl AsRef<[u8]>) -> Result<Reservation, Error> {
+        self.reserve_n(key, 1).await
+    }
+
+    /// Takes `n` tokens now or in the future; the [`Reservation`] says when to act.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable); [`is_exceeds_burst`](Error::is_exceeds_burst) where no
+    /// bucket ever holds so many; [`is_refused`](Error::is_refused) where the delay would exceed the
+    /// [longest wait](Self::with_longest_wait) or the tokens never come back.
+    pub async fn reserve_n(&self, key: impl AsRef<[u8]>, n: u32) -> Result<Reservation, Error> {
+        let key = Key::new(key);
+        let decision = self.decide(key.clone(), n, self.longest_wait).await?;
+        if decision.is_admitted() {
+            Ok(Reservation::new(self.clone(), key, decision))
+        } else {
+            Err(Error::refused(decision))
+        }
+    }
+
+    /// Waits for one token.
+    ///
+    /// # Errors
+    ///
+    /// As [`reserve_n`](Self::reserve_n).
+    pub async fn wait(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
+        self.wait_n(key, 1).await
+    }
+
+    /// Waits for `n` tokens, first come, first served.
+    ///
+    /// # Errors
+    ///
+    /// As [`reserve_n`](Self::reserve_n), at once: nobody waits for what will be refused.
+    pub async fn wait_n(&self, key: impl AsRef<[u8]>, n: u32) -> Result<Decision, Error> {
+        let decision = self.acquire(Key::new(key), n).await?;
+        if decision.is_admitted() { Ok(decision) } else { Err(Error::refused(decision)) }
+    }
+
+    /// Looks at a bucket and charges nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable).
+    pub async fn peek(&self, key: impl AsRef<[u8]>) -> Result<BucketState, Error> {
+        let quotas = self.quotas.clone();
+        let verdict = self.ports.peek.run(Key::new(key), Peek { quotas: quotas.clone() }).await?;
+        Ok(BucketState::new(quotas, verdict))
+    }
+
+    /// Fills a bucket and unblocks it.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable).
+    pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
+        let key = Key::new(key);
+        if let Some(known) = &self.known {
+            known.forget(&key);
+        }
+        self.ports.reset.run(key, Reset).await
+    }
+
+    /// Lets nothing through for `duration`, in any process: the upstream said so. A longer block that
+    /// stands is kept; the bucket goes on filling meanwhile.
+    ///
+    /// Requests that wait are let through after it at the usual pace.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable).
+    pub async fn block_until(&self, key: impl AsRef<[u8]>, duration: Duration) -> Result<(), Error> {
+        self.block(Key::new(key), duration).await
+    }
+
+    /// The quotas of calls through this value.
+    #[must_use]
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    /// The name of the family.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.ports.name
+    }
+
+    pub(crate) fn acquire(&self, key: Key, cost: u32) -> Acquire {
+        Acquire::new(self.decide(key, cost, self.longest_wait))
+    }
+
+    pub(crate) fn block(&self, key: Key, duration: Duration) -> Running<()> {
+        let (quotas, micros) = (self.quotas.clone(), to_micros(duration));
+        self.ports.block.run(key, Block { quotas, micros })
+    }
+
+    /// The buckets of the same name in another store.
+    pub(crate) fn in_store(&self, store: &Store) -> Self {
+        let name = self.name();
+        Self { ports: Arc::new(Ports::new(name, &Family::open(store, name))), known: None, ..self.clone() }
+    }
+
+    /// These buckets with the longest wait of `other` and a share of its quotas.
+    pub(crate) fn standing_in_for(&self, other: &Self, parts: NonZeroU32) -> Self {
+        Self { quotas: other.quotas.share(parts), longest_wait: other.longest_wait, ..self.clone() }
+    }
+
+    fn decide(&self, key: Key, cost: u32, wait: i64) -> Decide {
+        Decide::new(self, key, cost, wait)
+    }
+
+    fn ask(&self, key: Key, ask: Ask) -> Running<Verdict> {
+        self.ports.reserve.run(key, Reserve { quotas: self.quotas.clone(), ask })
+    }
+
+    fn cancel(&self, key: &Key, cancel: Cancel) -> Running<bool> {
+        if let Some(known) = &self.known {
+            known.forget(key);
+        }
+        self.ports.cancel.run(key.clone(), cancel)
+    }
+}
+
+impl Ports {
+    fn new(name: &str, family: &Family<Bucket>) -> Self {
+        Self {
+            name: name.to_owned(),
+            reserve: family.port(),
+            cancel: family.port(),
+            peek: family.port(),
+            block: family.port(),
+            reset: family.port(),
+        }
+    }
+}
+
+/// Whole µs, rounded up, as far as the arithmetic goes.
+fn to_micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(MAX_SPAN).min(MAX_SPAN)
+}

@@ -1,0 +1,228 @@
+//! The steps on a bucket: each is one script in `lua/token_bucket/` and the same in Rust.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::state::{Ask, Bucket, Level, Moment};
+use crate::primitive::quota::Quotas;
+use crate::store::{Arguments, Field, Fields, Never, Operation, Script, script};
+
+/// Where a bucket stood when a request was decided, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) now: i64,
+    pub(crate) admitted: bool,
+    /// The bucket after the request.
+    pub(crate) bucket: Bucket,
+}
+
+/// Charges a request, in full or not at all.
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    pub(crate) quotas: Quotas,
+    pub(crate) ask: Ask,
+}
+
+/// Gives back what a reservation charged.
+#[derive(Debug)]
+pub(crate) struct Cancel {
+    pub(crate) quotas: Quotas,
+    pub(crate) cost: i64,
+    /// After this time it is too late; `None`: give back at any time, since nobody acted on it.
+    pub(crate) act: Option<i64>,
+    pub(crate) led_to: SmallVec<[Moment; 1]>,
+}
+
+/// Looks at a bucket.
+#[derive(Debug)]
+pub(crate) struct Peek {
+    pub(crate) quotas: Quotas,
+}
+
+/// Lets nothing act for a while.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) quotas: Quotas,
+    pub(crate) micros: i64,
+}
+
+/// Makes a bucket full and unblocked.
+#[derive(Debug)]
+pub(crate) struct Reset;
+
+const PARTS: &[&str] = &["tat"];
+
+fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
+    call.integer(quotas.limits().len() as i64);
+    for limit in quotas.limits() {
+        call.integer(limit.burst);
+        call.integer(limit.num);
+        call.integer(limit.den);
+    }
+}
+
+fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Option<Bucket> {
+    let mut fields = match fields.next()? {
+        // A bare TAT, where that says all.
+        Field::Integer(tat) => {
+            let tat = Moment { whole: *tat, part: 0 };
+            return Some(Bucket { blocked_until: 0, levels: smallvec![Level { tat, last: tat }] });
+        }
+        Field::List(fields) => Fields::new(fields),
+    };
+    let blocked_until = fields.integer()?;
+    let mut levels = SmallVec::new();
+    for _ in quotas.limits() {
+        let tat = Moment { whole: fields.integer()?, part: fields.integer()? };
+        let last = Moment { whole: fields.integer()?, part: fields.integer()? };
+        levels.push(Level { tat, last });
+    }
+    Some(Bucket { blocked_until, levels })
+}
+
+impl Operation for Reserve {
+    type Cell = Bucket;
+    type Reply = Verdict;
+    type Undo = Cancel;
+    const SCRIPT: Script = script!("token_bucket/reserve", "lib/bucket");
+    const PARTS: &'static [&'static str] = PARTS;
+    const MOST_RUNS: usize = 128;
+
+    fn group(&self) -> usize {
+        self.quotas.id()
+    }
+
+    fn repeats(&self, other: &Self) -> bool {
+        self.ask == other.ask
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_quotas(&self.quotas, call);
+    }
+
+    fn own(&self, count: usize, call: &mut Arguments<'_>) {
+        call.integer(self.ask.cost);
+        call.integer(self.ask.wait);
+        call.integer(count as i64);
+    }
+
+    fn decode(&self, nth: usize, now: i64, mut fields: Fields<'_>) -> Option<Verdict> {
+        let (admitted, nth) = (fields.integer()?, nth as i64);
+        let mut bucket = read_bucket(&self.quotas, &mut fields)?;
+        let charged = admitted.min(nth + 1);
+        if charged > 0 {
+            bucket.charge(&self.quotas, now, charged * self.ask.cost);
+        }
+        Some(Verdict { now, admitted: nth < admitted, bucket })
+    }
+
+    fn apply(&self, bucket: &mut Bucket, now: i64) -> Verdict {
+        bucket.fit(&self.quotas);
+        let admitted = bucket.take(&self.quotas, now, self.ask);
+        Verdict { now, admitted, bucket: bucket.clone() }
+    }
+
+    fn undo(&self, verdict: Verdict) -> Option<Cancel> {
+        verdict.admitted.then(|| Cancel {
+            quotas: self.quotas.clone(),
+            cost: self.ask.cost,
+            act: None,
+            led_to: verdict.bucket.levels.iter().map(|level| level.tat).collect(),
+        })
+    }
+}
+
+impl Operation for Cancel {
+    type Cell = Bucket;
+    type Reply = bool;
+    type Undo = Never<Bucket>;
+    const SCRIPT: Script = script!("token_bucket/cancel", "lib/bucket");
+    const PARTS: &'static [&'static str] = PARTS;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_quotas(&self.quotas, call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.integer(self.cost);
+        call.integer(self.act.unwrap_or(-1));
+        for moment in &self.led_to {
+            call.integer(moment.whole);
+            call.integer(moment.part);
+        }
+    }
+
+    fn decode(&self, _: usize, _: i64, mut fields: Fields<'_>) -> Option<bool> {
+        Some(fields.integer()? == 1)
+    }
+
+    fn apply(&self, bucket: &mut Bucket, now: i64) -> bool {
+        if bucket.levels.is_empty() || self.act.is_some_and(|act| now > act) {
+            return false;
+        }
+        bucket.fit(&self.quotas);
+        bucket.cancel(&self.quotas, now, self.cost, &self.led_to)
+    }
+}
+
+impl Operation for Peek {
+    type Cell = Bucket;
+    type Reply = Verdict;
+    type Undo = Never<Bucket>;
+    const SCRIPT: Script = script!("token_bucket/peek", "lib/bucket");
+    const PARTS: &'static [&'static str] = PARTS;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_quotas(&self.quotas, call);
+    }
+
+    fn decode(&self, _: usize, now: i64, mut fields: Fields<'_>) -> Option<Verdict> {
+        let bucket = read_bucket(&self.quotas, &mut fields)?;
+        Some(Verdict { now, admitted: true, bucket })
+    }
+
+    fn apply(&self, bucket: &mut Bucket, now: i64) -> Verdict {
+        bucket.fit(&self.quotas);
+        Verdict { now, admitted: true, bucket: bucket.clone() }
+    }
+}
+
+impl Operation for Block {
+    type Cell = Bucket;
+    type Reply = ();
+    type Undo = Never<Bucket>;
+    const SCRIPT: Script = script!("token_bucket/block", "lib/bucket");
+    const PARTS: &'static [&'static str] = PARTS;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_quotas(&self.quotas, call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.integer(self.micros);
+    }
+
+    fn decode(&self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
+        Some(())
+    }
+
+    fn apply(&self, bucket: &mut Bucket, now: i64) {
+        bucket.fit(&self.quotas);
+        bucket.blocked_until = bucket.blocked_until.max(now + self.micros);
+    }
+}
+
+impl Operation for Reset {
+    type Cell = Bucket;
+    type Reply = ();
+    type Undo = Never<Bucket>;
+    const SCRIPT: Script = script!("token_bucket/reset");
+    const PARTS: &'static [&'static str] = PARTS;
+
+    fn decode(&self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
+        Some(())
+    }
+
+    fn apply(&self, bucket: &mut Bucket, _: i64) {
+        *bucket = Bucket::default();
+    }
+}

@@ -1,0 +1,217 @@
+//! The state of one bucket and the arithmetic on it: what `lua/lib/bucket.lua` and the scripts beside it
+//! do, in Rust, integer for integer.
+//!
+//! GCRA: a bucket is described by the *theoretical arrival time* (TAT) at which it will be full again.
+//! With one token every `T`, a request for `n` is admitted if `max(TAT, now) + n·T − burst·T ≤ now + wait`,
+//! and acts at that left-hand side. Times are whole µs and `den`-ths of one, so nothing is ever rounded.
+
+use smallvec::SmallVec;
+
+use crate::primitive::quota::{Limit, Quotas};
+use crate::store::Cell;
+
+/// A point in time or a span: µs and `den`-ths of a µs (`0 ≤ part < den`). Ordered as a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment {
+    pub(crate) whole: i64,
+    pub(crate) part: i64,
+}
+
+impl Moment {
+    /// Marks the `part` of a [`Level`] that counts used tokens instead.
+    const USED: i64 = -1;
+
+    fn at(whole: i64) -> Self {
+        Self { whole, part: 0 }
+    }
+
+    fn advance(self, limit: &Limit, tokens: i64) -> Self {
+        let parts = self.part + tokens * (limit.num % limit.den);
+        Self {
+            whole: self.whole + tokens * (limit.num / limit.den) + parts.div_euclid(limit.den),
+            part: parts.rem_euclid(limit.den),
+        }
+    }
+
+    fn minus(self, limit: &Limit, other: Self) -> Self {
+        let borrow = self.part < other.part;
+        Self {
+            whole: self.whole - other.whole - i64::from(borrow),
+            part: self.part - other.part + if borrow { limit.den } else { 0 },
+        }
+    }
+
+    /// Whole µs, rounded up.
+    pub(crate) fn ceil(self) -> i64 {
+        self.whole + i64::from(self.part > 0)
+    }
+}
+
+/// Where a bucket stands with one of its quotas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Level {
+    /// TAT; for a quota that never refills the tokens used, with the part [`Moment::USED`].
+    pub(crate) tat: Moment,
+    /// The latest TAT of the reservations yet to act: above `tat` only after a cancellation.
+    pub(crate) last: Moment,
+}
+
+impl Level {
+    fn fresh(limit: &Limit) -> Self {
+        let part = if limit.num == 0 { Moment::USED } else { 0 };
+        Self { tat: Moment { whole: 0, part }, last: Moment::default() }
+    }
+
+    fn counts_used(&self) -> bool {
+        self.tat.part == Moment::USED
+    }
+
+    /// Whole tokens to be had at `when`; negative where they are lent out already.
+    pub(crate) fn tokens(&self, limit: &Limit, when: i64) -> i64 {
+        if limit.num == 0 {
+            return limit.burst - self.tat.whole;
+        }
+        let tat = self.tat.max(Moment::at(when));
+        limit.burst + tokens_in(limit, when - tat.whole, tat.part)
+    }
+
+    /// When the charge that led here may act: `TAT − burst·T`, in whole µs rounded up.
+    fn act(&self, limit: &Limit) -> i64 {
+        if limit.num == 0 {
+            return i64::MIN;
+        }
+        self.tat.minus(limit, Moment::default().advance(limit, limit.burst)).ceil()
+    }
+
+    fn charge(&mut self, limit: &Limit, now: i64, at: i64, tokens: i64) {
+        if limit.num == 0 {
+            self.tat.whole += tokens;
+            return;
+        }
+        let pending = self.last.whole - limit.span() > now;
+        self.tat = self.tat.max(Moment::at(at)).advance(limit, tokens);
+        self.last = if pending { self.last.max(self.tat) } else { self.tat };
+    }
+}
+
+/// How many whole tokens come in `span` µs less `part` den-ths of one; negative spans count backwards.
+fn tokens_in(limit: &Limit, span: i64, part: i64) -> i64 {
+    let laps = span.div_euclid(limit.num);
+    let rest = i128::from(span.rem_euclid(limit.num)) * i128::from(limit.den) - i128::from(part);
+    let rest = rest.div_euclid(i128::from(limit.num));
+    // Below `den` in size, which fits.
+    laps.saturating_mul(limit.den).saturating_add(i64::try_from(rest).unwrap_or(i64::MAX))
+}
+
+/// What is asked of a bucket: `cost` tokens, to be had within `wait` µs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) cost: i64,
+    pub(crate) wait: i64,
+}
+
+/// The state of one bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    /// Nothing acts before this time, µs.
+    pub(crate) blocked_until: i64,
+    /// One per quota, in their order; quotas of another call may leave more.
+    pub(crate) levels: SmallVec<[Level; 1]>,
+}
+
+impl Bucket {
+    /// Makes the levels fit the quotas: those that are missing or of the other kind are full.
+    pub(crate) fn fit(&mut self, quotas: &Quotas) {
+        for (position, limit) in quotas.limits().iter().enumerate() {
+            match self.levels.get_mut(position) {
+                None => self.levels.push(Level::fresh(limit)),
+                Some(level) if level.counts_used() != (limit.num == 0) => *level = Level::fresh(limit),
+                Some(level) if limit.num != 0 => {
+                    level.tat.part = level.tat.part.min(limit.den - 1);
+                    level.last.part = level.last.part.min(limit.den - 1);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Whether the request fits; if so it is charged.
+    pub(crate) fn take(&mut self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
+        let admitted = self.start(now) <= now + ask.wait
+            && self.pairs(quotas).all(|(level, limit)| {
+                // Tokens by `now + wait`, counted from the later of TAT and the end of a block.
+                let base = level.tat.max(Moment::at(self.start(now)));
+                let tokens = match limit.num {
+                    0 => level.tokens(limit, now),
+                    _ => limit.burst + tokens_in(limit, now + ask.wait - base.whole, base.part),
+                };
+                ask.cost <= tokens
+            });
+        if admitted {
+            self.charge(quotas, now, ask.cost);
+        }
+        admitted
+    }
+
+    /// Charges without asking.
+    pub(crate) fn charge(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
+        let at = self.start(now);
+        for (level, limit) in self.levels.iter_mut().zip(quotas.limits()) {
+            level.charge(limit, now, at, tokens);
+        }
+    }
+
+    /// When what was charged last may act.
+    pub(crate) fn act(&self, quotas: &Quotas, now: i64) -> i64 {
+        self.pairs(quotas).map(|(level, limit)| level.act(limit)).fold(self.start(now), i64::max)
+    }
+
+    /// Gives back what later reservations have not built upon; whether that was anything.
+    pub(crate) fn cancel(&mut self, quotas: &Quotas, now: i64, cost: i64, led_to: &[Moment]) -> bool {
+        let mut given = false;
+        for ((level, limit), &mine) in self.levels.iter_mut().zip(quotas.limits()).zip(led_to) {
+            if limit.num == 0 {
+                let left = (level.tat.whole - cost).max(0);
+                given |= left < level.tat.whole;
+                level.tat.whole = left;
+            } else if mine <= level.last {
+                let charge = Moment::default().advance(limit, cost);
+                let built_upon = level.last.minus(limit, mine);
+                let outstanding = Moment { whole: mine.whole - now, part: mine.part };
+                let back = charge.minus(limit, built_upon).min(outstanding);
+                if built_upon == Moment::default() {
+                    level.last = mine.minus(limit, charge);
+                }
+                if back > Moment::default() {
+                    level.tat = level.tat.minus(limit, back);
+                    given = true;
+                }
+                level.last = level.last.max(level.tat);
+            }
+        }
+        given
+    }
+
+    /// The levels with their quotas.
+    pub(crate) fn pairs<'a>(&'a self, quotas: &'a Quotas) -> impl Iterator<Item = (&'a Level, &'a Limit)> {
+        self.levels.iter().zip(quotas.limits())
+    }
+
+    /// The first moment at which anything may act.
+    pub(crate) fn start(&self, now: i64) -> i64 {
+        self.blocked_until.max(now)
+    }
+}
+
+impl Cell for Bucket {
+    fn is_idle(&self, now: i64) -> bool {
+        self.blocked_until <= now
+            && self.levels.iter().all(|level| {
+                if level.counts_used() {
+                    level.tat.whole == 0
+                } else {
+                    level.tat.max(level.last).ceil() <= now
+                }
+            })
+    }
+}

@@ -1,0 +1,163 @@
+//! The embedded store: the state of this process alone, in memory.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::key::Key;
+use super::operation::Cell;
+
+/// The state of all families, shared by the clones of a store.
+pub(crate) struct InProcess {
+    clock: Clock,
+    families: Mutex<HashMap<(String, TypeId), Arc<dyn Any + Send + Sync>>>,
+}
+
+impl InProcess {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, families: Mutex::default() }
+    }
+
+    /// The cells of a family: the same for everybody who asks by the same name.
+    pub(crate) fn cells<C: Cell>(&self, family: &str) -> Arc<Cells<C>> {
+        let fresh = || Arc::new(Cells::<C>::new(self.clock.clone()));
+        let mut families = lock(&self.families);
+        let cells = families
+            .entry((family.to_owned(), TypeId::of::<C>()))
+            .or_insert_with(|| fresh() as Arc<dyn Any + Send + Sync>);
+        // The key names the type, so this does not fail.
+        Arc::clone(cells).downcast().unwrap_or_else(|_| fresh())
+    }
+}
+
+impl fmt::Debug for InProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InProcess").finish_non_exhaustive()
+    }
+}
+
+/// Microseconds since the Unix epoch that never run backwards.
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    /// Set by the system's clock once, then monotonic; follows tokio's paused time.
+    System { since: Instant, micros: i64 },
+    /// As a test sets it.
+    #[cfg(test)]
+    Manual(Arc<std::sync::atomic::AtomicI64>),
+}
+
+impl Clock {
+    pub(crate) fn system() -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::System { since: Instant::now(), micros: i64::try_from(unix.as_micros()).unwrap_or(0) }
+    }
+
+    fn now(&self) -> i64 {
+        match self {
+            Self::System { since, micros } => micros + since.elapsed().as_micros() as i64,
+            #[cfg(test)]
+            Self::Manual(micros) => micros.load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
+}
+
+/// The cells of one family, in shards.
+pub(crate) struct Cells<C> {
+    clock: Clock,
+    hasher: RandomState,
+    shards: Box<[Mutex<Shard<C>>]>,
+}
+
+struct Shard<C> {
+    cells: HashMap<Key, C>,
+    /// How many cells there may be before those that say nothing are dropped.
+    sweep_at: usize,
+}
+
+const SHARDS: usize = 16;
+const SWEEP_AT: usize = 256;
+
+impl<C: Cell> Cells<C> {
+    pub(crate) fn new(clock: Clock) -> Self {
+        let shard = || Mutex::new(Shard { cells: HashMap::new(), sweep_at: SWEEP_AT });
+        Self { clock, hasher: RandomState::new(), shards: (0..SHARDS).map(|_| shard()).collect() }
+    }
+
+    /// Takes one step on the cell of a key, alone.
+    pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> R {
+        let shard = self.hasher.hash_one(key) as usize % SHARDS;
+        let mut shard = lock(&self.shards[shard]);
+        let now = self.clock.now();
+        if let Some(cell) = shard.cells.get_mut(key) {
+            if cell.is_idle(now) {
+                *cell = C::default();
+            }
+            return step(cell, now);
+        }
+        let mut cell = C::default();
+        let reply = step(&mut cell, now);
+        if !cell.is_idle(now) {
+            shard.insert(key, cell, now);
+        }
+        reply
+    }
+}
+
+impl<C: Cell> Shard<C> {
+    fn insert(&mut self, key: &[u8], cell: C, now: i64) {
+        if self.cells.len() >= self.sweep_at {
+            self.cells.retain(|_, cell| !cell.is_idle(now));
+            self.sweep_at = (2 * self.cells.len()).max(SWEEP_AT);
+        }
+        self.cells.insert(Key::new(key), cell);
+    }
+}
+
+impl<C> fmt::Debug for Cells<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cells").finish_non_exhaustive()
+    }
+}
+
+/// Locks, also after a panic elsewhere: steps leave cells whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Until(i64);
+
+    impl Cell for Until {
+        fn is_idle(&self, now: i64) -> bool {
+            self.0 <= now
+        }
+    }
+
+    #[test]
+    fn idle_cells_do_not_pile_up() {
+        let time = Arc::new(std::sync::atomic::AtomicI64::new(0));
+        let cells = Cells::<Until>::new(Clock::Manual(time.clone()));
+        for i in 0..100_000_i64 {
+            time.store(i, std::sync::atomic::Ordering::Relaxed);
+            cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 10);
+        }
+        let kept: usize = cells.shards.iter().map(|shard| lock(shard).cells.len()).sum();
+        assert!(kept <= SHARDS * SWEEP_AT, "{kept}");
+    }
+
+    #[test]
+    fn families_of_one_name_share_their_cells() {
+        let store = InProcess::new(Clock::system());
+        assert!(Arc::ptr_eq(&store.cells::<Until>("a"), &store.cells::<Until>("a")));
+        assert!(!Arc::ptr_eq(&store.cells::<Until>("a"), &store.cells::<Until>("b")));
+    }
+}

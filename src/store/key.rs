@@ -1,0 +1,174 @@
+//! Keys: what a caller names ([`Key`]), and what that is called in Redis.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
+
+use crate::Error;
+
+/// The bytes that tell one caller, tenant, host or job from another.
+///
+/// Any bytes are legal: empty, with NUL, a megabyte. Up to 32 are kept without an allocation.
+///
+/// ```
+/// use tower_distributed::Key;
+///
+/// assert_eq!(Key::from("user-7").as_bytes(), b"user-7");
+/// assert_eq!(Key::from(7_u64), Key::from("7"));
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key(SmallVec<[u8; 32]>);
+
+impl Key {
+    /// The bytes of the key.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(crate) fn new(bytes: impl AsRef<[u8]>) -> Self {
+        Self(SmallVec::from_slice(bytes.as_ref()))
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::borrow::Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.0.escape_ascii())
+    }
+}
+
+macro_rules! from_bytes {
+    ($($bytes:ty),*) => {$(
+        impl From<$bytes> for Key {
+            fn from(bytes: $bytes) -> Self {
+                Self::new(bytes)
+            }
+        }
+    )*};
+}
+from_bytes!(&str, &String, String, &[u8], Vec<u8>);
+
+macro_rules! from_display {
+    ($($number:ty),*) => {$(
+        impl From<$number> for Key {
+            fn from(number: $number) -> Self {
+                use std::io::Write as _;
+                let mut bytes = SmallVec::new();
+                // Writing to memory does not fail.
+                let _ = write!(bytes, "{number}");
+                Self(bytes)
+            }
+        }
+    )*};
+}
+from_display!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+from_display!(std::net::IpAddr, std::net::Ipv4Addr, std::net::Ipv6Addr);
+
+/// `prefix:{family:`, the beginning that all Redis keys of a family share.
+#[derive(Clone, Debug)]
+pub(crate) struct KeySpace(Box<[u8]>);
+
+/// The Redis key of one state without its last part: `prefix:{family:key}:`.
+pub(crate) type RedisKey = SmallVec<[u8; 64]>;
+
+/// Keys longer than this go by their digest, so that no caller fills the server's memory with names.
+const LONGEST: usize = 256;
+
+impl KeySpace {
+    pub(crate) fn new(prefix: &str, family: &str) -> Self {
+        Self(format!("{prefix}:{{{family}:").into_bytes().into())
+    }
+
+    /// Never the same for two keys: `%`, `{` and `}` are escaped, and what an escape cannot produce (`%#`)
+    /// marks the SHA-256 digest that stands for a long key.
+    pub(crate) fn key(&self, key: &[u8]) -> RedisKey {
+        let mut name = RedisKey::from_slice(&self.0);
+        if key.len() > LONGEST {
+            name.extend_from_slice(b"%#");
+            for byte in Sha256::digest(key) {
+                push_hex(&mut name, byte);
+            }
+        } else if key.iter().any(|byte| b"%{}".contains(byte)) {
+            for &byte in key {
+                if b"%{}".contains(&byte) {
+                    name.push(b'%');
+                    push_hex(&mut name, byte);
+                } else {
+                    name.push(byte);
+                }
+            }
+        } else {
+            name.extend_from_slice(key);
+        }
+        name.extend_from_slice(b"}:");
+        name
+    }
+}
+
+fn push_hex(name: &mut RedisKey, byte: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    name.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+}
+
+/// Checks the name of a family or a prefix: what may stand in a key as it is.
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Error> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {
+        return Err(Error::invalid(format!(
+            "{what} must be 1 to 64 of the characters A-Z a-z 0-9 - _ . /, is {name:?}"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(key: &[u8]) -> String {
+        String::from_utf8_lossy(&KeySpace::new("td", "api").key(key)).into_owned()
+    }
+
+    #[test]
+    fn plain_keys_stand_as_they_are() {
+        assert_eq!(name(b"user-7"), "td:{api:user-7}:");
+        assert_eq!(name(b""), "td:{api:}:");
+        assert_eq!(name(b"a:b c\0"), "td:{api:a:b c\0}:");
+    }
+
+    #[test]
+    fn braces_cannot_leave_the_hash_tag() {
+        assert_eq!(name(b"}:x{"), "td:{api:%7d:x%7b}:");
+        assert_eq!(name(b"%7d"), "td:{api:%257d}:");
+    }
+
+    #[test]
+    fn long_keys_go_by_their_digest() {
+        let long = name(&[b'x'; 1 << 20]);
+        assert_eq!(long.len(), "td:{api:%#}:".len() + 64);
+        assert_ne!(long, name(&[b'x'; (1 << 20) - 1]));
+        assert_ne!(long, name(long.trim_start_matches("td:{api:").trim_end_matches("}:").as_bytes()));
+    }
+
+    #[test]
+    fn names_are_checked() {
+        assert!(check_name("a prefix", "shop-1.eu/x_y").is_ok());
+        for bad in ["", "a b", "a:b", "{a}", "ä", &"x".repeat(65)] {
+            let error = check_name("a prefix", bad).unwrap_err();
+            assert!(error.is_invalid() && error.to_string().contains(&format!("{bad:?}")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Where state lives: [`Store`]. Knows no primitive by name.
+
+mod family;
+mod in_process;
+mod key;
+mod operation;
+mod redis;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use self::family::{Family, Port, Running, detach};
+pub(crate) use self::in_process::{Cells, Clock};
+pub use self::key::Key;
+pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Never, Operation, Script, script};
+
+use self::in_process::InProcess;
+use self::redis::RedisStore;
+use self::redis::pool::Pool;
+use crate::Error;
+
+/// Where the state of limits lives: in Redis, or in this process.
+///
+/// A cheap clone; clones share connections and, in process, the state.
+///
+/// # On Redis
+///
+/// No call checks a connection out of the pool. A store keeps a few *lanes*: connections taken from the
+/// pool once, shared by all calls, and replaced from the pool when they fail. Calls that are made
+/// while others are in flight leave together as one script call, so a hot key costs Redis little more than an
+/// idle one. Every call ends within the [time-out](StoreBuilder::timeout); after three outages in a row a
+/// breaker answers at once and looks in the background whether the server is back.
+///
+/// Scripts are sent once: a call whose answer is lost may have charged, and is told as
+/// [unavailable](Error::is_unavailable). (A `cluster` pool may repeat calls by itself, as its client is set
+/// up to; that may charge more than once, never admit more.) All times are the server's; the clocks of clients do not matter. What the
+/// store keeps is named `prefix:{family:key}:part` and expires by itself.
+///
+/// Calls must be made within a tokio runtime.
+///
+/// ```no_run
+/// use tower_distributed::Store;
+///
+/// # fn pool() -> deadpool_redis::Pool { unimplemented!() }
+/// let store = Store::redis("redis://127.0.0.1/")?;
+/// let store = Store::from(pool());
+/// # Ok::<(), tower_distributed::Error>(())
+/// ```
+///
+/// TLS is a matter of the pool: switch on a TLS feature of `deadpool-redis` in your own `Cargo.toml`.
+#[derive(Clone)]
+pub struct Store(Arc<Backend>);
+
+pub(crate) enum Backend {
+    InProcess(InProcess),
+    Redis(Arc<RedisStore>),
+}
+
+impl Store {
+    /// State in this process: nothing to install, nothing shared with other processes.
+    ///
+    /// ```
+    /// let store = tower_distributed::Store::in_process();
+    /// assert_eq!(store.to_string(), "in-process");
+    /// ```
+    #[must_use]
+    pub fn in_process() -> Self {
+        Self::with_clock(Clock::system())
+    }
+
+    /// State in the Redis server at a URL, `redis://[user:password@]host[:port][/db]`. Connects when first used.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where the URL is not one.
+    pub fn redis(url: &str) -> Result<Self, Error> {
+        Self::builder().redis(url)
+    }
+
+    /// Settings of a store on Redis: prefix, time-out, lanes.
+    #[must_use]
+    pub fn builder() -> StoreBuilder {
+        StoreBuilder::default()
+    }
+
+    fn with_clock(clock: Clock) -> Self {
+        Self(Arc::new(Backend::InProcess(InProcess::new(clock))))
+    }
+
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.0
+    }
+}
+
+/// With the default settings of [`StoreBuilder`].
+impl From<deadpool_redis::Pool> for Store {
+    fn from(pool: deadpool_redis::Pool) -> Self {
+        StoreBuilder::default().assemble(Pool::Server(pool), redis::CLOCK)
+    }
+}
+
+/// With the default settings of [`StoreBuilder`].
+#[cfg(feature = "cluster")]
+impl From<deadpool_redis::cluster::Pool> for Store {
+    fn from(pool: deadpool_redis::cluster::Pool) -> Self {
+        StoreBuilder::default().assemble(Pool::Cluster(pool), redis::CLOCK)
+    }
+}
+
+/// With the default settings of [`StoreBuilder`]. The pool must name masters.
+#[cfg(feature = "sentinel")]
+impl From<deadpool_redis::sentinel::Pool> for Store {
+    fn from(pool: deadpool_redis::sentinel::Pool) -> Self {
+        StoreBuilder::default().assemble(Pool::Sentinel(pool), redis::CLOCK)
+    }
+}
+
+/// Which kind of store it is: `in-process` or `redis`.
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.backend() {
+            Backend::InProcess(_) => "in-process",
+            Backend::Redis(_) => "redis",
+        })
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.backend() {
+            Backend::InProcess(store) => store.fmt(f),
+            Backend::Redis(store) => store.fmt(f),
+        }
+    }
+}
+
+/// Settings of a [`Store`] on Redis.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tower_distributed::Store;
+///
+/// let store = Store::builder()
+///     .prefix("shop")
+///     .timeout(Duration::from_millis(100))
+///     .redis("redis://127.0.0.1/")?;
+/// # Ok::<(), tower_distributed::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is given a Redis"]
+pub struct StoreBuilder {
+    prefix: String,
+    timeout: Duration,
+    lanes: usize,
+}
+
+impl Default for StoreBuilder {
+    fn default() -> Self {
+        Self { prefix: "td".into(), timeout: Duration::from_millis(500), lanes: 1 }
+    }
+}
+
+impl StoreBuilder {
+    /// What all keys begin with, 1 to 64 of `A-Z a-z 0-9 - _ . /`. Default: `td`.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Within what time every call to Redis ends, 1 ms to 1 minute. Default: 500 ms.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How many connections to keep, 1 to 64. Default: 1.
+    ///
+    /// One serves hundreds of thousands of calls a second, and combines best; more help where
+    /// this process has many cores to spare for them.
+    pub fn lanes(mut self, lanes: usize) -> Self {
+        self.lanes = lanes;
+        self
+    }
+
+    /// State in the Redis server at a URL, see [`Store::redis`].
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where the URL or a setting is not allowed.
+    pub fn redis(self, url: &str) -> Result<Store, Error> {
+        self.pool(Pool::from_url(url)?)
+    }
+
+    /// State behind a pool of one of `deadpool_redis`, `deadpool_redis::cluster` and `deadpool_redis::sentinel`.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where a setting is not allowed.
+    pub fn pool(self, pool: impl IntoPool) -> Result<Store, Error> {
+        key::check_name("the prefix", &self.prefix)?;
+        if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&self.timeout) {
+            return Err(Error::invalid(format!("the time-out must be 1 ms to 60 s, is {:?}", self.timeout)));
+        }
+        if !(1..=64).contains(&self.lanes) {
+            return Err(Error::invalid(format!("there must be 1 to 64 lanes, got {}", self.lanes)));
+        }
+        Ok(self.assemble(pool.into_pool(), redis::CLOCK))
+    }
+
+    fn assemble(self, pool: Pool, clock: &'static str) -> Store {
+        let store = RedisStore::new(pool, self.prefix, self.timeout, self.lanes, clock);
+        Store(Arc::new(Backend::Redis(Arc::new(store))))
+    }
+}
+
+/// The pools that a [`Store`] can be built on. Sealed: implemented for those of `deadpool_redis`.
+pub trait IntoPool: sealed::IntoPool {}
+
+impl<P: sealed::IntoPool> IntoPool for P {}
+
+mod sealed {
+    use super::Pool;
+
+    pub trait IntoPool {
+        #[doc(hidden)]
+        #[allow(private_interfaces)]
+        fn into_pool(self) -> Pool;
+    }
+
+    macro_rules! into_pool {
+        ($pool:ty, $kind:ident) => {
+            impl IntoPool for $pool {
+                #[allow(private_interfaces)]
+                fn into_pool(self) -> Pool {
+                    Pool::$kind(self)
+                }
+            }
+        };
+    }
+
+    into_pool!(deadpool_redis::Pool, Server);
+    #[cfg(feature = "cluster")]
+    into_pool!(deadpool_redis::cluster::Pool, Cluster);
+    #[cfg(feature = "sentinel")]
+    into_pool!(deadpool_redis::sentinel::Pool, Sentinel);
+
+    impl IntoPool for Pool {
+        #[allow(private_interfaces)]
+        fn into_pool(self) -> Pool {
+            self
+        }
+    }
+}

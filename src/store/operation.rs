@@ -1,0 +1,151 @@
+//! The seam between primitives and stores: an [`Operation`] is one step on the state of one key, as a Lua
+//! script and as the same step in Rust.
+//!
+//! The Redis store runs the script, the in-process store calls [`Operation::apply`]. The two must agree on
+//! every sequence of operations, which the agreement tests check.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// One step on the state of one key.
+///
+/// Calls made while others are in flight may leave as one script call, in *runs*: equal operations on one
+/// key, with a count. A script with [`MOST_RUNS`](Self::MOST_RUNS) above 1 takes the keys and the
+/// [`own`](Self::own) arguments of several runs, one after the other; the arguments once where they are the
+/// same for all. It answers `now` and then as many fields for each run.
+pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
+    /// The state of a key in process.
+    type Cell: Cell;
+    /// The answer.
+    type Reply: fmt::Debug + Send + 'static;
+    /// What takes back a reply that nobody is left to receive.
+    type Undo: Operation<Cell = Self::Cell>;
+
+    /// The script.
+    const SCRIPT: Script;
+    /// The last parts of the names of the keys it works on, in the order of KEYS.
+    const PARTS: &'static [&'static str];
+    /// How many runs one call of the script takes at most.
+    const MOST_RUNS: usize = 1;
+
+    /// Operations of one group have the same [`shared`](Self::shared) arguments and may leave in one call.
+    fn group(&self) -> usize {
+        0
+    }
+
+    /// Whether another of the same group and key asks the very same, so that a count will do for both.
+    fn repeats(&self, _other: &Self) -> bool {
+        false
+    }
+
+    /// Writes the arguments that all of a group share.
+    fn shared(&self, _call: &mut Arguments<'_>) {}
+
+    /// Writes the arguments of a run of `count` equal operations.
+    fn own(&self, _count: usize, _call: &mut Arguments<'_>) {}
+
+    /// Reads the answer to the `nth` (from 0) of a run; `None` if it makes no sense.
+    fn decode(&self, nth: usize, now: i64, fields: Fields<'_>) -> Option<Self::Reply>;
+
+    /// The same step in Rust. `now` is in µs, as in the script.
+    fn apply(&self, cell: &mut Self::Cell, now: i64) -> Self::Reply;
+
+    /// How to take back an answer whose caller is gone.
+    fn undo(&self, _reply: Self::Reply) -> Option<Self::Undo> {
+        None
+    }
+}
+
+/// The state of one key in process. The default is the state of a key that does not exist.
+pub(crate) trait Cell: Clone + Default + Send + 'static {
+    /// Whether forgetting the state changes nothing.
+    fn is_idle(&self, now: i64) -> bool;
+}
+
+/// The text of a script, without the clock that the store puts before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) body: &'static str,
+}
+
+/// Joins the pieces of a script at compile time: `script!(own file, shared pieces…)`, the shared ones put first.
+macro_rules! script {
+    ($name:literal $(, $lib:literal)*) => {
+        $crate::store::Script {
+            name: $name,
+            body: concat!(
+                $(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $lib, ".lua")),)*
+                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $name, ".lua")),
+            ),
+        }
+    };
+}
+pub(crate) use script;
+
+/// Where the arguments of a call are written, in the order of ARGV.
+pub(crate) struct Arguments<'a>(&'a mut Vec<i64>);
+
+impl<'a> Arguments<'a> {
+    pub(crate) fn new(arguments: &'a mut Vec<i64>) -> Self {
+        Self(arguments)
+    }
+
+    pub(crate) fn integer(&mut self, value: i64) {
+        self.0.push(value);
+    }
+}
+
+/// A value that a script answered.
+#[derive(Debug)]
+pub(crate) enum Field {
+    Integer(i64),
+    List(Vec<Field>),
+}
+
+/// What a script answered for one run, read from the front.
+#[derive(Debug)]
+pub(crate) struct Fields<'a>(std::slice::Iter<'a, Field>);
+
+impl<'a> Fields<'a> {
+    pub(crate) fn new(fields: &'a [Field]) -> Self {
+        Self(fields.iter())
+    }
+
+    pub(crate) fn next(&mut self) -> Option<&'a Field> {
+        self.0.next()
+    }
+
+    pub(crate) fn integer(&mut self) -> Option<i64> {
+        match self.0.next()? {
+            Field::Integer(integer) => Some(*integer),
+            Field::List(_) => None,
+        }
+    }
+}
+
+/// The operation that is never run: the [`Undo`](Operation::Undo) of what needs none.
+pub(crate) struct Never<C>(Infallible, PhantomData<fn(C)>);
+
+impl<C> fmt::Debug for Never<C> {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {}
+    }
+}
+
+impl<C: Cell> Operation for Never<C> {
+    type Cell = C;
+    type Reply = ();
+    type Undo = Self;
+    const SCRIPT: Script = Script { name: "", body: "" };
+    const PARTS: &'static [&'static str] = &[];
+
+    fn decode(&self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
+        match self.0 {}
+    }
+
+    fn apply(&self, _: &mut C, _: i64) {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,82 @@
+//! What an error of Redis means for the call that met it.
+
+use std::sync::Arc;
+
+use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::error::{Cause, Outage};
+
+/// Codes by which a server says that it is there and cannot serve now. A code of a script's own error stands in
+/// its text, hence the search there.
+const NOT_SERVING: [&str; 13] = [
+    "BUSY",
+    "LOADING",
+    "READONLY",
+    "NOREPLICAS",
+    "CLUSTERDOWN",
+    "MASTERDOWN",
+    "OOM",
+    "NOAUTH",
+    "WRONGPASS",
+    "MISCONF",
+    "TRYAGAIN",
+    "UNKILLABLE",
+    "NOPERM",
+];
+
+pub(super) fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+pub(super) fn outage(error: RedisError) -> Outage {
+    let cause = if error.is_timeout() {
+        Cause::TimedOut
+    } else if error.is_io_error() || error.is_unrecoverable_error() || error.is_connection_dropped() {
+        Cause::Disconnected
+    } else if is_not_serving(&error) {
+        Cause::NotServing
+    } else {
+        Cause::Unexpected
+    };
+    Outage { cause, text: error.to_string().into(), source: Some(Arc::new(error)) }
+}
+
+fn is_not_serving(error: &RedisError) -> bool {
+    let not_serving = |code: &str| NOT_SERVING.contains(&code);
+    let first_word = |text: &str| text.trim_start_matches('-').split(' ').next().is_some_and(not_serving);
+    error.kind() == ErrorKind::AuthenticationFailed
+        || error.kind() == ErrorKind::ClusterConnectionNotFound
+        || error.code().is_some_and(not_serving)
+        || error.detail().is_some_and(first_word)
+}
+
+/// Whether the server is out of reach or out of service: the breaker counts it, and the connection is replaced,
+/// since it is broken or leads to a server that is not (or no longer) the right one.
+pub(super) fn is_outage(cause: Cause) -> bool {
+    matches!(cause, Cause::TimedOut | Cause::Disconnected | Cause::NotServing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(code: &str, detail: &str) -> Outage {
+        outage(deadpool_redis::redis::make_extension_error(code.into(), Some(detail.into())))
+    }
+
+    #[test]
+    fn a_server_that_cannot_serve_is_told_from_one_that_answers_nonsense() {
+        for code in NOT_SERVING {
+            assert_eq!(server(code, "x").cause, Cause::NotServing, "{code}");
+            assert_eq!(server("ERR", &format!("{code} within a script")).cause, Cause::NotServing, "{code}");
+        }
+        assert_eq!(server("WRONGTYPE", "x").cause, Cause::Unexpected);
+        assert_eq!(server("ERR", "user_script:1: BUSYBODY").cause, Cause::Unexpected);
+    }
+
+    #[test]
+    fn a_broken_pipe_is_a_disconnection() {
+        let error = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert_eq!(outage(error).cause, Cause::Disconnected);
+    }
+}

@@ -1,0 +1,224 @@
+//! The Redis store: lanes, scripts, deadline and breaker. Nothing outside this folder names `redis`.
+
+mod breaker;
+mod failure;
+mod lane;
+mod plan;
+pub(crate) mod pool;
+pub(crate) mod queue;
+#[cfg(feature = "cluster")]
+mod slot;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use deadpool_redis::redis::{self, Cmd, Value};
+use tokio::time::{Instant, timeout_at};
+
+use self::breaker::Breaker;
+use self::lane::Lane;
+use self::pool::Pool;
+use super::in_process::lock;
+use super::operation::{Field, Script};
+use crate::Error;
+use crate::error::{Cause, Outage};
+
+/// The clock that is put before every script: `now`, in µs.
+pub(crate) const CLOCK: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lib/clock.lua"));
+
+#[derive(Debug)]
+pub(crate) struct RedisStore {
+    pub(crate) prefix: String,
+    timeout: Duration,
+    clock: &'static str,
+    pool: Pool,
+    lanes: Box<[Arc<Lane>]>,
+    hasher: RandomState,
+    breaker: Breaker,
+    scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
+}
+
+/// A script ready to be called.
+pub(crate) struct Loaded {
+    name: &'static str,
+    text: String,
+    sha: String,
+}
+
+impl RedisStore {
+    pub(crate) fn new(
+        pool: Pool,
+        prefix: String,
+        timeout: Duration,
+        lanes: usize,
+        clock: &'static str,
+    ) -> Self {
+        Self {
+            prefix,
+            timeout,
+            clock,
+            lanes: (0..lanes).map(|_| Arc::new(Lane::new(pool.clone()))).collect(),
+            pool,
+            hasher: RandomState::new(),
+            breaker: Breaker::default(),
+            scripts: Mutex::default(),
+        }
+    }
+
+    pub(super) fn load(&self, script: Script) -> Arc<Loaded> {
+        let load = || {
+            let text = format!("{}{}", self.clock, script.body);
+            let sha = redis::Script::new(&text).get_hash().to_owned();
+            Arc::new(Loaded { name: script.name, text, sha })
+        };
+        Arc::clone(lock(&self.scripts).entry(script.name).or_insert_with(load))
+    }
+
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// The lane that a key's calls leave by: always the same, so that they can leave together.
+    pub(super) fn lane_of(&self, key: &[u8]) -> usize {
+        match self.lanes.len() {
+            1 => 0,
+            lanes => self.hasher.hash_one(key) as usize % lanes,
+        }
+    }
+
+    pub(super) fn slot(&self, key: &[u8]) -> Option<u16> {
+        self.pool.slot(key)
+    }
+
+    pub(super) fn deadline(&self, since: Instant) -> Instant {
+        since + self.timeout
+    }
+
+    /// Runs a script. It is sent once: only where the server says that it does not know it, and so has not run
+    /// it, is it sent again, in full. (In full rather than by SCRIPT LOAD: that could be flushed in between,
+    /// and on a Cluster would have to reach the right node first.)
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        lane: usize,
+        script: &Loaded,
+        call: &Cmd,
+        deadline: Instant,
+    ) -> Result<Reply, Error> {
+        self.breaker.check()?;
+        let lane = &self.lanes[lane];
+        let mut held = None;
+        let outcome = timeout_at(deadline, async {
+            let held = held.insert(lane.hold().await?);
+            let reply = match held.connection.send(call).await {
+                Err(error) if failure::is_no_script(&error) => {
+                    held.connection.send(&script.in_full(call)).await
+                }
+                reply => reply,
+            };
+            Reply::parse(reply.map_err(failure::outage)?)
+                .ok_or_else(|| unexpected(format!("{} answered something else", script.name)))
+        })
+        .await
+        .unwrap_or_else(|_| {
+            let text = format!("no answer within {:?}", self.timeout);
+            Err(Outage { cause: Cause::TimedOut, text: text.into(), source: None })
+        });
+        if let Err(outage) = &outcome
+            && failure::is_outage(outage.cause)
+        {
+            if let Some(held) = &held {
+                lane.discard(held);
+            }
+            if self.breaker.failed(outage) {
+                self.probe();
+            }
+        } else {
+            self.breaker.succeeded();
+        }
+        Ok(outcome?)
+    }
+
+    /// Asks in the background until the server takes a write again, then closes the breaker.
+    fn probe(self: &Arc<Self>) {
+        let mut command = redis::cmd("SET");
+        command.arg(format!("{}:{{probe}}", self.prefix)).arg(1).arg("PX").arg(1000);
+        let store: Weak<Self> = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let mut pause = Duration::from_millis(25);
+            loop {
+                tokio::time::sleep(pause).await;
+                let Some(store) = store.upgrade() else { return };
+                let (lane, deadline) = (&store.lanes[0], Instant::now() + store.timeout);
+                let mut held = None;
+                let outcome = timeout_at(deadline, async {
+                    held.insert(lane.hold().await?).connection.send(&command).await.map_err(failure::outage)
+                })
+                .await;
+                match (outcome, held) {
+                    (Ok(Ok(_)), _) => return store.breaker.close(),
+                    (_, Some(held)) => lane.discard(&held),
+                    _ => {}
+                }
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+        });
+    }
+}
+
+impl Loaded {
+    /// Starts a call by the digest; keys and ARGV are yet to follow.
+    pub(super) fn call(&self, keys: usize) -> Cmd {
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.sha).arg(keys);
+        call
+    }
+
+    /// The same call with the text of the script.
+    fn in_full(&self, call: &Cmd) -> Cmd {
+        let mut full = redis::cmd("EVAL");
+        full.arg(&self.text);
+        for argument in call.args_iter().skip(2) {
+            if let redis::Arg::Simple(bytes) = argument {
+                full.arg(bytes);
+            }
+        }
+        full
+    }
+}
+
+/// What a script answered: the server's time, then the fields of its runs.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) now: i64,
+    pub(super) fields: Vec<Field>,
+}
+
+impl Reply {
+    fn parse(reply: Value) -> Option<Self> {
+        let Value::Array(values) = reply else { return None };
+        let mut values = values.into_iter();
+        let Some(Value::Int(now)) = values.next() else { return None };
+        Some(Self { now, fields: values.map(field).collect::<Option<_>>()? })
+    }
+}
+
+fn field(value: Value) -> Option<Field> {
+    match value {
+        Value::Int(integer) => Some(Field::Integer(integer)),
+        Value::Array(values) => values.into_iter().map(field).collect::<Option<_>>().map(Field::List),
+        _ => None,
+    }
+}
+
+fn unexpected(text: String) -> Outage {
+    Outage { cause: Cause::Unexpected, text: text.into(), source: None }
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Loaded").field(&self.name).finish()
+    }
+}

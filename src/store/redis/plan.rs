@@ -1,0 +1,80 @@
+//! How operations that leave together are laid out as script calls.
+
+use std::ops::Range;
+
+use deadpool_redis::redis::Cmd;
+
+use super::Loaded;
+use super::queue::Pending;
+use crate::store::operation::{Arguments, Operation};
+
+/// One script call: the runs in the order of its keys.
+pub(super) struct Call {
+    pub(super) command: Cmd,
+    pub(super) runs: Vec<Range<usize>>,
+}
+
+/// Sorts the operations, those of one key staying in their order, and divides them into calls. The ranges
+/// of all runs, one call after the other, follow each other without a gap.
+pub(super) fn plan<O: Operation>(script: &Loaded, pending: &mut [Pending<O>]) -> Vec<Call> {
+    if pending.len() > 1 {
+        pending.sort_by(|a, b| {
+            (a.slot, a.operation.group(), &a.key).cmp(&(b.slot, b.operation.group(), &b.key))
+        });
+    }
+    let mut calls = Vec::new();
+    let mut start = 0;
+    while start < pending.len() {
+        let runs = runs(pending, start);
+        start = runs.last().map_or(pending.len(), |last| last.end);
+        calls.push(Call { command: command(script, pending, &runs), runs });
+    }
+    calls
+}
+
+/// The runs of the call that begins with the operation at `start`: at least one.
+fn runs<O: Operation>(pending: &[Pending<O>], start: usize) -> Vec<Range<usize>> {
+    let first = &pending[start];
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (at, item) in pending.iter().enumerate().skip(start) {
+        if item.slot != first.slot || item.operation.group() != first.operation.group() {
+            break;
+        }
+        let runs_so_far = runs.len();
+        match runs.last_mut() {
+            Some(run) if pending[run.start].is_repeated_by(item) => run.end = at + 1,
+            _ if runs_so_far == O::MOST_RUNS.max(1) => break,
+            _ => runs.push(at..at + 1),
+        }
+    }
+    runs
+}
+
+fn command<O: Operation>(script: &Loaded, pending: &[Pending<O>], runs: &[Range<usize>]) -> Cmd {
+    let mut command = script.call(runs.len() * O::PARTS.len());
+    for run in runs {
+        let key = &pending[run.start].key;
+        for part in O::PARTS {
+            let mut name = key.clone();
+            name.extend_from_slice(part.as_bytes());
+            command.arg(&name[..]);
+        }
+    }
+    let mut shared = Vec::new();
+    let mut own = Vec::new();
+    for (position, run) in runs.iter().enumerate() {
+        let operation = &pending[run.start].operation;
+        if position == 0 {
+            operation.shared(&mut Arguments::new(&mut shared));
+        }
+        operation.own(run.len(), &mut Arguments::new(&mut own));
+    }
+    let each = own.len() / runs.len().max(1);
+    if each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
+        own.truncate(each);
+    }
+    for argument in shared.iter().chain(&own) {
+        command.arg(argument);
+    }
+    command
+}

@@ -1,0 +1,238 @@
+//! Combining: operations that arrive while others are in flight leave together.
+//!
+//! An operation that finds its lane idle is sent at once, from the caller's own task. One that does not waits
+//! in a queue for the lane's *carrier*, a task that sends all that is waiting, hands out the answers, and
+//! begins again until nobody waits. So nobody depends on another caller's future being polled.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+use futures_util::future::{BoxFuture, join_all};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::plan::{Call, plan};
+use super::{Loaded, RedisStore, Reply};
+use crate::Error;
+use crate::error::Cause;
+use crate::store::family::Family;
+use crate::store::in_process::lock;
+use crate::store::key::RedisKey;
+use crate::store::operation::{Fields, Operation};
+
+/// All calls of one operation of one family.
+#[derive(Debug)]
+pub(crate) struct Queue<O: Operation> {
+    store: Arc<RedisStore>,
+    family: Family<O::Cell>,
+    script: Arc<Loaded>,
+    lanes: Box<[Mutex<Waiting<O>>]>,
+}
+
+#[derive(Debug)]
+struct Waiting<O: Operation> {
+    pending: Vec<Pending<O>>,
+    /// A single operation is in flight from its caller's task.
+    single: bool,
+    /// Carriers at work.
+    carriers: usize,
+}
+
+/// An operation that is yet to be answered.
+#[derive(Debug)]
+pub(super) struct Pending<O: Operation> {
+    pub(super) operation: O,
+    pub(super) key: RedisKey,
+    pub(super) slot: Option<u16>,
+    since: Instant,
+    answer: oneshot::Sender<Result<O::Reply, Error>>,
+    /// The caller's own name for the key, for taking back what it asked.
+    name: crate::Key,
+}
+
+impl<O: Operation> Pending<O> {
+    pub(super) fn is_repeated_by(&self, other: &Self) -> bool {
+        self.key == other.key && self.operation.repeats(&other.operation)
+    }
+}
+
+impl<O: Operation> Queue<O> {
+    pub(crate) fn new(store: Arc<RedisStore>, family: Family<O::Cell>) -> Self {
+        let waiting = || Mutex::new(Waiting { pending: Vec::new(), single: false, carriers: 0 });
+        Self {
+            script: store.load(O::SCRIPT),
+            lanes: (0..store.lanes()).map(|_| waiting()).collect(),
+            store,
+            family,
+        }
+    }
+
+    /// Runs an operation. Not cancel safe for the operation, which may run all the same; its answer is then
+    /// taken back.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        name: crate::Key,
+        key: RedisKey,
+        operation: O,
+    ) -> Result<O::Reply, Error> {
+        let lane = self.store.lane_of(&key);
+        let slot = self.store.slot(&key);
+        let (answer, mut reply) = oneshot::channel();
+        let item = Pending { operation, key, slot, since: Instant::now(), answer, name };
+        if let Some(item) = self.enqueue(lane, item) {
+            let queue = Arc::clone(&self);
+            let mut flight = Flight(Some(Box::pin(async move {
+                let _landing = Single { queue: &queue, lane };
+                queue.fly(lane, vec![item]).await;
+            })));
+            flight.land().await;
+            return reply.try_recv().unwrap_or_else(|_| Err(lost()));
+        }
+        (&mut reply).await.unwrap_or_else(|_| Err(lost()))
+    }
+
+    /// Leaves the operation to the carrier, or returns it where the lane is idle.
+    fn enqueue(self: &Arc<Self>, lane: usize, item: Pending<O>) -> Option<Pending<O>> {
+        let mut waiting = lock(&self.lanes[lane]);
+        if !waiting.single && waiting.carriers == 0 {
+            waiting.single = true;
+            return Some(item);
+        }
+        waiting.pending.push(item);
+        if waiting.carriers == 0 || (waiting.carriers < *CARRIERS && waiting.pending.len() >= *FULL) {
+            waiting.carriers += 1;
+            drop(waiting);
+            tokio::spawn(Arc::clone(self).carry(lane));
+        }
+        None
+    }
+
+    async fn carry(self: Arc<Self>, lane: usize) {
+        let mut carrier = Carrier { queue: &self, lane, done: false };
+        loop {
+            let pending = {
+                let mut waiting = lock(&self.lanes[lane]);
+                if waiting.pending.is_empty() {
+                    waiting.carriers -= 1;
+                    carrier.done = true;
+                    return;
+                }
+                std::mem::take(&mut waiting.pending)
+            };
+            self.fly(lane, pending).await;
+        }
+    }
+
+    /// Sends the operations and answers each.
+    async fn fly(self: &Arc<Self>, lane: usize, mut pending: Vec<Pending<O>>) {
+        pending.retain(|item| !item.answer.is_closed());
+        let Some(since) = pending.iter().map(|item| item.since).min() else { return };
+        let deadline = self.store.deadline(since);
+        let mut calls = plan(&self.script, &mut pending);
+        if let [call] = &mut calls[..] {
+            let reply = self.store.run(lane, &self.script, &call.command, deadline).await;
+            self.answer(call, &mut pending.into_iter(), reply);
+            return;
+        }
+        let replies =
+            join_all(calls.iter().map(|call| self.store.run(lane, &self.script, &call.command, deadline)))
+                .await;
+        let mut pending = pending.into_iter();
+        for (call, reply) in calls.iter().zip(replies) {
+            self.answer(call, &mut pending, reply);
+        }
+    }
+
+    fn answer(
+        self: &Arc<Self>,
+        call: &Call,
+        pending: &mut impl Iterator<Item = Pending<O>>,
+        reply: Result<Reply, Error>,
+    ) {
+        let width = reply.as_ref().map_or(0, |reply| reply.fields.len() / call.runs.len());
+        for (position, run) in call.runs.iter().enumerate() {
+            for nth in 0..run.len() {
+                let Some(item) = pending.next() else { return };
+                let outcome = match &reply {
+                    Ok(reply) => {
+                        let fields = Fields::new(&reply.fields[position * width..][..width]);
+                        item.operation.decode(nth, reply.now, fields).ok_or_else(|| {
+                            Error::unavailable(Cause::Unexpected, "a script answered something else")
+                        })
+                    }
+                    Err(error) => Err(error.clone()),
+                };
+                if let Err(Ok(reply)) = item.answer.send(outcome)
+                    && let Some(undo) = item.operation.undo(reply)
+                {
+                    self.family.undo(item.name, undo);
+                }
+            }
+        }
+    }
+}
+
+/// A single operation in flight. Where the caller goes away, a task of its own sees it to its end, so that
+/// what was granted is known and can be taken back.
+struct Flight(Option<BoxFuture<'static, ()>>);
+
+impl Flight {
+    async fn land(&mut self) {
+        poll_fn(|context| match &mut self.0 {
+            Some(flight) => flight.as_mut().poll(context),
+            None => Poll::Ready(()),
+        })
+        .await;
+        self.0 = None;
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if let Some(flight) = self.0.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(flight);
+        }
+    }
+}
+
+/// Marks the lane idle when a single flight is over, however it ends.
+struct Single<'a, O: Operation> {
+    queue: &'a Queue<O>,
+    lane: usize,
+}
+
+impl<O: Operation> Drop for Single<'_, O> {
+    fn drop(&mut self) {
+        lock(&self.queue.lanes[self.lane]).single = false;
+    }
+}
+
+/// Lets those who wait know where a carrier ends early, as its runtime shuts down.
+struct Carrier<'a, O: Operation> {
+    queue: &'a Queue<O>,
+    lane: usize,
+    done: bool,
+}
+
+impl<O: Operation> Drop for Carrier<'_, O> {
+    fn drop(&mut self) {
+        if !self.done {
+            let mut waiting = lock(&self.queue.lanes[self.lane]);
+            waiting.carriers -= 1;
+            waiting.pending.clear();
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::unavailable(Cause::Disconnected, "the runtime that carried the call is gone")
+}
+
+static CARRIERS: std::sync::LazyLock<usize> =
+    std::sync::LazyLock::new(|| std::env::var("CARRIERS").unwrap().parse().unwrap());
+static FULL: std::sync::LazyLock<usize> =
+    std::sync::LazyLock::new(|| std::env::var("FULL").unwrap().parse().unwrap());
