@@ -25,7 +25,7 @@ enum Place<C> {
 /// The way to one kind of operation of a family.
 pub(crate) enum Port<O: Operation> {
     InProcess(Arc<Cells<O::Cell>>),
-    Redis(Family<O::Cell>, Arc<Queue<O>>),
+    Redis(Arc<Queue<O>>),
 }
 
 impl<C: Cell> Family<C> {
@@ -45,13 +45,12 @@ impl<C: Cell> Family<C> {
     pub(crate) fn port<O: Operation<Cell = C>>(&self) -> Port<O> {
         match &*self.0 {
             Place::InProcess(cells) => Port::InProcess(cells.clone()),
-            Place::Redis(store, _) => {
-                Port::Redis(self.clone(), Queue::new(store.clone(), self.clone()).into())
-            }
+            Place::Redis(store, _) => Port::Redis(Queue::new(store.clone(), self.clone()).into()),
         }
     }
 
-    fn redis_key(&self, key: &Key) -> RedisKey {
+    /// The beginning of the names that a key's states have in Redis.
+    pub(super) fn redis_key(&self, key: &Key) -> RedisKey {
         match &*self.0 {
             Place::Redis(_, keys) => keys.key(key.as_bytes()),
             Place::InProcess(_) => RedisKey::new(),
@@ -81,10 +80,7 @@ impl<O: Operation> Port<O> {
             Self::InProcess(cells) => {
                 Running::Ready(Some(cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now))))
             }
-            Self::Redis(family, queue) => {
-                let redis_key = family.redis_key(&key);
-                Running::Pending(Box::pin(queue.clone().run(key, redis_key, operation)))
-            }
+            Self::Redis(queue) => Running::Pending(Box::pin(queue.clone().run(key, operation))),
         }
     }
 }

@@ -46,13 +46,13 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     fn own(&self, _count: usize, _call: &mut Arguments<'_>) {}
 
     /// Reads the answer to the `nth` (from 0) of a run; `None` if it makes no sense.
-    fn decode(&self, nth: usize, now: i64, fields: Fields<'_>) -> Option<Self::Reply>;
+    fn decode(self, nth: usize, now: i64, fields: Fields<'_>) -> Option<Self::Reply>;
 
     /// The same step in Rust. `now` is in µs, as in the script.
-    fn apply(&self, cell: &mut Self::Cell, now: i64) -> Self::Reply;
+    fn apply(self, cell: &mut Self::Cell, now: i64) -> Self::Reply;
 
     /// How to take back an answer whose caller is gone.
-    fn undo(&self, _reply: Self::Reply) -> Option<Self::Undo> {
+    fn undo(_reply: Self::Reply) -> Option<Self::Undo> {
         None
     }
 }
@@ -141,11 +141,11 @@ impl<C: Cell> Operation for Never<C> {
     const SCRIPT: Script = Script { name: "", body: "" };
     const PARTS: &'static [&'static str] = &[];
 
-    fn decode(&self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
         match self.0 {}
     }
 
-    fn apply(&self, _: &mut C, _: i64) {
+    fn apply(self, _: &mut C, _: i64) {
         match self.0 {}
     }
 }

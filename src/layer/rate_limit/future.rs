@@ -12,7 +12,7 @@ use tower::Service;
 use super::hooks::Hooks;
 use super::layer::{Away, Config};
 use crate::token_bucket::{Acquire, Decision};
-use crate::{Error, Key, Reject, TokenBucket};
+use crate::{Error, Key, Reject};
 
 pin_project! {
     /// The future of [`RateLimit`](super::RateLimit).
@@ -22,8 +22,6 @@ pin_project! {
         S: Service<Req>,
     {
         config: Arc<Config<K, C, Q, H, R>>,
-        // `None` for a request that has no key.
-        key: Option<Key>,
         #[pin]
         state: State<S, Req>,
     }
@@ -36,8 +34,6 @@ pin_project! {
         S: Service<Req>,
     {
         Asking {
-            bucket: TokenBucket,
-            cost: u32,
             acquire: Acquire,
             // Set where the store is away and `acquire` asks this process's own bucket.
             outage: Option<Error>,
@@ -47,6 +43,8 @@ pin_project! {
         Calling {
             #[pin]
             future: S::Future,
+            // `None` for a request that passes.
+            key: Option<Key>,
             // `None` for what was let through without one.
             decision: Option<Decision>,
         },
@@ -58,20 +56,16 @@ where
     S: Service<Req>,
 {
     pub(super) fn passing(future: S::Future, config: Arc<Config<K, C, Q, H, R>>) -> Self {
-        Self { config, key: None, state: State::Calling { future, decision: None } }
+        Self { config, state: State::Calling { future, key: None, decision: None } }
     }
 
     pub(super) fn asking(
-        bucket: TokenBucket,
-        key: Key,
-        cost: u32,
+        acquire: Acquire,
         inner: S,
         request: Req,
         config: Arc<Config<K, C, Q, H, R>>,
     ) -> Self {
-        let acquire = bucket.acquire(key.clone(), cost);
-        let call = Some((inner, request));
-        Self { config, key: Some(key), state: State::Asking { bucket, cost, acquire, outage: None, call } }
+        Self { config, state: State::Asking { acquire, outage: None, call: Some((inner, request)) } }
     }
 }
 
@@ -88,19 +82,16 @@ where
         let config = &**this.config;
         loop {
             match this.state.as_mut().project() {
-                StateProjection::Asking { bucket, cost, acquire, outage, call } => {
+                StateProjection::Asking { acquire, outage, call } => {
                     let decision = match ready!(Pin::new(&mut *acquire).poll(context)) {
                         Ok(decision) if decision.is_admitted() => Some(decision),
                         Ok(refused) => return Poll::Ready(config.reject.reject(refused.into())),
-                        Err(error) => match (&config.when_away, outage.take(), &this.key) {
-                            // Not even this process's own bucket answers: it is too small.
-                            (_, Some(outage), _) => return Poll::Ready(config.reject.reject(outage.into())),
-                            (Away::Admit, None, _) if error.is_unavailable() => None,
-                            (Away::Degrade { replicas, local }, None, Some(key))
-                                if error.is_unavailable() =>
-                            {
-                                *acquire =
-                                    local.standing_in_for(bucket, *replicas).acquire(key.clone(), *cost);
+                        Err(error) => match (&config.when_away, outage.take()) {
+                            // Not even this process's own bucket admits it: it is too small.
+                            (_, Some(outage)) => return Poll::Ready(config.reject.reject(outage.into())),
+                            (Away::Admit, None) if error.is_unavailable() => None,
+                            (Away::Degrade { replicas, local }, None) if error.is_unavailable() => {
+                                *acquire = acquire.again(|bucket| local.standing_in_for(bucket, *replicas));
                                 *outage = Some(error);
                                 continue;
                             }
@@ -111,16 +102,17 @@ where
                     if let Some(decision) = &decision {
                         config.hooks.admitted(decision, &mut request);
                     }
+                    let key = Some(acquire.key().clone());
                     let future = inner.call(request);
-                    this.state.set(State::Calling { future, decision });
+                    this.state.set(State::Calling { future, key, decision });
                 }
-                StateProjection::Calling { future, decision } => {
+                StateProjection::Calling { future, key, decision } => {
                     let mut response = match ready!(future.poll(context)) {
                         Ok(response) => response,
                         Err(error) => return Poll::Ready(Err(config.reject.inner_error(error))),
                     };
                     if let Some(duration) = config.hooks.answered(decision.as_ref(), &mut response)
-                        && let Some(key) = this.key.take()
+                        && let Some(key) = key.take()
                     {
                         config.block(key, duration);
                     }
@@ -136,6 +128,6 @@ where
     S: Service<Req>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }

@@ -68,7 +68,7 @@ where
         // The instance that was polled ready is the one to call; its clone is not ready yet.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture::asking(bucket, key, cost, inner, request, config)
+        ResponseFuture::asking(bucket.acquire(key, cost), inner, request, config)
     }
 }
 

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, ready};
 use tokio::time::{Sleep, sleep};
 
 use super::decision::Decision;
-use super::operations::Verdict;
+use super::known::KnownRefusals;
+use super::operations::Reserve;
 use super::reservation::Reservation;
 use super::state::Ask;
 use super::{Key, TokenBucket};
@@ -16,69 +17,65 @@ use crate::store::Running;
 
 /// A decision under way.
 #[derive(Debug)]
-pub(crate) struct Decide {
-    bucket: TokenBucket,
-    key: Key,
-    ask: Ask,
-    /// When it began, by the clock of the known refusals.
-    since: Option<i64>,
-    progress: Progress,
+pub(crate) enum Decide {
+    /// It takes no asking.
+    Clear(Option<Result<Decision, Error>>),
+    Asking(Running<Decision>, Option<Lesson>),
 }
 
+/// What is to be remembered if the decision is a refusal.
 #[derive(Debug)]
-enum Progress {
-    Known(Option<Decision>),
-    Failed(Option<Error>),
-    Asking(Running<Verdict>),
+pub(crate) struct Lesson {
+    known: KnownRefusals,
+    key: Key,
+    ask: Ask,
+    since: i64,
 }
 
 impl Decide {
     pub(super) fn new(bucket: &TokenBucket, key: Key, cost: u32, wait: i64) -> Self {
+        let most = bucket.quotas.max_cost();
+        if cost > most {
+            return Self::Clear(Some(Err(Error::exceeds_burst(cost, most))));
+        }
         let ask = Ask { cost: cost.into(), wait };
-        let (since, progress) = begin(bucket, &key, cost, ask);
-        Self { bucket: bucket.clone(), key, ask, since, progress }
+        let mut lesson = None;
+        if let Some(known) = &bucket.known {
+            match known.find(&key, &bucket.quotas, ask) {
+                Ok(refusal) => return Self::Clear(Some(Ok(refusal))),
+                Err(since) => lesson = Some(Lesson { known: known.clone(), key: key.clone(), ask, since }),
+            }
+        }
+        let quotas = bucket.quotas.clone();
+        Self::Asking(bucket.ports.reserve.run(key, Reserve { quotas, ask }), lesson)
     }
-}
-
-fn begin(bucket: &TokenBucket, key: &Key, cost: u32, ask: Ask) -> (Option<i64>, Progress) {
-    let most = bucket.quotas.max_cost();
-    if cost > most {
-        return (None, Progress::Failed(Some(Error::exceeds_burst(cost, most))));
-    }
-    let since = match bucket.known.as_ref().map(|known| known.find(key, &bucket.quotas, ask)) {
-        Some(Ok(refusal)) => return (None, Progress::Known(Some(refusal))),
-        Some(Err(since)) => Some(since),
-        None => None,
-    };
-    (since, Progress::Asking(bucket.ask(key.clone(), ask)))
 }
 
 impl Future for Decide {
     type Output = Result<Decision, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let verdict = match &mut this.progress {
-            Progress::Asking(running) => ready!(Pin::new(running).poll(context))?,
-            Progress::Known(decision) => {
-                return decision.take().map_or(Poll::Pending, |it| Poll::Ready(Ok(it)));
+        match self.get_mut() {
+            Self::Clear(outcome) => outcome.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Asking(running, lesson) => {
+                let decision = ready!(Pin::new(running).poll(context))?;
+                if let (false, Some(lesson)) = (decision.is_admitted(), lesson.take()) {
+                    lesson.known.learn(&lesson.key, lesson.ask, &decision, lesson.since);
+                }
+                Poll::Ready(Ok(decision))
             }
-            Progress::Failed(error) => return error.take().map_or(Poll::Pending, |it| Poll::Ready(Err(it))),
-        };
-        // The cost came as a `u32`.
-        let cost = u32::try_from(this.ask.cost).unwrap_or(u32::MAX);
-        let quotas = this.bucket.quotas.clone();
-        let decision = Decision::new(quotas, cost, verdict);
-        if let (false, Some(known), Some(since)) = (decision.is_admitted(), &this.bucket.known, this.since) {
-            known.learn(&this.key, &this.bucket.quotas, this.ask, &decision, since);
         }
-        Poll::Ready(Ok(decision))
     }
 }
 
 /// A decision, and then its delay. What is dropped before it may act is given back.
 #[derive(Debug)]
-pub(crate) struct Acquire(Step);
+pub(crate) struct Acquire {
+    bucket: TokenBucket,
+    key: Key,
+    cost: u32,
+    step: Step,
+}
 
 #[derive(Debug)]
 enum Step {
@@ -88,8 +85,18 @@ enum Step {
 }
 
 impl Acquire {
-    pub(super) fn new(decide: Decide) -> Self {
-        Self(Step::Deciding(decide))
+    pub(super) fn new(bucket: &TokenBucket, key: Key, cost: u32) -> Self {
+        let step = Step::Deciding(Decide::new(bucket, key.clone(), cost, bucket.longest_wait));
+        Self { bucket: bucket.clone(), key, cost, step }
+    }
+
+    /// The same request of another bucket.
+    pub(crate) fn again(&self, bucket: impl FnOnce(&TokenBucket) -> TokenBucket) -> Self {
+        bucket(&self.bucket).acquire(self.key.clone(), self.cost)
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
     }
 }
 
@@ -98,21 +105,21 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            match &mut self.0 {
+            match &mut self.step {
                 Step::Deciding(decide) => {
                     let decision = ready!(Pin::new(&mut *decide).poll(context))?;
                     let delay = decision.delay();
                     if delay.is_zero() {
-                        self.0 = Step::Done;
+                        self.step = Step::Done;
                         return Poll::Ready(Ok(decision));
                     }
-                    let reservation = Reservation::new(decide.bucket.clone(), decide.key.clone(), decision);
-                    self.0 = Step::Waiting(Box::pin(sleep(delay)), reservation);
+                    let reservation = Reservation::new(self.bucket.clone(), self.key.clone(), decision);
+                    self.step = Step::Waiting(Box::pin(sleep(delay)), reservation);
                 }
                 Step::Waiting(sleep, reservation) => {
                     ready!(sleep.as_mut().poll(context));
                     let decision = reservation.decision().clone();
-                    self.0 = Step::Done;
+                    self.step = Step::Done;
                     return Poll::Ready(Ok(decision));
                 }
                 Step::Done => return Poll::Pending,
@@ -123,7 +130,7 @@ impl Future for Acquire {
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        if let Step::Waiting(_, reservation) = &mut self.0 {
+        if let Step::Waiting(_, reservation) = &mut self.step {
             reservation.cancel_detached();
         }
     }

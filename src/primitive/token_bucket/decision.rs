@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::operations::Verdict;
 use super::state::{Bucket, Level};
 use crate::primitive::quota::{Limit, Quotas};
 
@@ -12,17 +11,13 @@ use crate::primitive::quota::{Limit, Quotas};
 /// All times are spans from the moment of the decision, so no clocks are compared.
 #[derive(Clone)]
 pub struct Decision {
-    cost: u32,
-    admitted: bool,
-    state: BucketState,
+    /// In tokens: a `u32`.
+    pub(super) cost: i64,
+    pub(super) admitted: bool,
+    pub(super) state: BucketState,
 }
 
 impl Decision {
-    pub(super) fn new(quotas: Quotas, cost: u32, verdict: Verdict) -> Self {
-        let Verdict { now, admitted, bucket } = verdict;
-        Self { cost, admitted, state: BucketState { quotas, now, bucket } }
-    }
-
     /// Whether the request may go on, after [`delay`](Self::delay).
     #[must_use]
     pub fn is_admitted(&self) -> bool {
@@ -32,7 +27,7 @@ impl Decision {
     /// How many tokens were asked for.
     #[must_use]
     pub fn cost(&self) -> u32 {
-        self.cost
+        u32::try_from(self.cost).unwrap_or(u32::MAX)
     }
 
     /// How long to wait before acting: zero unless tokens were reserved ahead of time, and for refusals.
@@ -45,7 +40,7 @@ impl Decision {
     /// zero; `None` if never, and for what was admitted.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        if self.admitted { None } else { self.state.available_after(self.cost) }
+        if self.admitted { None } else { self.state.available_after(self.cost()) }
     }
 
     /// The state of the bucket after the decision.
@@ -82,10 +77,6 @@ impl Decision {
         self.state.now += micros;
         self
     }
-
-    pub(super) fn bucket(&self) -> &Bucket {
-        &self.state.bucket
-    }
 }
 
 impl fmt::Debug for Decision {
@@ -103,16 +94,12 @@ impl fmt::Debug for Decision {
 /// Where a bucket stands.
 #[derive(Clone)]
 pub struct BucketState {
-    quotas: Quotas,
-    now: i64,
-    bucket: Bucket,
+    pub(super) quotas: Quotas,
+    pub(super) now: i64,
+    pub(super) bucket: Bucket,
 }
 
 impl BucketState {
-    pub(super) fn new(quotas: Quotas, verdict: Verdict) -> Self {
-        Self { quotas, now: verdict.now, bucket: verdict.bucket }
-    }
-
     /// The tokens left at once: the least of all quotas, none while blocked.
     #[must_use]
     pub fn remaining(&self) -> u32 {

@@ -53,13 +53,13 @@ impl KnownRefusals {
     }
 
     /// Remembers a refusal that was asked for at `since`.
-    pub(super) fn learn(&self, key: &Key, quotas: &Quotas, ask: Ask, decision: &Decision, since: i64) {
+    pub(super) fn learn(&self, key: &Key, ask: Ask, decision: &Decision, since: i64) {
         let after = decision
             .retry_after()
             .map_or(LONGEST, |after| i64::try_from(after.as_micros()).unwrap_or(LONGEST) - ask.wait);
         if after > 0 {
             let until = since + after.min(LONGEST);
-            let (quotas, decision) = (quotas.id(), decision.clone());
+            let (quotas, decision) = (decision.state.quotas.id(), decision.clone());
             self.0.step(key.as_bytes(), |known, _| {
                 known.0 = Some(Refusal { quotas, ask, decision, since, until });
             });

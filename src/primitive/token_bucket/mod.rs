@@ -50,13 +50,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use self::acquire::{Acquire, Decide};
+pub(crate) use self::acquire::Acquire;
 pub use self::decision::{Balance, BucketState, Decision};
 pub use self::reservation::Reservation;
 
+use self::acquire::Decide;
 use self::known::KnownRefusals;
-use self::operations::{Block, Cancel, Peek, Reserve, Reset, Verdict};
-use self::state::{Ask, Bucket};
+use self::operations::{Block, Cancel, Peek, Reserve, Reset};
+use self::state::Bucket;
 use crate::primitive::quota::{MAX_SPAN, Quotas};
 use crate::store::{Family, Port, Running};
 use crate::{Error, Key, Store};
@@ -209,9 +210,7 @@ impl TokenBucket {
     ///
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn peek(&self, key: impl AsRef<[u8]>) -> Result<BucketState, Error> {
-        let quotas = self.quotas.clone();
-        let verdict = self.ports.peek.run(Key::new(key), Peek { quotas: quotas.clone() }).await?;
-        Ok(BucketState::new(quotas, verdict))
+        self.ports.peek.run(Key::new(key), Peek { quotas: self.quotas.clone() }).await
     }
 
     /// Fills a bucket and unblocks it.
@@ -252,7 +251,7 @@ impl TokenBucket {
     }
 
     pub(crate) fn acquire(&self, key: Key, cost: u32) -> Acquire {
-        Acquire::new(self.decide(key, cost, self.longest_wait))
+        Acquire::new(self, key, cost)
     }
 
     pub(crate) fn block(&self, key: Key, duration: Duration) -> Running<()> {
@@ -273,10 +272,6 @@ impl TokenBucket {
 
     fn decide(&self, key: Key, cost: u32, wait: i64) -> Decide {
         Decide::new(self, key, cost, wait)
-    }
-
-    fn ask(&self, key: Key, ask: Ask) -> Running<Verdict> {
-        self.ports.reserve.run(key, Reserve { quotas: self.quotas.clone(), ask })
     }
 
     fn cancel(&self, key: &Key, cancel: Cancel) -> Running<bool> {

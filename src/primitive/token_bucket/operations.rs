@@ -2,18 +2,10 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::decision::{BucketState, Decision};
 use super::state::{Ask, Bucket, Level, Moment};
 use crate::primitive::quota::Quotas;
 use crate::store::{Arguments, Field, Fields, Never, Operation, Script, script};
-
-/// Where a bucket stood when a request was decided, and how.
-#[derive(Clone, Debug)]
-pub(crate) struct Verdict {
-    pub(crate) now: i64,
-    pub(crate) admitted: bool,
-    /// The bucket after the request.
-    pub(crate) bucket: Bucket,
-}
 
 /// Charges a request, in full or not at all.
 #[derive(Debug)]
@@ -81,7 +73,7 @@ fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Option<Bucket> {
 
 impl Operation for Reserve {
     type Cell = Bucket;
-    type Reply = Verdict;
+    type Reply = Decision;
     type Undo = Cancel;
     const SCRIPT: Script = script!("token_bucket/reserve", "lib/bucket");
     const PARTS: &'static [&'static str] = PARTS;
@@ -105,29 +97,40 @@ impl Operation for Reserve {
         call.integer(count as i64);
     }
 
-    fn decode(&self, nth: usize, now: i64, mut fields: Fields<'_>) -> Option<Verdict> {
+    fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Option<Decision> {
         let (admitted, nth) = (fields.integer()?, nth as i64);
         let mut bucket = read_bucket(&self.quotas, &mut fields)?;
         let charged = admitted.min(nth + 1);
         if charged > 0 {
             bucket.charge(&self.quotas, now, charged * self.ask.cost);
         }
-        Some(Verdict { now, admitted: nth < admitted, bucket })
+        Some(self.decision(nth < admitted, now, bucket))
     }
 
-    fn apply(&self, bucket: &mut Bucket, now: i64) -> Verdict {
+    fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
         bucket.fit(&self.quotas);
         let admitted = bucket.take(&self.quotas, now, self.ask);
-        Verdict { now, admitted, bucket: bucket.clone() }
+        self.decision(admitted, now, bucket.clone())
     }
 
-    fn undo(&self, verdict: Verdict) -> Option<Cancel> {
-        verdict.admitted.then(|| Cancel {
-            quotas: self.quotas.clone(),
-            cost: self.ask.cost,
-            act: None,
-            led_to: verdict.bucket.levels.iter().map(|level| level.tat).collect(),
-        })
+    fn undo(decision: Decision) -> Option<Cancel> {
+        decision.is_admitted().then(|| Cancel::new(&decision, None))
+    }
+}
+
+impl Reserve {
+    fn decision(self, admitted: bool, now: i64, bucket: Bucket) -> Decision {
+        let state = BucketState { quotas: self.quotas, now, bucket };
+        Decision { cost: self.ask.cost, admitted, state }
+    }
+}
+
+impl Cancel {
+    /// Takes back an admission; `act` as in the field.
+    pub(crate) fn new(decision: &Decision, act: Option<i64>) -> Self {
+        let BucketState { quotas, bucket, .. } = &decision.state;
+        let led_to = bucket.levels.iter().map(|level| level.tat).collect();
+        Self { quotas: quotas.clone(), cost: decision.cost, act, led_to }
     }
 }
 
@@ -151,11 +154,11 @@ impl Operation for Cancel {
         }
     }
 
-    fn decode(&self, _: usize, _: i64, mut fields: Fields<'_>) -> Option<bool> {
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Option<bool> {
         Some(fields.integer()? == 1)
     }
 
-    fn apply(&self, bucket: &mut Bucket, now: i64) -> bool {
+    fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
         if bucket.levels.is_empty() || self.act.is_some_and(|act| now > act) {
             return false;
         }
@@ -166,7 +169,7 @@ impl Operation for Cancel {
 
 impl Operation for Peek {
     type Cell = Bucket;
-    type Reply = Verdict;
+    type Reply = BucketState;
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/peek", "lib/bucket");
     const PARTS: &'static [&'static str] = PARTS;
@@ -175,14 +178,14 @@ impl Operation for Peek {
         write_quotas(&self.quotas, call);
     }
 
-    fn decode(&self, _: usize, now: i64, mut fields: Fields<'_>) -> Option<Verdict> {
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Option<BucketState> {
         let bucket = read_bucket(&self.quotas, &mut fields)?;
-        Some(Verdict { now, admitted: true, bucket })
+        Some(BucketState { quotas: self.quotas, now, bucket })
     }
 
-    fn apply(&self, bucket: &mut Bucket, now: i64) -> Verdict {
+    fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
         bucket.fit(&self.quotas);
-        Verdict { now, admitted: true, bucket: bucket.clone() }
+        BucketState { quotas: self.quotas, now, bucket: bucket.clone() }
     }
 }
 
@@ -201,11 +204,11 @@ impl Operation for Block {
         call.integer(self.micros);
     }
 
-    fn decode(&self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
         Some(())
     }
 
-    fn apply(&self, bucket: &mut Bucket, now: i64) {
+    fn apply(self, bucket: &mut Bucket, now: i64) {
         bucket.fit(&self.quotas);
         bucket.blocked_until = bucket.blocked_until.max(now + self.micros);
     }
@@ -218,11 +221,11 @@ impl Operation for Reset {
     const SCRIPT: Script = script!("token_bucket/reset");
     const PARTS: &'static [&'static str] = PARTS;
 
-    fn decode(&self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
         Some(())
     }
 
-    fn apply(&self, bucket: &mut Bucket, _: i64) {
+    fn apply(self, bucket: &mut Bucket, _: i64) {
         *bucket = Bucket::default();
     }
 }

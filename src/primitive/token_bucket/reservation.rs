@@ -66,12 +66,7 @@ impl Reservation {
         if std::mem::replace(&mut self.cancelled, true) {
             return None;
         }
-        let cancel = Cancel {
-            quotas: self.bucket.quotas.clone(),
-            cost: self.decision.cost().into(),
-            act: Some(self.decision.act()),
-            led_to: self.decision.bucket().levels.iter().map(|level| level.tat).collect(),
-        };
+        let cancel = Cancel::new(&self.decision, Some(self.decision.act()));
         Some(self.bucket.cancel(&self.key, cancel))
     }
 }

@@ -22,6 +22,7 @@ use self::breaker::Breaker;
 use self::lane::Lane;
 use self::pool::Pool;
 use super::in_process::lock;
+use super::key::{Key, RedisKey};
 use super::operation::{Field, Script};
 use crate::Error;
 use crate::error::{Cause, Outage};
@@ -82,15 +83,20 @@ impl RedisStore {
     }
 
     /// The lane that a key's calls leave by: always the same, so that they can leave together.
-    pub(super) fn lane_of(&self, key: &[u8]) -> usize {
+    pub(super) fn lane_of(&self, key: &Key) -> usize {
         match self.lanes.len() {
             1 => 0,
             lanes => self.hasher.hash_one(key) as usize % lanes,
         }
     }
 
-    pub(super) fn slot(&self, key: &[u8]) -> Option<u16> {
-        self.pool.slot(key)
+    /// The hash slot of a key; `None` where one server has them all.
+    pub(super) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
+        match &self.pool {
+            #[cfg(feature = "cluster")]
+            Pool::Cluster(_) => Some(slot::slot(&key())),
+            _ => None,
+        }
     }
 
     pub(super) fn deadline(&self, since: Instant) -> Instant {

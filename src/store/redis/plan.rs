@@ -6,6 +6,7 @@ use deadpool_redis::redis::Cmd;
 
 use super::Loaded;
 use super::queue::Pending;
+use crate::store::family::Family;
 use crate::store::operation::{Arguments, Operation};
 
 /// One script call: the runs in the order of its keys.
@@ -16,18 +17,20 @@ pub(super) struct Call {
 
 /// Sorts the operations, those of one key staying in their order, and divides them into calls. The ranges
 /// of all runs, one call after the other, follow each other without a gap.
-pub(super) fn plan<O: Operation>(script: &Loaded, pending: &mut [Pending<O>]) -> Vec<Call> {
+pub(super) fn plan<O: Operation>(
+    script: &Loaded,
+    family: &Family<O::Cell>,
+    pending: &mut [Pending<O>],
+) -> Vec<Call> {
     if pending.len() > 1 {
-        pending.sort_by(|a, b| {
-            (a.slot, a.operation.group(), &a.key).cmp(&(b.slot, b.operation.group(), &b.key))
-        });
+        pending.sort_by(|a, b| a.place().cmp(&b.place()));
     }
     let mut calls = Vec::new();
     let mut start = 0;
     while start < pending.len() {
         let runs = runs(pending, start);
         start = runs.last().map_or(pending.len(), |last| last.end);
-        calls.push(Call { command: command(script, pending, &runs), runs });
+        calls.push(Call { command: command(script, family, pending, &runs), runs });
     }
     calls
 }
@@ -50,14 +53,20 @@ fn runs<O: Operation>(pending: &[Pending<O>], start: usize) -> Vec<Range<usize>>
     runs
 }
 
-fn command<O: Operation>(script: &Loaded, pending: &[Pending<O>], runs: &[Range<usize>]) -> Cmd {
+fn command<O: Operation>(
+    script: &Loaded,
+    family: &Family<O::Cell>,
+    pending: &[Pending<O>],
+    runs: &[Range<usize>],
+) -> Cmd {
     let mut command = script.call(runs.len() * O::PARTS.len());
     for run in runs {
-        let key = &pending[run.start].key;
+        let mut key = family.redis_key(&pending[run.start].key);
+        let stem = key.len();
         for part in O::PARTS {
-            let mut name = key.clone();
-            name.extend_from_slice(part.as_bytes());
-            command.arg(&name[..]);
+            key.extend_from_slice(part.as_bytes());
+            command.arg(&key[..]);
+            key.truncate(stem);
         }
     }
     let mut shared = Vec::new();

@@ -63,15 +63,6 @@ impl Pool {
                 .map_err(outage),
         }
     }
-
-    /// The hash slot that a key lives in; `None` where one server has them all.
-    pub(crate) fn slot(&self, _key: &[u8]) -> Option<u16> {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(_) => Some(super::slot::slot(_key)),
-            _ => None,
-        }
-    }
 }
 
 fn outage(error: deadpool_redis::PoolError) -> Outage {

@@ -1,8 +1,8 @@
 //! Combining: operations that arrive while others are in flight leave together.
 //!
 //! An operation that finds its lane idle is sent at once, from the caller's own task. One that does not waits
-//! in a queue for the lane's *carrier*, a task that sends all that is waiting, hands out the answers, and
-//! begins again until nobody waits. So nobody depends on another caller's future being polled.
+//! in a queue for one of the lane's *carriers*, tasks that send all that is waiting, hand out the answers, and
+//! begin again until nobody waits. So nobody depends on another caller's future being polled.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -19,8 +19,11 @@ use crate::Error;
 use crate::error::Cause;
 use crate::store::family::Family;
 use crate::store::in_process::lock;
-use crate::store::key::RedisKey;
+use crate::store::key::Key;
 use crate::store::operation::{Fields, Operation};
+
+/// How many carriers a lane has at most: one sends while the other's answers are handed out.
+const CARRIERS: usize = 2;
 
 /// All calls of one operation of one family.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ pub(crate) struct Queue<O: Operation> {
 #[derive(Debug)]
 struct Waiting<O: Operation> {
     pending: Vec<Pending<O>>,
+    /// Since when the first of them waits.
+    since: Instant,
     /// A single operation is in flight from its caller's task.
     single: bool,
     /// Carriers at work.
@@ -44,15 +49,18 @@ struct Waiting<O: Operation> {
 #[derive(Debug)]
 pub(super) struct Pending<O: Operation> {
     pub(super) operation: O,
-    pub(super) key: RedisKey,
+    pub(super) key: Key,
+    /// On a Cluster.
     pub(super) slot: Option<u16>,
-    since: Instant,
     answer: oneshot::Sender<Result<O::Reply, Error>>,
-    /// The caller's own name for the key, for taking back what it asked.
-    name: crate::Key,
 }
 
 impl<O: Operation> Pending<O> {
+    /// What leaves together stands together by this.
+    pub(super) fn place(&self) -> (Option<u16>, usize, &[u8]) {
+        (self.slot, self.operation.group(), self.key.as_bytes())
+    }
+
     pub(super) fn is_repeated_by(&self, other: &Self) -> bool {
         self.key == other.key && self.operation.repeats(&other.operation)
     }
@@ -60,7 +68,8 @@ impl<O: Operation> Pending<O> {
 
 impl<O: Operation> Queue<O> {
     pub(crate) fn new(store: Arc<RedisStore>, family: Family<O::Cell>) -> Self {
-        let waiting = || Mutex::new(Waiting { pending: Vec::new(), single: false, carriers: 0 });
+        let waiting =
+            || Mutex::new(Waiting { pending: Vec::new(), since: Instant::now(), single: false, carriers: 0 });
         Self {
             script: store.load(O::SCRIPT),
             lanes: (0..store.lanes()).map(|_| waiting()).collect(),
@@ -71,21 +80,15 @@ impl<O: Operation> Queue<O> {
 
     /// Runs an operation. Not cancel safe for the operation, which may run all the same; its answer is then
     /// taken back.
-    pub(crate) async fn run(
-        self: Arc<Self>,
-        name: crate::Key,
-        key: RedisKey,
-        operation: O,
-    ) -> Result<O::Reply, Error> {
+    pub(crate) async fn run(self: Arc<Self>, key: Key, operation: O) -> Result<O::Reply, Error> {
         let lane = self.store.lane_of(&key);
-        let slot = self.store.slot(&key);
+        let slot = self.store.slot(|| self.family.redis_key(&key));
         let (answer, mut reply) = oneshot::channel();
-        let item = Pending { operation, key, slot, since: Instant::now(), answer, name };
+        let item = Pending { operation, key, slot, answer };
         if let Some(item) = self.enqueue(lane, item) {
-            let queue = Arc::clone(&self);
+            let single = Single { queue: self, lane };
             let mut flight = Flight(Some(Box::pin(async move {
-                let _landing = Single { queue: &queue, lane };
-                queue.fly(lane, vec![item]).await;
+                single.queue.fly(lane, vec![item], Instant::now()).await;
             })));
             flight.land().await;
             return reply.try_recv().unwrap_or_else(|_| Err(lost()));
@@ -100,37 +103,23 @@ impl<O: Operation> Queue<O> {
             waiting.single = true;
             return Some(item);
         }
+        if waiting.pending.is_empty() {
+            waiting.since = Instant::now();
+        }
         waiting.pending.push(item);
-        if waiting.carriers == 0 || (waiting.carriers < *CARRIERS && waiting.pending.len() >= *FULL) {
+        if waiting.carriers < CARRIERS {
             waiting.carriers += 1;
             drop(waiting);
-            tokio::spawn(Arc::clone(self).carry(lane));
+            tokio::spawn(Carrier { queue: Arc::clone(self), lane, done: false }.carry());
         }
         None
     }
 
-    async fn carry(self: Arc<Self>, lane: usize) {
-        let mut carrier = Carrier { queue: &self, lane, done: false };
-        loop {
-            let pending = {
-                let mut waiting = lock(&self.lanes[lane]);
-                if waiting.pending.is_empty() {
-                    waiting.carriers -= 1;
-                    carrier.done = true;
-                    return;
-                }
-                std::mem::take(&mut waiting.pending)
-            };
-            self.fly(lane, pending).await;
-        }
-    }
-
     /// Sends the operations and answers each.
-    async fn fly(self: &Arc<Self>, lane: usize, mut pending: Vec<Pending<O>>) {
+    async fn fly(self: &Arc<Self>, lane: usize, mut pending: Vec<Pending<O>>, since: Instant) {
         pending.retain(|item| !item.answer.is_closed());
-        let Some(since) = pending.iter().map(|item| item.since).min() else { return };
         let deadline = self.store.deadline(since);
-        let mut calls = plan(&self.script, &mut pending);
+        let mut calls = plan(&self.script, &self.family, &mut pending);
         if let [call] = &mut calls[..] {
             let reply = self.store.run(lane, &self.script, &call.command, deadline).await;
             self.answer(call, &mut pending.into_iter(), reply);
@@ -165,9 +154,9 @@ impl<O: Operation> Queue<O> {
                     Err(error) => Err(error.clone()),
                 };
                 if let Err(Ok(reply)) = item.answer.send(outcome)
-                    && let Some(undo) = item.operation.undo(reply)
+                    && let Some(undo) = O::undo(reply)
                 {
-                    self.family.undo(item.name, undo);
+                    self.family.undo(item.key, undo);
                 }
             }
         }
@@ -200,30 +189,53 @@ impl Drop for Flight {
 }
 
 /// Marks the lane idle when a single flight is over, however it ends.
-struct Single<'a, O: Operation> {
-    queue: &'a Queue<O>,
+struct Single<O: Operation> {
+    queue: Arc<Queue<O>>,
     lane: usize,
 }
 
-impl<O: Operation> Drop for Single<'_, O> {
+impl<O: Operation> Drop for Single<O> {
     fn drop(&mut self) {
         lock(&self.queue.lanes[self.lane]).single = false;
     }
 }
 
-/// Lets those who wait know where a carrier ends early, as its runtime shuts down.
-struct Carrier<'a, O: Operation> {
-    queue: &'a Queue<O>,
+/// A carrier, counted while it exists.
+struct Carrier<O: Operation> {
+    queue: Arc<Queue<O>>,
     lane: usize,
     done: bool,
 }
 
-impl<O: Operation> Drop for Carrier<'_, O> {
+impl<O: Operation> Carrier<O> {
+    async fn carry(mut self) {
+        while let Some((pending, since)) = self.next() {
+            self.queue.fly(self.lane, pending, since).await;
+        }
+    }
+
+    fn next(&mut self) -> Option<(Vec<Pending<O>>, Instant)> {
+        let mut waiting = lock(&self.queue.lanes[self.lane]);
+        if waiting.pending.is_empty() {
+            waiting.carriers -= 1;
+            self.done = true;
+            return None;
+        }
+        // The next batch is likely as large.
+        let room = Vec::with_capacity(waiting.pending.len());
+        Some((std::mem::replace(&mut waiting.pending, room), waiting.since))
+    }
+}
+
+/// Where the last carrier ends early, as its runtime shuts down, those who wait are told.
+impl<O: Operation> Drop for Carrier<O> {
     fn drop(&mut self) {
         if !self.done {
             let mut waiting = lock(&self.queue.lanes[self.lane]);
             waiting.carriers -= 1;
-            waiting.pending.clear();
+            if waiting.carriers == 0 {
+                waiting.pending.clear();
+            }
         }
     }
 }
@@ -231,8 +243,3 @@ impl<O: Operation> Drop for Carrier<'_, O> {
 fn lost() -> Error {
     Error::unavailable(Cause::Disconnected, "the runtime that carried the call is gone")
 }
-
-static CARRIERS: std::sync::LazyLock<usize> =
-    std::sync::LazyLock::new(|| std::env::var("CARRIERS").unwrap().parse().unwrap());
-static FULL: std::sync::LazyLock<usize> =
-    std::sync::LazyLock::new(|| std::env::var("FULL").unwrap().parse().unwrap());
