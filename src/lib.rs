@@ -9,6 +9,9 @@ pub mod http;
 mod layer;
 mod primitive;
 mod store;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 pub use error::Error;
 pub use layer::rate_limit::{self, RateLimitLayer, WhenAway};

@@ -1,7 +1,8 @@
 -- token_bucket/cancel: gives back what later reservations have not built upon (Go's x/time/rate, CancelAt).
 -- KEYS[1]  string, the bucket
 -- ARGV     quotas (see lib/bucket); cost (tokens); act (µs, no-op after it; -1: give back at any time);
---          then per quota the TAT that the reservation led to: whole, part
+--          then per quota the TAT that the reservation led to, and the latest TAT of the reservations that
+--          were yet to act before it: whole, part, last, rest
 -- returns  now (µs); 1 if anything was given back, else 0
 -- writes   the bucket as it stands after, SET with PX until full and unblocked; DEL when that is now
 local cost, act = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
@@ -16,7 +17,7 @@ local function minus(q, whole, part, other, rest)
 end
 
 for q = 1, quotas do
-  local o, a = 4 * q - 2, first + 2 * q
+  local o, a = 4 * q - 2, first + 4 * q - 2
   local mine, part = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
   if num[q] == 0 then
     local left = max(0, s[o] - cost)
@@ -26,7 +27,11 @@ for q = 1, quotas do
     local built, bit = minus(q, s[o + 2], s[o + 3], mine, part)
     local back, rest = minus(q, charge, crumb, built, bit)
     if later(back, rest, mine - now, part) then back, rest = mine - now, part end
-    if built == 0 and bit == 0 then s[o + 2], s[o + 3] = minus(q, mine, part, charge, crumb) end
+    if built == 0 and bit == 0 then
+      s[o + 2], s[o + 3] = minus(q, mine, part, charge, crumb)
+      local last, left = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+      if later(last, left, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = last, left end
+    end
     if later(back, rest, 0, 0) then
       s[o], s[o + 1] = minus(q, s[o], s[o + 1], back, rest)
       given = 1

@@ -14,9 +14,12 @@ pub(crate) use self::family::{Family, Port, Running, detach};
 pub(crate) use self::in_process::{Cells, Clock};
 pub use self::key::Key;
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Never, Operation, Script, script};
+#[cfg(test)]
+pub(crate) use self::redis::pool::Pool;
 
 use self::in_process::InProcess;
 use self::redis::RedisStore;
+#[cfg(not(test))]
 use self::redis::pool::Pool;
 use crate::Error;
 
@@ -84,7 +87,7 @@ impl Store {
         StoreBuilder::default()
     }
 
-    fn with_clock(clock: Clock) -> Self {
+    pub(crate) fn with_clock(clock: Clock) -> Self {
         Self(Arc::new(Backend::InProcess(InProcess::new(clock))))
     }
 
@@ -208,7 +211,7 @@ impl StoreBuilder {
         Ok(self.assemble(pool.into_pool(), redis::CLOCK))
     }
 
-    fn assemble(self, pool: Pool, clock: &'static str) -> Store {
+    pub(crate) fn assemble(self, pool: Pool, clock: &'static str) -> Store {
         let store = RedisStore::new(pool, self.prefix, self.timeout, self.lanes, clock);
         Store(Arc::new(Backend::Redis(Arc::new(store))))
     }

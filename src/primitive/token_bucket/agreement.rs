@@ -1,1 +1,207 @@
+//! The Lua scripts and their Rust twins must answer alike, whatever the sequence.
+//!
+//! Random sequences run against a real Redis, whose scripts are given a clock that the test sets, and in process,
+//! with a clock set alike. Many sequences go in step, so that their calls leave together, in runs.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use deadpool_redis::redis;
+use futures::future::join_all;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::acquire::Decide;
+use super::{Reservation, TokenBucket};
+use crate::store::Clock;
+use crate::support::redis_server::RedisServer;
+use crate::{Error, Key, Quota, Quotas, Store, StoreBuilder};
+
+/// A clock for scripts that stands where the test puts it. States do not expire, since that goes by the server's own.
+const CLOCK: &str = "
+local server = redis
+local now = tonumber(server.call('GET', 'clock'))
+local redis = {call = function(name, ...)
+  local key, value = ...
+  if name == 'SET' then return server.call(name, key, value) end
+  return server.call(name, ...)
+end}
+";
+
+const SEQUENCES: usize = 10_000;
+const IN_STEP: usize = 250;
+const STEPS: usize = 16;
+
+/// One store of the two, with all that the sequences do there.
+struct Side {
+    bucket: TokenBucket,
+    /// Per sequence, what can be cancelled.
+    reservations: Vec<Vec<Reservation>>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// So many at once, all alike.
+    Reserve {
+        quotas: usize,
+        cost: u32,
+        wait: i64,
+        count: usize,
+    },
+    Cancel {
+        pick: usize,
+    },
+    /// Given back as after a caller that went away.
+    Undo {
+        pick: usize,
+    },
+    Peek {
+        quotas: usize,
+    },
+    Block {
+        micros: u64,
+    },
+    Reset,
+}
+
+fn quota_sets() -> Vec<Quotas> {
+    let sets: [&[Quota]; 8] = [
+        &[Quota::per_second(10).burst(5)],
+        &[Quota::per_second(7).burst(3)],
+        &[Quota::per_second(3_000_000).burst(4_000_000)],
+        &[Quota::per_second(10).burst(10), Quota::per_minute(31).burst(7)],
+        &[Quota::non_refilling(12)],
+        &[Quota::per_hour(1000).burst(4), Quota::non_refilling(40), Quota::per_second(999_983).burst(100)],
+        &[Quota::new(1, std::time::Duration::from_secs(86_400 * 365))],
+        &[Quota::new(u32::MAX, std::time::Duration::from_secs(7))],
+    ];
+    sets.iter().map(|set| Quotas::new(set.iter().cloned()).unwrap()).collect()
+}
+
+fn random_step(rng: &mut StdRng, sets: &[Quotas], usual: usize) -> Step {
+    // Mostly one set of quotas per key; at times another, as during a deployment.
+    let quotas = if rng.random_bool(0.05) { rng.random_range(0..sets.len()) } else { usual };
+    match rng.random_range(0..100) {
+        0..60 => {
+            let most = sets[quotas].max_cost();
+            let cost = match rng.random_range(0..4) {
+                0 => rng.random_range(0..=most),
+                1 => most,
+                _ => rng.random_range(0..=most.min(3)),
+            };
+            let waits = [0, 0, 1, 1_000, 100_000, 1_500_000, 3_600_000_000, super::MAX_SPAN];
+            let wait = waits[rng.random_range(0..waits.len())];
+            Step::Reserve { quotas, cost, wait, count: rng.random_range(1..=4) }
+        }
+        60..80 => Step::Cancel { pick: rng.random_range(0..8) },
+        80..86 => Step::Undo { pick: rng.random_range(0..8) },
+        86..93 => Step::Peek { quotas },
+        93..98 => Step::Block { micros: rng.random_range(0..3_000_000) },
+        _ => Step::Reset,
+    }
+}
+
+impl Side {
+    fn new(store: &Store, sets: &[Quotas]) -> Self {
+        let bucket = TokenBucket::new(store, "agreement", sets[0].clone()).unwrap();
+        Self { bucket, reservations: (0..IN_STEP).map(|_| Vec::new()).collect() }
+    }
+
+    /// What the steps of one round answer, as text.
+    async fn round(&mut self, first: usize, sets: &[Quotas], steps: &[Step]) -> Vec<String> {
+        let bucket = &self.bucket;
+        join_all(self.reservations.iter_mut().enumerate().zip(steps).map(
+            async |((sequence, reservations), step)| {
+                let key = Key::from(format!("sequence {}", first + sequence));
+                answer(bucket, key, reservations, sets, step).await.unwrap()
+            },
+        ))
+        .await
+    }
+}
+
+async fn answer(
+    bucket: &TokenBucket,
+    key: Key,
+    reservations: &mut Vec<Reservation>,
+    sets: &[Quotas],
+    step: &Step,
+) -> Result<String, Error> {
+    Ok(match *step {
+        Step::Reserve { quotas, cost, wait, count } => {
+            let bucket = bucket.with_quotas(&sets[quotas]);
+            let decisions = join_all((0..count).map(|_| Decide::new(&bucket, key.clone(), cost, wait))).await;
+            let mut decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
+            // They are alike, but two calls of them may have overtaken each other.
+            decisions.sort_by_key(|decision| (!decision.is_admitted(), decision.state.bucket.levels.clone()));
+            let text = format!("{decisions:?}");
+            let admitted = decisions.into_iter().filter(|decision| decision.is_admitted());
+            reservations.extend(admitted.map(|it| Reservation::new(bucket.clone(), key.clone(), it)));
+            text
+        }
+        Step::Cancel { pick } | Step::Undo { pick } => {
+            if reservations.is_empty() {
+                return Ok(String::new());
+            }
+            let mut reservation = reservations.remove(pick % reservations.len());
+            let given = match step {
+                Step::Cancel { .. } => reservation.begin_cancel(),
+                _ => {
+                    let undo = super::operations::Cancel::new(reservation.decision(), None);
+                    Some(bucket.ports.cancel.run(key, undo))
+                }
+            };
+            match given {
+                Some(given) => format!("given: {:?}", given.await?),
+                None => String::new(),
+            }
+        }
+        Step::Peek { quotas } => format!("{:?}", bucket.with_quotas(&sets[quotas]).peek(key).await?),
+        Step::Block { micros } => {
+            bucket.block_until(key, std::time::Duration::from_micros(micros)).await.map(|()| String::new())?
+        }
+        Step::Reset => {
+            reservations.clear();
+            bucket.reset(key).await.map(|()| String::new())?
+        }
+    })
+}
+
+#[tokio::test]
+async fn lua_and_rust_agree_on_every_sequence() {
+    let server = RedisServer::start().await;
+    let mut clock = server.connection().unwrap();
+    let micros = Arc::new(AtomicI64::new(0));
+    let sets = quota_sets();
+    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let pool = crate::store::Pool::from_url(&server.url()).unwrap();
+    let on_redis = StoreBuilder::default().assemble(pool, CLOCK);
+    let in_process = Store::with_clock(Clock::Manual(micros.clone()));
+
+    for batch in 0..SEQUENCES / IN_STEP {
+        let usual: Vec<_> = (0..IN_STEP).map(|_| rng.random_range(0..sets.len())).collect();
+        let mut sides = [Side::new(&on_redis, &sets), Side::new(&in_process, &sets)];
+        let mut now = 1_760_000_000_000_000_i64;
+        let mut history: Vec<(i64, Vec<Step>)> = Vec::new();
+        for _ in 0..STEPS {
+            let jumps = [0, 1, 999, 100_000, 142_857, 142_858, 1_000_000, 60_000_000];
+            now += jumps[rng.random_range(0..jumps.len())];
+            micros.store(now, Ordering::Relaxed);
+            redis::cmd("SET").arg("clock").arg(now).exec(&mut clock).unwrap();
+            let steps: Vec<_> = usual.iter().map(|&usual| random_step(&mut rng, &sets, usual)).collect();
+            history.push((now, steps.clone()));
+            let [lua, rust] = &mut sides;
+            let lua = lua.round(batch * IN_STEP, &sets, &steps).await;
+            let rust = rust.round(batch * IN_STEP, &sets, &steps).await;
+            for (at, (lua, rust)) in lua.iter().zip(&rust).enumerate() {
+                let so_far = || {
+                    let steps = history.iter().map(|(now, steps)| format!("{now}: {:?}", steps[at]));
+                    steps.collect::<Vec<_>>().join("\n")
+                };
+                assert_eq!(lua, rust, "SEED={seed}, quotas {:?}\n{}", sets[usual[at]], so_far());
+            }
+        }
+    }
+}

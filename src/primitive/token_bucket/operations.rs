@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::decision::{BucketState, Decision};
-use super::state::{Ask, Bucket, Level, Moment};
+use super::state::{Ask, Bucket, Level, Moment, Trace};
 use crate::primitive::quota::Quotas;
 use crate::store::{Arguments, Field, Fields, Never, Operation, Script, script};
 
@@ -21,7 +21,7 @@ pub(crate) struct Cancel {
     pub(crate) cost: i64,
     /// After this time it is too late; `None`: give back at any time, since nobody acted on it.
     pub(crate) act: Option<i64>,
-    pub(crate) led_to: SmallVec<[Moment; 1]>,
+    pub(crate) traces: SmallVec<[Trace; 1]>,
 }
 
 /// Looks at a bucket.
@@ -57,7 +57,10 @@ fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Option<Bucket> {
         // A bare TAT, where that says all.
         Field::Integer(tat) => {
             let tat = Moment { whole: *tat, part: 0 };
-            return Some(Bucket { blocked_until: 0, levels: smallvec![Level { tat, last: tat }] });
+            return Some(Bucket {
+                blocked_until: 0,
+                levels: smallvec![Level { tat, last: tat, ..Level::default() }],
+            });
         }
         Field::List(fields) => Fields::new(fields),
     };
@@ -66,7 +69,7 @@ fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Option<Bucket> {
     for _ in quotas.limits() {
         let tat = Moment { whole: fields.integer()?, part: fields.integer()? };
         let last = Moment { whole: fields.integer()?, part: fields.integer()? };
-        levels.push(Level { tat, last });
+        levels.push(Level { tat, last, ..Level::default() });
     }
     Some(Bucket { blocked_until, levels })
 }
@@ -100,17 +103,24 @@ impl Operation for Reserve {
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Option<Decision> {
         let (admitted, nth) = (fields.integer()?, nth as i64);
         let mut bucket = read_bucket(&self.quotas, &mut fields)?;
-        let charged = admitted.min(nth + 1);
-        if charged > 0 {
-            bucket.charge(&self.quotas, now, charged * self.ask.cost);
+        // Those of the run that came before, and then this one.
+        let before = admitted.min(nth);
+        if before > 0 {
+            bucket.charge(&self.quotas, now, before * self.ask.cost);
+        }
+        if nth < admitted {
+            bucket.charge(&self.quotas, now, self.ask.cost);
         }
         Some(self.decision(nth < admitted, now, bucket))
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
-        bucket.fit(&self.quotas);
-        let admitted = bucket.take(&self.quotas, now, self.ask);
-        self.decision(admitted, now, bucket.clone())
+        let mut after = bucket.fitted(&self.quotas);
+        let admitted = after.take(&self.quotas, now, self.ask);
+        if admitted {
+            bucket.clone_from(&after);
+        }
+        self.decision(admitted, now, after)
     }
 
     fn undo(decision: Decision) -> Option<Cancel> {
@@ -129,8 +139,8 @@ impl Cancel {
     /// Takes back an admission; `act` as in the field.
     pub(crate) fn new(decision: &Decision, act: Option<i64>) -> Self {
         let BucketState { quotas, bucket, .. } = &decision.state;
-        let led_to = bucket.levels.iter().map(|level| level.tat).collect();
-        Self { quotas: quotas.clone(), cost: decision.cost, act, led_to }
+        let traces = bucket.levels.iter().map(Level::trace).collect();
+        Self { quotas: quotas.clone(), cost: decision.cost, act, traces }
     }
 }
 
@@ -148,9 +158,10 @@ impl Operation for Cancel {
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(self.cost);
         call.integer(self.act.unwrap_or(-1));
-        for moment in &self.led_to {
-            call.integer(moment.whole);
-            call.integer(moment.part);
+        for Trace { tat, before } in &self.traces {
+            for part in [tat.whole, tat.part, before.whole, before.part] {
+                call.integer(part);
+            }
         }
     }
 
@@ -162,8 +173,12 @@ impl Operation for Cancel {
         if bucket.levels.is_empty() || self.act.is_some_and(|act| now > act) {
             return false;
         }
-        bucket.fit(&self.quotas);
-        bucket.cancel(&self.quotas, now, self.cost, &self.led_to)
+        let mut after = bucket.fitted(&self.quotas);
+        let given = after.cancel(&self.quotas, now, self.cost, &self.traces);
+        if given {
+            *bucket = after;
+        }
+        given
     }
 }
 
@@ -184,8 +199,8 @@ impl Operation for Peek {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
-        bucket.fit(&self.quotas);
-        BucketState { quotas: self.quotas, now, bucket: bucket.clone() }
+        let bucket = bucket.fitted(&self.quotas);
+        BucketState { quotas: self.quotas, now, bucket }
     }
 }
 
@@ -209,7 +224,7 @@ impl Operation for Block {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) {
-        bucket.fit(&self.quotas);
+        *bucket = bucket.fitted(&self.quotas);
         bucket.blocked_until = bucket.blocked_until.max(now + self.micros);
     }
 }

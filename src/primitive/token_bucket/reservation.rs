@@ -62,7 +62,7 @@ impl Reservation {
         }
     }
 
-    fn begin_cancel(&mut self) -> Option<Running<bool>> {
+    pub(super) fn begin_cancel(&mut self) -> Option<Running<bool>> {
         if std::mem::replace(&mut self.cancelled, true) {
             return None;
         }

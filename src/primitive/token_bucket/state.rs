@@ -48,18 +48,29 @@ impl Moment {
 }
 
 /// Where a bucket stands with one of its quotas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level {
     /// TAT; for a quota that never refills the tokens used, with the part [`Moment::USED`].
     pub(crate) tat: Moment,
     /// The latest TAT of the reservations yet to act: above `tat` only after a cancellation.
     pub(crate) last: Moment,
+    /// `last` as it was before the charge that led here; not stored.
+    pub(crate) before: Moment,
+}
+
+/// The mark that a charge left on one quota, by which it can be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trace {
+    /// The TAT that the charge led to.
+    pub(crate) tat: Moment,
+    /// The latest TAT of the reservations yet to act at that time.
+    pub(crate) before: Moment,
 }
 
 impl Level {
     fn fresh(limit: &Limit) -> Self {
         let part = if limit.num == 0 { Moment::USED } else { 0 };
-        Self { tat: Moment { whole: 0, part }, last: Moment::default() }
+        Self { tat: Moment { whole: 0, part }, ..Self::default() }
     }
 
     fn counts_used(&self) -> bool {
@@ -89,8 +100,13 @@ impl Level {
             return;
         }
         let pending = self.last.whole - limit.span() > now;
+        self.before = if pending { self.last } else { Moment::default() };
         self.tat = self.tat.max(Moment::at(at)).advance(limit, tokens);
-        self.last = if pending { self.last.max(self.tat) } else { self.tat };
+        self.last = self.before.max(self.tat);
+    }
+
+    pub(crate) fn trace(&self) -> Trace {
+        Trace { tat: self.tat, before: self.before }
     }
 }
 
@@ -120,8 +136,14 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Makes the levels fit the quotas: those that are missing or of the other kind are full.
-    pub(crate) fn fit(&mut self, quotas: &Quotas) {
+    /// The same with levels that fit the quotas: those that are missing or of the other kind are full.
+    pub(crate) fn fitted(&self, quotas: &Quotas) -> Self {
+        let mut fitted = self.clone();
+        fitted.fit(quotas);
+        fitted
+    }
+
+    fn fit(&mut self, quotas: &Quotas) {
         for (position, limit) in quotas.limits().iter().enumerate() {
             match self.levels.get_mut(position) {
                 None => self.levels.push(Level::fresh(limit)),
@@ -167,9 +189,10 @@ impl Bucket {
     }
 
     /// Gives back what later reservations have not built upon; whether that was anything.
-    pub(crate) fn cancel(&mut self, quotas: &Quotas, now: i64, cost: i64, led_to: &[Moment]) -> bool {
+    pub(crate) fn cancel(&mut self, quotas: &Quotas, now: i64, cost: i64, traces: &[Trace]) -> bool {
         let mut given = false;
-        for ((level, limit), &mine) in self.levels.iter_mut().zip(quotas.limits()).zip(led_to) {
+        for ((level, limit), trace) in self.levels.iter_mut().zip(quotas.limits()).zip(traces) {
+            let mine = trace.tat;
             if limit.num == 0 {
                 let left = (level.tat.whole - cost).max(0);
                 given |= left < level.tat.whole;
@@ -180,7 +203,7 @@ impl Bucket {
                 let outstanding = Moment { whole: mine.whole - now, part: mine.part };
                 let back = charge.minus(limit, built_upon).min(outstanding);
                 if built_upon == Moment::default() {
-                    level.last = mine.minus(limit, charge);
+                    level.last = mine.minus(limit, charge).max(trace.before);
                 }
                 if back > Moment::default() {
                     level.tat = level.tat.minus(limit, back);

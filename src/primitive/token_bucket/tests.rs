@@ -1,1 +1,369 @@
+//! The semantics of a bucket, with a clock that the test sets.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::operations::Cancel;
+use super::{Reservation, TokenBucket};
+use crate::store::Clock;
+use crate::{Quota, Quotas, Store};
+
+const START: i64 = 1_760_000_000_000_000;
+
+/// A bucket in process, and its clock.
+struct World {
+    bucket: TokenBucket,
+    micros: Arc<AtomicI64>,
+}
+
+impl World {
+    fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
+        let micros = Arc::new(AtomicI64::new(START));
+        let store = Store::with_clock(Clock::Manual(micros.clone()));
+        let quotas = Quotas::new(quotas).unwrap();
+        Self { bucket: TokenBucket::new(&store, "test", quotas).unwrap(), micros }
+    }
+
+    fn advance(&self, span: Duration) {
+        self.micros.fetch_add(span.as_micros() as i64, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> i64 {
+        self.micros.load(Ordering::Relaxed)
+    }
+
+    async fn allows(&self, n: u32) -> bool {
+        self.bucket.allow_n("k", n).await.unwrap().is_admitted()
+    }
+
+    async fn reserve(&self, n: u32) -> Reservation {
+        self.bucket.reserve_n("k", n).await.unwrap()
+    }
+}
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[tokio::test]
+async fn a_burst_and_then_the_rate() {
+    let world = World::new([Quota::per_second(10).burst(3)]);
+    for _ in 0..3 {
+        assert!(world.allows(1).await);
+    }
+    let refused = world.bucket.allow("k").await.unwrap();
+    assert!(!refused.is_admitted());
+    assert_eq!(refused.retry_after(), Some(ms(100)));
+    assert_eq!((refused.limit(), refused.remaining()), (3, 0));
+    assert_eq!(refused.reset_after(), Some(ms(300)));
+    world.advance(ms(99));
+    assert!(!world.allows(1).await);
+    world.advance(ms(1));
+    assert!(world.allows(1).await);
+    assert!(!world.allows(1).await);
+}
+
+#[tokio::test]
+async fn refusals_charge_nothing() {
+    let world = World::new([Quota::per_second(10).burst(4).named("large"), Quota::per_hour(1).burst(2)]);
+    assert!(world.allows(2).await);
+    for _ in 0..10 {
+        assert!(!world.allows(1).await);
+    }
+    let state = world.bucket.peek("k").await.unwrap();
+    let large = state.balances().find(|balance| balance.name() == "large").unwrap();
+    assert_eq!(large.remaining(), 2, "charged for what the other refused");
+}
+
+#[tokio::test]
+async fn a_cost_above_the_burst_is_an_error_of_its_own() {
+    let world = World::new([Quota::per_second(10).burst(3)]);
+    for error in [
+        world.bucket.allow_n("k", 4).await.unwrap_err(),
+        world.bucket.reserve_n("k", 4).await.unwrap_err(),
+        world.bucket.wait_n("k", 4).await.unwrap_err(),
+    ] {
+        assert!(error.is_exceeds_burst() && !error.is_refused(), "{error}");
+        assert_eq!(error.to_string(), "a cost of 4 can never be admitted by a burst of 3");
+    }
+}
+
+#[tokio::test]
+async fn a_cost_of_nothing_is_admitted_unless_tokens_are_lent_out() {
+    let world = World::new([Quota::per_second(10).burst(1)]);
+    assert!(world.allows(0).await);
+    assert!(world.allows(1).await && world.allows(0).await);
+    assert_eq!(world.reserve(1).await.delay(), ms(100));
+    assert!(!world.allows(0).await);
+}
+
+#[tokio::test]
+async fn rates_that_are_no_whole_microseconds_do_not_drift() {
+    let world = World::new([Quota::per_second(7).burst(1)]);
+    let mut admitted = 0;
+    for _ in 0..1_000_000 / 100 * 70 {
+        admitted += i64::from(world.allows(1).await);
+        world.micros.fetch_add(100, Ordering::Relaxed);
+    }
+    assert_eq!(admitted, 7 * 70);
+}
+
+#[tokio::test]
+async fn reservations_queue_up_and_are_given_back() {
+    let world = World::new([Quota::per_second(10).burst(2)]);
+    assert_eq!(world.reserve(2).await.delay(), Duration::ZERO);
+    let mut first = world.reserve(2).await;
+    assert_eq!(first.delay(), ms(200));
+    assert_eq!(world.reserve(1).await.delay(), ms(300));
+    // One of the two tokens has been built upon.
+    first.cancel().await.unwrap();
+    assert_eq!(world.reserve(1).await.delay(), ms(300));
+    // Twice is once.
+    first.cancel().await.unwrap();
+    assert_eq!(world.reserve(1).await.delay(), ms(400));
+}
+
+#[tokio::test]
+async fn cancelling_after_the_time_to_act_does_nothing() {
+    let world = World::new([Quota::per_second(10).burst(2)]);
+    assert!(world.allows(2).await);
+    let mut reservation = world.reserve(2).await;
+    world.advance(ms(201));
+    reservation.cancel().await.unwrap();
+    assert_eq!(world.bucket.peek("k").await.unwrap().remaining(), 0);
+}
+
+#[tokio::test]
+async fn a_delay_above_the_longest_wait_is_refused() {
+    let world = World::new([Quota::per_second(10).burst(1)]);
+    let bucket = world.bucket.with_longest_wait(ms(150));
+    assert_eq!(bucket.reserve("k").await.unwrap().delay(), Duration::ZERO);
+    assert_eq!(bucket.reserve("k").await.unwrap().delay(), ms(100));
+    let error = bucket.reserve("k").await.unwrap_err();
+    assert!(error.is_refused(), "{error}");
+    assert_eq!(error.decision().and_then(super::Decision::retry_after), Some(ms(200)));
+}
+
+#[tokio::test]
+async fn what_never_refills_is_used_up_until_reset() {
+    let world = World::new([Quota::non_refilling(2)]);
+    assert!(world.allows(1).await && world.allows(1).await);
+    world.advance(Duration::from_secs(86_400 * 400));
+    let refused = world.bucket.allow("k").await.unwrap();
+    assert!(!refused.is_admitted());
+    assert_eq!((refused.retry_after(), refused.reset_after()), (None, None));
+    assert!(world.bucket.wait("k").await.unwrap_err().is_refused());
+    world.bucket.reset("k").await.unwrap();
+    assert!(world.allows(2).await);
+}
+
+#[tokio::test]
+async fn peek_charges_nothing() {
+    let world = World::new([Quota::per_second(10).burst(5).named("s"), Quota::per_hour(100).named("h")]);
+    assert!(world.allows(2).await);
+    for _ in 0..3 {
+        let state = world.bucket.peek("k").await.unwrap();
+        assert_eq!(state.remaining(), 3);
+        let told: Vec<_> =
+            state.balances().map(|it| (it.name().to_owned(), it.limit(), it.remaining())).collect();
+        assert_eq!(told, [("s".to_owned(), 5, 3), ("h".to_owned(), 100, 98)]);
+        assert_eq!(state.available_after(5), Some(ms(200)));
+        assert_eq!(state.available_after(6), None);
+    }
+}
+
+#[tokio::test]
+async fn a_block_holds_everything_back_and_then_the_usual_pace() {
+    let world = World::new([Quota::per_second(10).burst(2)]);
+    world.bucket.block_until("k", ms(1000)).await.unwrap();
+    world.bucket.block_until("k", ms(500)).await.unwrap();
+    let refused = world.bucket.allow("k").await.unwrap();
+    assert!(!refused.is_admitted());
+    assert_eq!((refused.retry_after(), refused.remaining()), (Some(ms(1000)), 0));
+    let delays =
+        [world.reserve(1).await, world.reserve(1).await, world.reserve(1).await, world.reserve(1).await];
+    assert_eq!(delays.map(|it| it.delay()), [ms(1000), ms(1000), ms(1100), ms(1200)]);
+    world.bucket.reset("k").await.unwrap();
+    assert!(world.allows(2).await);
+}
+
+#[tokio::test]
+async fn other_quotas_per_call_keep_what_is_owed() {
+    let world = World::new([Quota::per_second(10).burst(10)]);
+    let premium = Quotas::new([Quota::per_second(100).burst(100)]).unwrap();
+    assert!(world.allows(10).await);
+    assert_eq!(world.bucket.with_quotas(&premium).peek("k").await.unwrap().remaining(), 0);
+    world.advance(ms(500));
+    assert_eq!(world.bucket.with_quotas(&premium).peek("k").await.unwrap().remaining(), 50);
+    assert_eq!(world.bucket.peek("k").await.unwrap().remaining(), 5);
+}
+
+#[tokio::test]
+async fn known_refusals_are_repeated_without_the_store_until_they_end() {
+    let store = Store::in_process();
+    let bucket = TokenBucket::new(&store, "test", Quota::per_hour(1).burst(2)).unwrap();
+    let local = bucket.with_local_refusals();
+    assert!(local.allow_n("k", 2).await.unwrap().is_admitted());
+    assert!(!local.allow("k").await.unwrap().is_admitted());
+    // Given back behind its back: still refused, since the store is not asked.
+    bucket.reset("k").await.unwrap();
+    let refused = local.allow("k").await.unwrap();
+    assert!(!refused.is_admitted() && refused.retry_after().is_some());
+    // Another key, and another process, are not concerned.
+    assert!(local.allow("l").await.unwrap().is_admitted());
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
+    // Its own reset is known at once.
+    local.reset("k").await.unwrap();
+    assert!(local.allow("k").await.unwrap().is_admitted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_is_first_come_first_served_and_given_back_when_dropped() {
+    let bucket = TokenBucket::new(&Store::in_process(), "test", Quota::per_second(10).burst(1)).unwrap();
+    let began = tokio::time::Instant::now();
+    bucket.wait("k").await.unwrap();
+    let mut abandoned = Box::pin(bucket.wait("k"));
+    assert!(futures::poll!(&mut abandoned).is_pending());
+    drop(abandoned);
+    bucket.wait("k").await.unwrap();
+    let waited = began.elapsed();
+    assert!((ms(100)..ms(110)).contains(&waited), "{waited:?}");
+}
+
+/// Go's `x/time/rate`, as its documentation and source describe it: floating tokens, `lastEvent`, `CancelAt`.
+struct Go {
+    rate: f64,
+    burst: f64,
+    tokens: f64,
+    last: f64,
+    last_event: f64,
+}
+
+impl Go {
+    /// The time to act.
+    fn reserve(&mut self, now: f64, n: f64) -> f64 {
+        self.advance(now);
+        self.tokens -= n;
+        let act = now + (-self.tokens / self.rate).max(0.0);
+        self.last_event = act;
+        act
+    }
+
+    fn cancel(&mut self, now: f64, act: f64, n: f64) {
+        let restore = n - (self.last_event - act) * self.rate;
+        if act < now || restore <= 0.0 {
+            return;
+        }
+        self.advance(now);
+        self.tokens = (self.tokens + restore).min(self.burst);
+        if act == self.last_event && act - n / self.rate >= now {
+            self.last_event = act - n / self.rate;
+        }
+    }
+
+    fn advance(&mut self, now: f64) {
+        self.tokens = (self.tokens + (now - self.last) * self.rate).min(self.burst);
+        self.last = now;
+    }
+}
+
+#[tokio::test]
+async fn reservations_act_and_are_cancelled_as_in_go() {
+    let mut compared = 0;
+    for seed in 0..2_000 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        // Powers of two, so that floating point is exact.
+        let burst = rng.random_range(1..=8);
+        let world = World::new([Quota::per_second(4).burst(burst)]);
+        let mut go = Go { rate: 4.0, burst: burst.into(), tokens: burst.into(), last: 0.0, last_event: 0.0 };
+        let mut reservations = Vec::new();
+        let mut log = Vec::new();
+        for _ in 0..20 {
+            world.advance(ms(125 * rng.random_range(0..6)));
+            let now = (world.now() - START) as f64 / 1e6;
+            if rng.random_bool(0.7) || reservations.is_empty() {
+                let n = rng.random_range(1..=burst);
+                let before = go.last_event;
+                let act = go.reserve(now, n.into());
+                if act < before {
+                    // From here Go forgets what is yet to act; ours does not (see the module's documentation).
+                    break;
+                }
+                log.push(format!("{now} reserve {n} act {act} tokens {}", go.tokens));
+                let reservation = world.reserve(n).await;
+                assert_eq!(
+                    reservation.delay().as_secs_f64(),
+                    act - now,
+                    "seed {seed} burst {burst} {log:#?}"
+                );
+                reservations.push((reservation, act, n));
+            } else {
+                let (mut reservation, act, n) = reservations.remove(rng.random_range(0..reservations.len()));
+                if go.last_event < act || act == now {
+                    // Go gives back more than was taken; the very instant of acting is no case over a network.
+                    break;
+                }
+                go.cancel(now, act, n.into());
+                log.push(format!("{now} cancel {n} act {act} tokens {} last {}", go.tokens, go.last_event));
+                reservation.cancel().await.unwrap();
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared > 20_000, "{compared}");
+}
+
+#[tokio::test]
+async fn no_interval_sees_more_than_burst_and_rate_whatever_is_cancelled() {
+    for seed in 0..3_000 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let burst = rng.random_range(1..=6);
+        let world = World::new([Quota::per_second(10).burst(burst)]);
+        let mut pending: Vec<(Reservation, i64, u32)> = Vec::new();
+        // When tokens were used, and how many.
+        let mut used: Vec<(i64, u32)> = Vec::new();
+        for _ in 0..60 {
+            world.advance(Duration::from_micros([0, 1, 50_000, 100_000, 333_333][rng.random_range(0..5)]));
+            let now = world.now();
+            match rng.random_range(0..10) {
+                0..5 => {
+                    let n = rng.random_range(1..=burst);
+                    let reservation = world.reserve(n).await;
+                    let act = now + reservation.delay().as_micros() as i64;
+                    pending.push((reservation, act, n));
+                }
+                5 => world.bucket.block_until("k", ms(rng.random_range(0..300))).await.unwrap(),
+                6 => {
+                    // A caller that went away: admitted, never acted.
+                    let decision = world.bucket.allow_n("k", rng.random_range(1..=burst)).await.unwrap();
+                    world.advance(Duration::from_micros([0, 100_000, 300_000][rng.random_range(0..3)]));
+                    if decision.is_admitted() {
+                        world.bucket.cancel(&"k".into(), Cancel::new(&decision, None)).await.unwrap();
+                    }
+                }
+                _ if pending.is_empty() => {}
+                _ => {
+                    let (mut reservation, act, n) = pending.remove(rng.random_range(0..pending.len()));
+                    reservation.cancel().await.unwrap();
+                    if act < now {
+                        used.push((act, n));
+                    }
+                }
+            }
+        }
+        used.extend(pending.iter().map(|&(_, act, n)| (act, n)));
+        used.sort_unstable();
+        for from in 0..used.len() {
+            let mut sum = 0;
+            for &(act, n) in &used[from..] {
+                sum += i64::from(n);
+                let most = i64::from(burst) * 100_000 + (act - used[from].0);
+                assert!(sum * 100_000 <= most, "seed {seed}: {sum} from {} to {act}: {used:?}", used[from].0);
+            }
+        }
+    }
+}

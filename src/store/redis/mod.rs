@@ -91,6 +91,7 @@ impl RedisStore {
     }
 
     /// The hash slot of a key; `None` where one server has them all.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
         match &self.pool {
             #[cfg(feature = "cluster")]
