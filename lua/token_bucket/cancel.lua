@@ -1,6 +1,7 @@
 -- token_bucket/cancel: gives back what later reservations have not built upon (Go's x/time/rate, CancelAt).
 -- KEYS[1]  string, the bucket
--- ARGV     quotas (see lib/bucket); cost (tokens); act (µs, no-op after it; -1: give back at any time);
+-- ARGV     quotas (see lib/bucket); cost (tokens); act (µs, no-op after it; -1: nobody ever acts on it, so it
+--          is rolled back if nothing has come after it);
 --          then per quota the TAT that the reservation led to, and the latest TAT of the reservations that
 --          were yet to act before it: whole, part, last, rest
 -- returns  now (µs); 1 if anything was given back, else 0
@@ -16,27 +17,30 @@ local function minus(q, whole, part, other, rest)
   return whole - other, part - rest
 end
 
+-- Makes the latest TAT of the reservations yet to act, at `o`, no earlier than (whole, part).
+local function at_least(o, whole, part)
+  if later(whole, part, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = whole, part end
+end
+
 for q = 1, quotas do
   local o, a = 4 * q - 2, first + 4 * q - 2
   local mine, part = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
   if num[q] == 0 then
     local left = max(0, s[o] - cost)
     if left < s[o] then s[o], given = left, 1 end
-  elseif not later(mine, part, s[o + 2], s[o + 3]) then
+  elseif act >= 0 or (mine > now and s[o] == mine and s[o + 1] == part and s[o + 2] == mine and s[o + 3] == part) then
     local charge, crumb = advance(q, 0, 0, cost)
     local built, bit = minus(q, s[o + 2], s[o + 3], mine, part)
     local back, rest = minus(q, charge, crumb, built, bit)
-    if later(back, rest, mine - now, part) then back, rest = mine - now, part end
     if built == 0 and bit == 0 then
       s[o + 2], s[o + 3] = minus(q, mine, part, charge, crumb)
-      local last, left = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
-      if later(last, left, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = last, left end
+      at_least(o, tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]))
+      if later(mine, part, s[o], s[o + 1]) then at_least(o, s[o], s[o + 1]) end
     end
-    if later(back, rest, 0, 0) then
+    if built >= 0 and later(back, rest, 0, 0) then
       s[o], s[o + 1] = minus(q, s[o], s[o + 1], back, rest)
       given = 1
     end
-    if later(s[o], s[o + 1], s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = s[o], s[o + 1] end
   end
 end
 if given == 1 then save(KEYS[1], s) end

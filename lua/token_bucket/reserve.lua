@@ -62,7 +62,7 @@ for i = 1, #KEYS do
   end
   reply[n + 1], reply[n + 2] = admitted, before
   n = n + 2
-  charged = charged or admitted > 0
+  charged = charged or admitted * cost > 0
   if charged and KEYS[i] ~= KEYS[i + 1] then save(KEYS[i], s) end
 end
 return reply

@@ -33,22 +33,22 @@ pub trait KeyExtractor<Req> {
 
 impl<Req, F> KeyExtractor<Req> for F
 where
-    F: for<'a> KeyFn<'a, Req>,
+    F: for<'a> KeyFn<&'a Req>,
 {
     fn extract(&self, request: &Req) -> Option<Key> {
         self(request).into_key()
     }
 }
 
-/// `Fn(&'a Req) -> impl IntoKey`, in a form that lets the key borrow from the request.
-pub trait KeyFn<'a, Req: 'a>: Fn(&'a Req) -> <Self as KeyFn<'a, Req>>::Key {
+/// `Fn(Ref) -> impl IntoKey`, where `Ref` is `&Req`: a form that lets the key borrow from the request.
+pub trait KeyFn<Ref>: Fn(Ref) -> <Self as KeyFn<Ref>>::Key {
     /// What the function returns.
     type Key: IntoKey;
 }
 
-impl<'a, Req: 'a, F, K> KeyFn<'a, Req> for F
+impl<Ref, F, K> KeyFn<Ref> for F
 where
-    F: Fn(&'a Req) -> K,
+    F: Fn(Ref) -> K,
     K: IntoKey,
 {
     type Key = K;

@@ -51,8 +51,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// The same step in Rust. `now` is in µs, as in the script.
     fn apply(self, cell: &mut Self::Cell, now: i64) -> Self::Reply;
 
-    /// How to take back an answer whose caller is gone.
-    fn undo(_reply: Self::Reply) -> Option<Self::Undo> {
+    /// How to take back answers whose callers are gone: the last ones of a run, in their order.
+    fn undo(_replies: &[Self::Reply]) -> Option<Self::Undo> {
         None
     }
 }

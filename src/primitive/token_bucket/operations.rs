@@ -19,7 +19,7 @@ pub(crate) struct Reserve {
 pub(crate) struct Cancel {
     pub(crate) quotas: Quotas,
     pub(crate) cost: i64,
-    /// After this time it is too late; `None`: give back at any time, since nobody acted on it.
+    /// After this time it is too late; `None`: nobody ever acts on it.
     pub(crate) act: Option<i64>,
     pub(crate) traces: SmallVec<[Trace; 1]>,
 }
@@ -117,14 +117,23 @@ impl Operation for Reserve {
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
         let mut after = bucket.fitted(&self.quotas);
         let admitted = after.take(&self.quotas, now, self.ask);
-        if admitted {
+        if admitted && self.ask.cost > 0 {
             bucket.clone_from(&after);
         }
         self.decision(admitted, now, after)
     }
 
-    fn undo(decision: Decision) -> Option<Cancel> {
-        decision.is_admitted().then(|| Cancel::new(&decision, None))
+    fn undo(decisions: &[Decision]) -> Option<Cancel> {
+        let admitted = decisions.iter().take_while(|decision| decision.is_admitted());
+        let (count, last) = admitted.fold((0, None), |(count, _), decision| (count + 1, Some(decision)));
+        let (first, last) = (decisions.first()?, last?);
+        // As one charge: what the last led to, and what stood before the first.
+        let mut cancel = Cancel::new(last, None);
+        cancel.cost *= count;
+        for (trace, level) in cancel.traces.iter_mut().zip(&first.state.bucket.levels) {
+            trace.before = level.before;
+        }
+        Some(cancel)
     }
 }
 
@@ -174,7 +183,7 @@ impl Operation for Cancel {
             return false;
         }
         let mut after = bucket.fitted(&self.quotas);
-        let given = after.cancel(&self.quotas, now, self.cost, &self.traces);
+        let given = after.cancel(&self.quotas, now, self.cost, &self.traces, self.act.is_some());
         if given {
             *bucket = after;
         }

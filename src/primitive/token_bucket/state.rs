@@ -105,6 +105,34 @@ impl Level {
         self.last = self.before.max(self.tat);
     }
 
+    fn cancel(&mut self, limit: &Limit, now: i64, cost: i64, trace: &Trace, acts: bool) -> bool {
+        let mine = trace.tat;
+        if limit.num == 0 {
+            let used = self.tat.whole;
+            self.tat.whole = (used - cost).max(0);
+            return self.tat.whole < used;
+        }
+        // A bucket that was reset since knows nothing of the charge.
+        let is_latest = self.tat == mine && self.last == mine && mine.whole > now;
+        if mine > self.last || !(acts || is_latest) {
+            return false;
+        }
+        let charge = Moment::default().advance(limit, cost);
+        let built_upon = self.last.minus(limit, mine);
+        if built_upon == Moment::default() {
+            self.last = mine.minus(limit, charge).max(trace.before);
+            if self.tat < mine {
+                // Others have been given back before, and who came since may yet act up to here.
+                self.last = self.last.max(self.tat);
+            }
+        }
+        let back = charge.minus(limit, built_upon);
+        if back > Moment::default() {
+            self.tat = self.tat.minus(limit, back);
+        }
+        back > Moment::default()
+    }
+
     pub(crate) fn trace(&self) -> Trace {
         Trace { tat: self.tat, before: self.before }
     }
@@ -188,29 +216,19 @@ impl Bucket {
         self.pairs(quotas).map(|(level, limit)| level.act(limit)).fold(self.start(now), i64::max)
     }
 
-    /// Gives back what later reservations have not built upon; whether that was anything.
-    pub(crate) fn cancel(&mut self, quotas: &Quotas, now: i64, cost: i64, traces: &[Trace]) -> bool {
+    /// Gives back what later reservations have not built upon, or, where nobody ever `acts` on the charge, all
+    /// of it if nothing has come after it. Whether that was anything.
+    pub(crate) fn cancel(
+        &mut self,
+        quotas: &Quotas,
+        now: i64,
+        cost: i64,
+        traces: &[Trace],
+        acts: bool,
+    ) -> bool {
         let mut given = false;
         for ((level, limit), trace) in self.levels.iter_mut().zip(quotas.limits()).zip(traces) {
-            let mine = trace.tat;
-            if limit.num == 0 {
-                let left = (level.tat.whole - cost).max(0);
-                given |= left < level.tat.whole;
-                level.tat.whole = left;
-            } else if mine <= level.last {
-                let charge = Moment::default().advance(limit, cost);
-                let built_upon = level.last.minus(limit, mine);
-                let outstanding = Moment { whole: mine.whole - now, part: mine.part };
-                let back = charge.minus(limit, built_upon).min(outstanding);
-                if built_upon == Moment::default() {
-                    level.last = mine.minus(limit, charge).max(trace.before);
-                }
-                if back > Moment::default() {
-                    level.tat = level.tat.minus(limit, back);
-                    given = true;
-                }
-                level.last = level.last.max(level.tat);
-            }
+            given |= level.cancel(limit, now, cost, trace, acts);
         }
         given
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use futures_util::future::{BoxFuture, join_all};
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -142,25 +143,39 @@ impl<O: Operation> Queue<O> {
     ) {
         let width = reply.as_ref().map_or(0, |reply| reply.fields.len() / call.runs.len());
         for (position, run) in call.runs.iter().enumerate() {
-            for nth in 0..run.len() {
-                let Some(item) = pending.next() else { return };
-                let outcome = match &reply {
-                    Ok(reply) => {
-                        let fields = Fields::new(&reply.fields[position * width..][..width]);
-                        item.operation.decode(nth, reply.now, fields).ok_or_else(|| {
-                            Error::unavailable(Cause::Unexpected, "a script answered something else")
-                        })
-                    }
-                    Err(error) => Err(error.clone()),
-                };
-                if let Err(Ok(reply)) = item.answer.send(outcome)
-                    && let Some(undo) = O::undo(reply)
-                {
-                    self.family.undo(item.key, undo);
+            let decode = |operation: O, nth| match &reply {
+                Ok(reply) => {
+                    let fields = Fields::new(&reply.fields[position * width..][..width]);
+                    operation.decode(nth, reply.now, fields).ok_or_else(|| {
+                        Error::unavailable(Cause::Unexpected, "a script answered something else")
+                    })
                 }
+                Err(error) => Err(error.clone()),
+            };
+            let mut orphans = Vec::new();
+            let mut key = None;
+            for (nth, item) in present_first(pending.by_ref().take(run.len())).enumerate() {
+                if let Err(Ok(reply)) = item.answer.send(decode(item.operation, nth)) {
+                    orphans.push(reply);
+                    key = Some(item.key);
+                }
+            }
+            if let (Some(key), Some(undo)) = (key, O::undo(&orphans)) {
+                self.family.undo(key, undo);
             }
         }
     }
+}
+
+/// Puts those whose caller is gone last: what they are granted is then the latest, which can be taken back.
+fn present_first<O: Operation>(
+    mut run: impl Iterator<Item = Pending<O>>,
+) -> impl Iterator<Item = Pending<O>> {
+    let (mut present, mut gone) = (SmallVec::<[_; 1]>::new(), Vec::new());
+    for item in &mut run {
+        if item.answer.is_closed() { gone.push(item) } else { present.push(item) }
+    }
+    present.into_iter().chain(gone)
 }
 
 /// A single operation in flight. Where the caller goes away, a task of its own sees it to its end, so that

@@ -1,0 +1,152 @@
+//! When the store is away: refuse, admit, or do with a share.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower::{Layer as _, Service as _, ServiceExt as _};
+use tower_distributed::{Quota, Quotas, RateLimitLayer, Refusal, RefusalKind, Store, TokenBucket, WhenAway};
+
+use crate::probe::Probe;
+use crate::stores::{SOON, at_most, away};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+fn everything(_: &u32) -> &'static str {
+    "everything"
+}
+
+fn shared_by(replicas: u32) -> WhenAway {
+    WhenAway::Degrade { replicas: NonZeroU32::new(replicas).unwrap() }
+}
+
+/// How each of the requests, which are their own costs, is refused.
+async fn refusals<S>(service: &mut S, requests: &[u32]) -> Vec<Option<RefusalKind>>
+where
+    S: tower::Service<u32, Response = u32, Error = tower::BoxError>,
+{
+    let mut kinds = Vec::new();
+    for &request in requests {
+        let outcome = service.ready().await.unwrap().call(request).await;
+        kinds.push(outcome.err().map(|error| error.downcast_ref::<Refusal>().unwrap().kind()));
+    }
+    kinds
+}
+
+const ADMITTED: Option<RefusalKind> = None;
+const LIMITED: Option<RefusalKind> = Some(RefusalKind::RateLimited);
+const TOO_LARGE: Option<RefusalKind> = Some(RefusalKind::ExceedsBurst);
+const AWAY: Option<RefusalKind> = Some(RefusalKind::StoreUnavailable);
+
+#[tokio::test]
+async fn refuse_is_the_default_and_tells_the_cause() {
+    let mut service = RateLimitLayer::new(at_most(9, &away()), everything).layer(Probe::default());
+    // More than enough for the breaker to open.
+    assert_eq!(refusals(&mut service, &[1; 6]).await, [AWAY; 6]);
+    let error = service.ready().await.unwrap().call(1).await.unwrap_err();
+    let refusal = error.downcast_ref::<Refusal>().unwrap();
+    assert!(refusal.get_ref().is_unavailable() && !refusal.get_ref().is_refused());
+    assert_eq!(refusal.retry_after(), None);
+    assert!(refusal.decision().is_none());
+    assert!(std::error::Error::source(refusal).is_some(), "{refusal:?}");
+}
+
+#[tokio::test]
+async fn admit_lets_all_through() {
+    let layer = RateLimitLayer::new(at_most(2, &away()), everything).cost(|cost: &u32| *cost);
+    let layer = layer.when_away(WhenAway::Admit).on_admit(|_: &_, _: &mut u32| panic!("nothing was decided"));
+    let mut service = layer.layer(Probe::default());
+    assert_eq!(refusals(&mut service, &[1, 2, 1, 2, 1]).await, [ADMITTED; 5]);
+    assert_eq!(refusals(&mut service, &[3]).await, [TOO_LARGE], "this takes no store to know");
+}
+
+#[tokio::test]
+async fn admit_still_limits_while_the_store_is_there() {
+    let redis = RedisServer::start().await;
+    let bucket = at_most(1, &Store::redis(&redis.url()).unwrap());
+    let mut service =
+        RateLimitLayer::new(bucket, everything).when_away(WhenAway::Admit).layer(Probe::default());
+    assert_eq!(refusals(&mut service, &[1, 1]).await, [ADMITTED, LIMITED]);
+    redis.kill9();
+    assert_eq!(refusals(&mut service, &[1; 5]).await, [ADMITTED; 5]);
+}
+
+#[tokio::test]
+async fn degrade_limits_to_the_share() {
+    let layer = RateLimitLayer::new(at_most(10, &away()), everything).cost(|cost: &u32| *cost);
+    let mut service = layer.when_away(shared_by(4)).layer(Probe::default());
+    // A quarter of ten tokens, in whole ones.
+    assert_eq!(refusals(&mut service, &[1, 1, 1]).await, [ADMITTED, ADMITTED, LIMITED]);
+    assert_eq!(refusals(&mut service, &[3]).await, [AWAY], "more than the share, less than the burst");
+    assert_eq!(refusals(&mut service, &[11]).await, [TOO_LARGE]);
+}
+
+#[tokio::test]
+async fn degrade_leaves_one_token_at_least() {
+    let layer = RateLimitLayer::new(at_most(2, &away()), everything).when_away(shared_by(1000));
+    assert_eq!(refusals(&mut layer.layer(Probe::default()), &[1, 1]).await, [ADMITTED, LIMITED]);
+}
+
+/// Four a second, of which a fourth is one a second. Its breaker is open: with the clock paused, nothing shall wait
+/// for a connection.
+async fn quick_and_away() -> TokenBucket {
+    let bucket = TokenBucket::new(&away(), "quick", Quota::per_second(4)).unwrap();
+    for _ in 0..3 {
+        assert!(bucket.allow("everything").await.unwrap_err().is_unavailable());
+    }
+    bucket
+}
+
+#[tokio::test(start_paused = true)]
+async fn degrade_refills_at_the_share_of_the_rate() {
+    let layer = RateLimitLayer::new(quick_and_away().await, everything).when_away(shared_by(4));
+    let mut service = layer.layer(Probe::default());
+    assert_eq!(refusals(&mut service, &[1, 1]).await, [ADMITTED, LIMITED]);
+    tokio::time::advance(Duration::from_millis(999)).await;
+    assert_eq!(refusals(&mut service, &[1]).await, [LIMITED]);
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert_eq!(refusals(&mut service, &[1, 1]).await, [ADMITTED, LIMITED]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn degrade_waits_where_the_layer_waits() {
+    // `wait_up_to` comes last: the order of settings makes no difference.
+    let layer = RateLimitLayer::new(quick_and_away().await, everything).when_away(shared_by(4));
+    let mut service = layer.wait_up_to(Duration::from_secs(2)).layer(Probe::default());
+    let began = Instant::now();
+    for seconds in 0..3 {
+        assert_eq!(refusals(&mut service, &[1]).await, [ADMITTED]);
+        assert_eq!(began.elapsed().as_secs(), seconds);
+    }
+}
+
+#[tokio::test]
+async fn degrade_goes_by_the_quotas_of_the_request() {
+    let eight = Quotas::new([Quota::per_hour(1).burst(8)]).unwrap();
+    let layer = RateLimitLayer::new(at_most(2, &away()), everything)
+        .quotas(move |_: &u32| Some(eight.clone()))
+        .when_away(shared_by(4));
+    assert_eq!(refusals(&mut layer.layer(Probe::default()), &[1; 3]).await, [ADMITTED, ADMITTED, LIMITED]);
+}
+
+#[tokio::test]
+async fn clones_degrade_to_one_share() {
+    let layer = RateLimitLayer::new(at_most(4, &away()), everything).when_away(shared_by(2));
+    let (mut one, mut other) = (layer.layer(Probe::default()), layer.clone().layer(Probe::default()));
+    assert_eq!(refusals(&mut one, &[1]).await, [ADMITTED]);
+    assert_eq!(refusals(&mut other, &[1, 1]).await, [ADMITTED, LIMITED]);
+    assert_eq!(refusals(&mut one, &[1]).await, [LIMITED]);
+}
+
+#[tokio::test]
+async fn degrade_ends_with_the_outage() {
+    let redis = RedisServer::start().await;
+    redis.kill9();
+    let bucket = at_most(100, &Store::redis(&redis.url()).unwrap());
+    let layer = RateLimitLayer::new(bucket.clone(), everything).when_away(shared_by(100));
+    let mut service = layer.layer(Probe::default());
+    assert_eq!(refusals(&mut service, &[1, 1]).await, [ADMITTED, LIMITED]);
+    redis.restart().await;
+    eventually("the whole limit", SOON, async || refusals(&mut service, &[1]).await == [ADMITTED]).await;
+    assert!(bucket.peek("everything").await.unwrap().remaining() < 100);
+}

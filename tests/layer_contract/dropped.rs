@@ -1,0 +1,187 @@
+//! A response future may be dropped at any time: what was not let through is given back.
+
+use std::time::Duration;
+
+use tokio_test::{assert_pending, task};
+use tower::{Layer as _, Service as _, ServiceExt as _};
+use tower_distributed::{RateLimitLayer, Store};
+
+use crate::probe::Probe;
+use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
+use crate::support::eventually;
+use crate::support::proxy::FaultProxy;
+use crate::support::redis_server::RedisServer;
+
+on_each_store!(
+    before_the_first_poll,
+    after_each_number_of_polls,
+    while_it_waits_for_its_turn,
+    before_others_that_wait,
+);
+
+fn by_name(name: &&'static str) -> &'static str {
+    name
+}
+
+async fn before_the_first_poll(stores: Stores) {
+    let bucket = at_most(5, &stores.open());
+    let probe = Probe::default();
+    let mut service = RateLimitLayer::new(bucket.clone(), by_name).layer(probe.clone());
+    drop(service.ready().await.unwrap().call("ann"));
+    eventually("the token to be given back", SOON, async || {
+        bucket.peek("ann").await.unwrap().remaining() == 5
+    })
+    .await;
+    assert_eq!(probe.calls(), 0);
+}
+
+async fn after_each_number_of_polls(stores: Stores) {
+    const YIELDS: usize = 3;
+    let bucket = at_most(5, &stores.open());
+    let mut expected = Vec::new();
+    for polls in 1.. {
+        let key = format!("dropped after {polls}");
+        let probe = Probe::yielding(YIELDS);
+        let mut service =
+            RateLimitLayer::new(bucket.clone(), |key: &String| key.clone()).layer(probe.clone());
+        let mut call = task::spawn(service.ready().await.unwrap().call(key.clone()));
+        let mut done = call.poll().is_ready();
+        for _ in 1..polls {
+            eventually("the next poll", SOON, async || call.is_woken()).await;
+            done = call.poll().is_ready();
+        }
+        drop(call);
+        assert_eq!(probe.running(), 0);
+        // A request that reached the service is charged, another is not.
+        expected.push((key, 5 - probe.calls() as u32));
+        if done {
+            assert_eq!(probe.calls(), 1);
+            break;
+        }
+    }
+    assert!(expected.len() > YIELDS, "{expected:?}");
+    eventually("the tokens to be given back", SOON, async || {
+        for (key, remaining) in &expected {
+            if bucket.peek(key).await.unwrap().remaining() != *remaining {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+}
+
+async fn while_it_waits_for_its_turn(stores: Stores) {
+    let bucket = at_most(1, &stores.open());
+    bucket.allow("ann").await.unwrap();
+    let probe = Probe::default();
+    let mut service =
+        RateLimitLayer::new(bucket.clone(), by_name).wait_up_to(100 * HOUR).layer(probe.clone());
+    let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
+    // Until the reservation is seen, and the future knows of it.
+    eventually("the reservation", SOON, async || {
+        assert_pending!(call.poll());
+        bucket.peek("ann").await.unwrap().available_after(1).unwrap() > HOUR
+    })
+    .await;
+    assert_pending!(call.poll());
+    drop(call);
+    eventually("the token to be given back", SOON, async || {
+        bucket.peek("ann").await.unwrap().available_after(1).unwrap() <= HOUR
+    })
+    .await;
+    assert_eq!(probe.calls(), 0);
+}
+
+async fn before_others_that_wait(stores: Stores) {
+    let bucket = at_most(1, &stores.open());
+    bucket.allow("ann").await.unwrap();
+    let limit = RateLimitLayer::new(bucket.clone(), by_name).wait_up_to(100 * HOUR);
+    let mut service = limit.layer(Probe::default());
+    let available_after = async || bucket.peek("ann").await.unwrap().available_after(1).unwrap();
+    let mut calls = Vec::new();
+    for waiting in 1..=2 {
+        let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
+        eventually("the reservation", SOON, async || {
+            assert_pending!(call.poll());
+            available_after().await > waiting * HOUR
+        })
+        .await;
+        calls.push(call);
+    }
+    // The last gives back all of its own; the first then has nobody who builds upon it.
+    drop(calls.pop());
+    eventually("the second token", SOON, async || available_after().await <= 2 * HOUR).await;
+    drop(calls);
+    eventually("the first token", SOON, async || available_after().await <= HOUR).await;
+}
+
+#[tokio::test]
+async fn while_redis_is_silent() {
+    let redis = RedisServer::start().await;
+    let proxy = FaultProxy::start(redis.port()).await;
+    let store = Store::builder().timeout(Duration::from_secs(60)).redis(&proxy.url()).unwrap();
+    let bucket = at_most(5, &store);
+    bucket.allow("warm-up").await.unwrap();
+    bucket.peek("ann").await.unwrap();
+    let before = proxy.requests_containing(b":ann}");
+    proxy.stall();
+
+    let probe = Probe::default();
+    let mut service = RateLimitLayer::new(bucket.clone(), by_name).layer(probe.clone());
+    let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
+    assert_pending!(call.poll());
+    drop(call);
+    proxy.heal();
+    eventually("the request, and the one that takes it back", SOON, async || {
+        proxy.requests_containing(b":ann}") >= before + 2
+    })
+    .await;
+    eventually("the token to be given back", SOON, async || {
+        bucket.peek("ann").await.unwrap().remaining() == 5
+    })
+    .await;
+    assert_eq!(probe.calls(), 0);
+}
+
+#[tokio::test]
+async fn while_the_service_works() {
+    let probe = Probe::hanging();
+    let bucket = at_most(5, &Store::in_process());
+    let mut service = RateLimitLayer::new(bucket.clone(), by_name).layer(probe.clone());
+    let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
+    assert_pending!(call.poll());
+    assert_eq!(probe.running(), 1);
+    drop(call);
+    assert_eq!(probe.running(), 0, "what is dropped is dropped all the way");
+    assert_eq!(bucket.peek("ann").await.unwrap().remaining(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_its_time_to_act_nothing_is_given_back() {
+    let bucket = at_most(1, &Store::in_process());
+    bucket.allow("ann").await.unwrap();
+    let mut service = RateLimitLayer::new(bucket.clone(), by_name).wait_up_to(HOUR).layer(Probe::hanging());
+    let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
+    assert_pending!(call.poll());
+    tokio::time::advance(HOUR).await;
+    assert_pending!(call.poll());
+    drop(call);
+    assert_eq!(bucket.peek("ann").await.unwrap().remaining(), 0);
+}
+
+#[test]
+fn without_a_runtime_a_drop_does_not_panic() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let bucket = at_most(1, &Store::in_process());
+    let limit = RateLimitLayer::new(bucket.clone(), by_name).wait_up_to(100 * HOUR);
+    let mut service = limit.layer(Probe::default());
+    runtime.block_on(async {
+        bucket.allow("ann").await.unwrap();
+        service.ready().await.unwrap();
+    });
+    let mut call = task::spawn(service.call("ann"));
+    runtime.block_on(async { assert_pending!(call.poll()) });
+    drop(runtime);
+    drop(call);
+}

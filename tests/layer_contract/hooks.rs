@@ -1,0 +1,88 @@
+//! What a layer tells: the decision to the request and the response, and to the bucket what the response said.
+
+use std::time::Duration;
+
+use tower::{Layer as _, Service as _, ServiceExt as _};
+use tower_distributed::token_bucket::Decision;
+use tower_distributed::{RateLimitLayer, Refusal};
+
+use crate::probe::Probe;
+use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
+use crate::support::eventually;
+
+on_each_store!(
+    requests_and_responses_are_shown_the_decision,
+    refusals_are_shown_to_nobody,
+    the_longest_block_counts,
+    blocks_are_kept_to_their_key,
+);
+
+fn everything(_: &Vec<String>) -> &'static str {
+    "everything"
+}
+
+async fn requests_and_responses_are_shown_the_decision(stores: Stores) {
+    let note = |what: &'static str| {
+        move |decision: &Decision, lines: &mut Vec<String>| {
+            lines.push(format!("{what}: {} of {}", decision.remaining(), decision.limit()));
+        }
+    };
+    let layer = RateLimitLayer::new(at_most(3, &stores.open()), everything)
+        .cost(|_: &Vec<String>| 2)
+        .on_response(note("first response"))
+        .on_admit(note("first request"))
+        .on_admit(note("second request"))
+        .on_response(note("second response"));
+    let lines = layer.layer(Probe::default()).oneshot(Vec::new()).await.unwrap();
+    assert_eq!(
+        lines,
+        [
+            "first request: 1 of 3",
+            "second request: 1 of 3",
+            "first response: 1 of 3",
+            "second response: 1 of 3"
+        ]
+    );
+}
+
+async fn refusals_are_shown_to_nobody(stores: Stores) {
+    let bucket = at_most(1, &stores.open());
+    bucket.allow("everything").await.unwrap();
+    let layer = RateLimitLayer::new(bucket, everything)
+        .on_admit(|_: &_, _: &mut Vec<String>| panic!("a refused request"))
+        .on_response(|_: &_, _: &mut Vec<String>| panic!("the response to a refused request"))
+        .observe(|_: &Vec<String>| -> Option<Duration> { panic!("the response to a refused request") })
+        .reject_with(|refusal: Refusal| vec![refusal.to_string()]);
+    let lines = layer.layer(Probe::default()).oneshot(Vec::new()).await.unwrap();
+    assert!(lines[0].starts_with("rate limit exceeded"), "{lines:?}");
+}
+
+async fn the_longest_block_counts(stores: Stores) {
+    let bucket = at_most(9, &stores.open());
+    let layer = RateLimitLayer::new(bucket.clone(), everything)
+        .observe(|_: &Vec<String>| Some(HOUR))
+        .observe(|_: &Vec<String>| Some(3 * HOUR))
+        .observe(|_: &Vec<String>| None)
+        .observe(|_: &Vec<String>| Some(2 * HOUR));
+    layer.layer(Probe::default()).oneshot(Vec::new()).await.unwrap();
+    let mut blocked = Duration::ZERO;
+    eventually("the block", SOON, async || {
+        blocked = bucket.peek("everything").await.unwrap().blocked_for();
+        !blocked.is_zero()
+    })
+    .await;
+    assert!(blocked > 2 * HOUR && blocked <= 3 * HOUR, "{blocked:?}");
+}
+
+async fn blocks_are_kept_to_their_key(stores: Stores) {
+    let bucket = at_most(9, &stores.open());
+    let layer = RateLimitLayer::new(bucket.clone(), |name: &&'static str| *name)
+        .observe(|name: &&'static str| (*name == "bad").then_some(HOUR));
+    let mut service = layer.layer(Probe::default());
+    for name in ["good", "bad"] {
+        assert_eq!(service.ready().await.unwrap().call(name).await.unwrap(), name);
+    }
+    eventually("the block", SOON, async || !bucket.peek("bad").await.unwrap().blocked_for().is_zero()).await;
+    assert!(service.ready().await.unwrap().call("bad").await.unwrap_err().is::<Refusal>());
+    assert_eq!(service.ready().await.unwrap().call("good").await.unwrap(), "good");
+}

@@ -1,0 +1,114 @@
+//! A hyper server through hyper-util, with bodies of its own choice, over HTTP/1 and HTTP/2.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tower::{BoxError, Service, ServiceBuilder, service_fn};
+use tower_distributed::http::{InsertDecision, RateLimitFields, header, peer, refuse};
+use tower_distributed::token_bucket::Decision;
+use tower_distributed::{Quota, RateLimitLayer, TokenBucket};
+
+use crate::net::{get, listen};
+use crate::stores::{Stores, at_most, on_each_store};
+
+on_each_store!(full_bodies, string_bodies, each_peer_has_its_own_limit, requests_wait_over_http2);
+
+/// Serves every connection with a clone of the service, which finds the peer's address in the request.
+async fn serve<S, B>(service: S) -> String
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError> + Send + Sync + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        while let Ok((stream, from)) = listener.accept().await {
+            let service = ServiceBuilder::new()
+                .map_request(move |mut request: Request<Incoming>| {
+                    request.extensions_mut().insert(from);
+                    request
+                })
+                .service(service.clone());
+            tokio::spawn(async move {
+                let server = auto::Builder::new(TokioExecutor::new());
+                let _ =
+                    server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)).await;
+            });
+        }
+    });
+    format!("http://{address}")
+}
+
+async fn full_bodies(stores: Stores) {
+    let limit = RateLimitLayer::new(at_most(1, &stores.open()), header("x-api-key").unwrap())
+        .reject_with(refuse())
+        .on_admit(InsertDecision)
+        .on_response(RateLimitFields::default());
+    let remaining = service_fn(async |request: Request<Incoming>| {
+        let decision: Option<&Decision> = request.extensions().get();
+        let body = decision.map_or("no limit".into(), |decision| decision.remaining().to_string());
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(body)))
+    });
+    let url = serve(ServiceBuilder::new().layer(limit).service(remaining)).await;
+    let allowed = get(&url, &[("x-api-key", "ann")]).await;
+    assert_eq!((allowed.status, &*allowed.body), (StatusCode::OK, "0"));
+    assert_eq!(allowed.header("ratelimit"), Some(r#""default";r=0;t=3600"#));
+    let refused = get(&url, &[("x-api-key", "ann")]).await;
+    assert_eq!((refused.status, &refused.json()["status"]), (StatusCode::TOO_MANY_REQUESTS, &429.into()));
+    assert_eq!(get(&url, &[]).await.body, "no limit", "without a key");
+}
+
+async fn string_bodies(stores: Stores) {
+    let limit = RateLimitLayer::new(at_most(1, &stores.open()), |_: &Request<Incoming>| "all");
+    let hello = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::from("hello"))));
+    let url = serve(ServiceBuilder::new().layer(limit.reject_with(refuse())).service(hello)).await;
+    assert_eq!(get(&url, &[]).await.body, "hello");
+    let refused = get(&url, &[]).await;
+    assert_eq!((refused.status, &refused.json()["status"]), (StatusCode::TOO_MANY_REQUESTS, &429.into()));
+}
+
+async fn each_peer_has_its_own_limit(stores: Stores) {
+    let limit = RateLimitLayer::new(at_most(1, &stores.open()), peer(|from: &SocketAddr| from.ip()));
+    let hello = service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new(String::new())));
+    let url = serve(ServiceBuilder::new().layer(limit.reject_with(refuse())).service(hello)).await;
+    let status = async |from: [u8; 4]| {
+        let client = reqwest::Client::builder().no_proxy().local_address(std::net::IpAddr::from(from));
+        client.build().unwrap().get(&url).send().await.unwrap().status()
+    };
+    assert_eq!(status([127, 0, 0, 1]).await, StatusCode::OK);
+    assert_eq!(status([127, 0, 0, 1]).await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(status([127, 0, 0, 2]).await, StatusCode::OK);
+}
+
+async fn requests_wait_over_http2(stores: Stores) {
+    let period = Duration::from_millis(50);
+    let bucket = TokenBucket::new(&stores.open(), "requests", Quota::new(1, period)).unwrap();
+    let limit = RateLimitLayer::new(bucket, |_: &Request<Incoming>| "all")
+        .wait_up_to(Duration::from_secs(60))
+        .reject_with(refuse());
+    let hello =
+        service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new("hello".to_owned())));
+    let url = serve(ServiceBuilder::new().layer(limit).service(hello)).await;
+
+    let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<String>();
+    let began = std::time::Instant::now();
+    let answers = futures::future::join_all((0..4).map(|_| async {
+        let response = client.get(url.parse().unwrap()).await.unwrap();
+        (response.status(), response.into_body().collect().await.unwrap().to_bytes())
+    }));
+    for (status, body) in answers.await {
+        assert_eq!((status, &*body), (StatusCode::OK, &b"hello"[..]));
+    }
+    assert!(began.elapsed() >= 3 * period, "one at once, three at their pace: {:?}", began.elapsed());
+}

@@ -1,0 +1,25 @@
+//! Real stacks: servers and clients as people build them, each end to end over a socket.
+
+#![cfg(feature = "http")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod stores;
+
+mod axum_addresses;
+mod axum_refusals;
+mod axum_routes;
+mod hyper_client;
+mod hyper_server;
+mod net;
+mod reqwest_client;
+#[cfg(feature = "tonic")]
+mod tonic_client;
+#[cfg(feature = "tonic")]
+mod tonic_server;
+mod tower_inside;
+mod tower_outside;
+mod upstream;
+mod upstream_says_stop;

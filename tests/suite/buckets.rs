@@ -1,0 +1,105 @@
+//! One caller at a time.
+
+use std::time::{Duration, Instant};
+
+use tower_distributed::{Quota, Quotas, Store, TokenBucket};
+
+pub async fn a_burst_is_admitted_and_the_rest_refused(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_hour(60).burst(3)).unwrap();
+    for left in (0..3).rev() {
+        let decision = bucket.allow("k").await.unwrap();
+        assert!(decision.is_admitted() && decision.delay().is_zero());
+        assert_eq!((decision.limit(), decision.remaining()), (3, left));
+    }
+    for _ in 0..3 {
+        let refused = bucket.allow("k").await.unwrap();
+        assert!(!refused.is_admitted());
+        let retry = refused.retry_after().unwrap();
+        assert!(retry > Duration::from_secs(50) && retry <= Duration::from_secs(60), "{retry:?}");
+    }
+    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 0);
+    bucket.reset("k").await.unwrap();
+    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 3);
+    assert!(bucket.allow_n("k", 3).await.unwrap().is_admitted());
+    assert!(bucket.allow_n("k", 4).await.unwrap_err().is_exceeds_burst());
+}
+
+pub async fn all_quotas_are_charged_or_none(store: &Store, name: &str) {
+    let quotas = [Quota::per_hour(1).burst(5).named("large"), Quota::per_hour(1).burst(2).named("small")];
+    let bucket = TokenBucket::new(store, name, quotas).unwrap();
+    assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
+    for _ in 0..5 {
+        assert!(!bucket.allow("k").await.unwrap().is_admitted());
+    }
+    let state = bucket.peek("k").await.unwrap();
+    let left: Vec<_> = state.balances().map(|balance| (balance.name(), balance.remaining())).collect();
+    assert_eq!(left, [("large", 3), ("small", 0)]);
+    assert_eq!(state.tightest().name(), "small");
+}
+
+pub async fn what_never_refills_stays_used_up(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::non_refilling(2)).unwrap();
+    assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
+    let refused = bucket.allow("k").await.unwrap();
+    assert!(!refused.is_admitted());
+    assert_eq!((refused.retry_after(), refused.reset_after()), (None, None));
+    assert!(bucket.reserve("k").await.unwrap_err().is_refused());
+    bucket.reset("k").await.unwrap();
+    assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
+}
+
+pub async fn a_reservation_is_given_back(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_hour(60).burst(2)).unwrap();
+    assert!(bucket.reserve_n("k", 2).await.unwrap().delay().is_zero());
+    let near = |reserved: Duration, minutes: u64| {
+        let due = Duration::from_secs(60 * minutes);
+        assert!(reserved <= due && reserved > due - Duration::from_secs(10), "{reserved:?}, not {due:?}");
+    };
+    let mut first = bucket.reserve_n("k", 2).await.unwrap();
+    near(first.delay(), 2);
+    near(bucket.reserve("k").await.unwrap().delay(), 3);
+    // One of the two has been built upon.
+    first.cancel().await.unwrap();
+    first.cancel().await.unwrap();
+    near(bucket.reserve("k").await.unwrap().delay(), 3);
+    near(bucket.reserve("k").await.unwrap().delay(), 4);
+}
+
+pub async fn waiting_takes_its_time(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_second(20).burst(1)).unwrap();
+    let began = Instant::now();
+    for _ in 0..4 {
+        assert!(bucket.wait("k").await.unwrap().is_admitted());
+    }
+    assert!(began.elapsed() >= Duration::from_millis(149), "{:?}", began.elapsed());
+
+    let slow = TokenBucket::new(store, &format!("{name}.slow"), Quota::per_hour(1)).unwrap();
+    let slow = slow.with_longest_wait(Duration::from_secs(60));
+    slow.wait("k").await.unwrap();
+    let error = slow.wait("k").await.unwrap_err();
+    assert!(error.is_refused() && error.decision().unwrap().retry_after() > Some(Duration::from_secs(3000)));
+}
+
+pub async fn a_block_holds_for_every_holder_of_the_name(store: &Store, name: &str) {
+    let one = TokenBucket::new(store, name, Quota::per_hour(60).burst(5)).unwrap();
+    let other = TokenBucket::new(store, name, Quota::per_hour(60).burst(5)).unwrap();
+    one.block_until("k", Duration::from_secs(3600)).await.unwrap();
+    one.block_until("k", Duration::from_secs(1)).await.unwrap();
+    let refused = other.allow("k").await.unwrap();
+    assert!(!refused.is_admitted() && refused.remaining() == 0);
+    assert!(refused.state().blocked_for() > Duration::from_secs(3000));
+    assert!(refused.retry_after() > Some(Duration::from_secs(3000)));
+    assert!(other.allow("l").await.unwrap().is_admitted());
+    other.reset("k").await.unwrap();
+    assert!(one.allow("k").await.unwrap().is_admitted());
+}
+
+pub async fn other_quotas_per_call(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_hour(60).burst(1)).unwrap();
+    let premium = Quotas::new([Quota::per_hour(60).burst(3)]).unwrap();
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
+    assert!(!bucket.allow("k").await.unwrap().is_admitted());
+    let premium = bucket.with_quotas(&premium);
+    assert!(premium.allow_n("k", 2).await.unwrap().is_admitted());
+    assert!(!premium.allow("k").await.unwrap().is_admitted());
+}

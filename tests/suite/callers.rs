@@ -1,0 +1,102 @@
+//! Many callers at a time.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use futures::poll;
+use tower_distributed::{Quota, Store, TokenBucket};
+
+use crate::stores;
+use crate::support::eventually;
+
+pub async fn a_crowd_on_one_key_gets_the_burst(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(500)).unwrap();
+    let caller = |_| {
+        let bucket = bucket.clone();
+        tokio::spawn(async move {
+            let mut admitted = 0;
+            for _ in 0..20 {
+                admitted += u32::from(bucket.allow("k").await.unwrap().is_admitted());
+            }
+            admitted
+        })
+    };
+    let admitted: u32 = join_all((0..64).map(caller)).await.into_iter().map(Result::unwrap).sum();
+    assert_eq!(admitted, 500);
+}
+
+pub async fn a_crowd_of_mixed_costs_gets_the_burst(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(1000)).unwrap();
+    let caller = |cost| {
+        let bucket = bucket.clone();
+        async move {
+            let decision = bucket.allow_n("k", cost).await.unwrap();
+            if decision.is_admitted() { cost } else { 0 }
+        }
+    };
+    // 3 × (1 + … + 40) = 2460 asked for.
+    let taken: u32 = join_all((0..120).map(|i| caller(i % 40 + 1))).await.into_iter().sum();
+    let left = bucket.peek("k").await.unwrap().remaining();
+    assert_eq!(taken + left, 1000);
+    assert!(left < 40, "{left} left, though somebody asked for no more than that");
+}
+
+pub async fn a_crowd_on_many_keys_gets_each_burst(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(2)).unwrap();
+    let caller = |i: usize| {
+        let bucket = bucket.clone();
+        async move { (i % 300, bucket.allow(format!("user-{}", i % 300)).await.unwrap()) }
+    };
+    let mut admitted = [0; 300];
+    for (user, decision) in join_all((0..1500).map(caller)).await {
+        admitted[user] += u32::from(decision.is_admitted());
+    }
+    assert_eq!(admitted, [2; 300]);
+}
+
+pub async fn a_caller_that_goes_away_gives_back(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(100)).unwrap();
+    for key in 0..10 {
+        let key = key.to_string();
+        // Polled once, so under way, and then dropped.
+        let mut call = Box::pin(bucket.allow_n(&key, 7));
+        if poll!(call.as_mut()).is_ready() {
+            // In process it is done at once, and its answer known: nothing to give back.
+            bucket.reset(&key).await.unwrap();
+        }
+        drop(call);
+        // What comes after it is answered after it, so it is charged by now, if not given back.
+        bucket.allow_n("another", 0).await.unwrap();
+        eventually("the tokens to be given back", Duration::from_secs(10), async || {
+            bucket.peek(&key).await.unwrap().remaining() == 100
+        })
+        .await;
+    }
+}
+
+/// On one thread nothing is sent before this task waits, so it is known which calls are under way.
+#[tokio::test]
+async fn a_crowd_that_goes_away_gives_back() {
+    let bucket = TokenBucket::new(&stores::redis().await, "crowd", Quota::per_hour(1).burst(100)).unwrap();
+    let mut crowd: Vec<_> = (0..20).map(|_| Box::pin(bucket.allow("k"))).collect();
+    for call in &mut crowd {
+        assert!(poll!(call.as_mut()).is_pending());
+    }
+    drop(crowd);
+    eventually("the tokens to be given back", Duration::from_secs(10), async || {
+        bucket.peek("k").await.unwrap().remaining() == 100
+    })
+    .await;
+}
+
+pub async fn futures_that_are_not_polled_hold_nobody_up(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(100)).unwrap();
+    let mut held: Vec<_> = (0..3).map(|_| Box::pin(bucket.allow("k"))).collect();
+    for call in &mut held {
+        let _ = poll!(call.as_mut());
+    }
+    for _ in 0..10 {
+        assert!(bucket.allow("k").await.unwrap().is_admitted());
+    }
+    drop(held);
+}

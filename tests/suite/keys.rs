@@ -1,0 +1,77 @@
+//! Hostile keys, and what is left behind.
+
+use std::time::Duration;
+
+use tower_distributed::{Quota, Store, TokenBucket};
+
+use crate::support::keys::keys_without_ttl;
+use crate::{stores, support};
+
+pub async fn any_key_is_legal_and_apart_from_others(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(1)).unwrap();
+    let megabyte = vec![b'x'; 1 << 20];
+    let mut longer = megabyte.clone();
+    longer.push(0);
+    let keys: [&[u8]; 14] = [
+        b"",
+        b"\0",
+        b"{",
+        b"}",
+        b"{}",
+        b"}{",
+        b"{a}b",
+        b"a:b",
+        b"%7b",
+        b"%#",
+        b"\xff\xfe",
+        b"*",
+        &megabyte,
+        &longer,
+    ];
+    for key in keys {
+        assert!(bucket.allow(key).await.unwrap().is_admitted(), "{:?}", &key[..key.len().min(9)]);
+    }
+    for key in keys {
+        assert!(!bucket.allow(key).await.unwrap().is_admitted(), "{:?}", &key[..key.len().min(9)]);
+        bucket.reset(key).await.unwrap();
+    }
+}
+
+/// Everything that a bucket can be told leaves keys that go away by themselves, but where they must not.
+#[tokio::test]
+async fn no_key_without_ttl_is_left() {
+    for (store, servers) in [
+        (stores::redis().await, vec![stores::SERVER.get().unwrap()]),
+        (stores::cluster().await, stores::CLUSTER.get().unwrap().nodes().iter().collect()),
+    ] {
+        let quotas = [Quota::per_second(7).burst(3), Quota::per_hour(100)];
+        for (name, quotas) in [("one", &quotas[..1]), ("two", &quotas[..])] {
+            let bucket = TokenBucket::new(&store, name, quotas.to_vec()).unwrap();
+            for key in ["a", "b", "c"] {
+                bucket.allow_n(key, 3).await.unwrap();
+                let mut reservation = bucket.reserve_n(key, 2).await.unwrap();
+                bucket.reserve(key).await.unwrap().cancel().await.unwrap();
+                reservation.cancel().await.unwrap();
+                bucket.block_until(key, Duration::from_secs(3)).await.unwrap();
+                bucket.allow(key).await.unwrap();
+                bucket.peek(key).await.unwrap();
+            }
+        }
+        let kept: Vec<_> = servers.into_iter().flat_map(keys_without_ttl).collect();
+        let unexpected: Vec<_> = kept.iter().filter(|key| !key.contains("{never_refilled")).collect();
+        assert!(unexpected.is_empty(), "{unexpected:?}");
+    }
+}
+
+/// A key is gone once its bucket is full, so an idle caller costs nothing.
+#[tokio::test]
+async fn a_full_bucket_leaves_nothing() {
+    let store = stores::redis().await;
+    let server = stores::SERVER.get().unwrap();
+    let bucket = TokenBucket::new(&store, "gone", Quota::per_second(50).burst(2)).unwrap();
+    bucket.allow("k").await.unwrap();
+    support::eventually("the key to go", Duration::from_secs(10), async || {
+        server.query::<u32>(&["EXISTS", "td:{gone:k}:tat"]).unwrap() == 0
+    })
+    .await;
+}

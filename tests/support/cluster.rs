@@ -1,0 +1,107 @@
+//! A Redis Cluster of the test's own.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::eventually;
+use super::ports::free_port;
+use super::redis_server::RedisServer;
+
+const MASTERS: usize = 3;
+const SLOTS: usize = 16_384;
+const START_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Three masters without replicas, a third of the slots each.
+///
+/// Redis lets a cluster node accept writes two seconds after its start and no sooner, so share one where you can.
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+}
+
+impl RedisCluster {
+    /// Starts the nodes and waits until each of them sees all of them, and all slots served.
+    pub async fn start() -> Self {
+        let (first, second, third) = tokio::join!(start_node(), start_node(), start_node());
+        let cluster = Self { nodes: vec![first, second, third] };
+        cluster.share_out_slots();
+        cluster.introduce_nodes();
+        cluster.settled().await;
+        cluster
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
+    }
+
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// The node that serves `key`.
+    pub fn node_of(&self, key: &str) -> &RedisServer {
+        let slot: usize = self.nodes[0].query(&["CLUSTER", "KEYSLOT", key]).unwrap();
+        let node = (0..MASTERS).find(|&node| slot <= last_slot(node)).unwrap();
+        &self.nodes[node]
+    }
+
+    /// Runs a command through redis-cli, which follows redirections from the first node on.
+    pub fn cli(&self, command: &[&str]) -> String {
+        let port = self.nodes[0].port().to_string();
+        let output =
+            Command::new("redis-cli").args(["-c", "-e", "-p", &port]).args(command).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+        assert!(output.status.success(), "{command:?}: {text} {}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
+    /// Waits until every node finds the cluster whole, as after the restart of one.
+    pub async fn settled(&self) {
+        let what = "every cluster node to see a whole cluster";
+        eventually(what, START_DEADLINE, async || self.nodes.iter().all(sees_whole_cluster)).await;
+    }
+
+    fn share_out_slots(&self) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            let first = index.checked_sub(1).map_or(0, |previous| last_slot(previous) + 1).to_string();
+            let last = last_slot(index).to_string();
+            // Different from the start, or the nodes would have to find out that they clash.
+            let epoch = (index + 1).to_string();
+            node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
+            node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+        }
+    }
+
+    fn introduce_nodes(&self) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            for other in &self.nodes[index + 1..] {
+                let (_, bus): (String, String) = other.query(&["CONFIG", "GET", "cluster-port"]).unwrap();
+                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string(), &bus]);
+            }
+        }
+    }
+}
+
+async fn start_node() -> RedisServer {
+    let config = || {
+        format!(
+            "cluster-enabled yes\n\
+             cluster-config-file nodes.conf\n\
+             cluster-port {}\n\
+             cluster-announce-ip 127.0.0.1\n\
+             cluster-node-timeout 1500\n",
+            free_port()
+        )
+    };
+    RedisServer::launch(config, &[]).await
+}
+
+fn sees_whole_cluster(node: &RedisServer) -> bool {
+    let info: String = node.query(&["CLUSTER", "INFO"]).unwrap_or_default();
+    ["cluster_state:ok", "cluster_known_nodes:3", "cluster_size:3"]
+        .iter()
+        .all(|line| info.contains(&format!("{line}\r\n")))
+}
+
+fn last_slot(node: usize) -> usize {
+    (node + 1) * SLOTS / MASTERS - 1
+}

@@ -1,0 +1,39 @@
+//! The harness of the integration tests: real Redis processes, faults between them and us, copies of ourselves.
+//!
+//! Nothing in here sleeps and hopes: whoever waits, waits with [`eventually`] for something that can be observed.
+//! Whatever is started dies with its handle, and also when the test process itself is killed: see [`supervised`].
+
+// Every test binary compiles all of this and uses a part of it.
+#![allow(dead_code, unreachable_pub, missing_docs, missing_debug_implementations)]
+// A harness that cannot do its work has only one thing to say.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::must_use_candidate)]
+
+use std::time::Duration;
+
+pub mod client;
+pub mod cluster;
+pub mod keys;
+pub mod ports;
+pub mod processes;
+pub mod proxy;
+pub mod redis_server;
+pub mod resp;
+pub mod scratch_dir;
+pub mod sentinel;
+pub mod supervised;
+
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Polls `condition` until it holds; panics with `what` when it does not hold within `deadline`.
+///
+/// Needs a running clock: not for tests that pause tokio's.
+pub async fn eventually(what: &str, deadline: Duration, mut condition: impl AsyncFnMut() -> bool) {
+    let polling = async {
+        while !condition().await {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    };
+    if tokio::time::timeout(deadline, polling).await.is_err() {
+        panic!("waited {deadline:?} in vain for {what}");
+    }
+}

@@ -1,0 +1,319 @@
+//! A network that fails on demand, between a client and a server.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::resp;
+
+const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A TCP proxy in front of a Redis server, which it understands well enough to tell one request from the next.
+///
+/// It runs on a thread of its own, so blocking clients and busy test runtimes are fine. A mode holds for what the
+/// client sends after the method has returned. Dropping the proxy closes everything.
+pub struct FaultProxy {
+    port: u16,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Pass,
+    Stall,
+    DropReplies,
+    Cut,
+    Gone,
+}
+
+impl FaultProxy {
+    /// Listens on a free port of 127.0.0.1 and passes everything on to `target_port`.
+    pub async fn start(target_port: u16) -> Self {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared::new(target_port));
+        let thread = std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || serve(listener, shared)
+        });
+        Self { port, shared, thread: Some(thread) }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Keeps connections open and accepts new ones, but holds back all bytes, both ways, until another mode is chosen.
+    pub fn stall(&self) {
+        self.shared.mode.send_replace(Mode::Stall);
+    }
+
+    /// Passes requests on, so that the commands run, and swallows what the server answers.
+    ///
+    /// A connection that has lost a reply this way is closed on [`FaultProxy::heal`]: TCP loses no bytes in between.
+    pub fn drop_replies(&self) {
+        self.shared.mode.send_replace(Mode::DropReplies);
+    }
+
+    /// Closes all connections, and each new one as soon as it is made; returns when the present ones are closed.
+    pub fn cut(&self) {
+        self.shared.mode.send_replace(Mode::Cut);
+        self.shared.wait_until_none_is_open();
+    }
+
+    /// Passes everything again, beginning with what was held back.
+    pub fn heal(&self) {
+        self.shared.mode.send_replace(Mode::Pass);
+    }
+
+    /// For the next request that contains `pattern`: passes it on, waits for the server's reply to it, and closes the
+    /// connection instead of handing the reply on. Replies to earlier requests still arrive; other connections are spared.
+    pub fn drop_next_reply_after(&self, pattern: &[u8]) {
+        self.shared.armed.lock().unwrap().push(pattern.to_vec());
+    }
+
+    /// How many requests that contain `pattern` have been passed on so far. A pipeline counts each of its commands.
+    pub fn requests_containing(&self, pattern: &[u8]) -> u64 {
+        self.shared.requests.lock().unwrap().containing(pattern)
+    }
+
+    /// How many replies have been swallowed so far, by either way.
+    pub fn replies_dropped(&self) -> u64 {
+        self.shared.dropped.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.shared.mode.send_replace(Mode::Gone);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the handle and the connections have in common.
+struct Shared {
+    target: SocketAddr,
+    mode: watch::Sender<Mode>,
+    armed: Mutex<Vec<Vec<u8>>>,
+    requests: Mutex<Requests>,
+    dropped: AtomicU64,
+    open: Mutex<u64>,
+    one_closed: Condvar,
+}
+
+impl Shared {
+    fn new(target_port: u16) -> Self {
+        Self {
+            target: (Ipv4Addr::LOCALHOST, target_port).into(),
+            mode: watch::Sender::new(Mode::Pass),
+            armed: Mutex::default(),
+            requests: Mutex::default(),
+            dropped: AtomicU64::new(0),
+            open: Mutex::new(0),
+            one_closed: Condvar::new(),
+        }
+    }
+
+    /// Takes the first armed pattern that is in `request`.
+    fn disarm(&self, request: &[u8]) -> bool {
+        let mut armed = self.armed.lock().unwrap();
+        let hit = armed.iter().position(|pattern| resp::contains(request, pattern));
+        hit.map(|index| armed.remove(index)).is_some()
+    }
+
+    async fn mode_that(&self, wanted: impl FnMut(&Mode) -> bool) -> Mode {
+        // The sender is ours, so it is not closed.
+        *self.mode.subscribe().wait_for(wanted).await.unwrap()
+    }
+
+    fn wait_until_none_is_open(&self) {
+        let open = self.open.lock().unwrap();
+        let (_open, timeout) =
+            self.one_closed.wait_timeout_while(open, CLOSE_DEADLINE, |open| *open > 0).unwrap();
+        assert!(!timeout.timed_out(), "the proxy's connections do not close");
+    }
+}
+
+/// All requests ever passed on, end to end.
+#[derive(Default)]
+struct Requests {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Requests {
+    fn push(&mut self, request: &[u8]) {
+        self.bytes.extend_from_slice(request);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn containing(&self, pattern: &[u8]) -> u64 {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        let requests = starts.zip(&self.ends).map(|(&start, &end)| &self.bytes[start..end]);
+        requests.filter(|request| resp::contains(request, pattern)).count() as u64
+    }
+}
+
+fn serve(listener: std::net::TcpListener, shared: Arc<Shared>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::from_std(listener).unwrap();
+        tokio::select! {
+            () = accept(&listener, &shared) => {}
+            _ = shared.mode_that(|mode| *mode == Mode::Gone) => {}
+        }
+    });
+}
+
+async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    loop {
+        let (client, _) = listener.accept().await.unwrap();
+        let connection = Connection::new(Arc::clone(shared));
+        tokio::spawn(async move { connection.relay(client).await });
+    }
+}
+
+/// One client's connection, and ours to the server on its behalf.
+struct Connection {
+    shared: Arc<Shared>,
+    /// Requests so far that expect a reply.
+    asked: AtomicU64,
+    /// Which of them shall not get its reply, counted from 1; 0 is none.
+    unlucky: AtomicU64,
+    /// A reply was swallowed: whatever came after it would be taken for it.
+    out_of_step: AtomicBool,
+}
+
+impl Connection {
+    fn new(shared: Arc<Shared>) -> Self {
+        *shared.open.lock().unwrap() += 1;
+        Self {
+            shared,
+            asked: AtomicU64::new(0),
+            unlucky: AtomicU64::new(0),
+            out_of_step: AtomicBool::new(false),
+        }
+    }
+
+    /// Both directions, until one side closes or the mode says so.
+    async fn relay(&self, client: TcpStream) {
+        tokio::select! {
+            biased;
+            _ = self.shared.mode_that(|mode| self.is_over(*mode)) => {}
+            _ = self.exchange(client) => {}
+        }
+    }
+
+    async fn exchange(&self, client: TcpStream) -> std::io::Result<()> {
+        let server = TcpStream::connect(self.shared.target).await?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        tokio::select! {
+            result = self.requests(from_client, to_server) => result,
+            result = self.replies(from_server, to_client) => result,
+        }
+    }
+
+    async fn requests(&self, client: OwnedReadHalf, mut server: OwnedWriteHalf) -> std::io::Result<()> {
+        let mut requests = Frames::new(client);
+        loop {
+            let request = requests.next().await?;
+            let mode = self.shared.mode_that(|mode| *mode != Mode::Stall).await;
+            let Some(request) = request.filter(|_| !self.is_over(mode)) else {
+                return Ok(());
+            };
+            self.note(&request);
+            server.write_all(&request).await?;
+        }
+    }
+
+    async fn replies(&self, server: OwnedReadHalf, mut client: OwnedWriteHalf) -> std::io::Result<()> {
+        let mut replies = Frames::new(server);
+        let mut answered = 0;
+        loop {
+            let reply = replies.next().await?;
+            let mode = self.shared.mode_that(|mode| *mode != Mode::Stall).await;
+            let Some(reply) = reply.filter(|_| !self.is_over(mode)) else {
+                return Ok(());
+            };
+            let answers = resp::is_reply(&reply);
+            answered += u64::from(answers);
+            let unlucky = answers && self.unlucky.load(Ordering::SeqCst) == answered;
+            if unlucky || mode == Mode::DropReplies {
+                self.out_of_step.store(true, Ordering::SeqCst);
+                self.shared.dropped.fetch_add(1, Ordering::SeqCst);
+            } else {
+                client.write_all(&reply).await?;
+            }
+            if unlucky {
+                return Ok(());
+            }
+        }
+    }
+
+    fn note(&self, request: &[u8]) {
+        self.shared.requests.lock().unwrap().push(request);
+        if resp::expects_reply(request) {
+            let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+            if self.shared.disarm(request) {
+                self.unlucky.store(number, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn is_over(&self, mode: Mode) -> bool {
+        matches!(mode, Mode::Cut | Mode::Gone)
+            || mode == Mode::Pass && self.out_of_step.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        *self.shared.open.lock().unwrap() -= 1;
+        self.shared.one_closed.notify_all();
+    }
+}
+
+/// A stream of bytes, cut into requests or replies.
+struct Frames {
+    source: OwnedReadHalf,
+    buffer: Vec<u8>,
+}
+
+impl Frames {
+    fn new(source: OwnedReadHalf) -> Self {
+        Self { source, buffer: Vec::new() }
+    }
+
+    /// The next whole one; `None` at the end of the stream.
+    async fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        let mut chunk = [0; 16 * 1024];
+        loop {
+            if let Some(length) = resp::first_length(&self.buffer) {
+                return Ok(Some(self.buffer.drain(..length).collect()));
+            }
+            let read = self.source.read(&mut chunk).await?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.buffer.extend_from_slice(&chunk[..read]);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! One redis-server of the test's own.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use deadpool_redis::redis::{self, FromRedisValue, RedisResult, Value};
+
+use super::client::Client;
+use super::eventually;
+use super::ports::free_port;
+use super::scratch_dir::ScratchDir;
+use super::supervised::Supervised;
+
+const CONFIG_FILE: &str = "redis.conf";
+const LOG_FILE: &str = "redis.log";
+const PORTS_TO_TRY: usize = 20;
+const START_DEADLINE: Duration = Duration::from_secs(20);
+
+/// A redis-server on a free port of 127.0.0.1, without persistence, in a directory of its own.
+///
+/// All methods take `&self`, so that a server can be shared, also in a `static`. Dropping it kills it.
+pub struct RedisServer {
+    // Dropped first: the process before its directory.
+    process: Mutex<Option<Supervised>>,
+    dir: ScratchDir,
+    port: u16,
+    arguments: Vec<String>,
+}
+
+impl RedisServer {
+    /// Starts a server and waits until it answers.
+    pub async fn start() -> Self {
+        Self::with_args(&[]).await
+    }
+
+    /// The same with further arguments, as in `&["--enable-debug-command", "yes"]`.
+    pub async fn with_args(arguments: &[&str]) -> Self {
+        Self::launch(String::new, arguments).await
+    }
+
+    /// The same with further lines of configuration, asked for once per port tried.
+    pub(super) async fn launch(config: impl Fn() -> String, arguments: &[&str]) -> Self {
+        for _ in 0..PORTS_TO_TRY {
+            let server = Self::prepare(free_port(), &config(), arguments);
+            if server.boot().await {
+                return server;
+            }
+        }
+        panic!("tried {PORTS_TO_TRY} ports, all of them in use");
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The process id; panics while the server is down.
+    pub fn id(&self) -> u32 {
+        self.with_process(|process| process.id())
+    }
+
+    /// A new blocking connection, for more than a few commands.
+    pub fn client(&self) -> RedisResult<Client> {
+        Client::connect(self.port)
+    }
+
+    /// Runs one command on a connection of its own: `server.query::<u64>(&["INCR", "runs"])`.
+    pub fn query<T: FromRedisValue>(&self, command: &[&str]) -> RedisResult<T> {
+        let (name, arguments) = command.split_first().expect("a command has a name");
+        self.client()?.query(redis::cmd(name).arg(arguments))
+    }
+
+    /// Runs one command and returns what redis-cli would print into a pipe. An error reply panics.
+    pub fn cli(&self, command: &[&str]) -> String {
+        match self.query::<Value>(command) {
+            Ok(reply) => raw(&reply),
+            Err(error) => panic!("{command:?} on port {}: {error}", self.port),
+        }
+    }
+
+    /// SIGKILL; returns when the server is gone. Its port stays reserved for [`RedisServer::restart`].
+    pub fn kill9(&self) {
+        *self.process() = None;
+    }
+
+    /// Starts the server anew, empty, on the same port; one that still runs is killed first.
+    pub async fn restart(&self) {
+        self.kill9();
+        assert!(self.boot().await, "somebody took port {}", self.port);
+    }
+
+    /// SIGSTOP: connections stay open, and nothing is answered.
+    pub fn pause(&self) {
+        self.with_process(|process| process.pause());
+    }
+
+    /// SIGCONT after [`RedisServer::pause`].
+    pub fn resume(&self) {
+        self.with_process(|process| process.resume());
+    }
+
+    /// What the server has logged since its last start.
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The server's working directory.
+    pub fn dir(&self) -> PathBuf {
+        self.dir.path().to_owned()
+    }
+
+    fn prepare(port: u16, config: &str, arguments: &[&str]) -> Self {
+        let dir = ScratchDir::new();
+        let lines = format!(
+            "bind 127.0.0.1\n\
+             port {port}\n\
+             save \"\"\n\
+             appendonly no\n\
+             repl-diskless-sync-delay 0\n\
+             {config}\n"
+        );
+        std::fs::write(dir.path().join(CONFIG_FILE), lines).unwrap();
+        let arguments = arguments.iter().map(ToString::to_string).collect();
+        Self { process: Mutex::new(None), dir, port, arguments }
+    }
+
+    /// Starts the process and waits until it is ready; `false` if a port was in use.
+    async fn boot(&self) -> bool {
+        let log = File::create(self.log_path()).unwrap();
+        let mut command = Supervised::command("redis-server", Some(self.dir.path()));
+        command
+            .arg(CONFIG_FILE)
+            .args(&self.arguments)
+            .current_dir(self.dir.path())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        *self.process() = Some(Supervised::spawn(command));
+
+        let what = format!("redis-server on port {}", self.port);
+        eventually(&what, START_DEADLINE, async || self.has_exited() || self.is_ready()).await;
+        if !self.has_exited() {
+            return true;
+        }
+        *self.process() = None;
+        let log = self.log();
+        assert!(log.contains("Address already in use"), "redis-server does not start:\n{log}");
+        false
+    }
+
+    /// Answers PING, and is indeed our process and not another one that was quicker to take the port.
+    fn is_ready(&self) -> bool {
+        let ours = format!("process_id:{}\r\n", self.id());
+        let pong = self.query::<String>(&["PING"]).is_ok_and(|reply| reply == "PONG");
+        pong && self.query::<String>(&["INFO", "server"]).is_ok_and(|info| info.contains(&ours))
+    }
+
+    fn has_exited(&self) -> bool {
+        self.process().as_mut().is_none_or(|process| process.exit_status().is_some())
+    }
+
+    fn with_process<T>(&self, act: impl FnOnce(&Supervised) -> T) -> T {
+        act(self.process().as_ref().expect("the server is down"))
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Supervised>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join(LOG_FILE)
+    }
+}
+
+/// As redis-cli prints a reply when its output is not a terminal.
+fn raw(reply: &Value) -> String {
+    match reply {
+        Value::Nil => String::new(),
+        Value::Int(number) => number.to_string(),
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        Value::Okay => "OK".to_owned(),
+        Value::Array(items) => items.iter().map(raw).collect::<Vec<_>>().join("\n"),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,57 @@
+//! As much of the Redis protocol as the proxy must understand: where a request or reply ends, and what answers what.
+
+/// The kinds of array by which RESP2 delivers what nobody asked for; RESP3 has a type of its own for that.
+const PUSHED: [&str; 9] = [
+    "message",
+    "pmessage",
+    "smessage",
+    "subscribe",
+    "unsubscribe",
+    "psubscribe",
+    "punsubscribe",
+    "ssubscribe",
+    "sunsubscribe",
+];
+
+/// The length of the first whole value (or inline command) in `bytes`; `None` while it is not complete.
+pub fn first_length(bytes: &[u8]) -> Option<usize> {
+    let head = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
+    let announced = std::str::from_utf8(&bytes[1..head - 2]).ok().and_then(|text| text.parse::<usize>().ok());
+    // No number: a line by itself. A number below zero: a RESP2 nil, the same.
+    let Some(count) = announced else {
+        return Some(head);
+    };
+    match bytes[0] {
+        b'$' | b'!' | b'=' => Some(head + count + 2).filter(|&end| end <= bytes.len()),
+        b'*' | b'~' | b'>' => after_values(bytes, head, count),
+        b'%' => after_values(bytes, head, 2 * count),
+        b'|' => after_values(bytes, head, 2 * count + 1),
+        _ => Some(head),
+    }
+}
+
+/// Whether `request` is answered by exactly one value. Subscriptions are answered by pushes.
+pub fn expects_reply(request: &[u8]) -> bool {
+    !first_word(request).to_ascii_lowercase().ends_with("subscribe")
+}
+
+/// Whether `value`, sent by a server, answers a request: everything but pushes.
+pub fn is_reply(value: &[u8]) -> bool {
+    !(value.starts_with(b">") || value.starts_with(b"*") && PUSHED.contains(&first_word(value).as_str()))
+}
+
+pub fn contains(bytes: &[u8], pattern: &[u8]) -> bool {
+    assert!(!pattern.is_empty(), "an empty pattern is in everything");
+    bytes.windows(pattern.len()).any(|window| window == pattern)
+}
+
+fn after_values(bytes: &[u8], start: usize, count: usize) -> Option<usize> {
+    (0..count).try_fold(start, |end, _| Some(end + first_length(&bytes[end..])?))
+}
+
+/// The first element of an array of strings, or the first word of a line.
+fn first_word(value: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&value[..value.len().min(64)]).into_owned();
+    let line = if text.starts_with('*') { text.split("\r\n").nth(2) } else { text.split_whitespace().next() };
+    line.unwrap_or_default().to_owned()
+}

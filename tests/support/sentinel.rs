@@ -1,0 +1,128 @@
+//! Redis Sentinel with something to guard.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use deadpool_redis::redis::{RedisResult, Value};
+
+use super::eventually;
+use super::redis_server::RedisServer;
+
+const SERVICE: &str = "tower";
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A master, its replica, and one sentinel whose word is enough for a failover.
+pub struct Sentinel {
+    sentinel: RedisServer,
+    servers: [RedisServer; 2],
+}
+
+impl Sentinel {
+    /// Starts all three and waits until a failover would succeed.
+    pub async fn start() -> Self {
+        let master = RedisServer::start().await;
+        let replicaof = format!("replicaof 127.0.0.1 {}", master.port());
+        let replica = RedisServer::launch(|| replicaof.clone(), &[]).await;
+        let sentinel = start_sentinel(master.port()).await;
+        let started = Self { sentinel, servers: [master, replica] };
+        started.settled().await;
+        started
+    }
+
+    pub fn sentinel_urls(&self) -> Vec<String> {
+        vec![self.sentinel.url()]
+    }
+
+    /// The name under which the sentinel knows the master.
+    pub fn service_name(&self) -> &'static str {
+        SERVICE
+    }
+
+    /// The sentinel itself.
+    pub fn sentinel(&self) -> &RedisServer {
+        &self.sentinel
+    }
+
+    /// The server that the sentinel now names as the master, dead or alive.
+    pub fn master(&self) -> &RedisServer {
+        let (_, port): (String, u16) =
+            self.sentinel.query(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]).unwrap();
+        self.servers.iter().find(|server| server.port() == port).expect("the sentinel names one of ours")
+    }
+
+    /// The other server.
+    pub fn replica(&self) -> &RedisServer {
+        let master = self.master().port();
+        self.servers.iter().find(|server| server.port() != master).unwrap()
+    }
+
+    /// SENTINEL FAILOVER; returns when the sentinel names the other server.
+    ///
+    /// The old master lives on: in a moment the sentinel makes it a replica (see [`Sentinel::settled`]).
+    pub async fn failover(&self) {
+        let before = self.master().port();
+        eventually("the sentinel to accept SENTINEL FAILOVER", DEADLINE, async || {
+            self.sentinel.query::<Value>(&["SENTINEL", "FAILOVER", SERVICE]).is_ok()
+        })
+        .await;
+        self.promoted(before).await;
+    }
+
+    /// Kills the master; returns when the sentinel has noticed and names the other server.
+    pub async fn kill_master(&self) {
+        let master = self.master();
+        master.kill9();
+        self.promoted(master.port()).await;
+    }
+
+    /// Waits until the sentinel knows of a replica in sync, which can take over.
+    pub async fn settled(&self) {
+        eventually("the sentinel to see a replica in sync", DEADLINE, async || {
+            self.link_is_up() && self.sees_healthy_replica()
+        })
+        .await;
+    }
+
+    async fn promoted(&self, before: u16) {
+        let what = format!("the sentinel to name another master than port {before}");
+        eventually(&what, DEADLINE, async || {
+            let master = self.master();
+            master.port() != before && info(master).contains("role:master\r\n")
+        })
+        .await;
+    }
+
+    fn link_is_up(&self) -> bool {
+        info(self.replica()).contains("master_link_status:up\r\n")
+    }
+
+    fn sees_healthy_replica(&self) -> bool {
+        let replicas: RedisResult<Vec<HashMap<String, String>>> =
+            self.sentinel.query(&["SENTINEL", "REPLICAS", SERVICE]);
+        let healthy = |replica: &HashMap<String, String>| {
+            replica["flags"] == "slave" && replica["master-link-status"] == "ok"
+        };
+        replicas.is_ok_and(|replicas| replicas.len() == 1 && replicas.iter().all(healthy))
+    }
+}
+
+async fn start_sentinel(master: u16) -> RedisServer {
+    let config = || {
+        format!(
+            "sentinel monitor {SERVICE} 127.0.0.1 {master} 1\n\
+             sentinel down-after-milliseconds {SERVICE} 500\n\
+             sentinel failover-timeout {SERVICE} 3000\n"
+        )
+    };
+    let sentinel = RedisServer::launch(config, &["--sentinel"]).await;
+    // Every ten and two seconds otherwise. Leave the ping-period alone: what it knows of a replica must be younger than
+    // five of them for a failover, and meanwhile it asks only once a second.
+    for period in ["info-period", "publish-period"] {
+        sentinel.cli(&["SENTINEL", "DEBUG", period, "100"]);
+    }
+    sentinel
+}
+
+fn info(server: &RedisServer) -> String {
+    server.query(&["INFO", "replication"]).unwrap_or_default()
+}
