@@ -38,7 +38,11 @@ pub(super) fn outage(error: RedisError) -> Outage {
     } else {
         Cause::Unexpected
     };
-    Outage { cause, text: error.to_string().into(), source: Some(Arc::new(error)) }
+    let text = match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    };
+    Outage { cause, text: text.into(), source: Some(Arc::new(error)) }
 }
 
 fn is_not_serving(error: &RedisError) -> bool {
@@ -48,6 +52,8 @@ fn is_not_serving(error: &RedisError) -> bool {
         || error.kind() == ErrorKind::ClusterConnectionNotFound
         || error.code().is_some_and(not_serving)
         || error.detail().is_some_and(first_word)
+        // What a long command gets in place of NOAUTH.
+        || error.detail().is_some_and(|text| text.contains("unauthenticated"))
 }
 
 /// Whether the server is out of reach or out of service: the breaker counts it, and the connection is replaced,

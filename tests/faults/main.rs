@@ -1,0 +1,12 @@
+//! What happens when Redis, or the way to it, fails.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod crashes;
+#[cfg(feature = "sentinel")]
+mod failover;
+mod network;
+mod not_serving;
+mod pools;

@@ -1,0 +1,103 @@
+//! A network that stalls, and one that loses answers.
+
+use std::time::{Duration, Instant};
+
+use futures::poll;
+use tower_distributed::{Quota, Store, TokenBucket};
+
+use crate::support::eventually;
+use crate::support::proxy::FaultProxy;
+use crate::support::redis_server::RedisServer;
+
+/// Short where it is to run out, long where it is not.
+const TIMEOUT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(30);
+
+async fn through_a_proxy(timeout: Duration) -> (RedisServer, FaultProxy, TokenBucket) {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::builder().timeout(timeout).redis(&proxy.url()).unwrap();
+    let bucket = TokenBucket::new(&store, "net", Quota::per_hour(1).burst(10)).unwrap();
+    // Connected, and the scripts known.
+    bucket.allow_n("warm", 1).await.unwrap();
+    bucket.peek("warm").await.unwrap();
+    (server, proxy, bucket)
+}
+
+#[tokio::test]
+async fn a_lost_answer_charges_and_is_not_asked_for_again() {
+    let (_server, proxy, bucket) = through_a_proxy(LONG).await;
+    let sent = proxy.requests_containing(b"EVALSHA");
+    proxy.drop_next_reply_after(b"EVALSHA");
+    let error = bucket.allow("k").await.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    assert_eq!(proxy.requests_containing(b"EVALSHA"), sent + 1);
+    // Charged once, though nobody was admitted: never the other way round.
+    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 9);
+}
+
+#[tokio::test]
+async fn a_stalled_server_costs_the_time_out_and_then_nothing() {
+    let (_server, proxy, bucket) = through_a_proxy(TIMEOUT).await;
+    proxy.stall();
+    let began = Instant::now();
+    let error = bucket.allow("k").await.unwrap_err();
+    assert!(error.is_timeout() && error.is_unavailable(), "{error}");
+    assert!(began.elapsed() >= TIMEOUT, "{:?}", began.elapsed());
+    // The breaker opens: no more waiting, for nothing is sent.
+    eventually("the breaker to open", Duration::from_secs(20), async || {
+        !bucket.allow("k").await.unwrap_err().is_timeout()
+    })
+    .await;
+    let sent = proxy.requests_containing(b"EVALSHA");
+    for _ in 0..100 {
+        assert!(bucket.allow("k").await.unwrap_err().is_unavailable());
+    }
+    assert_eq!(proxy.requests_containing(b"EVALSHA"), sent);
+    proxy.heal();
+    eventually("the breaker to close", Duration::from_secs(20), async || bucket.allow("k").await.is_ok())
+        .await;
+}
+
+#[tokio::test]
+async fn a_crowd_before_a_stalled_server_is_told_within_the_time_out() {
+    let (_server, proxy, bucket) = through_a_proxy(TIMEOUT).await;
+    proxy.stall();
+    let calls = (0..50).map(|_| async {
+        let began = Instant::now();
+        assert!(bucket.allow("k").await.unwrap_err().is_unavailable());
+        began.elapsed()
+    });
+    let longest = futures::future::join_all(calls).await.into_iter().max().unwrap();
+    // Twice the time-out would be a second call's.
+    assert!(longest < 2 * TIMEOUT, "{longest:?}");
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_a_slow_call_gets_it_undone() {
+    let (_server, proxy, bucket) = through_a_proxy(LONG).await;
+    proxy.stall();
+    let mut call = Box::pin(bucket.allow_n("k", 3));
+    assert!(poll!(call.as_mut()).is_pending());
+    // Sent, and then left.
+    tokio::task::yield_now().await;
+    drop(call);
+    proxy.heal();
+    bucket.allow_n("another", 0).await.unwrap();
+    eventually("the tokens to come back", Duration::from_secs(20), async || {
+        bucket.peek("k").await.is_ok_and(|state| state.remaining() == 10)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cut_network_heals() {
+    let (_server, proxy, bucket) = through_a_proxy(LONG).await;
+    for _ in 0..3 {
+        proxy.cut();
+        assert!(bucket.allow_n("k", 0).await.unwrap_err().is_unavailable());
+        proxy.heal();
+        eventually("an answer", Duration::from_secs(20), async || bucket.allow_n("k", 0).await.is_ok()).await;
+    }
+    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 10);
+}

@@ -1,0 +1,85 @@
+//! A server that is there and cannot serve: never told as a refusal, and over when it is over.
+
+use std::time::Duration;
+
+use tower_distributed::{Error, Quota, Store, TokenBucket};
+
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+/// Meets an outage whose text names `code`, and its end.
+async fn outage(server: &RedisServer, code: &str, begin: impl AsyncFn(), end: impl AsyncFn()) {
+    let store = Store::redis(&server.url()).unwrap();
+    let bucket = TokenBucket::new(&store, "serving", Quota::per_hour(1).burst(1)).unwrap();
+    let allow = async || -> Result<bool, Error> { Ok(bucket.allow("k").await?.is_admitted()) };
+    bucket.allow_n("warm", 0).await.unwrap();
+    begin().await;
+    let error = allow().await.unwrap_err();
+    assert!(error.is_unavailable() && !error.is_refused(), "{error}");
+    assert!(error.to_string().contains(code), "{error}");
+    end().await;
+    eventually("the end of the outage", Duration::from_secs(20), async || matches!(allow().await, Ok(true)))
+        .await;
+    assert!(!allow().await.unwrap());
+}
+
+#[tokio::test]
+async fn out_of_memory() {
+    let server = RedisServer::start().await;
+    let memory = async |limit: &str| drop(server.cli(&["CONFIG", "SET", "maxmemory", limit]));
+    outage(&server, "OOM", async || memory("1").await, async || memory("0").await).await;
+}
+
+#[tokio::test]
+async fn read_only() {
+    let server = RedisServer::start().await;
+    let master = RedisServer::start().await;
+    let follow = async |host: &str, port: &str| drop(server.cli(&["REPLICAOF", host, port]));
+    let port = master.port().to_string();
+    let become_replica = async || {
+        follow("127.0.0.1", &port).await;
+        eventually("the replica to be in step", Duration::from_secs(20), async || {
+            server.cli(&["INFO", "replication"]).contains("master_link_status:up")
+        })
+        .await;
+    };
+    outage(&server, "READONLY", become_replica, async || follow("NO", "ONE").await).await;
+}
+
+#[tokio::test]
+async fn too_few_replicas() {
+    let server = RedisServer::start().await;
+    let replicas = async |least: &str| drop(server.cli(&["CONFIG", "SET", "min-replicas-to-write", least]));
+    outage(&server, "NOREPLICAS", async || replicas("1").await, async || replicas("0").await).await;
+}
+
+#[tokio::test]
+async fn busy_with_a_script() {
+    let server = RedisServer::with_args(&["--busy-reply-threshold", "10"]).await;
+    let spin = async || {
+        let mut client = server.client().unwrap();
+        std::thread::spawn(move || {
+            let spin = "while true do end";
+            let _ = client.query::<()>(deadpool_redis::redis::cmd("EVAL").arg(spin).arg(0));
+        });
+        eventually("the server to be busy", Duration::from_secs(20), async || {
+            server.query::<String>(&["PING"]).is_err_and(|error| error.to_string().contains("BUSY"))
+        })
+        .await;
+    };
+    outage(&server, "BUSY", spin, async || drop(server.cli(&["SCRIPT", "KILL"]))).await;
+}
+
+#[tokio::test]
+async fn without_a_password() {
+    let server = RedisServer::start().await;
+    server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
+    let store = Store::redis(&server.url()).unwrap();
+    let bucket = TokenBucket::new(&store, "auth", Quota::per_hour(1)).unwrap();
+    let error = bucket.allow("k").await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("unauthenticated"), "{error}");
+
+    let url = format!("redis://:secret@127.0.0.1:{}", server.port());
+    let bucket = TokenBucket::new(&Store::redis(&url).unwrap(), "auth", Quota::per_hour(1)).unwrap();
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
+}
