@@ -1,7 +1,7 @@
 //! A blocking connection to a Redis server that always comes back.
 //!
-//! The `redis` crate's own would do, but its reads with a time-out fail now and then in a process that has children:
-//! SIGCHLD may interrupt them (EINTR), and Linux does not resume a read that has a time-out.
+//! The `redis` crate's own would do, but its reads with a time-out fail now and then in a process that has
+//! children: SIGCHLD may interrupt them (EINTR), and Linux does not resume a read that has a time-out.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};

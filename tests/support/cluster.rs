@@ -13,7 +13,8 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Three masters without replicas, a third of the slots each.
 ///
-/// Redis lets a cluster node accept writes two seconds after its start and no sooner, so share one where you can.
+/// Redis lets a cluster node accept writes two seconds after its start and no sooner, so share one where you
+/// can.
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }

@@ -1,7 +1,9 @@
-//! The harness of the integration tests: real Redis processes, faults between them and us, copies of ourselves.
+//! The harness of the integration tests: real Redis processes, faults between them and us, copies of
+//! ourselves.
 //!
-//! Nothing in here sleeps and hopes: whoever waits, waits with [`eventually`] for something that can be observed.
-//! Whatever is started dies with its handle, and also when the test process itself is killed: see [`supervised`].
+//! Nothing in here sleeps and hopes: whoever waits, waits with [`eventually`] for something that can be
+//! observed. Whatever is started dies with its handle, and also when the test process itself is killed: see
+//! [`supervised`].
 
 // Every test binary compiles all of this and uses a part of it.
 #![allow(dead_code, unreachable_pub, missing_docs, missing_debug_implementations)]

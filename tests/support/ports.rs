@@ -6,8 +6,9 @@ use std::net::TcpListener;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Below the ports that the kernel hands out for outgoing connections (32768 and up on Linux): so no client can take a
-/// server's port while the server is down for a restart, nor connect to itself when it tries to reach it there.
+/// Below the ports that the kernel hands out for outgoing connections (32768 and up on Linux): so no client
+/// can take a server's port while the server is down for a restart, nor connect to itself when it tries to
+/// reach it there.
 const FIRST: u16 = 18_000;
 const COUNT: u16 = 14_000;
 

@@ -15,10 +15,11 @@ use super::resp;
 
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A TCP proxy in front of a Redis server, which it understands well enough to tell one request from the next.
+/// A TCP proxy in front of a Redis server, which it understands well enough to tell one request from the
+/// next.
 ///
-/// It runs on a thread of its own, so blocking clients and busy test runtimes are fine. A mode holds for what the
-/// client sends after the method has returned. Dropping the proxy closes everything.
+/// It runs on a thread of its own, so blocking clients and busy test runtimes are fine. A mode holds for what
+/// the client sends after the method has returned. Dropping the proxy closes everything.
 pub struct FaultProxy {
     port: u16,
     shared: Arc<Shared>,
@@ -56,19 +57,22 @@ impl FaultProxy {
         self.port
     }
 
-    /// Keeps connections open and accepts new ones, but holds back all bytes, both ways, until another mode is chosen.
+    /// Keeps connections open and accepts new ones, but holds back all bytes, both ways, until another mode
+    /// is chosen.
     pub fn stall(&self) {
         self.shared.mode.send_replace(Mode::Stall);
     }
 
     /// Passes requests on, so that the commands run, and swallows what the server answers.
     ///
-    /// A connection that has lost a reply this way is closed on [`FaultProxy::heal`]: TCP loses no bytes in between.
+    /// A connection that has lost a reply this way is closed on [`FaultProxy::heal`]: TCP loses no bytes in
+    /// between.
     pub fn drop_replies(&self) {
         self.shared.mode.send_replace(Mode::DropReplies);
     }
 
-    /// Closes all connections, and each new one as soon as it is made; returns when the present ones are closed.
+    /// Closes all connections, and each new one as soon as it is made; returns when the present ones are
+    /// closed.
     pub fn cut(&self) {
         self.shared.mode.send_replace(Mode::Cut);
         self.shared.wait_until_none_is_open();
@@ -79,13 +83,15 @@ impl FaultProxy {
         self.shared.mode.send_replace(Mode::Pass);
     }
 
-    /// For the next request that contains `pattern`: passes it on, waits for the server's reply to it, and closes the
-    /// connection instead of handing the reply on. Replies to earlier requests still arrive; other connections are spared.
+    /// For the next request that contains `pattern`: passes it on, waits for the server's reply to it, and
+    /// closes the connection instead of handing the reply on. Replies to earlier requests still arrive; other
+    /// connections are spared.
     pub fn drop_next_reply_after(&self, pattern: &[u8]) {
         self.shared.armed.lock().unwrap().push(pattern.to_vec());
     }
 
-    /// How many requests that contain `pattern` have been passed on so far. A pipeline counts each of its commands.
+    /// How many requests that contain `pattern` have been passed on so far. A pipeline counts each of its
+    /// commands.
     pub fn requests_containing(&self, pattern: &[u8]) -> u64 {
         self.shared.requests.lock().unwrap().containing(pattern)
     }

@@ -1,4 +1,5 @@
-//! As much of the Redis protocol as the proxy must understand: where a request or reply ends, and what answers what.
+//! As much of the Redis protocol as the proxy must understand: where a request or reply ends, and what
+//! answers what.
 
 /// The kinds of array by which RESP2 delivers what nobody asked for; RESP3 has a type of its own for that.
 const PUSHED: [&str; 9] = [

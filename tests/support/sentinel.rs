@@ -115,8 +115,8 @@ async fn start_sentinel(master: u16) -> RedisServer {
         )
     };
     let sentinel = RedisServer::launch(config, &["--sentinel"]).await;
-    // Every ten and two seconds otherwise. Leave the ping-period alone: what it knows of a replica must be younger than
-    // five of them for a failover, and meanwhile it asks only once a second.
+    // Every ten and two seconds otherwise. Leave the ping-period alone: what it knows of a replica must be
+    // younger than five of them for a failover, and meanwhile it asks only once a second.
     for period in ["info-period", "publish-period"] {
         sentinel.cli(&["SENTINEL", "DEBUG", period, "100"]);
     }

@@ -5,10 +5,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
-/// The shell leaves a watcher behind and becomes the program (so the program has the process id that we know).
+/// The shell leaves a watcher behind and becomes the program (so the program has the process id that we
+/// know).
 ///
-/// The watcher reads from a pipe that we hold open. A line means "stand down"; end of file means that we are gone:
-/// it kills the program and removes its directory ($0, if not empty). A Ctrl-C at the terminal must not keep it from that.
+/// The watcher reads from a pipe that we hold open. A line means "stand down"; end of file means that we are
+/// gone: it kills the program and removes its directory ($0, if not empty). A Ctrl-C at the terminal must not
+/// keep it from that.
 const SCRIPT: &str = r#"
 exec 3<&0
 {
@@ -29,7 +31,8 @@ pub struct Supervised {
 }
 
 impl Supervised {
-    /// A command that runs `program`, to be completed with arguments and the like. Its standard input stays empty.
+    /// A command that runs `program`, to be completed with arguments and the like. Its standard input stays
+    /// empty.
     ///
     /// If we are killed, `scratch` is removed together with the process.
     pub fn command(program: impl AsRef<OsStr>, scratch: Option<&Path>) -> Command {

@@ -1,0 +1,87 @@
+//! An API guarded by rate limits that hold across processes.
+//!
+//! ```text
+//! cargo run --example gateway                                        # state in this process
+//! REDIS_URL=redis://127.0.0.1/ PORT=3001 cargo run --example gateway # state in Redis, shared by all
+//! ```
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use axum::extract::ConnectInfo;
+use axum::http::Request;
+use axum::routing::get;
+use axum::{Extension, Router};
+use tower_distributed::http::{self as limits, Header, Peer};
+use tower_distributed::token_bucket::Decision;
+use tower_distributed::{Key, KeyExtractor, Quota, RateLimitLayer, Store, TokenBucket};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let store = match std::env::var("REDIS_URL") {
+        Ok(url) => Store::redis(&url)?,
+        Err(_) => Store::in_process(),
+    };
+    let port = match std::env::var("PORT") {
+        Ok(port) => port.parse().map_err(|_| format!("PORT must be 0 to 65535, is {port:?}"))?,
+        Err(_) => 3000,
+    };
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        .await
+        .map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}"))?;
+    let base = format!("http://{}", listener.local_addr()?);
+    println!("listening on {base}, state: {store}");
+    println!("5 requests per second and caller, 10 at once. Try:");
+    println!("  curl -i {base}/limited");
+    println!("  curl -i -H 'x-api-key: alice' {base}/limited");
+    println!("  for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' {base}/limited; done; echo");
+    println!("  curl {base}/healthz");
+
+    let app = app(&store)?.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, app).with_graceful_shutdown(interrupted()).await?;
+    Ok(())
+}
+
+fn app(store: &Store) -> Result<Router, tower_distributed::Error> {
+    let bucket = TokenBucket::new(store, "gateway", Quota::per_second(5).burst(10))?;
+    let caller = Caller {
+        api_key: limits::header("x-api-key")?,
+        peer: limits::peer(|info: &ConnectInfo<SocketAddr>| info.0.ip()),
+    };
+    let limit = RateLimitLayer::new(bucket, caller)
+        .reject_with(limits::refuse())
+        .on_admit(limits::InsertDecision)
+        .on_response(limits::RateLimitFields::default());
+    let health = format!("ok, state: {store}\n");
+    Ok(Router::new()
+        .route("/limited", get(limited).layer(limit))
+        .route("/healthz", get(move || std::future::ready(health.clone()))))
+}
+
+async fn limited(Extension(decision): Extension<Decision>) -> String {
+    format!("hello, {} more at once\n", decision.remaining())
+}
+
+/// By API key where there is one, else by address. Two kinds of keys, told apart, so that nobody can name
+/// another's address as an API key and use up the tokens there.
+#[derive(Clone)]
+struct Caller {
+    api_key: Header,
+    peer: Peer,
+}
+
+impl<B> KeyExtractor<Request<B>> for Caller {
+    fn extract(&self, request: &Request<B>) -> Option<Key> {
+        let tagged = |tag: &[u8], key: Key| Key::from([tag, key.as_bytes()].concat());
+        match self.api_key.extract(request) {
+            Some(api_key) => Some(tagged(b"key ", api_key)),
+            None => self.peer.extract(request).map(|peer| tagged(b"addr ", peer)),
+        }
+    }
+}
+
+async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        // Without a signal handler it runs until it is killed.
+        std::future::pending::<()>().await;
+    }
+}

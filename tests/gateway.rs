@@ -1,0 +1,98 @@
+//! The main job, as a newcomer runs it: the `gateway` example, in process and on Redis, two of them on one.
+#![cfg(feature = "http")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{ChildStdout, Stdio};
+
+use reqwest::{Client, StatusCode};
+use support::redis_server::RedisServer;
+use support::supervised::Supervised;
+
+/// A running gateway, which dies with this value.
+struct Gateway {
+    _process: Supervised,
+    /// Kept open: it goes on printing.
+    _stdout: BufReader<ChildStdout>,
+    base: String,
+}
+
+impl Gateway {
+    /// Starts the example, which `cargo test` has built beside the tests.
+    fn start(redis_url: Option<&str>) -> Self {
+        let tests = std::env::current_exe().unwrap();
+        let gateway = tests.parent().unwrap().parent().unwrap().join("examples/gateway");
+        let mut command = Supervised::command(gateway, None);
+        command.env("PORT", "0").env_remove("REDIS_URL").stdout(Stdio::piped());
+        if let Some(url) = redis_url {
+            command.env("REDIS_URL", url);
+        }
+        let mut process = Supervised::spawn(command);
+        let mut line = String::new();
+        let mut stdout = BufReader::new(process.take_stdout().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let base = line.split([' ', ',']).find(|word| word.starts_with("http://")).unwrap().to_owned();
+        Self { _process: process, _stdout: stdout, base }
+    }
+
+    async fn limited(&self, api_key: Option<&str>) -> reqwest::Response {
+        let mut request = Client::new().get(format!("{}/limited", self.base));
+        if let Some(api_key) = api_key {
+            request = request.header("x-api-key", api_key);
+        }
+        request.send().await.unwrap()
+    }
+
+    async fn health(&self) -> (StatusCode, String) {
+        let response = Client::new().get(format!("{}/healthz", self.base)).send().await.unwrap();
+        (response.status(), response.text().await.unwrap())
+    }
+}
+
+#[tokio::test]
+async fn limits_each_caller_in_process() {
+    let gateway = Gateway::start(None);
+    assert_eq!(gateway.health().await, (StatusCode::OK, "ok, state: in-process\n".to_owned()));
+    let first = gateway.limited(Some("alice")).await;
+    assert_eq!(first.status(), StatusCode::OK);
+    assert_eq!(first.headers()["ratelimit-policy"], "\"default\";q=10;w=2");
+    let refused = loop {
+        let response = gateway.limited(Some("alice")).await;
+        if response.status() != StatusCode::OK {
+            break response;
+        }
+    };
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()["retry-after"], "1");
+    assert_eq!(refused.headers()["content-type"], "application/problem+json");
+    let problem: serde_json::Value = refused.json().await.unwrap();
+    assert_eq!((&problem["status"], &problem["violated-policies"][0]), (&429.into(), &"default".into()));
+    // Others are not concerned, nor is who names alice's address.
+    assert_eq!(gateway.limited(Some("bob")).await.status(), StatusCode::OK);
+    assert_eq!(gateway.limited(None).await.status(), StatusCode::OK);
+    assert_eq!(gateway.limited(Some("127.0.0.1")).await.headers()["ratelimit"], "\"default\";r=9;t=1");
+}
+
+#[tokio::test]
+async fn two_on_one_redis_share_the_limit() {
+    let server = RedisServer::start().await;
+    let gateways = [Gateway::start(Some(&server.url())), Gateway::start(Some(&server.url()))];
+    for gateway in &gateways {
+        assert_eq!(gateway.health().await, (StatusCode::OK, "ok, state: redis\n".to_owned()));
+    }
+    let began = std::time::Instant::now();
+    let mut admitted = [0, 0];
+    for turn in 0..40 {
+        let response = gateways[turn % 2].limited(Some("alice")).await;
+        admitted[turn % 2] += u32::from(response.status() == StatusCode::OK);
+    }
+    let most = 10.0 + 5.0 * began.elapsed().as_secs_f64();
+    assert!(f64::from(admitted[0] + admitted[1]) <= most, "{admitted:?} in {:?}", began.elapsed());
+    assert!(admitted[0] + admitted[1] >= 10 && admitted.iter().all(|&one| one >= 3), "{admitted:?}");
+
+    server.kill9();
+    let away = gateways[0].limited(Some("carol")).await;
+    assert_eq!(away.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
