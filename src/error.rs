@@ -148,8 +148,7 @@ impl fmt::Display for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self.outage()?.source.as_ref()? {
-            source => Some(source.as_ref()),
-        }
+        let source = self.outage()?.source.as_ref()?;
+        Some(source.as_ref())
     }
 }

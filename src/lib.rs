@@ -1,5 +1,53 @@
+//! Tower middleware whose state lives in Redis, so that a limit holds across every process of a fleet.
+//!
+//! ```
+//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let bucket = TokenBucket::new(&store, "mail", Quota::per_second(5).burst(10))?;
+//!
+//! let mut send = ServiceBuilder::new()
+//!     .layer(RateLimitLayer::new(bucket, |address: &String| address.clone()))
+//!     .service(service_fn(async |address: String| Ok::<_, std::io::Error>(format!("sent to {address}"))));
+//!
+//! assert_eq!(send.ready().await?.call("ann@example.com".into()).await?, "sent to ann@example.com");
+//! # Ok(()) }
+//! ```
+//!
+//! # The parts
+//!
+//! A request goes through a layer, which names its **key** and asks a **primitive**, which takes one step on the key's
+//! state in a **store**. The decision either lets the request on to the inner service or becomes a [`Refusal`].
+//!
+//! | layer | primitive | |
+//! |---|---|---|
+//! | [`RateLimitLayer`] | [`TokenBucket`] | at most `rate` per period with a `burst`; [the whole story](rate_limit) |
+//!
+//! A primitive is a family of states in a [`Store`], one per key, and can be used without tower.
+//!
+//! # When Redis is away
+//!
+//! Every call ends within the store's time-out with an error that [is an outage](Error::is_unavailable), never a
+//! refusal; after three in a row the store answers at once until Redis is back. Layers refuse such requests unless
+//! told otherwise: see [`WhenAway`].
+//!
+//! # After a loss of Redis's state
+//!
+//! A restart without persistence, or a failover to a replica that lagged, forgets what was charged since: buckets
+//! are fuller than they should be, by at most what was forgotten.
+//!
+//! # Features
+//!
+//! | feature | default | |
+//! |---|---|---|
+//! | `http` | yes | module [`http`]: refusals as responses, header fields, key extractors |
+//! | `tonic` | | module `grpc`: refusals as statuses |
+//! | `cluster` | | [`Store`] from a `deadpool_redis::cluster::Pool` |
+//! | `sentinel` | | [`Store`] from a `deadpool_redis::sentinel::Pool` |
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! tower-distributed
+#![cfg_attr(not(feature = "http"), allow(rustdoc::broken_intra_doc_links))]
 
 mod error;
 #[cfg(feature = "tonic")]
@@ -15,7 +63,11 @@ mod support;
 
 pub use error::Error;
 pub use layer::rate_limit::{self, RateLimitLayer, WhenAway};
-pub use layer::{AsError, IntoKey, KeyExtractor, Refusal, RefusalKind, Reject};
+pub use layer::{AsError, IntoKey, KeyExtractor, KeyFn, Refusal, RefusalKind, Reject};
 pub use primitive::quota::{Quota, Quotas};
 pub use primitive::token_bucket::{self, TokenBucket};
 pub use store::{IntoPool, Key, Store, StoreBuilder};
+
+#[cfg(all(doctest, feature = "http"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -4,5 +4,5 @@ mod key;
 pub mod rate_limit;
 mod reject;
 
-pub use self::key::{IntoKey, KeyExtractor};
+pub use self::key::{IntoKey, KeyExtractor, KeyFn};
 pub use self::reject::{AsError, Refusal, RefusalKind, Reject};

@@ -82,7 +82,6 @@ impl Store {
     }
 
     /// Settings of a store on Redis: prefix, time-out, lanes.
-    #[must_use]
     pub fn builder() -> StoreBuilder {
         StoreBuilder::default()
     }

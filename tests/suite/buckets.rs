@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tower_distributed::{Quota, Quotas, Store, TokenBucket};
 
-pub async fn a_burst_is_admitted_and_the_rest_refused(store: &Store, name: &str) {
+pub(crate) async fn a_burst_is_admitted_and_the_rest_refused(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(60).burst(3)).unwrap();
     for left in (0..3).rev() {
         let decision = bucket.allow("k").await.unwrap();
@@ -24,7 +24,7 @@ pub async fn a_burst_is_admitted_and_the_rest_refused(store: &Store, name: &str)
     assert!(bucket.allow_n("k", 4).await.unwrap_err().is_exceeds_burst());
 }
 
-pub async fn all_quotas_are_charged_or_none(store: &Store, name: &str) {
+pub(crate) async fn all_quotas_are_charged_or_none(store: &Store, name: &str) {
     let quotas = [Quota::per_hour(1).burst(5).named("large"), Quota::per_hour(1).burst(2).named("small")];
     let bucket = TokenBucket::new(store, name, quotas).unwrap();
     assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
@@ -37,7 +37,7 @@ pub async fn all_quotas_are_charged_or_none(store: &Store, name: &str) {
     assert_eq!(state.tightest().name(), "small");
 }
 
-pub async fn what_never_refills_stays_used_up(store: &Store, name: &str) {
+pub(crate) async fn what_never_refills_stays_used_up(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::non_refilling(2)).unwrap();
     assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
     let refused = bucket.allow("k").await.unwrap();
@@ -48,7 +48,7 @@ pub async fn what_never_refills_stays_used_up(store: &Store, name: &str) {
     assert!(bucket.allow_n("k", 2).await.unwrap().is_admitted());
 }
 
-pub async fn a_reservation_is_given_back(store: &Store, name: &str) {
+pub(crate) async fn a_reservation_is_given_back(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(60).burst(2)).unwrap();
     assert!(bucket.reserve_n("k", 2).await.unwrap().delay().is_zero());
     let near = |reserved: Duration, minutes: u64| {
@@ -65,7 +65,7 @@ pub async fn a_reservation_is_given_back(store: &Store, name: &str) {
     near(bucket.reserve("k").await.unwrap().delay(), 4);
 }
 
-pub async fn waiting_takes_its_time(store: &Store, name: &str) {
+pub(crate) async fn waiting_takes_its_time(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_second(20).burst(1)).unwrap();
     let began = Instant::now();
     for _ in 0..4 {
@@ -80,7 +80,7 @@ pub async fn waiting_takes_its_time(store: &Store, name: &str) {
     assert!(error.is_refused() && error.decision().unwrap().retry_after() > Some(Duration::from_secs(3000)));
 }
 
-pub async fn a_block_holds_for_every_holder_of_the_name(store: &Store, name: &str) {
+pub(crate) async fn a_block_holds_for_every_holder_of_the_name(store: &Store, name: &str) {
     let one = TokenBucket::new(store, name, Quota::per_hour(60).burst(5)).unwrap();
     let other = TokenBucket::new(store, name, Quota::per_hour(60).burst(5)).unwrap();
     one.block_until("k", Duration::from_secs(3600)).await.unwrap();
@@ -94,7 +94,7 @@ pub async fn a_block_holds_for_every_holder_of_the_name(store: &Store, name: &st
     assert!(one.allow("k").await.unwrap().is_admitted());
 }
 
-pub async fn other_quotas_per_call(store: &Store, name: &str) {
+pub(crate) async fn other_quotas_per_call(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(60).burst(1)).unwrap();
     let premium = Quotas::new([Quota::per_hour(60).burst(3)]).unwrap();
     assert!(bucket.allow("k").await.unwrap().is_admitted());

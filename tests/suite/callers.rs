@@ -9,7 +9,7 @@ use tower_distributed::{Quota, Store, TokenBucket};
 use crate::stores;
 use crate::support::eventually;
 
-pub async fn a_crowd_on_one_key_gets_the_burst(store: &Store, name: &str) {
+pub(crate) async fn a_crowd_on_one_key_gets_the_burst(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(500)).unwrap();
     let caller = |_| {
         let bucket = bucket.clone();
@@ -25,7 +25,7 @@ pub async fn a_crowd_on_one_key_gets_the_burst(store: &Store, name: &str) {
     assert_eq!(admitted, 500);
 }
 
-pub async fn a_crowd_of_mixed_costs_gets_the_burst(store: &Store, name: &str) {
+pub(crate) async fn a_crowd_of_mixed_costs_gets_the_burst(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(1000)).unwrap();
     let caller = |cost| {
         let bucket = bucket.clone();
@@ -41,7 +41,7 @@ pub async fn a_crowd_of_mixed_costs_gets_the_burst(store: &Store, name: &str) {
     assert!(left < 40, "{left} left, though somebody asked for no more than that");
 }
 
-pub async fn a_crowd_on_many_keys_gets_each_burst(store: &Store, name: &str) {
+pub(crate) async fn a_crowd_on_many_keys_gets_each_burst(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(2)).unwrap();
     let caller = |i: usize| {
         let bucket = bucket.clone();
@@ -54,7 +54,7 @@ pub async fn a_crowd_on_many_keys_gets_each_burst(store: &Store, name: &str) {
     assert_eq!(admitted, [2; 300]);
 }
 
-pub async fn a_caller_that_goes_away_gives_back(store: &Store, name: &str) {
+pub(crate) async fn a_caller_that_goes_away_gives_back(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(100)).unwrap();
     for key in 0..10 {
         let key = key.to_string();
@@ -89,7 +89,7 @@ async fn a_crowd_that_goes_away_gives_back() {
     .await;
 }
 
-pub async fn futures_that_are_not_polled_hold_nobody_up(store: &Store, name: &str) {
+pub(crate) async fn futures_that_are_not_polled_hold_nobody_up(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(100)).unwrap();
     let mut held: Vec<_> = (0..3).map(|_| Box::pin(bucket.allow("k"))).collect();
     for call in &mut held {

@@ -7,7 +7,7 @@ use tower_distributed::{Quota, Store, TokenBucket};
 use crate::support::keys::keys_without_ttl;
 use crate::{stores, support};
 
-pub async fn any_key_is_legal_and_apart_from_others(store: &Store, name: &str) {
+pub(crate) async fn any_key_is_legal_and_apart_from_others(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(1)).unwrap();
     let megabyte = vec![b'x'; 1 << 20];
     let mut longer = megabyte.clone();
