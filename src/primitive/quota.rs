@@ -111,8 +111,10 @@ impl Quota {
         Ok(Limit { name, burst: burst.into(), num, den, period: self.period })
     }
 
-    /// The microseconds from one token to the next, as a fraction that keeps every product of
+    /// The microseconds from one token to the next, as a fraction that keeps every product in
     /// `lua/lib/bucket.lua` below 2^53; where the exact one does not, the next longer that does.
+    ///
+    /// The products are `num·den` and `tokens·den`, with up to [`MOST_REPEATS`] times the burst at once.
     fn interval(&self, burst: u32) -> Result<(i64, i64), &'static str> {
         if self.rate == 0 {
             return Err("the rate must be at least 1 per period, is 0");
@@ -125,14 +127,9 @@ impl Quota {
         if burst * period / rate > i128::from(MAX_SPAN) {
             return Err("it takes longer than 35 years for the burst to come back");
         }
-        let fits = |num: i128, den: i128| den <= 1 << 20 && num * den <= 1 << 52 && burst * den <= 1 << 40;
-        let shared = gcd(period, rate);
-        let exact = (period / shared, rate / shared);
-        let rounded = (0..=20).rev().map(|bits| ((period << bits).div_euclid(rate) + 1, 1 << bits));
-        let (num, den) = std::iter::once(exact)
-            .chain(rounded)
-            .find(|&(num, den)| fits(num, den))
-            .ok_or("the rate is out of range")?;
+        let square = ((1_i128 << 52) * rate / period).isqrt();
+        let most = square.min(1 << 20).min((1 << 43) / burst).max(1);
+        let (num, den) = ceiling(period, rate, most);
         match (i64::try_from(num), i64::try_from(den)) {
             (Ok(num), Ok(den)) => Ok((num, den)),
             _ => Err("the rate is out of range"),
@@ -140,11 +137,31 @@ impl Quota {
     }
 }
 
+/// How many equal requests are charged at once at most.
+pub(crate) const MOST_REPEATS: usize = 1024;
+
 /// The longest time that a bucket may take to fill, in µs: keeps all arithmetic below 2^53.
 pub(crate) const MAX_SPAN: i64 = 1 << 50;
 
-fn gcd(a: i128, b: i128) -> i128 {
-    if b == 0 { a } else { gcd(b, a % b) }
+/// The smallest fraction that is no less than `p/q` and has a denominator up to `most` (by walking down the
+/// Stern-Brocot tree).
+fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
+    // below < p/q ≤ above, neighbours in the tree
+    let (mut below, mut above) = ((0, 1), (1, 0));
+    loop {
+        let (short, over) = (p * below.1 - q * below.0, q * above.0 - p * above.1);
+        if over == 0 {
+            return above;
+        }
+        let steps = (short - 1) / over;
+        below = (below.0 + steps * above.0, below.1 + steps * above.1);
+        let short = p * below.1 - q * below.0;
+        let closer = (over / short).min((most - above.1) / below.1);
+        above = (above.0 + closer * below.0, above.1 + closer * below.1);
+        if below.1 + above.1 > most {
+            return above;
+        }
+    }
 }
 
 /// A checked [`Quota`]: a token every `num / den` µs, never where `num` is 0.
@@ -278,5 +295,90 @@ impl Eq for Quotas {}
 impl fmt::Debug for Quotas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.limits.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    fn interval(quota: Quota) -> (i64, i64) {
+        let quotas = Quotas::new([quota]).unwrap();
+        (quotas.limits()[0].num, quotas.limits()[0].den)
+    }
+
+    #[test]
+    fn intervals_are_exact_fractions() {
+        assert_eq!(interval(Quota::per_second(5)), (200_000, 1));
+        assert_eq!(interval(Quota::per_second(7)), (1_000_000, 7));
+        assert_eq!(interval(Quota::per_hour(1000)), (3_600_000, 1));
+        assert_eq!(interval(Quota::per_second(4_000_000).burst(1)), (1, 4));
+        assert_eq!(interval(Quota::non_refilling(5)), (0, 1));
+    }
+
+    #[test]
+    fn the_ceiling_of_a_fraction_is_the_nearest_above() {
+        for (p, q, most) in
+            [(1_000_000, 7, 100), (22, 7, 6), (1, 1000, 999), (355, 113, 100), (5, 1, 1), (7, 3, 2)]
+        {
+            let (num, den) = ceiling(p, q, most);
+            assert!(den <= most && num * q >= p * den, "{num}/{den}");
+            for other in 1..=most {
+                let above = (p * other + q - 1) / q;
+                assert!(above * den >= num * other, "{above}/{other} is nearer to {p}/{q} than {num}/{den}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_rounded_to_the_slower_side_and_hardly() {
+        for (rate, period) in [(86_400_007, 86_400), (999_999_937, 1), (u32::MAX, 7), (4_294_967_291, 3600)] {
+            let (num, den) = interval(Quota::new(rate, Duration::from_secs(period)));
+            let exact = i128::from(period) * 1_000_000 * i128::from(den);
+            let rounded = i128::from(num) * i128::from(rate);
+            assert!(rounded >= exact, "{rate} per {period} s became faster");
+            let small = (rounded - exact) as f64 / (exact as f64);
+            assert!(small < 0.01, "{rate} per {period} s became slower by {small}");
+        }
+        let (num, den) = interval(Quota::new(86_400_007, Duration::from_secs(86_400)).burst(1000));
+        let exact = 86_400e6 / 86_400_007.0;
+        assert!((num as f64 / den as f64 - exact) / exact < 1e-6);
+    }
+
+    #[test]
+    fn what_could_admit_nothing_cannot_be_built() {
+        let century = Duration::from_secs(86_400 * 36_525);
+        for (quota, named) in [
+            (Quota::per_second(0), "burst must be at least 1"),
+            (Quota::per_second(0).burst(5), "rate must be at least 1"),
+            (Quota::per_second(5).burst(0), "burst must be at least 1"),
+            (Quota::new(5, Duration::ZERO), "period must be at least 1 µs"),
+            (Quota::new(5, Duration::from_nanos(999)), "period must be at least 1 µs"),
+            (Quota::new(1, century), "35 years"),
+            (Quota::new(1, Duration::MAX), "35 years"),
+            (Quota::non_refilling(0), "burst must be at least 1"),
+            (Quota::per_second(5).named(""), "name must be printable"),
+            (Quota::per_second(5).named("a\"b"), "name must be printable"),
+            (Quota::per_second(5).named("a\nb"), "name must be printable"),
+        ] {
+            let error = Quotas::new([quota.clone()]).unwrap_err();
+            assert!(error.is_invalid() && error.to_string().contains(named), "{error}");
+            assert!(error.to_string().contains("Quota {"), "{error}");
+        }
+        assert!(Quotas::new([]).unwrap_err().to_string().contains("got 0"));
+        assert!(Quotas::new(vec![Quota::per_second(1); 9]).unwrap_err().to_string().contains("got 9"));
+        let twice = Quotas::new([Quota::per_second(1).named("a"), Quota::per_hour(1).named("a")]);
+        assert!(twice.unwrap_err().to_string().contains("\"a\""));
+    }
+
+    #[test]
+    fn a_share_is_no_more_than_its_part() {
+        let whole = Quotas::new([Quota::per_second(100).burst(50), Quota::non_refilling(10)]).unwrap();
+        let share = whole.share(NonZeroU32::new(4).unwrap());
+        let parts: Vec<_> = share.limits().iter().map(|limit| (limit.burst, limit.num, limit.den)).collect();
+        assert_eq!(parts, [(12, 40_000, 1), (2, 0, 1)]);
+        assert_eq!(whole.share(NonZeroU32::MAX).max_cost(), 1);
     }
 }

@@ -28,6 +28,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     const PARTS: &'static [&'static str];
     /// How many runs one call of the script takes at most.
     const MOST_RUNS: usize = 1;
+    /// How many equal operations a run counts at most.
+    const MOST_REPEATS: usize = 1;
 
     /// Operations of one group have the same [`shared`](Self::shared) arguments and may leave in one call.
     fn group(&self) -> usize {

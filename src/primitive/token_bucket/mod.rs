@@ -33,6 +33,20 @@
 //! * Cancelling reservations out of order gives back what Go gives back, except where that would let more
 //!   than the limit through: Go forgets reservations yet to act when a later one acts earlier.
 //! * A caller that goes away while its request is being decided gets it undone.
+//!
+//! # Coming from …
+//!
+//! | there | here |
+//! |---|---|
+//! | gocorex `NewRedisLimiter(rdb, qps, burst, key)` | [`TokenBucket::new`]`(&store, name, Quota::per_second(qps).burst(burst))`; the key is an argument of each call |
+//! | gocorex, `x/time/rate`: `Allow`, `AllowN(now, n)` | [`allow`](TokenBucket::allow), [`allow_n`](TokenBucket::allow_n); the time is the server's |
+//! | gocorex `ReserveN(now, n, maxFutureReserve)` | [`reserve_n`](TokenBucket::reserve_n) of a bucket [`with_longest_wait`](TokenBucket::with_longest_wait) |
+//! | `Reservation`: `OK`, `Delay`, `Cancel` | `Result`, [`delay`](Reservation::delay), [`cancel`](Reservation::cancel) |
+//! | `Wait(ctx)`, `WaitN(ctx, n)` | [`wait`](TokenBucket::wait), [`wait_n`](TokenBucket::wait_n); drop the future in place of cancelling `ctx` |
+//! | `Tokens`, `SetLimit`, `SetBurst` | [`peek`](TokenBucket::peek), [`with_quotas`](TokenBucket::with_quotas) |
+//! | gocorex `qps = 0` | [`Quota::non_refilling`](crate::Quota::non_refilling) |
+//! | `tower_governor`: `per_second`, `burst_size`, `key_extractor`, `use_headers` | [`Quota`](crate::Quota), [`RateLimitLayer::new`](crate::RateLimitLayer::new), `http::RateLimitFields` |
+//! | `tower-rate-limit-redis`: `fail_open`, `timeout` | [`WhenAway`](crate::WhenAway), [`StoreBuilder::timeout`](crate::StoreBuilder::timeout) |
 
 mod acquire;
 mod decision;

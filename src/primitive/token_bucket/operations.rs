@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::decision::{BucketState, Decision};
 use super::state::{Ask, Bucket, Level, Moment, Trace};
-use crate::primitive::quota::Quotas;
+use crate::primitive::quota::{MOST_REPEATS, Quotas};
 use crate::store::{Arguments, Field, Fields, Never, Operation, Script, script};
 
 /// Charges a request, in full or not at all.
@@ -81,6 +81,7 @@ impl Operation for Reserve {
     const SCRIPT: Script = script!("token_bucket/reserve", "lib/bucket");
     const PARTS: &'static [&'static str] = PARTS;
     const MOST_RUNS: usize = 128;
+    const MOST_REPEATS: usize = MOST_REPEATS;
 
     fn group(&self) -> usize {
         self.quotas.id()

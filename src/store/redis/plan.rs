@@ -45,7 +45,9 @@ fn runs<O: Operation>(pending: &[Pending<O>], start: usize) -> Vec<Range<usize>>
         }
         let runs_so_far = runs.len();
         match runs.last_mut() {
-            Some(run) if pending[run.start].is_repeated_by(item) => run.end = at + 1,
+            Some(run) if run.len() < O::MOST_REPEATS && pending[run.start].is_repeated_by(item) => {
+                run.end = at + 1;
+            }
             _ if runs_so_far == O::MOST_RUNS.max(1) => break,
             _ => runs.push(at..at + 1),
         }
