@@ -19,7 +19,8 @@ use crate::token_bucket::{Balance, Decision};
 /// ```
 ///
 /// `q` is the burst and `w` the seconds that an empty bucket takes to fill, `r` the tokens left and `t` the
-/// seconds until the bucket is full, or for a refusal until the request may come again, if that is sooner. A quota that never
+/// seconds until the bucket is full, or for a refusal until the request may come again, if that is sooner. Limits within
+/// limits add their items. A quota that never
 /// refills has neither `w` nor `t`. Seconds are rounded up.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimitFields {
@@ -80,11 +81,13 @@ impl RateLimitFields {
                     let _ = write!(limit, ";t={until}");
                 }
             }
-            insert(headers, POLICY, policy);
-            insert(headers, RATE_LIMIT, limit);
+            append(headers, POLICY, policy);
+            append(headers, RATE_LIMIT, limit);
         }
-        if self.legacy {
-            let tightest = decision.state().tightest();
+        let tightest = decision.state().tightest();
+        let told = headers.get(X_REMAINING).and_then(|told| told.to_str().ok()?.parse::<u32>().ok());
+        // There is room for one limit only: the one that is nearest to its end.
+        if self.legacy && told.is_none_or(|told| tightest.remaining() < told) {
             headers.insert(X_LIMIT, tightest.limit().into());
             headers.insert(X_REMAINING, tightest.remaining().into());
             if let Some(until) = until(&tightest) {
@@ -105,9 +108,10 @@ pub(crate) fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
+/// Adds to what a limit further in has told: both fields are lists.
+fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
     // Names of quotas are printable ASCII, so this does not fail.
     if let Ok(value) = HeaderValue::try_from(value) {
-        headers.insert(name, value);
+        headers.append(name, value);
     }
 }

@@ -17,7 +17,7 @@ pub enum WhenAway {
     /// Refuse them, as [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable): nothing goes unlimited.
     #[default]
     Refuse,
-    /// Let them all through.
+    /// Let them all through, without a decision: what [`on_admit`](RateLimitLayer::on_admit) would do is not done.
     Admit,
     /// Limit in this process alone, which gets its share: the rate and the burst (at least 1) divided by the
     /// number of processes. What costs more than that burst is refused as under `Refuse`.
@@ -75,7 +75,8 @@ impl<K> RateLimitLayer<K> {
 }
 
 impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
-    /// How many tokens a request costs, by a closure from `&Req` to `u32`. Default: one.
+    /// How many tokens a request costs, by a closure from `&Req` to `u32`. Default: one. What costs nothing
+    /// passes without asking.
     #[must_use]
     pub fn cost<C2>(self, cost: C2) -> RateLimitLayer<K, C2, Q, H, R> {
         let Config { bucket, key, cost: _, quotas, hooks, reject, when_away } = self.config;

@@ -22,7 +22,8 @@
 //!
 //! The [key](crate::KeyExtractor) by a closure or function; `None` lets a request pass. The
 //! [`cost`](RateLimitLayer::cost) is one token unless set, the [`quotas`](RateLimitLayer::quotas) are the
-//! bucket's.
+//! bucket's. Each attempt counts: a `Retry` outside of the limit asks again, a `LoadShed` inside of it sheds what has
+//! been charged.
 //!
 //! # What a refused caller gets
 //!

@@ -60,10 +60,10 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let config = Arc::clone(&self.config);
-        let Some(key) = config.key.extract(&request) else {
-            return ResponseFuture::passing(self.inner.call(request), config);
+        let (key, cost) = match (config.key.extract(&request), config.cost.cost(&request)) {
+            (Some(key), cost @ 1..) => (key, cost),
+            _ => return ResponseFuture::passing(self.inner.call(request), config),
         };
-        let cost = config.cost.cost(&request);
         let bucket = config.bucket(config.quotas.quotas(&request).as_ref());
         // The instance that was polled ready is the one to call; its clone is not ready yet.
         let clone = self.inner.clone();

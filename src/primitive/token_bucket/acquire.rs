@@ -79,6 +79,8 @@ pub(crate) struct Acquire {
 
 #[derive(Debug)]
 enum Step {
+    /// Not polled yet, so nothing is charged.
+    Asked,
     Deciding(Decide),
     Waiting(Pin<Box<Sleep>>, Reservation),
     Done,
@@ -86,8 +88,7 @@ enum Step {
 
 impl Acquire {
     pub(super) fn new(bucket: &TokenBucket, key: Key, cost: u32) -> Self {
-        let step = Step::Deciding(Decide::new(bucket, key.clone(), cost, bucket.longest_wait));
-        Self { bucket: bucket.clone(), key, cost, step }
+        Self { bucket: bucket.clone(), key, cost, step: Step::Asked }
     }
 
     /// The same request of another bucket.
@@ -106,6 +107,10 @@ impl Future for Acquire {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             match &mut self.step {
+                Step::Asked => {
+                    let decide = self.bucket.decide(self.key.clone(), self.cost, self.bucket.longest_wait);
+                    self.step = Step::Deciding(decide);
+                }
                 Step::Deciding(decide) => {
                     let decision = ready!(Pin::new(&mut *decide).poll(context))?;
                     let delay = decision.delay();
