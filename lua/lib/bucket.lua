@@ -38,6 +38,7 @@ local function later(whole, part, other, rest)
   return whole > other or (whole == other and part > rest)
 end
 
+-- The state that is stored as `raw`; nil if that is none of ours.
 local function load(raw)
   local s, tat = {0}, raw and tonumber(raw) or 0
   if not raw or (tat > 0 and tat < 9007199254740992) then
@@ -49,6 +50,7 @@ local function load(raw)
       n = n + 1
       s[n] = tonumber(number)
     end
+    if n == 0 then return nil end
   end
   for q = 1, quotas do
     local o = 4 * q - 2
@@ -63,16 +65,20 @@ local function load(raw)
   return s
 end
 
--- The table form of a state.
-local function full(s)
+-- The state of one bucket, in table form.
+local function load_full(key)
+  local s = load(redis.call('GET', key))
+  if not s then error('the key holds a value that is not a bucket', 0) end
   if type(s) == 'number' then return {0, s, 0, s, 0} end
   return s
 end
 
+-- GET makes SET fail on a key of another type, rather than overwrite it.
 local function store(key, value, expiry)
-  redis.call('SET', key, value, 'PX', format('%d', (expiry - now + 999) / 1000))
+  return redis.pcall('SET', key, value, 'PX', format('%d', (expiry - now + 999) / 1000), 'GET')
 end
 
+-- Returns what Redis answers: a table where that is an error.
 local function save(key, s)
   if type(s) == 'number' then return store(key, format('%d', s), s) end
   local expiry, forever = s[1], false
@@ -90,6 +96,6 @@ local function save(key, s)
     for i = 1, #s do s[i] = format('%d', s[i]) end
     value = table.concat(s, ' ')
   end
-  if forever then return redis.call('SET', key, value) end
+  if forever then return redis.pcall('SET', key, value, 'GET') end
   return store(key, value, expiry)
 end

@@ -3,7 +3,7 @@
 -- ARGV     quotas (see lib/bucket); how long (µs)
 -- returns  now (µs); blocked until (µs)
 -- writes   the bucket, SET with PX until full and unblocked (without where a quota never refills)
-local s = full(load(redis.call('GET', KEYS[1])))
+local s = load_full(KEYS[1])
 s[1] = max(s[1], now + tonumber(ARGV[first]))
 local until_ = s[1]
 save(KEYS[1], s)

@@ -7,9 +7,8 @@
 -- returns  now (µs); 1 if anything was given back, else 0
 -- writes   the bucket as it stands after, SET with PX until full and unblocked; DEL when that is now
 local cost, act = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
-local raw = redis.call('GET', KEYS[1])
-if not raw or (act >= 0 and now > act) then return {now, 0} end
-local s, given = full(load(raw)), 0
+if act >= 0 and now > act then return {now, 0} end
+local s, given = load_full(KEYS[1]), 0
 
 -- (whole, part) less (other, rest), in den-ths of quota q.
 local function minus(q, whole, part, other, rest)

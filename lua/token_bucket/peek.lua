@@ -1,7 +1,6 @@
 -- token_bucket/peek: the state of a bucket, unchanged.
 -- KEYS[1]  string, the bucket
 -- ARGV     quotas (see lib/bucket)
--- returns  now (µs); the state
+-- returns  now (µs); the state, in table form
 -- writes   nothing
-local s = load(redis.call('GET', KEYS[1]))
-return {now, type(s) == 'number' and s or {unpack(s, 1, 1 + 4 * quotas)}}
+return {now, {unpack(load_full(KEYS[1]), 1, 1 + 4 * quotas)}}

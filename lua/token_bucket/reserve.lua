@@ -2,7 +2,8 @@
 -- KEYS[i]   string, the bucket of run i; the runs of one bucket stand side by side
 -- ARGV      quotas (see lib/bucket); then per run, or once for all runs: cost (tokens), wait (µs, longest
 --           delay accepted), count (requests, all alike, in a row)
--- returns   now (µs); then per run: admitted (the first so many of count), and the state before it
+-- returns   now (µs); then per run: admitted (the first so many of count; -1 where the key holds something
+--           else than a bucket), and the state before it
 -- writes    charged buckets, SET with PX until full and unblocked (without where a quota never refills)
 -- cost      one MGET, one SET per charged bucket
 local raw = redis.call('MGET', unpack(KEYS))
@@ -45,24 +46,30 @@ local function take(s, cost, wait, count)
   return count, s
 end
 
-local reply, n, s, charged = {now}, 1, nil, false
-local cost, wait, count
+local reply, n = {now}, 1
+local s, charged, from, cost, wait, count
 for i = 1, #KEYS do
   if stride > 0 or i == 1 then
     local a = first + stride * (i - 1)
     cost, wait, count = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
   end
-  if KEYS[i] ~= KEYS[i - 1] then s, charged = load(raw[i]), false end
-  local before, admitted = s
+  if KEYS[i] ~= KEYS[i - 1] then s, charged, from = load(raw[i]), false, n + 1 end
+  local before, admitted = s or 0, -1
   if type(s) == 'number' then
     admitted, s = take_bare(s, cost, wait, count)
-  else
+  elseif s then
     before = {unpack(s, 1, 1 + 4 * quotas)}
     admitted, s = take(s, cost, wait, count)
   end
   reply[n + 1], reply[n + 2] = admitted, before
   n = n + 2
   charged = charged or admitted * cost > 0
-  if charged and KEYS[i] ~= KEYS[i + 1] then save(KEYS[i], s) end
+  if charged and KEYS[i] ~= KEYS[i + 1] then
+    local saved = save(KEYS[i], s)
+    if type(saved) == 'table' and saved.err then
+      if not string.find(saved.err, 'WRONGTYPE', 1, true) then return saved end
+      for run = from, n, 2 do reply[run] = -1 end
+    end
+  end
 end
 return reply

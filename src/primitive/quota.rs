@@ -20,21 +20,30 @@ use crate::Error;
 /// Quota::per_second(5).burst(10);
 /// Quota::per_hour(1000);                             // burst: 1000 as well
 /// Quota::new(3, Duration::from_secs(10));            // 3 every 10 seconds
+/// Quota::per_second_f64(0.5);                        // one every 2 seconds
 /// Quota::non_refilling(50);                          // 50, ever
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Quota {
-    rate: u32,
+    rate: Rate,
     period: Duration,
     burst: Option<u32>,
     name: Option<Arc<str>>,
+}
+
+/// Tokens per period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rate {
+    Never,
+    Whole(u32),
+    Fraction(f64),
 }
 
 impl Quota {
     /// `rate` tokens per `period`, spread evenly; the burst is `rate` unless set.
     #[must_use]
     pub const fn new(rate: u32, period: Duration) -> Self {
-        Self { rate, period, burst: None, name: None }
+        Self { rate: Rate::Whole(rate), period, burst: None, name: None }
     }
 
     /// `rate` tokens per second.
@@ -61,13 +70,19 @@ impl Quota {
         Self::new(rate, Duration::from_secs(86_400))
     }
 
+    /// A rate that is no whole number: `0.5` tokens per second; the burst is the rate rounded up unless set.
+    #[must_use]
+    pub const fn per_second_f64(rate: f64) -> Self {
+        Self { rate: Rate::Fraction(rate), period: Duration::from_secs(1), burst: None, name: None }
+    }
+
     /// `tokens` in all: what is used does not come back until the bucket is
     /// [reset](crate::TokenBucket::reset).
     ///
     /// In Redis the bucket of such a quota is a key without TTL, since forgetting it would fill it.
     #[must_use]
     pub const fn non_refilling(tokens: u32) -> Self {
-        Self { rate: 0, period: Duration::ZERO, burst: Some(tokens), name: None }
+        Self { rate: Rate::Never, period: Duration::ZERO, burst: Some(tokens), name: None }
     }
 
     /// How many tokens may be taken at once after a pause.
@@ -88,7 +103,14 @@ impl Quota {
 
     fn check(self, position: usize, of: usize) -> Result<Limit, Error> {
         let invalid = |why: fmt::Arguments<'_>| Error::invalid(format!("{self:?}: {why}"));
-        let burst = self.burst.unwrap_or(self.rate);
+        let burst = match (self.burst, self.rate) {
+            (Some(burst), _) => burst,
+            (None, Rate::Whole(rate)) => rate,
+            // Saturates; what is no rate is told below.
+            (None, Rate::Fraction(rate)) => (rate.ceil() as u32).max(1),
+            (None, Rate::Never) => 0,
+        };
+        let (num, den) = self.interval(burst.max(1)).map_err(|why| invalid(format_args!("{why}")))?;
         if burst == 0 {
             return Err(invalid(format_args!("the burst must be at least 1, is 0")));
         }
@@ -103,12 +125,7 @@ impl Quota {
                 "a name must be printable ASCII without quotes and backslashes, is {name:?}"
             )));
         }
-        let (num, den) = if self.period.is_zero() && self.rate == 0 {
-            (0, 1)
-        } else {
-            self.interval(burst).map_err(|why| invalid(format_args!("{why}")))?
-        };
-        Ok(Limit { name, burst: burst.into(), num, den, period: self.period })
+        Ok(Limit { name, burst: burst.into(), num, den })
     }
 
     /// The microseconds from one token to the next, as a fraction that keeps every product in
@@ -116,18 +133,26 @@ impl Quota {
     ///
     /// The products are `num·den` and `tokens·den`, with up to [`MOST_REPEATS`] times the burst at once.
     fn interval(&self, burst: u32) -> Result<(i64, i64), &'static str> {
-        if self.rate == 0 {
-            return Err("the rate must be at least 1 per period, is 0");
-        }
-        let period = i128::from(i64::try_from(self.period.as_micros()).unwrap_or(i64::MAX));
+        let micros = i128::from(i64::try_from(self.period.as_micros()).unwrap_or(i64::MAX));
+        // period / rate, in whole numbers
+        let (period, rate) = match self.rate {
+            Rate::Never => return Ok((0, 1)),
+            Rate::Whole(0) => return Err("the rate must be at least 1 per period, is 0"),
+            Rate::Whole(rate) => (micros, i128::from(rate)),
+            Rate::Fraction(rate) if (1e-9..=1e9).contains(&rate) => {
+                // In units of 2^-60: exact from 2^-8 up, and to 2^-22 of its value at the lower end.
+                (micros << 60, (rate * (1_u64 << 60) as f64) as i128)
+            }
+            Rate::Fraction(_) => return Err("the rate must be 1e-9 to 1e9 per second"),
+        };
         if period == 0 {
             return Err("the period must be at least 1 µs");
         }
-        let (rate, burst) = (i128::from(self.rate), i128::from(burst));
+        let burst = i128::from(burst);
         if burst * period / rate > i128::from(MAX_SPAN) {
             return Err("it takes longer than 35 years for the burst to come back");
         }
-        let square = ((1_i128 << 52) * rate / period).isqrt();
+        let square = (((1_i128 << 52) as f64 * (rate as f64 / period as f64)) as i128).isqrt();
         let most = square.min(1 << 20).min((1 << 43) / burst).max(1);
         let (num, den) = ceiling(period, rate, most);
         match (i64::try_from(num), i64::try_from(den)) {
@@ -171,7 +196,6 @@ pub(crate) struct Limit {
     pub(crate) burst: i64,
     pub(crate) num: i64,
     pub(crate) den: i64,
-    pub(crate) period: Duration,
 }
 
 impl Limit {
@@ -252,7 +276,7 @@ impl Quotas {
                 let burst = (limit.burst / parts).max(1);
                 // A token per bucket at least, and no slower than one in 35 years.
                 let num = limit.num.saturating_mul(parts).min((MAX_SPAN / burst).saturating_mul(limit.den));
-                Limit { name: limit.name.clone(), burst, num, den: limit.den, period: limit.period }
+                Limit { name: limit.name.clone(), burst, num, den: limit.den }
             })
             .collect();
         let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(1);
@@ -315,6 +339,10 @@ mod tests {
         assert_eq!(interval(Quota::per_second(7)), (1_000_000, 7));
         assert_eq!(interval(Quota::per_hour(1000)), (3_600_000, 1));
         assert_eq!(interval(Quota::per_second(4_000_000).burst(1)), (1, 4));
+        assert_eq!(interval(Quota::per_second_f64(0.5)), (2_000_000, 1));
+        assert_eq!(interval(Quota::per_second_f64(0.1)), (10_000_000, 1));
+        assert_eq!(interval(Quota::per_second_f64(2.5)), (400_000, 1));
+        assert_eq!(interval(Quota::per_second_f64(7.0)), (1_000_000, 7));
         assert_eq!(interval(Quota::non_refilling(5)), (0, 1));
     }
 
@@ -351,13 +379,18 @@ mod tests {
     fn what_could_admit_nothing_cannot_be_built() {
         let century = Duration::from_secs(86_400 * 36_525);
         for (quota, named) in [
-            (Quota::per_second(0), "burst must be at least 1"),
+            (Quota::per_second(0), "rate must be at least 1"),
             (Quota::per_second(0).burst(5), "rate must be at least 1"),
             (Quota::per_second(5).burst(0), "burst must be at least 1"),
             (Quota::new(5, Duration::ZERO), "period must be at least 1 µs"),
             (Quota::new(5, Duration::from_nanos(999)), "period must be at least 1 µs"),
             (Quota::new(1, century), "35 years"),
             (Quota::new(1, Duration::MAX), "35 years"),
+            (Quota::per_second_f64(f64::NAN), "1e-9 to 1e9"),
+            (Quota::per_second_f64(-1.0), "1e-9 to 1e9"),
+            (Quota::per_second_f64(0.0), "1e-9 to 1e9"),
+            (Quota::per_second_f64(f64::INFINITY), "1e-9 to 1e9"),
+            (Quota::per_second_f64(1e-9).burst(10), "35 years"),
             (Quota::non_refilling(0), "burst must be at least 1"),
             (Quota::per_second(5).named(""), "name must be printable"),
             (Quota::per_second(5).named("a\"b"), "name must be printable"),

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) use self::family::{Family, Port, Running, detach};
 pub(crate) use self::in_process::{Cells, Clock};
 pub use self::key::Key;
-pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Never, Operation, Script, script};
+pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
 #[cfg(test)]
 pub(crate) use self::redis::pool::Pool;
 

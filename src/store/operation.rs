@@ -47,8 +47,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// Writes the arguments of a run of `count` equal operations.
     fn own(&self, _count: usize, _call: &mut Arguments<'_>) {}
 
-    /// Reads the answer to the `nth` (from 0) of a run; `None` if it makes no sense.
-    fn decode(self, nth: usize, now: i64, fields: Fields<'_>) -> Option<Self::Reply>;
+    /// Reads the answer to the `nth` (from 0) of a run.
+    fn decode(self, nth: usize, now: i64, fields: Fields<'_>) -> Result<Self::Reply, Garbled>;
 
     /// The same step in Rust. `now` is in µs, as in the script.
     fn apply(self, cell: &mut Self::Cell, now: i64) -> Self::Reply;
@@ -99,6 +99,10 @@ impl<'a> Arguments<'a> {
     }
 }
 
+/// What is wrong with an answer.
+#[derive(Debug)]
+pub(crate) struct Garbled(pub(crate) &'static str);
+
 /// A value that a script answered.
 #[derive(Debug)]
 pub(crate) enum Field {
@@ -115,14 +119,14 @@ impl<'a> Fields<'a> {
         Self(fields.iter())
     }
 
-    pub(crate) fn next(&mut self) -> Option<&'a Field> {
-        self.0.next()
+    pub(crate) fn next(&mut self) -> Result<&'a Field, Garbled> {
+        self.0.next().ok_or(Garbled("a script answered too little"))
     }
 
-    pub(crate) fn integer(&mut self) -> Option<i64> {
-        match self.0.next()? {
-            Field::Integer(integer) => Some(*integer),
-            Field::List(_) => None,
+    pub(crate) fn integer(&mut self) -> Result<i64, Garbled> {
+        match self.next()? {
+            Field::Integer(integer) => Ok(*integer),
+            Field::List(_) => Err(Garbled("a script answered a list where a number belongs")),
         }
     }
 }
@@ -143,7 +147,7 @@ impl<C: Cell> Operation for Never<C> {
     const SCRIPT: Script = Script { name: "", body: "" };
     const PARTS: &'static [&'static str] = &[];
 
-    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
         match self.0 {}
     }
 

@@ -71,6 +71,17 @@ async fn busy_with_a_script() {
 }
 
 #[tokio::test]
+async fn with_another_password() {
+    let server = RedisServer::start().await;
+    server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
+    let url = format!("redis://:wrong@127.0.0.1:{}", server.port());
+    let bucket = TokenBucket::new(&Store::redis(&url).unwrap(), "auth", Quota::per_hour(1)).unwrap();
+    let error = bucket.allow("k").await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("authentication failed"), "{error}");
+    assert!(!error.to_string().contains(":wrong@"), "{error}");
+}
+
+#[tokio::test]
 async fn without_a_password() {
     let server = RedisServer::start().await;
     server.cli(&["CONFIG", "SET", "requirepass", "secret"]);

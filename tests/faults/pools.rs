@@ -24,23 +24,6 @@ async fn a_store_takes_nothing_away_from_a_pool_of_one() {
 }
 
 #[tokio::test]
-async fn settings_are_checked_when_a_store_is_built() {
-    let zero = std::time::Duration::ZERO;
-    for (builder, named) in [
-        (Store::builder().prefix("a b"), "\"a b\""),
-        (Store::builder().prefix("{x}"), "\"{x}\""),
-        (Store::builder().timeout(zero), "0ns"),
-        (Store::builder().lanes(0), "0"),
-        (Store::builder().lanes(65), "65"),
-    ] {
-        let error = builder.redis("redis://127.0.0.1/").unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(named), "{error}");
-    }
-    let error = Store::redis("http://user:secret@127.0.0.1/").unwrap_err();
-    assert!(error.is_invalid() && !error.to_string().contains("secret"), "{error}");
-}
-
-#[tokio::test]
 async fn a_prefix_keeps_stores_apart() {
     let server = RedisServer::start().await;
     for prefix in ["a", "b"] {

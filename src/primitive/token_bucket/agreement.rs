@@ -21,14 +21,16 @@ use crate::{Error, Key, Quota, Quotas, Store, StoreBuilder};
 const CLOCK: &str = "
 local server = redis
 local now = tonumber(server.call('GET', 'clock'))
-local redis = {call = function(name, ...)
+local function call(name, ...)
   local key, value, px, ttl = ...
+  if px ~= 'PX' then px = nil end
   if name == 'SET' then
     assert(not px or tonumber(ttl) > 0, 'a time to live that Redis would not take')
     return server.call(name, key, value)
   end
   return server.call(name, ...)
-end}
+end
+local redis = {call = call, pcall = call}
 ";
 
 const SEQUENCES: usize = 10_000;

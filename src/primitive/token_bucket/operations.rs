@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::decision::{BucketState, Decision};
 use super::state::{Ask, Bucket, Level, Moment, Trace};
 use crate::primitive::quota::{MOST_REPEATS, Quotas};
-use crate::store::{Arguments, Field, Fields, Never, Operation, Script, script};
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Script, script};
 
 /// Charges a request, in full or not at all.
 #[derive(Debug)]
@@ -52,12 +52,12 @@ fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
     }
 }
 
-fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Option<Bucket> {
+fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
     let mut fields = match fields.next()? {
         // A bare TAT, where that says all.
         Field::Integer(tat) => {
             let tat = Moment { whole: *tat, part: 0 };
-            return Some(Bucket {
+            return Ok(Bucket {
                 blocked_until: 0,
                 levels: smallvec![Level { tat, last: tat, ..Level::default() }],
             });
@@ -71,7 +71,7 @@ fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Option<Bucket> {
         let last = Moment { whole: fields.integer()?, part: fields.integer()? };
         levels.push(Level { tat, last, ..Level::default() });
     }
-    Some(Bucket { blocked_until, levels })
+    Ok(Bucket { blocked_until, levels })
 }
 
 impl Operation for Reserve {
@@ -101,8 +101,13 @@ impl Operation for Reserve {
         call.integer(count as i64);
     }
 
-    fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Option<Decision> {
+    fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
         let (admitted, nth) = (fields.integer()?, nth as i64);
+        if admitted < 0 {
+            return Err(Garbled(
+                "WRONGTYPE the key of the bucket holds something else: delete it, or choose another prefix",
+            ));
+        }
         let mut bucket = read_bucket(&self.quotas, &mut fields)?;
         // Those of the run that came before, and then this one.
         let before = admitted.min(nth);
@@ -112,7 +117,7 @@ impl Operation for Reserve {
         if nth < admitted {
             bucket.charge(&self.quotas, now, self.ask.cost);
         }
-        Some(self.decision(nth < admitted, now, bucket))
+        Ok(self.decision(nth < admitted, now, bucket))
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
@@ -175,8 +180,8 @@ impl Operation for Cancel {
         }
     }
 
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Option<bool> {
-        Some(fields.integer()? == 1)
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
+        Ok(fields.integer()? == 1)
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
@@ -203,9 +208,9 @@ impl Operation for Peek {
         write_quotas(&self.quotas, call);
     }
 
-    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Option<BucketState> {
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<BucketState, Garbled> {
         let bucket = read_bucket(&self.quotas, &mut fields)?;
-        Some(BucketState { quotas: self.quotas, now, bucket })
+        Ok(BucketState { quotas: self.quotas, now, bucket })
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
@@ -229,8 +234,8 @@ impl Operation for Block {
         call.integer(self.micros);
     }
 
-    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
-        Some(())
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
+        Ok(())
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) {
@@ -246,8 +251,8 @@ impl Operation for Reset {
     const SCRIPT: Script = script!("token_bucket/reset");
     const PARTS: &'static [&'static str] = PARTS;
 
-    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Option<()> {
-        Some(())
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
+        Ok(())
     }
 
     fn apply(self, bucket: &mut Bucket, _: i64) {

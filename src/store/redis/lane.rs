@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::pool::{Connection, Pool};
+use super::version;
 use crate::error::{Cause, Outage};
 use crate::store::in_process::lock;
 
@@ -79,7 +80,12 @@ impl Lane {
         let (done, attempt) = watch::channel(None);
         let lane = Arc::clone(self);
         tokio::spawn(async move {
-            let outcome = match tokio::time::timeout(CONNECT, lane.pool.take()).await {
+            let connect = async {
+                let mut connection = lane.pool.take().await?;
+                version::check(&mut connection).await?;
+                Ok(connection)
+            };
+            let outcome = match tokio::time::timeout(CONNECT, connect).await {
                 Ok(outcome) => outcome.map(|connection| Arc::new(Ready(connection))),
                 Err(_) => Err(disconnected("connecting took longer than 5 s")),
             };

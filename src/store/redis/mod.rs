@@ -8,6 +8,7 @@ pub(crate) mod pool;
 pub(crate) mod queue;
 #[cfg(feature = "cluster")]
 mod slot;
+mod version;
 
 use std::collections::HashMap;
 use std::fmt;

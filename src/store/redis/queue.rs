@@ -21,7 +21,7 @@ use crate::error::Cause;
 use crate::store::family::Family;
 use crate::store::in_process::lock;
 use crate::store::key::Key;
-use crate::store::operation::{Fields, Operation};
+use crate::store::operation::{Fields, Garbled, Operation};
 
 /// How many carriers a lane has at most: one sends while the other's answers are handed out.
 const CARRIERS: usize = 2;
@@ -146,9 +146,8 @@ impl<O: Operation> Queue<O> {
             let decode = |operation: O, nth| match &reply {
                 Ok(reply) => {
                     let fields = Fields::new(&reply.fields[position * width..][..width]);
-                    operation.decode(nth, reply.now, fields).ok_or_else(|| {
-                        Error::unavailable(Cause::Unexpected, "a script answered something else")
-                    })
+                    let reply = operation.decode(nth, reply.now, fields);
+                    reply.map_err(|Garbled(text)| Error::unavailable(Cause::Unexpected, text))
                 }
                 Err(error) => Err(error.clone()),
             };
