@@ -6,7 +6,7 @@
 -- then four numbers per quota:
 --   whole, part   TAT: µs and den-ths of a µs; or tokens used, -1
 --   last, rest    the latest TAT of reservations yet to act; only a cancellation leaves it above TAT
--- Stored in the same two ways, the table as its numbers with spaces between.
+-- Stored as a bare number, as `whole part` where that says all, or as all numbers with spaces between.
 local quotas = tonumber(ARGV[1])
 local first = 2 + 3 * quotas
 local burst, num, den = {}, {}, {}
@@ -14,7 +14,7 @@ for q = 1, quotas do
   burst[q], num[q], den[q] = tonumber(ARGV[3 * q - 1]), tonumber(ARGV[3 * q]), tonumber(ARGV[3 * q + 1])
 end
 local bare = quotas == 1 and den[1] == 1 and num[1] > 0
-local floor, max, format = math.floor, math.max, string.format
+local call, floor, max, format = redis.pcall, math.floor, math.max, string.format
 
 -- A TAT, `tokens` later.
 local function advance(q, whole, part, tokens)
@@ -51,6 +51,7 @@ local function load(raw)
       s[n] = tonumber(number)
     end
     if n == 0 then return nil end
+    if n == 2 then s = {0, s[1], s[2], s[1], s[2]} end
   end
   for q = 1, quotas do
     local o = 4 * q - 2
@@ -73,14 +74,15 @@ local function load_full(key)
   return s
 end
 
--- GET makes SET fail on a key of another type, rather than overwrite it.
-local function store(key, value, expiry)
-  return redis.pcall('SET', key, value, 'PX', format('%d', (expiry - now + 999) / 1000), 'GET')
+-- A time to live (ms) up to `expiry`.
+local function ttl(expiry)
+  return format('%d', (expiry - now + 999) / 1000)
 end
 
--- Returns what Redis answers: a table where that is an error.
+-- Writes a state; returns what Redis answers, a table where that is an error. GET makes SET fail on a key of
+-- another type rather than overwrite it.
 local function save(key, s)
-  if type(s) == 'number' then return store(key, format('%d', s), s) end
+  if type(s) == 'number' then return call('SET', key, format('%d', s), 'PX', ttl(s), 'GET') end
   local expiry, forever = s[1], false
   if s[1] <= now then s[1] = 0 end
   for o = 2, #s, 4 do
@@ -90,12 +92,10 @@ local function save(key, s)
       expiry = max(expiry, s[o] + 1, s[o + 2] + 1)
     end
   end
-  if not forever and expiry <= now then return redis.call('DEL', key) end
-  local value = format('%d', s[2])
-  if s[1] > 0 or #s > 5 or s[3] ~= 0 or later(s[4], s[5], s[2], s[3]) then
-    for i = 1, #s do s[i] = format('%d', s[i]) end
-    value = table.concat(s, ' ')
-  end
-  if forever then return redis.pcall('SET', key, value, 'GET') end
-  return store(key, value, expiry)
+  if not forever and expiry <= now then return call('DEL', key) end
+  local short = s[1] == 0 and #s == 5 and not later(s[4], s[5], s[2], s[3])
+  for i = 1, #s do s[i] = format('%d', s[i]) end
+  local value = short and s[2] .. (s[3] == '0' and '' or ' ' .. s[3]) or table.concat(s, ' ')
+  if forever then return call('SET', key, value, 'GET') end
+  return call('SET', key, value, 'PX', ttl(expiry), 'GET')
 end

@@ -6,20 +6,11 @@
 --           else than a bucket), and the state before it
 -- writes    charged buckets, SET with PX until full and unblocked (without where a quota never refills)
 -- cost      one MGET, one SET per charged bucket
-local raw = redis.call('MGET', unpack(KEYS))
-local stride = #ARGV == first + 2 and 0 or 3
 
--- Both return how many of `count` requests fit, and the state with these charged.
-local function take_bare(tat, cost, wait, count)
-  if tat < now then tat = now end
-  local free = burst[1] + floor((now + wait - tat) / num[1])
-  if count * cost > free then count = free > 0 and floor(free / cost) or 0 end
-  return count, tat + count * cost * num[1]
-end
-
+-- How many of `count` requests fit a state in table form; these are charged.
 local function take(s, cost, wait, count)
   local at = max(now, s[1])
-  if at > now + wait then return 0, s end
+  if at > now + wait then return 0 end
   for q = 1, quotas do
     local o, free = 4 * q - 2, burst[q]
     if num[q] == 0 then
@@ -30,7 +21,7 @@ local function take(s, cost, wait, count)
     end
     if count * cost > free then count = free > 0 and floor(free / cost) or 0 end
   end
-  if count == 0 then return 0, s end
+  if count == 0 then return 0 end
   for q = 1, quotas do
     local o = 4 * q - 2
     if num[q] == 0 then
@@ -43,9 +34,11 @@ local function take(s, cost, wait, count)
       end
     end
   end
-  return count, s
+  return count
 end
 
+local raw, most, each = redis.call('MGET', unpack(KEYS)), burst[1], num[1]
+local stride = #ARGV == first + 2 and 0 or 3
 local reply, n = {now}, 1
 local s, charged, from, cost, wait, count
 for i = 1, #KEYS do
@@ -53,19 +46,25 @@ for i = 1, #KEYS do
     local a = first + stride * (i - 1)
     cost, wait, count = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
   end
-  if KEYS[i] ~= KEYS[i - 1] then s, charged, from = load(raw[i]), false, n + 1 end
+  local key = KEYS[i]
+  if key ~= KEYS[i - 1] then s, charged, from = load(raw[i]), false, n + 1 end
   local before, admitted = s or 0, -1
   if type(s) == 'number' then
-    admitted, s = take_bare(s, cost, wait, count)
+    -- As take, with what is known of a bare state; in line, for nearly all calls come here.
+    if s < now then s = now end
+    local free = most + floor((now + wait - s) / each)
+    admitted = count
+    if count * cost > free then admitted = free > 0 and floor(free / cost) or 0 end
+    s = s + admitted * cost * each
   elseif s then
     before = {unpack(s, 1, 1 + 4 * quotas)}
-    admitted, s = take(s, cost, wait, count)
+    admitted = take(s, cost, wait, count)
   end
   reply[n + 1], reply[n + 2] = admitted, before
   n = n + 2
   charged = charged or admitted * cost > 0
-  if charged and KEYS[i] ~= KEYS[i + 1] then
-    local saved = save(KEYS[i], s)
+  if charged and key ~= KEYS[i + 1] then
+    local saved = save(key, s)
     if type(saved) == 'table' and saved.err then
       if not string.find(saved.err, 'WRONGTYPE', 1, true) then return saved end
       for run = from, n, 2 do reply[run] = -1 end

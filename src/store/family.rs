@@ -74,6 +74,16 @@ pub(crate) fn detach<R: Send + 'static>(running: Running<R>) {
 }
 
 impl<O: Operation> Port<O> {
+    /// Takes the step where the state is in this process.
+    pub(crate) fn step(&self, key: &Key, operation: impl FnOnce() -> O) -> Option<O::Reply> {
+        match self {
+            Self::InProcess(cells) => {
+                Some(cells.step(key.as_bytes(), |cell, now| operation().apply(cell, now)))
+            }
+            Self::Redis(_) => None,
+        }
+    }
+
     /// Takes one step on the state of a key: at once in process, else when the future is polled.
     pub(crate) fn run(&self, key: Key, operation: O) -> Running<O::Reply> {
         match self {

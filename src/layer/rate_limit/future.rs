@@ -40,6 +40,10 @@ pin_project! {
             // The ready service and the request; `None` once called.
             call: Option<(S, Req)>,
         },
+        Refused {
+            // `None` once told.
+            decision: Option<Decision>,
+        },
         Calling {
             #[pin]
             future: S::Future,
@@ -55,8 +59,17 @@ impl<S, Req, K, C, Q, H, R> ResponseFuture<S, Req, K, C, Q, H, R>
 where
     S: Service<Req>,
 {
-    pub(super) fn passing(future: S::Future, config: Arc<Config<K, C, Q, H, R>>) -> Self {
-        Self { config, state: State::Calling { future, key: None, decision: None } }
+    pub(super) fn calling(
+        future: S::Future,
+        key: Option<Key>,
+        decision: Option<Decision>,
+        config: Arc<Config<K, C, Q, H, R>>,
+    ) -> Self {
+        Self { config, state: State::Calling { future, key, decision } }
+    }
+
+    pub(super) fn refused(decision: Decision, config: Arc<Config<K, C, Q, H, R>>) -> Self {
+        Self { config, state: State::Refused { decision: Some(decision) } }
     }
 
     pub(super) fn asking(
@@ -105,6 +118,10 @@ where
                     let key = Some(acquire.key().clone());
                     let future = inner.call(request);
                     this.state.set(State::Calling { future, key, decision });
+                }
+                StateProjection::Refused { decision } => {
+                    let Some(refused) = decision.take() else { return Poll::Pending };
+                    return Poll::Ready(config.reject.reject(refused.into()));
                 }
                 StateProjection::Calling { future, key, decision } => {
                     let mut response = match ready!(future.poll(context)) {

@@ -37,7 +37,8 @@
 //! # Readiness, cancellation
 //!
 //! `poll_ready` is the inner service's, with no I/O of its own; the instance that was polled ready is the one
-//! that is called, after the decision. So where a request waits its turn, what the readiness of the inner
+//! that is called, after the decision: within `call` where state is in process and nothing is to be waited for, else
+//! from the response future. So where a request waits its turn, what the readiness of the inner
 //! service reserves stays reserved: put limits that wait outside of, say, a `ConcurrencyLimit`. A response future
 //! that is dropped before its request was admitted gives its tokens back.
 //!

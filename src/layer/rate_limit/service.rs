@@ -58,13 +58,22 @@ where
         self.inner.poll_ready(context).map_err(|error| self.config.reject.inner_error(error))
     }
 
-    fn call(&mut self, request: Req) -> Self::Future {
+    fn call(&mut self, mut request: Req) -> Self::Future {
         let config = Arc::clone(&self.config);
         let (key, cost) = match (config.key.extract(&request), config.cost.cost(&request)) {
             (Some(key), cost @ 1..) => (key, cost),
-            _ => return ResponseFuture::passing(self.inner.call(request), config),
+            _ => return ResponseFuture::calling(self.inner.call(request), None, None, config),
         };
-        let bucket = config.bucket(config.quotas.quotas(&request).as_ref());
+        let quotas = config.quotas.quotas(&request);
+        match config.bucket.at_once(quotas.as_ref(), &key, cost) {
+            Some(decision) if decision.is_admitted() => {
+                config.hooks.admitted(&decision, &mut request);
+                return ResponseFuture::calling(self.inner.call(request), Some(key), Some(decision), config);
+            }
+            Some(refused) => return ResponseFuture::refused(refused, config),
+            None => {}
+        }
+        let bucket = config.bucket(quotas.as_ref());
         // The instance that was polled ready is the one to call; its clone is not ready yet.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);

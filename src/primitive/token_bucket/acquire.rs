@@ -87,8 +87,8 @@ enum Step {
 }
 
 impl Acquire {
-    pub(super) fn new(bucket: &TokenBucket, key: Key, cost: u32) -> Self {
-        Self { bucket: bucket.clone(), key, cost, step: Step::Asked }
+    pub(super) fn new(bucket: TokenBucket, key: Key, cost: u32) -> Self {
+        Self { bucket, key, cost, step: Step::Asked }
     }
 
     /// The same request of another bucket.

@@ -71,7 +71,7 @@ pub use self::reservation::Reservation;
 use self::acquire::Decide;
 use self::known::KnownRefusals;
 use self::operations::{Block, Cancel, Peek, Reserve, Reset};
-use self::state::Bucket;
+use self::state::{Ask, Bucket};
 use crate::primitive::quota::{MAX_SPAN, Quotas};
 use crate::store::{Family, Port, Running};
 use crate::{Error, Key, Store};
@@ -214,7 +214,7 @@ impl TokenBucket {
     ///
     /// As [`reserve_n`](Self::reserve_n), at once: nobody waits for what will be refused.
     pub async fn wait_n(&self, key: impl AsRef<[u8]>, n: u32) -> Result<Decision, Error> {
-        let decision = self.acquire(Key::new(key), n).await?;
+        let decision = self.clone().acquire(Key::new(key), n).await?;
         if decision.is_admitted() { Ok(decision) } else { Err(Error::refused(decision)) }
     }
 
@@ -264,8 +264,18 @@ impl TokenBucket {
         &self.ports.name
     }
 
-    pub(crate) fn acquire(&self, key: Key, cost: u32) -> Acquire {
+    pub(crate) fn acquire(self, key: Key, cost: u32) -> Acquire {
         Acquire::new(self, key, cost)
+    }
+
+    /// The decision, where it takes neither a wait nor another process.
+    pub(crate) fn at_once(&self, quotas: Option<&Quotas>, key: &Key, cost: u32) -> Option<Decision> {
+        let quotas = quotas.unwrap_or(&self.quotas);
+        if self.known.is_some() || self.longest_wait > 0 || cost > quotas.max_cost() {
+            return None;
+        }
+        let ask = Ask { cost: cost.into(), wait: 0 };
+        self.ports.reserve.step(key, || Reserve { quotas: quotas.clone(), ask })
     }
 
     pub(crate) fn block(&self, key: Key, duration: Duration) -> Running<()> {

@@ -155,12 +155,19 @@ pub(crate) struct Ask {
 }
 
 /// The state of one bucket.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
     /// Nothing acts before this time, µs.
     pub(crate) blocked_until: i64,
     /// One per quota, in their order; quotas of another call may leave more.
     pub(crate) levels: SmallVec<[Level; 1]>,
+}
+
+impl Clone for Bucket {
+    fn clone(&self) -> Self {
+        // By far quicker than `SmallVec::clone`, which goes one by one.
+        Self { blocked_until: self.blocked_until, levels: SmallVec::from_slice(&self.levels) }
+    }
 }
 
 impl Bucket {

@@ -225,6 +225,8 @@ impl<O: Operation> Carrier<O> {
     async fn carry(mut self) {
         while let Some((pending, since)) = self.next() {
             self.queue.fly(self.lane, pending, since).await;
+            // Those who were answered ask again before the next call leaves.
+            tokio::task::yield_now().await;
         }
     }
 

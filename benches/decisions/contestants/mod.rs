@@ -1,0 +1,118 @@
+//! Who is compared.
+
+mod bare;
+mod http;
+mod ours;
+mod pool_get;
+
+use std::time::Duration;
+
+use deadpool_redis::redis::{self, AsyncConnectionConfig, aio::MultiplexedConnection};
+use tower_distributed::Store;
+
+pub use self::bare::Bare;
+use self::pool_get::PoolGet;
+use crate::Bench;
+use crate::cell::{self, Sample};
+use crate::workload::Workload;
+
+/// Somebody who decides. One clone serves one caller.
+pub trait Contestant: Clone + Send + 'static {
+    fn admits(&mut self, key: &'static str) -> impl Future<Output = bool> + Send;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Ours,
+    OursTwoLanes,
+    OursLayer,
+    BareEvalsha,
+    TowerRateLimitRedis,
+    PoolGet,
+}
+
+impl Kind {
+    pub const ALL: [Self; 6] = [
+        Self::Ours,
+        Self::OursTwoLanes,
+        Self::OursLayer,
+        Self::BareEvalsha,
+        Self::TowerRateLimitRedis,
+        Self::PoolGet,
+    ];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Ours => "TokenBucket::allow",
+            Self::OursTwoLanes => "TokenBucket::allow, 2 lanes",
+            Self::OursLayer => "our RateLimitLayer",
+            Self::BareEvalsha => "our script, one EVALSHA each",
+            Self::TowerRateLimitRedis => "tower-rate-limit-redis",
+            Self::PoolGet => "deadpool get per call",
+        }
+    }
+}
+
+/// All of them, connected.
+pub struct Contestants {
+    ours: Store,
+    two_lanes: Store,
+    bare: MultiplexedConnection,
+    pool: deadpool_redis::Pool,
+    theirs: redis_032::aio::MultiplexedConnection,
+}
+
+impl Contestants {
+    pub fn connect(bench: &Bench) -> Self {
+        let url = &*bench.server.url;
+        bench.runtime.block_on(async {
+            Self {
+                ours: Store::redis(url).unwrap(),
+                two_lanes: Store::builder().lanes(2).redis(url).unwrap(),
+                bare: connect(url).await,
+                pool: pool_get::pool(url),
+                theirs: http::connect(url).await,
+            }
+        })
+    }
+
+    /// Lets one of them work at an empty server.
+    pub fn run(
+        &self,
+        bench: &Bench,
+        kind: Kind,
+        workload: Workload,
+        callers: usize,
+        length: Duration,
+    ) -> Sample {
+        bench.server.empty();
+        let runtime = &bench.runtime;
+        let quota = workload.quota();
+        match kind {
+            Kind::Ours => cell::run(runtime, ours::bucket(&self.ours, quota), workload, callers, length),
+            Kind::OursTwoLanes => {
+                cell::run(runtime, ours::bucket(&self.two_lanes, quota), workload, callers, length)
+            }
+            Kind::OursLayer => cell::run(runtime, http::ours(&self.ours, quota), workload, callers, length),
+            Kind::BareEvalsha => {
+                let bare = Bare::new(self.bare.clone(), workload.burst().into(), 1000);
+                cell::run(runtime, bare, workload, callers, length)
+            }
+            Kind::TowerRateLimitRedis => {
+                let layered = http::theirs(self.theirs.clone(), workload.burst());
+                cell::run(runtime, layered, workload, callers, length)
+            }
+            Kind::PoolGet => {
+                let pool_get = PoolGet::new(self.pool.clone(), workload.burst());
+                cell::run(runtime, pool_get, workload, callers, length)
+            }
+        }
+    }
+}
+
+/// A connection without the time-out per command that is redis-rs's default: as fast as it gets.
+pub async fn connect(url: &str) -> MultiplexedConnection {
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let client = redis::Client::open(url).unwrap();
+    client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
+}

@@ -1,0 +1,87 @@
+//! What the layer adds to a request, over the in-process store, beside tower_governor's.
+
+use std::time::{Duration, Instant};
+
+use http::Request;
+
+use self::stacks::{Inner, Service, time};
+use crate::stats::median;
+use crate::{Bench, figure};
+
+#[path = "../layer/stacks.rs"]
+pub mod stacks;
+
+const ADDED: &str = "layer-added-ns";
+const RATIO: &str = "layer-vs-tower-governor";
+/// Requests to one, then to the next: short enough that all see the same weather.
+const SLICE: u32 = 2048;
+
+/// Nanoseconds per request.
+struct Round {
+    inner: f64,
+    ours: f64,
+    governor: f64,
+}
+
+pub fn run(bench: &Bench) {
+    if !bench.settings.wants(ADDED) && !bench.settings.wants(RATIO) {
+        return;
+    }
+    println!();
+    // Whichever kind of key is worse for ours is the figure.
+    let by_header = compare(
+        bench,
+        "header",
+        stacks::request_with_header,
+        stacks::ours_by_header(),
+        stacks::governor_by_header(),
+    );
+    let by_peer = compare(
+        bench,
+        "peer address",
+        stacks::request_with_peer,
+        stacks::ours_by_peer(),
+        stacks::governor_by_peer(),
+    );
+    figure(ADDED, by_header.0.max(by_peer.0));
+    figure(RATIO, by_header.1.max(by_peer.1));
+}
+
+/// What ours adds, and its time beside tower_governor's.
+fn compare(
+    bench: &Bench,
+    by: &str,
+    request: fn() -> Request<()>,
+    mut ours: impl Service,
+    mut governor: impl Service,
+) -> (f64, f64) {
+    let rounds: Vec<Round> = (0..bench.settings.rounds)
+        .map(|_| round(request, &mut ours, &mut governor, bench.settings.length))
+        .collect();
+    let of = |read: fn(&Round) -> f64| median(rounds.iter().map(read));
+    let (inner, mine, theirs) = (of(|round| round.inner), of(|round| round.ours), of(|round| round.governor));
+    println!(
+        "by {by}, per request: inner {inner:.0} ns, in ours {mine:.0} ns, in tower_governor {theirs:.0} ns"
+    );
+    (of(|round| round.ours - round.inner), of(|round| round.ours / round.governor))
+}
+
+fn round(
+    request: fn() -> Request<()>,
+    ours: &mut impl Service,
+    governor: &mut impl Service,
+    length: Duration,
+) -> Round {
+    let runtime = stacks::runtime();
+    let mut took = [Duration::ZERO; 3];
+    let mut slices = 0;
+    let end = Instant::now() + length;
+    while Instant::now() < end {
+        took[0] += time(&runtime, &mut Inner, request, SLICE.into());
+        took[1] += time(&runtime, ours, request, SLICE.into());
+        took[2] += time(&runtime, governor, request, SLICE.into());
+        slices += 1;
+    }
+    let [inner, ours, governor] = took.map(|took| took.as_nanos() as f64 / f64::from(slices * SLICE));
+    Round { inner, ours, governor }
+}

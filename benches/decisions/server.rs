@@ -1,0 +1,102 @@
+//! The redis-server that is measured against.
+
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
+
+use deadpool_redis::redis::{self, Connection, FromRedisValue};
+
+/// A redis-server on a free port of 127.0.0.1, without persistence. Dropping it kills it.
+pub struct Server {
+    process: Process,
+    pub url: String,
+}
+
+/// The process and its directory.
+struct Process {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Server {
+    pub fn start() -> Result<Self, String> {
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .map_err(|error| format!("no free port on 127.0.0.1: {error}"))?
+            .port();
+        let dir = env::temp_dir().join(format!("tower-distributed-bench-{}-{port}", process::id()));
+        fs::create_dir(&dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
+        let child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .current_dir(&dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
+        let process = match child {
+            Ok(child) => Process { child, dir },
+            Err(error) => {
+                let _ = fs::remove_dir_all(&dir);
+                return Err(match error.kind() {
+                    ErrorKind::NotFound => {
+                        "this bench needs redis-server on the PATH, and there is none".into()
+                    }
+                    _ => format!("cannot start redis-server: {error}"),
+                });
+            }
+        };
+        let mut server = Self { process, url: format!("redis://127.0.0.1:{port}") };
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), String> {
+        let patience = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < patience {
+            if let Ok(Some(status)) = self.process.child.try_wait() {
+                return Err(format!("redis-server ended at once: {status}"));
+            }
+            let connection = redis::Client::open(&*self.url).and_then(|client| client.get_connection());
+            if connection.is_ok_and(|mut connection| redis::cmd("PING").exec(&mut connection).is_ok()) {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Err("redis-server gave no answer for 10 s".into())
+    }
+
+    /// Runs one command on a connection of its own.
+    pub fn query<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        let mut connection = self.connection();
+        redis::cmd(command[0]).arg(&command[1..]).query(&mut connection).unwrap()
+    }
+
+    /// An empty server; scripts stay loaded.
+    pub fn empty(&self) {
+        self.query::<()>(&["FLUSHALL", "SYNC"]);
+    }
+
+    /// How many calls of scripts there were so far.
+    pub fn script_calls(&self) -> u64 {
+        let stats: String = self.query(&["INFO", "commandstats"]);
+        stats
+            .lines()
+            .filter_map(|line| line.strip_prefix("cmdstat_eval")?.split_once(":calls="))
+            .filter_map(|(_, rest)| rest.split(',').next()?.parse::<u64>().ok())
+            .sum()
+    }
+
+    pub fn connection(&self) -> Connection {
+        redis::Client::open(&*self.url).and_then(|client| client.get_connection()).unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}

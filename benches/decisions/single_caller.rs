@@ -1,0 +1,91 @@
+//! What the crate adds to one call when nobody else calls.
+
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::Value;
+use tower_distributed::{Quota, Store, TokenBucket};
+
+use crate::contestants::{Bare, Contestant, connect};
+use crate::stats::{median, percentile};
+use crate::{Bench, figure};
+
+const NAME: &str = "single-caller-p50-vs-bare-evalsha";
+const KEY: &str = "key-0000000000000001";
+/// What the crate calls the key in Redis.
+const REDIS_KEY: &str = "td:{bench:key-0000000000000001}:tat";
+/// A token every microsecond: everything is admitted.
+const RATE: u32 = 1_000_000;
+/// Calls of one, then of the other: short enough that both see the same weather.
+const SLICE: usize = 200;
+
+struct Round {
+    ours: f64,
+    bare: f64,
+}
+
+pub fn run(bench: &Bench) {
+    if !bench.settings.wants(NAME) {
+        return;
+    }
+    bench.server.empty();
+    let mut bare = bench.runtime.block_on(async { Bare::new(connect(&bench.server.url).await, RATE, 1) });
+    let store = Store::redis(&bench.server.url).unwrap();
+    let ours = TokenBucket::new(&store, "bench", Quota::per_second(RATE)).unwrap();
+    bench.runtime.block_on(async {
+        assert!(ours.allow(KEY).await.unwrap().is_admitted());
+        assert!(bare.admits(REDIS_KEY).await);
+    });
+    check_that_both_send_the_same(bench, &ours, &mut bare);
+
+    let rounds: Vec<Round> = (0..bench.settings.rounds)
+        .map(|_| {
+            let task = round(ours.clone(), bare.clone(), bench.settings.length);
+            bench.runtime.block_on(bench.runtime.spawn(task)).unwrap()
+        })
+        .collect();
+    let of = |read: fn(&Round) -> f64| median(rounds.iter().map(read)) / 1000.0;
+    println!(
+        "\none caller, p50: ours {:.2} µs, bare {:.2} µs",
+        of(|round| round.ours),
+        of(|round| round.bare)
+    );
+    figure(NAME, median(rounds.iter().map(|round| round.ours / round.bare)));
+}
+
+async fn round(ours: TokenBucket, mut bare: Bare, length: Duration) -> Round {
+    let (mut our_times, mut bare_times) = (Vec::new(), Vec::new());
+    let end = Instant::now() + length;
+    while Instant::now() < end {
+        for _ in 0..SLICE {
+            let since = Instant::now();
+            ours.allow(KEY).await.unwrap();
+            our_times.push(since.elapsed().as_nanos() as u32);
+        }
+        for _ in 0..SLICE {
+            let since = Instant::now();
+            bare.admits(REDIS_KEY).await;
+            bare_times.push(since.elapsed().as_nanos() as u32);
+        }
+    }
+    our_times.sort_unstable();
+    bare_times.sort_unstable();
+    Round { ours: percentile(&our_times, 0.5), bare: percentile(&bare_times, 0.5) }
+}
+
+/// So that the figure does not compare two different calls once the crate's script or arguments change.
+fn check_that_both_send_the_same(bench: &Bench, ours: &TokenBucket, bare: &mut Bare) {
+    let server = &bench.server;
+    server.query::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+    let logged = |call: &mut dyn FnMut()| {
+        server.query::<()>(&["SLOWLOG", "RESET"]);
+        call();
+        let entries: Vec<Vec<Value>> = server.query(&["SLOWLOG", "GET"]);
+        let is_script = |entry: &Vec<Value>| format!("{:?}", entry[3]).contains("EVALSHA");
+        entries.into_iter().find(is_script).map(|entry| format!("{:?}", entry[3]))
+    };
+    let our_call = logged(&mut || assert!(bench.runtime.block_on(ours.allow(KEY)).unwrap().is_admitted()));
+    let bare_call = logged(&mut || assert!(bench.runtime.block_on(bare.admits(REDIS_KEY))));
+    server.query::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]);
+    assert!(our_call.is_some());
+    assert_eq!(our_call, bare_call, "contestants/bare.rs no longer sends what the crate sends");
+}
