@@ -125,7 +125,7 @@ impl Quota {
                 "a name must be printable ASCII without quotes and backslashes, is {name:?}"
             )));
         }
-        Ok(Limit { name, burst: burst.into(), num, den })
+        Ok(Limit::new(name, burst.into(), num, den))
     }
 
     /// The microseconds from one token to the next, as a fraction that keeps every product in
@@ -196,12 +196,17 @@ pub(crate) struct Limit {
     pub(crate) burst: i64,
     pub(crate) num: i64,
     pub(crate) den: i64,
+    /// `num / den` and what is left over: every decision uses them.
+    pub(crate) whole: i64,
+    pub(crate) part: i64,
+    /// How long an empty bucket takes to fill, in whole µs.
+    pub(crate) span: i64,
 }
 
 impl Limit {
-    /// How long an empty bucket takes to fill, in whole µs.
-    pub(crate) fn span(&self) -> i64 {
-        self.burst * (self.num / self.den) + self.burst * (self.num % self.den) / self.den
+    fn new(name: Arc<str>, burst: i64, num: i64, den: i64) -> Self {
+        let (whole, part) = (num / den, num % den);
+        Self { name, burst, num, den, whole, part, span: burst * whole + burst * part / den }
     }
 }
 
@@ -276,7 +281,7 @@ impl Quotas {
                 let burst = (limit.burst / parts).max(1);
                 // A token per bucket at least, and no slower than one in 35 years.
                 let num = limit.num.saturating_mul(parts).min((MAX_SPAN / burst).saturating_mul(limit.den));
-                Limit { name: limit.name.clone(), burst, num, den: limit.den }
+                Limit::new(limit.name.clone(), burst, num, limit.den)
             })
             .collect();
         let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(1);

@@ -11,7 +11,7 @@ use super::in_process::Cells;
 use super::key::{Key, KeySpace, RedisKey, check_name};
 use super::operation::{Cell, Operation};
 use super::redis::RedisStore;
-use super::redis::queue::Queue;
+use super::redis::queue::{Answer, Queue};
 use crate::{Error, Store};
 
 /// A name in a store. A cheap clone.
@@ -56,20 +56,15 @@ impl<C: Cell> Family<C> {
             Place::InProcess(_) => RedisKey::new(),
         }
     }
-
-    /// Takes back an answer in a task of its own.
-    pub(crate) fn undo<O: Operation<Cell = C>>(&self, key: Key, undo: O) {
-        detach(self.port().run(key, undo));
-    }
 }
 
 /// Sees a call to its end without its caller, where there is a runtime.
-pub(crate) fn detach<R: Send + 'static>(running: Running<R>) {
-    if let Running::Pending(call) = running
+pub(crate) fn detach<O: Operation>(running: Running<O>) {
+    if let Running::Pending(answer) = running
         && let Ok(runtime) = tokio::runtime::Handle::try_current()
     {
         // An outage loses what was to be taken back, which errs on the strict side.
-        runtime.spawn(async { drop(call.await) });
+        runtime.spawn(async { drop(answer.await) });
     }
 }
 
@@ -84,28 +79,28 @@ impl<O: Operation> Port<O> {
         }
     }
 
-    /// Takes one step on the state of a key: at once in process, else when the future is polled.
-    pub(crate) fn run(&self, key: Key, operation: O) -> Running<O::Reply> {
+    /// Takes one step on the state of a key; in process it is done on return.
+    pub(crate) fn run(&self, key: Key, operation: O) -> Running<O> {
         match self {
             Self::InProcess(cells) => {
                 Running::Ready(Some(cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now))))
             }
-            Self::Redis(queue) => Running::Pending(Box::pin(queue.clone().run(key, operation))),
+            Self::Redis(queue) => Running::Pending(queue.ask(key, operation)),
         }
     }
 }
 
 /// A step under way.
-pub(crate) enum Running<R> {
+pub(crate) enum Running<O: Operation> {
     /// Done; `None` once taken.
-    Ready(Option<R>),
-    Pending(Pin<Box<dyn Future<Output = Result<R, Error>> + Send>>),
+    Ready(Option<O::Reply>),
+    Pending(Answer<O>),
 }
 
-impl<R> Unpin for Running<R> {}
+impl<O: Operation> Unpin for Running<O> {}
 
-impl<R> Future for Running<R> {
-    type Output = Result<R, Error>;
+impl<O: Operation> Future for Running<O> {
+    type Output = Result<O::Reply, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
@@ -113,7 +108,7 @@ impl<R> Future for Running<R> {
                 Some(reply) => Poll::Ready(Ok(reply)),
                 None => Poll::Pending,
             },
-            Self::Pending(call) => call.as_mut().poll(context),
+            Self::Pending(answer) => Pin::new(answer).poll(context),
         }
     }
 }
@@ -133,7 +128,7 @@ impl<C> fmt::Debug for Family<C> {
     }
 }
 
-impl<R> fmt::Debug for Running<R> {
+impl<O: Operation> fmt::Debug for Running<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ready(_) => "Ready",

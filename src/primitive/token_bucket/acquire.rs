@@ -20,7 +20,7 @@ use crate::store::Running;
 pub(crate) enum Decide {
     /// It takes no asking.
     Clear(Option<Result<Decision, Error>>),
-    Asking(Running<Decision>, Option<Lesson>),
+    Asking(Running<Reserve>, Option<Lesson>),
 }
 
 /// What is to be remembered if the decision is a refusal.

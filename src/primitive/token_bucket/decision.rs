@@ -203,7 +203,7 @@ impl<'a> Balance<'a> {
     /// How long an empty bucket takes to fill; `None` if it never does.
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
-        (self.limit.num != 0).then(|| micros(self.limit.span()))
+        (self.limit.num != 0).then(|| micros(self.limit.span))
     }
 
     /// When the quota is full again; `None` if never.

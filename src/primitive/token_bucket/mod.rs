@@ -278,7 +278,7 @@ impl TokenBucket {
         self.ports.reserve.step(key, || Reserve { quotas: quotas.clone(), ask })
     }
 
-    pub(crate) fn block(&self, key: Key, duration: Duration) -> Running<()> {
+    pub(crate) fn block(&self, key: Key, duration: Duration) -> Running<Block> {
         let (quotas, micros) = (self.quotas.clone(), to_micros(duration));
         self.ports.block.run(key, Block { quotas, micros })
     }
@@ -298,7 +298,7 @@ impl TokenBucket {
         Decide::new(self, key, cost, wait)
     }
 
-    fn cancel(&self, key: &Key, cancel: Cancel) -> Running<bool> {
+    fn cancel(&self, key: &Key, cancel: Cancel) -> Running<Cancel> {
         if let Some(known) = &self.known {
             known.forget(key);
         }

@@ -62,7 +62,7 @@ impl Reservation {
         }
     }
 
-    pub(super) fn begin_cancel(&mut self) -> Option<Running<bool>> {
+    pub(super) fn begin_cancel(&mut self) -> Option<Running<Cancel>> {
         if std::mem::replace(&mut self.cancelled, true) {
             return None;
         }

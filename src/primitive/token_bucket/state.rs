@@ -26,11 +26,12 @@ impl Moment {
     }
 
     fn advance(self, limit: &Limit, tokens: i64) -> Self {
-        let parts = self.part + tokens * (limit.num % limit.den);
-        Self {
-            whole: self.whole + tokens * (limit.num / limit.den) + parts.div_euclid(limit.den),
-            part: parts.rem_euclid(limit.den),
+        let whole = self.whole + tokens * limit.whole;
+        let parts = self.part + tokens * limit.part;
+        if parts < limit.den {
+            return Self { whole, part: parts };
         }
+        Self { whole: whole + parts / limit.den, part: parts % limit.den }
     }
 
     fn minus(self, limit: &Limit, other: Self) -> Self {
@@ -99,7 +100,7 @@ impl Level {
             self.tat.whole += tokens;
             return;
         }
-        let pending = self.last.whole - limit.span() > now;
+        let pending = self.last.whole - limit.span > now;
         self.before = if pending { self.last } else { Moment::default() };
         self.tat = self.tat.max(Moment::at(at)).advance(limit, tokens);
         self.last = self.before.max(self.tat);

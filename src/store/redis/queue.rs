@@ -4,9 +4,10 @@
 //! in a queue for one of the lane's *carriers*, tasks that send all that is waiting, hand out the answers, and
 //! begin again until nobody waits. So nobody depends on another caller's future being polled.
 
-use std::future::poll_fn;
+use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
 use futures_util::future::{BoxFuture, join_all};
 use smallvec::SmallVec;
@@ -18,13 +19,17 @@ use super::plan::{Call, plan};
 use super::{Loaded, RedisStore, Reply};
 use crate::Error;
 use crate::error::Cause;
-use crate::store::family::Family;
+use crate::store::family::{Family, detach};
 use crate::store::in_process::lock;
 use crate::store::key::Key;
 use crate::store::operation::{Fields, Garbled, Operation};
 
-/// How many carriers a lane has at most: one sends while the other's answers are handed out.
-const CARRIERS: usize = 2;
+/// How many carriers a lane has at most: while the answers of one call are handed out, the server is at another.
+const CARRIERS: usize = 3;
+
+/// How often a carrier lets others run before it sends again, so that those who were just answered can ask anew
+/// and leave with it. At twice, throughput no longer rises.
+const YIELDS: usize = 2;
 
 /// All calls of one operation of one family.
 #[derive(Debug)]
@@ -53,8 +58,11 @@ pub(super) struct Pending<O: Operation> {
     pub(super) key: Key,
     /// On a Cluster.
     pub(super) slot: Option<u16>,
-    answer: oneshot::Sender<Result<O::Reply, Error>>,
+    answer: oneshot::Sender<Delivery<O>>,
 }
+
+/// An answer, with the key by which it can be taken back.
+type Delivery<O> = (Key, Result<<O as Operation>::Reply, Error>);
 
 impl<O: Operation> Pending<O> {
     /// What leaves together stands together by this.
@@ -79,22 +87,18 @@ impl<O: Operation> Queue<O> {
         }
     }
 
-    /// Runs an operation. Not cancel safe for the operation, which may run all the same; its answer is then
-    /// taken back.
-    pub(crate) async fn run(self: Arc<Self>, key: Key, operation: O) -> Result<O::Reply, Error> {
+    /// Asks for an operation, which may run even where nobody waits for the answer; the answer is then taken
+    /// back.
+    pub(crate) fn ask(self: &Arc<Self>, key: Key, operation: O) -> Answer<O> {
         let lane = self.store.lane_of(&key);
         let slot = self.store.slot(|| self.family.redis_key(&key));
-        let (answer, mut reply) = oneshot::channel();
-        let item = Pending { operation, key, slot, answer };
-        if let Some(item) = self.enqueue(lane, item) {
-            let single = Single { queue: self, lane };
-            let mut flight = Flight(Some(Box::pin(async move {
-                single.queue.fly(lane, vec![item], Instant::now()).await;
-            })));
-            flight.land().await;
-            return reply.try_recv().unwrap_or_else(|_| Err(lost()));
-        }
-        (&mut reply).await.unwrap_or_else(|_| Err(lost()))
+        let (answer, reply) = oneshot::channel();
+        let single = Flight(self.enqueue(lane, Pending { operation, key, slot, answer }).map(|item| {
+            let single = Single { queue: Arc::clone(self), lane };
+            Box::pin(async move { single.queue.fly(lane, vec![item], Instant::now()).await })
+                as BoxFuture<'_, _>
+        }));
+        Answer { single, reply, queue: Arc::clone(self) }
     }
 
     /// Leaves the operation to the carrier, or returns it where the lane is idle.
@@ -152,16 +156,23 @@ impl<O: Operation> Queue<O> {
                 Err(error) => Err(error.clone()),
             };
             let mut orphans = Vec::new();
-            let mut key = None;
+            let mut orphaned = None;
             for (nth, item) in present_first(pending.by_ref().take(run.len())).enumerate() {
-                if let Err(Ok(reply)) = item.answer.send(decode(item.operation, nth)) {
+                let delivery = (item.key, decode(item.operation, nth));
+                if let Err((key, Ok(reply))) = item.answer.send(delivery) {
                     orphans.push(reply);
-                    key = Some(item.key);
+                    orphaned = Some(key);
                 }
             }
-            if let (Some(key), Some(undo)) = (key, O::undo(&orphans)) {
-                self.family.undo(key, undo);
+            if let Some(key) = orphaned {
+                self.take_back(key, &orphans);
             }
+        }
+    }
+
+    fn take_back(&self, key: Key, replies: &[O::Reply]) {
+        if let Some(undo) = O::undo(replies) {
+            detach(self.family.port().run(key, undo));
         }
     }
 }
@@ -177,20 +188,45 @@ fn present_first<O: Operation>(
     present.into_iter().chain(gone)
 }
 
+/// The answer to an operation.
+pub(crate) struct Answer<O: Operation> {
+    /// The call itself, where it is this caller who sends it.
+    single: Flight,
+    reply: oneshot::Receiver<Delivery<O>>,
+    queue: Arc<Queue<O>>,
+}
+
+impl<O: Operation> Future for Answer<O> {
+    type Output = Result<O::Reply, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(flight) = &mut self.single.0 {
+            ready!(flight.as_mut().poll(context));
+            self.single.0 = None;
+        }
+        Pin::new(&mut self.reply).poll(context).map(|delivery| match delivery {
+            Ok((_, reply)) => reply,
+            Err(_) => {
+                let gone = "the runtime that carried the call is gone";
+                Err(Error::unavailable(Cause::Disconnected, gone))
+            }
+        })
+    }
+}
+
+impl<O: Operation> Drop for Answer<O> {
+    fn drop(&mut self) {
+        // From here on it is seen by the sender that nobody waits; what has come already is taken back here.
+        self.reply.close();
+        if let Ok((key, Ok(reply))) = self.reply.try_recv() {
+            self.queue.take_back(key, &[reply]);
+        }
+    }
+}
+
 /// A single operation in flight. Where the caller goes away, a task of its own sees it to its end, so that
 /// what was granted is known and can be taken back.
 struct Flight(Option<BoxFuture<'static, ()>>);
-
-impl Flight {
-    async fn land(&mut self) {
-        poll_fn(|context| match &mut self.0 {
-            Some(flight) => flight.as_mut().poll(context),
-            None => Poll::Ready(()),
-        })
-        .await;
-        self.0 = None;
-    }
-}
 
 impl Drop for Flight {
     fn drop(&mut self) {
@@ -199,6 +235,12 @@ impl Drop for Flight {
         {
             runtime.spawn(flight);
         }
+    }
+}
+
+impl fmt::Debug for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Flight")
     }
 }
 
@@ -225,8 +267,9 @@ impl<O: Operation> Carrier<O> {
     async fn carry(mut self) {
         while let Some((pending, since)) = self.next() {
             self.queue.fly(self.lane, pending, since).await;
-            // Those who were answered ask again before the next call leaves.
-            tokio::task::yield_now().await;
+            for _ in 0..YIELDS {
+                tokio::task::yield_now().await;
+            }
         }
     }
 
@@ -254,8 +297,4 @@ impl<O: Operation> Drop for Carrier<O> {
             }
         }
     }
-}
-
-fn lost() -> Error {
-    Error::unavailable(Cause::Disconnected, "the runtime that carried the call is gone")
 }
