@@ -9,7 +9,7 @@ use crate::Error;
 
 /// The bytes that tell one caller, tenant, host or job from another.
 ///
-/// Any bytes are legal: empty, with NUL, a megabyte. Up to 32 are kept without an allocation.
+/// Any bytes are legal: empty, with NUL, a megabyte. Up to 24 are kept without an allocation.
 ///
 /// ```
 /// use tower_distributed::Key;
@@ -18,7 +18,7 @@ use crate::Error;
 /// assert_eq!(Key::from(7_u64), Key::from("7"));
 /// ```
 #[derive(PartialEq, Eq, Hash)]
-pub struct Key(SmallVec<[u8; 32]>);
+pub struct Key(SmallVec<[u8; 24]>);
 
 impl Key {
     /// The bytes of the key.

@@ -25,7 +25,7 @@ use crate::store::key::Key;
 use crate::store::operation::{Fields, Garbled, Operation};
 
 /// How many carriers a lane has at most: while the answers of one call are handed out, the server is at another.
-const CARRIERS: usize = 3;
+const CARRIERS: usize = 2;
 
 /// How often a carrier lets others run before it sends again, so that those who were just answered can ask anew
 /// and leave with it. At twice, throughput no longer rises.
