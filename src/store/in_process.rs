@@ -7,6 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use hashbrown::HashTable;
 use tokio::time::Instant;
 
 use super::key::Key;
@@ -74,7 +75,7 @@ pub(crate) struct Cells<C> {
 }
 
 struct Shard<C> {
-    cells: HashMap<Key, C>,
+    cells: HashTable<(Key, C)>,
     /// How many cells there may be before those that say nothing are dropped.
     sweep_at: usize,
 }
@@ -84,16 +85,17 @@ const SWEEP_AT: usize = 256;
 
 impl<C: Cell> Cells<C> {
     pub(crate) fn new(clock: Clock) -> Self {
-        let shard = || Mutex::new(Shard { cells: HashMap::new(), sweep_at: SWEEP_AT });
+        let shard = || Mutex::new(Shard { cells: HashTable::new(), sweep_at: SWEEP_AT });
         Self { clock, hasher: RandomState::new(), shards: (0..SHARDS).map(|_| shard()).collect() }
     }
 
     /// Takes one step on the cell of a key, alone.
     pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> R {
-        let shard = self.hasher.hash_one(key) as usize % SHARDS;
-        let mut shard = lock(&self.shards[shard]);
+        // One hash serves twice: its top bits mark the slots of a table, its lowest place them.
+        let hash = self.hasher.hash_one(key);
+        let mut shard = lock(&self.shards[(hash >> 32) as usize % SHARDS]);
         let now = self.clock.now();
-        if let Some(cell) = shard.cells.get_mut(key) {
+        if let Some((_, cell)) = shard.cells.find_mut(hash, |(other, _)| other.as_bytes() == key) {
             if cell.is_idle(now) {
                 *cell = C::default();
             }
@@ -102,19 +104,20 @@ impl<C: Cell> Cells<C> {
         let mut cell = C::default();
         let reply = step(&mut cell, now);
         if !cell.is_idle(now) {
-            shard.insert(key, cell, now);
+            if shard.cells.len() >= shard.sweep_at {
+                shard.sweep(now);
+            }
+            let entry = (Key::new(key), cell);
+            shard.cells.insert_unique(hash, entry, |(key, _)| self.hasher.hash_one(key.as_bytes()));
         }
         reply
     }
 }
 
 impl<C: Cell> Shard<C> {
-    fn insert(&mut self, key: &[u8], cell: C, now: i64) {
-        if self.cells.len() >= self.sweep_at {
-            self.cells.retain(|_, cell| !cell.is_idle(now));
-            self.sweep_at = (2 * self.cells.len()).max(SWEEP_AT);
-        }
-        self.cells.insert(Key::new(key), cell);
+    fn sweep(&mut self, now: i64) {
+        self.cells.retain(|(_, cell)| !cell.is_idle(now));
+        self.sweep_at = (2 * self.cells.len()).max(SWEEP_AT);
     }
 }
 

@@ -142,10 +142,16 @@ impl Level {
 /// How many whole tokens come in `span` µs less `part` den-ths of one; negative spans count backwards.
 fn tokens_in(limit: &Limit, span: i64, part: i64) -> i64 {
     let laps = span.div_euclid(limit.num);
-    let rest = i128::from(span.rem_euclid(limit.num)) * i128::from(limit.den) - i128::from(part);
-    let rest = rest.div_euclid(i128::from(limit.num));
-    // Below `den` in size, which fits.
-    laps.saturating_mul(limit.den).saturating_add(i64::try_from(rest).unwrap_or(i64::MAX))
+    let left = span.rem_euclid(limit.num);
+    let rest = match left.checked_mul(limit.den) {
+        Some(left) => (left - part).div_euclid(limit.num),
+        // A share among very many; below `den` in size, which fits.
+        None => {
+            let left = i128::from(left) * i128::from(limit.den) - i128::from(part);
+            i64::try_from(left.div_euclid(i128::from(limit.num))).unwrap_or(i64::MAX)
+        }
+    };
+    laps.saturating_mul(limit.den).saturating_add(rest)
 }
 
 /// What is asked of a bucket: `cost` tokens, to be had within `wait` µs.
