@@ -86,17 +86,19 @@ from_display!(std::net::Ipv6Addr);
 
 impl From<std::net::Ipv4Addr> for Key {
     fn from(addr: std::net::Ipv4Addr) -> Self {
-        let mut bytes = SmallVec::new();
-        for (position, octet) in addr.octets().into_iter().enumerate() {
-            if position > 0 {
-                bytes.push(b'.');
+        // By hand, since every request of a layer keyed by address comes through here.
+        let (mut text, mut length) = ([b'.'; 16], 0);
+        for octet in addr.octets() {
+            for (digit, shown) in
+                [(octet / 100, octet > 99), (octet / 10 % 10, octet > 9), (octet % 10, true)]
+            {
+                text[length] = b'0' + digit;
+                length += usize::from(shown);
             }
-            // By hand, since every request of a layer keyed by address comes through here.
-            let digits = [octet / 100, octet / 10 % 10, octet % 10].map(|digit| b'0' + digit);
-            let leading = if octet > 99 { 0 } else { 1 + usize::from(octet < 10) };
-            bytes.extend_from_slice(&digits[leading..]);
+            text[length] = b'.';
+            length += 1;
         }
-        Self(bytes)
+        Self::new(&text[..length - 1])
     }
 }
 

@@ -27,6 +27,15 @@ pin_project! {
     }
 }
 
+/// What is kept while the store is asked. In a box, so that requests that are decided at once carry no room for it.
+struct Asking<S, Req> {
+    acquire: Acquire,
+    /// Set where the store is away and `acquire` asks this process's own bucket.
+    outage: Option<Error>,
+    /// The ready service and the request; `None` once called.
+    call: Option<(S, Req)>,
+}
+
 pin_project! {
     #[project = StateProjection]
     enum State<S, Req>
@@ -34,11 +43,7 @@ pin_project! {
         S: Service<Req>,
     {
         Asking {
-            acquire: Acquire,
-            // Set where the store is away and `acquire` asks this process's own bucket.
-            outage: Option<Error>,
-            // The ready service and the request; `None` once called.
-            call: Option<(S, Req)>,
+            asking: Box<Asking<S, Req>>,
         },
         Refused {
             // `None` once told.
@@ -78,7 +83,8 @@ where
         request: Req,
         config: Arc<Config<K, C, Q, H, R>>,
     ) -> Self {
-        Self { config, state: State::Asking { acquire, outage: None, call: Some((inner, request)) } }
+        let asking = Box::new(Asking { acquire, outage: None, call: Some((inner, request)) });
+        Self { config, state: State::Asking { asking } }
     }
 }
 
@@ -95,7 +101,8 @@ where
         let config = &**this.config;
         loop {
             match this.state.as_mut().project() {
-                StateProjection::Asking { acquire, outage, call } => {
+                StateProjection::Asking { asking } => {
+                    let Asking { acquire, outage, call } = &mut **asking;
                     let decision = match ready!(Pin::new(&mut *acquire).poll(context)) {
                         Ok(decision) if decision.is_admitted() => Some(decision),
                         Ok(refused) => return Poll::Ready(config.reject.reject(refused.into())),
