@@ -38,20 +38,23 @@ local function later(whole, part, other, rest)
   return whole > other or (whole == other and part > rest)
 end
 
+local limit = 9007199254740992 -- 2^53: what is less is exact
+
 -- The state that is stored as `raw`; nil if that is none of ours.
 local function load(raw)
   local s, tat = {0}, raw and tonumber(raw) or 0
-  if not raw or (tat > 0 and tat < 9007199254740992) then
+  if not raw or (tat > 0 and tat < limit) then
     if bare then return tat end
     s = {0, tat, 0, tat, 0}
   else
     local n = 0
-    for number in string.gmatch(raw, '%-?%d+') do
+    for number in string.gmatch(raw, '[^ ]+') do
       n = n + 1
       s[n] = tonumber(number)
+      if not s[n] or s[n] >= limit or s[n] < -1 or s[n] % 1 ~= 0 then return nil end
     end
-    if n == 0 then return nil end
     if n == 2 then s = {0, s[1], s[2], s[1], s[2]} end
+    if #s < 5 or #s % 4 ~= 1 then return nil end
   end
   for q = 1, quotas do
     local o = 4 * q - 2

@@ -46,6 +46,15 @@ async fn a_key_of_another_type_admits_nobody_and_is_left_alone() {
             .unwrap();
     server.cli(&["RPUSH", "td:{typed:list}:tat", "a"]);
     server.cli(&["SET", "td:{typed:text}:tat", "hello"]);
+    for (at, foreign) in
+        ["12 x", "1e300", "nan", "inf", "-5", "1.5 2", "1 2 3", "0 99999999999999999 0 0 0", ""]
+            .into_iter()
+            .enumerate()
+    {
+        server.cli(&["SET", &format!("td:{{typed:{at}}}:tat"), foreign]);
+        assert!(bucket.allow(at.to_string()).await.is_err(), "{foreign:?} was taken for a bucket");
+        assert!(bucket.peek(at.to_string()).await.is_err(), "{foreign:?} was taken for a bucket");
+    }
     let calls = ["a", "list", "b", "text", "list", "c"].map(|key| bucket.allow(key));
     let [a, list, b, text, again, c] = futures::future::join_all(calls).await.try_into().unwrap();
     for other in [a, b, c] {

@@ -101,3 +101,20 @@ async fn a_cut_network_heals() {
     }
     assert_eq!(bucket.peek("k").await.unwrap().remaining(), 10);
 }
+
+/// A breaker whose prober is gone with its runtime does not stay open for ever.
+#[test]
+fn a_breaker_outlives_the_runtime_it_opened_on() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (server, proxy, bucket) = runtime().block_on(through_a_proxy(LONG));
+    proxy.cut();
+    runtime().block_on(eventually("the breaker to open", Duration::from_secs(20), async || {
+        let error = bucket.allow("k").await.unwrap_err();
+        error.to_string().contains("no call made")
+    }));
+    // No probe in between: the runtime is gone by now.
+    proxy.heal();
+    let allowed = async || bucket.allow("k").await.is_ok();
+    runtime().block_on(eventually("an answer", Duration::from_secs(20), allowed));
+    drop(server);
+}

@@ -56,7 +56,7 @@ fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbl
     let mut fields = match fields.next()? {
         // A bare TAT, where that says all.
         Field::Integer(tat) => {
-            let tat = Moment { whole: *tat, part: 0 };
+            let tat = moment(*tat, 0)?;
             return Ok(Bucket {
                 blocked_until: 0,
                 levels: smallvec![Level { tat, last: tat, ..Level::default() }],
@@ -67,11 +67,20 @@ fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbl
     let blocked_until = fields.integer()?;
     let mut levels = SmallVec::new();
     for _ in quotas.limits() {
-        let tat = Moment { whole: fields.integer()?, part: fields.integer()? };
-        let last = Moment { whole: fields.integer()?, part: fields.integer()? };
+        let tat = moment(fields.integer()?, fields.integer()?)?;
+        let last = moment(fields.integer()?, fields.integer()?)?;
         levels.push(Level { tat, last, ..Level::default() });
     }
     Ok(Bucket { blocked_until, levels })
+}
+
+/// A time as scripts tell it, in the range within which all arithmetic fits.
+fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
+    if (0..1 << 53).contains(&whole) && (-1..=1 << 20).contains(&part) {
+        Ok(Moment { whole, part })
+    } else {
+        Err(Garbled("a script answered a time out of range"))
+    }
 }
 
 impl Operation for Reserve {

@@ -43,9 +43,10 @@ impl Breaker {
             && !self.open.swap(true, Ordering::AcqRel)
     }
 
-    /// A probe succeeded.
-    pub(super) fn close(&self) {
-        self.failures.store(0, Ordering::Relaxed);
+    /// Lets calls be made again: after a probe that succeeded, or where nobody probes any more. Then the next
+    /// failure opens it again.
+    pub(super) fn close(&self, probed: bool) {
+        self.failures.store(if probed { 0 } else { FAILURES - 1 }, Ordering::Relaxed);
         self.open.store(false, Ordering::Release);
     }
 }
@@ -66,7 +67,11 @@ mod tests {
         assert!(!breaker.failed(&outage), "only one prober");
         let error = breaker.check().unwrap_err();
         assert!(error.is_unavailable() && error.to_string().contains("too slow"), "{error}");
-        breaker.close();
+        breaker.close(true);
         assert!(breaker.check().is_ok());
+        assert!(!breaker.failed(&outage));
+        breaker.close(false);
+        assert!(breaker.check().is_ok());
+        assert!(breaker.failed(&outage), "nobody probes: the next failure counts");
     }
 }

@@ -151,28 +151,51 @@ impl RedisStore {
 
     /// Asks in the background until the server takes a write again, then closes the breaker.
     fn probe(self: &Arc<Self>) {
+        tokio::spawn(Prober { store: Arc::downgrade(self), succeeded: false }.run());
+    }
+
+    /// Whether the server takes a write.
+    async fn takes_a_write(&self) -> bool {
         let mut command = redis::cmd("SET");
         command.arg(format!("{}:{{probe}}", self.prefix)).arg(1).arg("PX").arg(1000);
-        let store: Weak<Self> = Arc::downgrade(self);
-        tokio::spawn(async move {
-            let mut pause = Duration::from_millis(25);
-            loop {
-                tokio::time::sleep(pause).await;
-                let Some(store) = store.upgrade() else { return };
-                let (lane, deadline) = (&store.lanes[0], Instant::now() + store.timeout);
-                let mut held = None;
-                let outcome = timeout_at(deadline, async {
-                    held.insert(lane.hold().await?).connection.send(&command).await.map_err(failure::outage)
-                })
-                .await;
-                match (outcome, held) {
-                    (Ok(Ok(_)), _) => return store.breaker.close(),
-                    (_, Some(held)) => lane.discard(&held),
-                    _ => {}
-                }
-                pause = (pause * 2).min(Duration::from_secs(1));
-            }
-        });
+        let lane = &self.lanes[0];
+        let mut held = None;
+        let outcome = timeout_at(self.deadline(Instant::now()), async {
+            held.insert(lane.hold().await?).connection.send(&command).await.map_err(failure::outage)
+        })
+        .await;
+        match (outcome, held) {
+            (Ok(Ok(_)), _) => return true,
+            (_, Some(held)) => lane.discard(&held),
+            _ => {}
+        }
+        false
+    }
+}
+
+/// Closes the breaker when it is dropped: after its work, or with the runtime that it runs on.
+struct Prober {
+    store: Weak<RedisStore>,
+    succeeded: bool,
+}
+
+impl Prober {
+    async fn run(mut self) {
+        let mut pause = Duration::from_millis(25);
+        while !self.succeeded {
+            tokio::time::sleep(pause).await;
+            let Some(store) = self.store.upgrade() else { return };
+            self.succeeded = store.takes_a_write().await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        if let Some(store) = self.store.upgrade() {
+            store.breaker.close(self.succeeded);
+        }
     }
 }
 
