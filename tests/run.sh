@@ -15,7 +15,10 @@ lib="/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketime.so.1"
 if [ -n "$missing" ]; then
   as_root=""
   [ "$(id -u)" -eq 0 ] || as_root="sudo -n"
-  if ! command -v apt-get >/dev/null || { [ -n "$as_root" ] && ! sudo -n true 2>/dev/null; }; then
+  # Elsewhere than on Debian the tests that need libfaketime say so and pass over it.
+  if command -v redis-server >/dev/null && ! command -v apt-get >/dev/null; then
+    missing=""
+  elif ! command -v apt-get >/dev/null || { [ -n "$as_root" ] && ! sudo -n true 2>/dev/null; }; then
     say "the tests need:$missing. Install these packages with your system's package manager"
     say "(redis-server 7.0 or later; libfaketime is Debian's, at $lib)."
     exit 1

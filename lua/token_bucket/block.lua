@@ -5,6 +5,7 @@
 -- writes   the bucket, SET with PX until full and unblocked (without where a quota never refills)
 local s = load_full(KEYS[1])
 s[1] = max(s[1], now + tonumber(ARGV[first]))
-local until_ = s[1]
-save(KEYS[1], s)
-return {now, until_}
+local blocked = s[1]
+local saved = save(KEYS[1], s)
+if type(saved) == 'table' and saved.err then return saved end
+return {now, blocked}

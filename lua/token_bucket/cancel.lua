@@ -21,6 +21,12 @@ local function at_least(o, whole, part)
   if later(whole, part, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = whole, part end
 end
 
+-- A bucket that was reset since knows nothing of the charge.
+for q = 1, quotas do
+  local o, a = 4 * q - 2, first + 4 * q - 2
+  if num[q] ~= 0 and later(tonumber(ARGV[a]), tonumber(ARGV[a + 1]), s[o + 2], s[o + 3]) then return {now, 0} end
+end
+
 for q = 1, quotas do
   local o, a = 4 * q - 2, first + 4 * q - 2
   local mine, part = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
@@ -36,11 +42,12 @@ for q = 1, quotas do
       at_least(o, tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]))
       if later(mine, part, s[o], s[o + 1]) then at_least(o, s[o], s[o + 1]) end
     end
-    if built >= 0 and later(back, rest, 0, 0) then
+    if later(back, rest, 0, 0) then
       s[o], s[o + 1] = minus(q, s[o], s[o + 1], back, rest)
       given = 1
     end
   end
 end
-if given == 1 then save(KEYS[1], s) end
+local saved = given == 1 and save(KEYS[1], s)
+if type(saved) == 'table' and saved.err then return saved end
 return {now, given}

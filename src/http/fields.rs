@@ -90,8 +90,9 @@ impl RateLimitFields {
         if self.legacy && told.is_none_or(|told| tightest.remaining() < told) {
             headers.insert(X_LIMIT, tightest.limit().into());
             headers.insert(X_REMAINING, tightest.remaining().into());
-            if let Some(until) = until(&tightest) {
-                headers.insert(X_RESET, until.into());
+            match until(&tightest) {
+                Some(until) => drop(headers.insert(X_RESET, until.into())),
+                None => drop(headers.remove(X_RESET)),
             }
         }
     }

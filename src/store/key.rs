@@ -66,7 +66,19 @@ macro_rules! from_bytes {
         }
     )*};
 }
-from_bytes!(&str, &String, String, &[u8], Vec<u8>);
+from_bytes!(&str, &String, String, &[u8], Vec<u8>, &Vec<u8>);
+
+impl From<&Key> for Key {
+    fn from(key: &Key) -> Self {
+        key.clone()
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Key {
+    fn from(bytes: &[u8; N]) -> Self {
+        Self::new(bytes)
+    }
+}
 
 macro_rules! from_display {
     ($($number:ty),*) => {$(

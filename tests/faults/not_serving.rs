@@ -12,8 +12,19 @@ async fn outage(server: &RedisServer, code: &str, begin: impl AsyncFn(), end: im
     let store = Store::redis(&server.url()).unwrap();
     let bucket = TokenBucket::new(&store, "serving", Quota::per_hour(1).burst(1)).unwrap();
     let allow = async || -> Result<bool, Error> { Ok(bucket.allow("k").await?.is_admitted()) };
-    bucket.allow_n("warm", 0).await.unwrap();
+    bucket.allow("warm").await.unwrap();
+    assert!(bucket.allow("reserved").await.unwrap().is_admitted());
+    let mut reservation = bucket.reserve("reserved").await.unwrap();
     begin().await;
+    let blocked = bucket.block_until("k", Duration::from_secs(9)).await;
+    assert!(blocked.as_ref().is_err_and(Error::is_unavailable), "an outage was told as {blocked:?}");
+    let cancelled = reservation.cancel().await;
+    // As a replica of an empty master the server has no such bucket, so there is nothing to write.
+    let nothing_left = code == "READONLY" && cancelled.is_ok();
+    assert!(
+        nothing_left || cancelled.as_ref().is_err_and(Error::is_unavailable),
+        "an outage was told as {cancelled:?}"
+    );
     let error = allow().await.unwrap_err();
     assert!(error.is_unavailable() && !error.is_refused(), "{error}");
     assert!(error.to_string().contains(code), "{error}");

@@ -170,6 +170,9 @@ impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
 
     /// Sees to it that a key is blocked, in a task of its own.
     pub(super) fn block(&self, key: Key, duration: Duration) {
+        if let Away::Degrade { local, .. } = &self.when_away {
+            crate::store::detach(local.block(key.clone(), duration));
+        }
         crate::store::detach(self.bucket.block(key, duration));
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::decision::Decision;
 use super::known::KnownRefusals;
-use super::operations::Reserve;
+use super::operations::{Peek, Reserve};
 use super::reservation::Reservation;
 use super::state::Ask;
 use super::{Key, TokenBucket};
@@ -37,6 +37,9 @@ impl Decide {
         let most = bucket.quotas.max_cost();
         if cost > most {
             return Self::Clear(Some(Err(Error::exceeds_burst(cost, most))));
+        }
+        if cost == 0 {
+            return Self::Clear(Some(Ok(Decision::free(bucket.quotas.clone()))));
         }
         let ask = Ask { cost: cost.into(), wait };
         let mut lesson = None;
@@ -83,6 +86,8 @@ enum Step {
     Asked,
     Deciding(Decide),
     Waiting(Pin<Box<Sleep>>, Reservation),
+    /// The time to act has come: has anybody blocked the bucket meanwhile?
+    Looking(Running<Peek>, Decision),
     Done,
 }
 
@@ -124,8 +129,24 @@ impl Future for Acquire {
                 Step::Waiting(sleep, reservation) => {
                     ready!(sleep.as_mut().poll(context));
                     let decision = reservation.decision().clone();
-                    self.step = Step::Done;
-                    return Poll::Ready(Ok(decision));
+                    self.step = Step::Looking(self.bucket.look(self.key.clone()), decision);
+                }
+                Step::Looking(looking, decision) => {
+                    // An outage by now changes nothing: the tokens have been granted.
+                    let blocked = match ready!(Pin::new(looking).poll(context)) {
+                        Ok(state) => !state.blocked_for().is_zero(),
+                        Err(_) => false,
+                    };
+                    if !blocked {
+                        let decision = decision.clone();
+                        self.step = Step::Done;
+                        return Poll::Ready(Ok(decision));
+                    }
+                    // To the end of the queue, for what is left of the longest wait: the end of the block lets
+                    // nobody through but at the usual pace.
+                    let waited = decision.delay();
+                    self.bucket = self.bucket.with_less_wait(waited);
+                    self.step = Step::Asked;
                 }
                 Step::Done => return Poll::Pending,
             }

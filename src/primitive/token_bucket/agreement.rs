@@ -165,10 +165,7 @@ async fn answer(
         Step::Block { micros } => {
             bucket.block_until(key, std::time::Duration::from_micros(micros)).await.map(|()| String::new())?
         }
-        Step::Reset => {
-            reservations.clear();
-            bucket.reset(key).await.map(|()| String::new())?
-        }
+        Step::Reset => bucket.reset(key).await.map(|()| String::new())?,
     })
 }
 

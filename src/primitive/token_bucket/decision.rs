@@ -18,6 +18,12 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// For what costs nothing: nobody was asked, so the state is that of a bucket which nobody has touched.
+    pub(super) fn free(quotas: Quotas) -> Self {
+        let bucket = Bucket::default().fitted(&quotas);
+        Self { cost: 0, admitted: true, state: BucketState { quotas, now: 0, bucket } }
+    }
+
     /// Whether the request may go on, after [`delay`](Self::delay).
     #[must_use]
     pub fn is_admitted(&self) -> bool {

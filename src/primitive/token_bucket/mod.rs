@@ -32,7 +32,8 @@
 //! * A cost above the burst is an error rather than a reservation that is not OK.
 //! * Cancelling reservations out of order gives back what Go gives back, except where that would let more
 //!   than the limit through: Go forgets reservations yet to act when a later one acts earlier.
-//! * A caller that goes away while its request is being decided gets it undone.
+//! * A caller that goes away while its request is being decided gets it undone, if nothing has come after it
+//!   in its bucket; else the charge stands, and comes back with time.
 //!
 //! # Coming from …
 //!
@@ -80,8 +81,9 @@ use crate::{Error, Key, Store};
 ///
 /// # Cancel safety
 ///
-/// Every future here may be dropped at any time. A request that is dropped while it is being decided or
-/// while its delay is waited for gives its tokens back, from a task of its own.
+/// Every future here may be dropped at any time. A request that is dropped while it is being decided, or
+/// while its delay is waited for, gives its tokens back from a task of its own, as far as nothing has been built
+/// upon them.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     ports: Arc<Ports>,
@@ -105,8 +107,9 @@ impl TokenBucket {
     /// The buckets of the family `name` in a store, with a quota or several.
     ///
     /// Whoever uses the same store and name shares the buckets. Where the quotas differ, as during a
-    /// deployment, each call goes by its own: what is owed is kept as a time, so a bucket that was half empty
-    /// stays half empty.
+    /// deployment, each call goes by its own, in their order. What is owed is kept as a time: a bucket that fills in an hour and is
+    /// half empty owes half an hour, under other quotas too. So for quotas of quite another period take
+    /// another name, or [`reset`](Self::reset).
     ///
     /// # Errors
     ///
@@ -159,18 +162,19 @@ impl TokenBucket {
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable). A refusal is not an error here, but a [`Decision`].
-    pub async fn allow(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
+    pub async fn allow(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         self.allow_n(key, 1).await
     }
 
-    /// Takes `n` tokens, if there are so many now.
+    /// Takes `n` tokens, if there are so many now. Where `n` is 0, nobody is asked, here as in the other
+    /// methods: the request is admitted, with the state of an untouched bucket.
     ///
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable), and [`is_exceeds_burst`](Error::is_exceeds_burst) where no
     /// bucket ever holds so many.
-    pub async fn allow_n(&self, key: impl AsRef<[u8]>, n: u32) -> Result<Decision, Error> {
-        self.decide(Key::new(key), n, 0).await
+    pub async fn allow_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
+        self.decide(key.into(), n, 0).await
     }
 
     /// Takes one token now or in the future.
@@ -178,7 +182,7 @@ impl TokenBucket {
     /// # Errors
     ///
     /// As [`reserve_n`](Self::reserve_n).
-    pub async fn reserve(&self, key: impl AsRef<[u8]>) -> Result<Reservation, Error> {
+    pub async fn reserve(&self, key: impl Into<Key>) -> Result<Reservation, Error> {
         self.reserve_n(key, 1).await
     }
 
@@ -189,8 +193,8 @@ impl TokenBucket {
     /// [`is_unavailable`](Error::is_unavailable); [`is_exceeds_burst`](Error::is_exceeds_burst) where no
     /// bucket ever holds so many; [`is_refused`](Error::is_refused) where the delay would exceed the
     /// [longest wait](Self::with_longest_wait) or the tokens never come back.
-    pub async fn reserve_n(&self, key: impl AsRef<[u8]>, n: u32) -> Result<Reservation, Error> {
-        let key = Key::new(key);
+    pub async fn reserve_n(&self, key: impl Into<Key>, n: u32) -> Result<Reservation, Error> {
+        let key: Key = key.into();
         let decision = self.decide(key.clone(), n, self.longest_wait).await?;
         if decision.is_admitted() {
             Ok(Reservation::new(self.clone(), key, decision))
@@ -204,7 +208,7 @@ impl TokenBucket {
     /// # Errors
     ///
     /// As [`reserve_n`](Self::reserve_n).
-    pub async fn wait(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
+    pub async fn wait(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         self.wait_n(key, 1).await
     }
 
@@ -213,8 +217,8 @@ impl TokenBucket {
     /// # Errors
     ///
     /// As [`reserve_n`](Self::reserve_n), at once: nobody waits for what will be refused.
-    pub async fn wait_n(&self, key: impl AsRef<[u8]>, n: u32) -> Result<Decision, Error> {
-        let decision = self.clone().acquire(Key::new(key), n).await?;
+    pub async fn wait_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
+        let decision = self.clone().acquire(key.into(), n).await?;
         if decision.is_admitted() { Ok(decision) } else { Err(Error::refused(decision)) }
     }
 
@@ -223,8 +227,8 @@ impl TokenBucket {
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable).
-    pub async fn peek(&self, key: impl AsRef<[u8]>) -> Result<BucketState, Error> {
-        self.ports.peek.run(Key::new(key), Peek { quotas: self.quotas.clone() }).await
+    pub async fn peek(&self, key: impl Into<Key>) -> Result<BucketState, Error> {
+        self.look(key.into()).await
     }
 
     /// Fills a bucket and unblocks it.
@@ -232,8 +236,8 @@ impl TokenBucket {
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable).
-    pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        let key = Key::new(key);
+    pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
+        let key: Key = key.into();
         if let Some(known) = &self.known {
             known.forget(&key);
         }
@@ -243,13 +247,14 @@ impl TokenBucket {
     /// Lets nothing through for `duration`, in any process: the upstream said so. A longer block that
     /// stands is kept; the bucket goes on filling meanwhile.
     ///
-    /// Requests that wait are let through after it at the usual pace.
+    /// Requests that wait are let through after it at the usual pace; those whose turn would have come during the
+    /// block line up again.
     ///
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable).
-    pub async fn block_until(&self, key: impl AsRef<[u8]>, duration: Duration) -> Result<(), Error> {
-        self.block(Key::new(key), duration).await
+    pub async fn block_until(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
+        self.block(key.into(), duration).await
     }
 
     /// The quotas of calls through this value.
@@ -262,6 +267,15 @@ impl TokenBucket {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.ports.name
+    }
+
+    fn look(&self, key: Key) -> Running<Peek> {
+        self.ports.peek.run(key, Peek { quotas: self.quotas.clone() })
+    }
+
+    /// The same buckets with a longest wait that is shorter by what has been waited already.
+    fn with_less_wait(&self, waited: Duration) -> Self {
+        Self { longest_wait: (self.longest_wait - to_micros(waited)).max(0), ..self.clone() }
     }
 
     pub(crate) fn acquire(self, key: Key, cost: u32) -> Acquire {

@@ -113,9 +113,7 @@ impl Level {
             self.tat.whole = (used - cost).max(0);
             return self.tat.whole < used;
         }
-        // A bucket that was reset since knows nothing of the charge.
-        let is_latest = self.tat == mine && self.last == mine && mine.whole > now;
-        if mine > self.last || !(acts || is_latest) {
+        if !acts && !(self.tat == mine && self.last == mine && mine.whole > now) {
             return false;
         }
         let charge = Moment::default().advance(limit, cost);
@@ -240,6 +238,14 @@ impl Bucket {
         traces: &[Trace],
         acts: bool,
     ) -> bool {
+        // A bucket that was reset since knows nothing of the charge.
+        if self
+            .pairs(quotas)
+            .zip(traces)
+            .any(|((level, limit), trace)| limit.num != 0 && trace.tat > level.last)
+        {
+            return false;
+        }
         let mut given = false;
         for ((level, limit), trace) in self.levels.iter_mut().zip(quotas.limits()).zip(traces) {
             given |= level.cancel(limit, now, cost, trace, acts);

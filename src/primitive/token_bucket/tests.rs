@@ -93,12 +93,28 @@ async fn a_cost_above_the_burst_is_an_error_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_cost_of_nothing_is_admitted_unless_tokens_are_lent_out() {
-    let world = World::new([Quota::per_second(10).burst(1)]);
-    assert!(world.allows(0).await);
-    assert!(world.allows(1).await && world.allows(0).await);
-    assert_eq!(world.reserve(1).await.delay(), ms(100));
-    assert!(!world.allows(0).await);
+async fn a_cost_of_nothing_passes_without_a_call() {
+    let nowhere = Store::redis("redis://127.0.0.1:1").unwrap();
+    let bucket = TokenBucket::new(&nowhere, "free", Quota::per_second(10).burst(5)).unwrap();
+    let free = bucket.allow_n("k", 0).await.unwrap();
+    assert!(free.is_admitted());
+    assert_eq!((free.delay(), free.limit(), free.remaining()), (Duration::ZERO, 5, 5));
+    assert_eq!(bucket.reserve_n("k", 0).await.unwrap().delay(), Duration::ZERO);
+    assert!(bucket.wait_n("k", 0).await.is_ok());
+    assert!(bucket.allow_n("k", 1).await.is_err());
+}
+
+#[tokio::test]
+async fn cancelling_after_a_reset_takes_nothing_from_others() {
+    let world = World::new([Quota::non_refilling(8), Quota::per_hour(1).burst(4)]);
+    assert!(world.allows(4).await);
+    let mut reservation = world.reserve(2).await;
+    world.bucket.reset("k").await.unwrap();
+    assert!(world.allows(4).await);
+    reservation.cancel().await.unwrap();
+    let left: Vec<_> =
+        world.bucket.peek("k").await.unwrap().balances().map(|balance| balance.remaining()).collect();
+    assert_eq!(left, [4, 0]);
 }
 
 #[tokio::test]
@@ -232,6 +248,25 @@ async fn waiting_is_first_come_first_served_and_given_back_when_dropped() {
     bucket.wait("k").await.unwrap();
     let waited = began.elapsed();
     assert!((ms(100)..ms(110)).contains(&waited), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_block_also_holds_back_those_who_wait_already() {
+    let bucket = TokenBucket::new(&Store::in_process(), "test", Quota::per_second(1).burst(1)).unwrap();
+    let began = tokio::time::Instant::now();
+    let waiters = (0..4).map(|_| async {
+        bucket.wait("k").await.unwrap();
+        began.elapsed().as_secs()
+    });
+    let block = async {
+        tokio::time::sleep(ms(10)).await;
+        bucket.block_until("k", Duration::from_secs(60)).await.unwrap();
+    };
+    let (acted, ()) = tokio::join!(futures::future::join_all(waiters), block);
+    assert_eq!(acted[0], 0);
+    let mut later = acted[1..].to_vec();
+    later.sort_unstable();
+    assert!(later[0] >= 60 && later.windows(2).all(|pair| pair[1] > pair[0]), "{later:?}");
 }
 
 /// Go's `x/time/rate`, as its documentation and source describe it: floating tokens, `lastEvent`, `CancelAt`.
