@@ -106,6 +106,19 @@ async fn killed_connections_are_replaced() {
 }
 
 #[tokio::test]
+async fn a_connection_closed_while_idle_is_not_noticed() {
+    let server = RedisServer::start().await;
+    let bucket = bucket(&server.url());
+    bucket.allow("k").await.unwrap();
+    eventually("the connection to be idle", Duration::from_secs(20), async || {
+        server.cli(&["CLIENT", "LIST"]).lines().any(|client| client.contains(" idle=2 "))
+    })
+    .await;
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
+}
+
+#[tokio::test]
 async fn a_server_that_was_never_there_is_an_outage_at_once() {
     let bucket = bucket("redis://127.0.0.1:1");
     let began = Instant::now();

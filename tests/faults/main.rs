@@ -5,6 +5,8 @@
 mod support;
 
 mod bad_input;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod crashes;
 #[cfg(feature = "sentinel")]
 mod failover;

@@ -56,8 +56,7 @@ fn is_not_serving(error: &RedisError) -> bool {
         || error.detail().is_some_and(|text| text.contains("unauthenticated"))
 }
 
-/// Whether the server is out of reach or out of service: the breaker counts it, and the connection is replaced,
-/// since it is broken or leads to a server that is not (or no longer) the right one.
+/// Whether the server is out of reach or out of service, which is what breakers count.
 pub(super) fn is_outage(cause: Cause) -> bool {
     matches!(cause, Cause::TimedOut | Cause::Disconnected | Cause::NotServing)
 }

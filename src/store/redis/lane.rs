@@ -1,9 +1,11 @@
 //! A lane: one connection, taken from the pool once, shared by all calls and replaced when it fails.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::pool::{Connection, Pool};
 use super::version;
@@ -17,6 +19,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub(super) struct Lane {
     pool: Pool,
     state: Mutex<State>,
+    began: Instant,
+    /// When an answer came last, ms since `began`.
+    last_used: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -39,7 +44,7 @@ pub(super) struct Held {
 
 impl Lane {
     pub(super) fn new(pool: Pool) -> Self {
-        Self { pool, state: Mutex::new(State::Idle) }
+        Self { pool, state: Mutex::new(State::Idle), began: Instant::now(), last_used: AtomicU64::new(0) }
     }
 
     /// The connection; connects first where there is none. Cancel safe: an attempt goes on without the caller.
@@ -66,6 +71,20 @@ impl Lane {
             Some(Err(outage)) => Err(outage),
             None => Err(disconnected("the runtime that was connecting is gone")),
         }
+    }
+
+    /// Notes that an answer came.
+    pub(super) fn used(&self) {
+        self.last_used.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// How long no answer has come.
+    pub(super) fn idle_for(&self) -> Duration {
+        Duration::from_millis(self.now().saturating_sub(self.last_used.load(Ordering::Relaxed)))
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Gives up a connection that failed, unless it is replaced already.

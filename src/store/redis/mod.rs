@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::breaker::Breaker;
 use self::lane::Lane;
+use self::plan::Call;
 use self::pool::Pool;
 use super::in_process::lock;
 use super::key::{Key, RedisKey};
@@ -31,6 +32,9 @@ use crate::error::{Cause, Outage};
 /// The clock that is put before every script: `now`, in µs.
 pub(crate) const CLOCK: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lib/clock.lua"));
 
+/// After how long without an answer a connection may have been closed for being idle.
+const IDLE: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(crate) struct RedisStore {
     pub(crate) prefix: String,
@@ -39,7 +43,7 @@ pub(crate) struct RedisStore {
     pool: Pool,
     lanes: Box<[Arc<Lane>]>,
     hasher: RandomState,
-    breaker: Breaker,
+    breakers: Box<[Breaker]>,
     scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
 }
 
@@ -63,9 +67,9 @@ impl RedisStore {
             timeout,
             clock,
             lanes: (0..lanes).map(|_| Arc::new(Lane::new(pool.clone()))).collect(),
+            breakers: (0..pool.breakers()).map(|_| Breaker::default()).collect(),
             pool,
             hasher: RandomState::new(),
-            breaker: Breaker::default(),
             scripts: Mutex::default(),
         }
     }
@@ -106,17 +110,45 @@ impl RedisStore {
     }
 
     /// Runs a script. It is sent once: only where the server says that it does not know it, and so has not run
-    /// it, is it sent again, in full. (In full rather than by SCRIPT LOAD: that could be flushed in between,
-    /// and on a Cluster would have to reach the right node first.)
-    pub(super) async fn run(
+    /// it, is it sent again, in full (in full rather than by SCRIPT LOAD: that could be flushed in between,
+    /// and on a Cluster would have to reach the right node first); and where a connection that has been idle
+    /// turns out to be closed, as servers and balancers do to idle ones.
+    async fn run(
         self: &Arc<Self>,
         lane: usize,
         script: &Loaded,
-        call: &Cmd,
+        call: &Call,
         deadline: Instant,
     ) -> Result<Reply, Error> {
-        self.breaker.check()?;
+        let breaker = &self.breakers[breaker_of(call.slot)];
+        breaker.check()?;
         let lane = &self.lanes[lane];
+        let was_idle = lane.idle_for() >= IDLE;
+        let mut outcome = self.attempt(lane, script, &call.command, deadline).await;
+        if was_idle && matches!(&outcome, Err((outage, true)) if outage.cause == Cause::Disconnected) {
+            outcome = self.attempt(lane, script, &call.command, deadline).await;
+        }
+        match &outcome {
+            Err((outage, _)) if failure::is_outage(outage.cause) => {
+                if breaker.failed(outage) {
+                    let (store, breaker) = (Arc::downgrade(self), breaker_of(call.slot));
+                    let prober = Prober { store, breaker, key: call.key.clone(), succeeded: false };
+                    tokio::spawn(prober.run());
+                }
+            }
+            _ => breaker.succeeded(),
+        }
+        outcome.map_err(|(outage, _)| outage.into())
+    }
+
+    /// Sends a call. An error comes with whether there was a connection to send it on.
+    async fn attempt(
+        &self,
+        lane: &Arc<Lane>,
+        script: &Loaded,
+        call: &Cmd,
+        deadline: Instant,
+    ) -> Result<Reply, (Outage, bool)> {
         let mut held = None;
         let outcome = timeout_at(deadline, async {
             let held = held.insert(lane.hold().await?);
@@ -129,53 +161,65 @@ impl RedisStore {
             Reply::parse(reply.map_err(failure::outage)?)
                 .ok_or_else(|| unexpected(format!("{} answered something else", script.name)))
         })
-        .await
-        .unwrap_or_else(|_| {
-            let text = format!("no answer within {:?}", self.timeout);
-            Err(Outage { cause: Cause::TimedOut, text: text.into(), source: None })
-        });
-        if let Err(outage) = &outcome
-            && failure::is_outage(outage.cause)
+        .await;
+        let outage = match outcome {
+            Ok(Ok(reply)) => {
+                lane.used();
+                return Ok(reply);
+            }
+            Ok(Err(outage)) => outage,
+            Err(_) if held.is_some() => {
+                let text = format!("no answer within {:?}", self.timeout).into();
+                Outage { cause: Cause::TimedOut, text, source: None }
+            }
+            Err(_) => {
+                let text = format!("no connection within {:?}", self.timeout).into();
+                Outage { cause: Cause::Disconnected, text, source: None }
+            }
+        };
+        if let Some(held) = &held
+            && self.pool.is_lost(outage.cause)
         {
-            if let Some(held) = &held {
-                lane.discard(held);
-            }
-            if self.breaker.failed(outage) {
-                self.probe();
-            }
-        } else {
-            self.breaker.succeeded();
+            lane.discard(held);
         }
-        Ok(outcome?)
+        Err((outage, held.is_some()))
     }
 
-    /// Asks in the background until the server takes a write again, then closes the breaker.
-    fn probe(self: &Arc<Self>) {
-        tokio::spawn(Prober { store: Arc::downgrade(self), succeeded: false }.run());
-    }
-
-    /// Whether the server takes a write.
-    async fn takes_a_write(&self) -> bool {
+    /// Whether the server that has a key takes a write.
+    async fn takes_a_write(&self, key: &RedisKey) -> bool {
         let mut command = redis::cmd("SET");
-        command.arg(format!("{}:{{probe}}", self.prefix)).arg(1).arg("PX").arg(1000);
+        command.arg([&key[..], b"probe"].concat()).arg(1).arg("PX").arg(1000);
         let lane = &self.lanes[0];
         let mut held = None;
         let outcome = timeout_at(self.deadline(Instant::now()), async {
             held.insert(lane.hold().await?).connection.send(&command).await.map_err(failure::outage)
         })
         .await;
-        match (outcome, held) {
-            (Ok(Ok(_)), _) => return true,
-            (_, Some(held)) => lane.discard(&held),
-            _ => {}
+        let lost = match outcome {
+            Ok(Ok(_)) => return true,
+            Ok(Err(outage)) => self.pool.is_lost(outage.cause),
+            Err(_) => self.pool.is_lost(Cause::TimedOut),
+        };
+        if let Some(held) = held
+            && lost
+        {
+            lane.discard(&held);
         }
         false
     }
 }
 
-/// Closes the breaker when it is dropped: after its work, or with the runtime that it runs on.
+/// Which breaker a call goes by: on a Cluster one for each 256 slots, since one node may be away and others not.
+fn breaker_of(slot: Option<u16>) -> usize {
+    usize::from(slot.unwrap_or(0) / 256)
+}
+
+/// Asks in the background until the server takes a write again. Closes the breaker when it is dropped: after its
+/// work, or with the runtime that it runs on.
 struct Prober {
     store: Weak<RedisStore>,
+    breaker: usize,
+    key: RedisKey,
     succeeded: bool,
 }
 
@@ -185,7 +229,7 @@ impl Prober {
         while !self.succeeded {
             tokio::time::sleep(pause).await;
             let Some(store) = self.store.upgrade() else { return };
-            self.succeeded = store.takes_a_write().await;
+            self.succeeded = store.takes_a_write(&self.key).await;
             pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
@@ -194,7 +238,7 @@ impl Prober {
 impl Drop for Prober {
     fn drop(&mut self) {
         if let Some(store) = self.store.upgrade() {
-            store.breaker.close(self.succeeded);
+            store.breakers[self.breaker].close(self.succeeded);
         }
     }
 }

@@ -7,11 +7,16 @@ use deadpool_redis::redis::Cmd;
 use super::Loaded;
 use super::queue::Pending;
 use crate::store::family::Family;
+use crate::store::key::RedisKey;
 use crate::store::operation::{Arguments, Operation};
 
 /// One script call: the runs in the order of its keys.
 pub(super) struct Call {
     pub(super) command: Cmd,
+    /// On a Cluster.
+    pub(super) slot: Option<u16>,
+    /// The beginning of its first key.
+    pub(super) key: RedisKey,
     pub(super) runs: Vec<Range<usize>>,
 }
 
@@ -30,7 +35,9 @@ pub(super) fn plan<O: Operation>(
     while start < pending.len() {
         let runs = runs(pending, start);
         start = runs.last().map_or(pending.len(), |last| last.end);
-        calls.push(Call { command: command(script, family, pending, &runs), runs });
+        let first = &pending[runs.first().map_or(0, |run| run.start)];
+        let (slot, key) = (first.slot, family.redis_key(&first.key));
+        calls.push(Call { command: command(script, family, pending, &runs), slot, key, runs });
     }
     calls
 }

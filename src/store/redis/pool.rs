@@ -41,6 +41,25 @@ impl Pool {
         Ok(Self::Server(pool))
     }
 
+    /// How many breakers it takes.
+    pub(super) fn breakers(&self) -> usize {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => 64,
+            _ => 1,
+        }
+    }
+
+    /// Whether an outage means that the connection is of no more use: broken, or to a server that is not (or
+    /// no longer) the right one. A connection to a Cluster mends its nodes by itself.
+    pub(super) fn is_lost(&self, cause: Cause) -> bool {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => cause == Cause::Disconnected,
+            _ => super::failure::is_outage(cause),
+        }
+    }
+
     /// Takes a connection out of the pool for good.
     pub(crate) async fn take(&self) -> Result<Connection, Outage> {
         match self {

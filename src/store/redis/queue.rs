@@ -126,13 +126,12 @@ impl<O: Operation> Queue<O> {
         let deadline = self.store.deadline(since);
         let mut calls = plan(&self.script, &self.family, &mut pending);
         if let [call] = &mut calls[..] {
-            let reply = self.store.run(lane, &self.script, &call.command, deadline).await;
+            let reply = self.store.run(lane, &self.script, call, deadline).await;
             self.answer(call, &mut pending.into_iter(), reply);
             return;
         }
         let replies =
-            join_all(calls.iter().map(|call| self.store.run(lane, &self.script, &call.command, deadline)))
-                .await;
+            join_all(calls.iter().map(|call| self.store.run(lane, &self.script, call, deadline))).await;
         let mut pending = pending.into_iter();
         for (call, reply) in calls.iter().zip(replies) {
             self.answer(call, &mut pending, reply);
