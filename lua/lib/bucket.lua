@@ -42,11 +42,12 @@ local limit = 9007199254740992 -- 2^53: what is less is exact
 
 -- The state that is stored as `raw`; nil if that is none of ours.
 local function load(raw)
-  local s, tat = {0}, raw and tonumber(raw) or 0
-  if not raw or (tat > 0 and tat < limit) then
-    if bare then return tat end
-    s = {0, tat, 0, tat, 0}
-  else
+  local tat = raw and tonumber(raw) or 0
+  local plain = not raw or (tat > 0 and tat < limit)
+  if plain and bare then return tat end
+  local s = {0, tat, 0, tat, 0}
+  if not plain then
+    s = {}
     local n = 0
     for number in string.gmatch(raw, '[^ ]+') do
       n = n + 1

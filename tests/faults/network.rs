@@ -118,3 +118,29 @@ fn a_breaker_outlives_the_runtime_it_opened_on() {
     runtime().block_on(eventually("an answer", Duration::from_secs(20), allowed));
     drop(server);
 }
+
+/// A runtime that carries calls of others and then stands still does not take them along.
+#[test]
+fn a_runtime_that_stands_still_holds_up_no_other() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (still, moving) = (runtime(), runtime());
+    let (_server, proxy, bucket) = still.block_on(through_a_proxy(TIMEOUT));
+    proxy.stall();
+    still.block_on(async {
+        // Under way, the later ones with carriers; and then nobody drives this runtime any more.
+        for _ in 0..5 {
+            tokio::spawn({
+                let bucket = bucket.clone();
+                async move { bucket.allow("k").await }
+            });
+        }
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    });
+    proxy.heal();
+    let told = moving.block_on(async {
+        tokio::time::timeout(Duration::from_secs(20), bucket.allow("k")).await.expect("the call hangs")
+    });
+    assert!(told.is_ok() || told.is_err_and(|error| error.is_unavailable()));
+}

@@ -11,9 +11,9 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::future::{BoxFuture, join_all};
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::plan::{Call, plan};
 use super::{Loaded, RedisStore, Reply};
@@ -25,7 +25,7 @@ use crate::store::key::Key;
 use crate::store::operation::{Fields, Garbled, Operation};
 
 /// How many carriers a lane has at most: while the answers of one call are handed out, the server is at another.
-const CARRIERS: usize = 2;
+const CARRIERS: usize = 3;
 
 /// How often a carrier lets others run before it sends again, so that those who were just answered can ask anew
 /// and leave with it. At twice, throughput no longer rises.
@@ -49,6 +49,8 @@ struct Waiting<O: Operation> {
     single: bool,
     /// Carriers at work.
     carriers: usize,
+    /// The runtime that all of them are on; `None` if they are not on one.
+    home: Option<Id>,
 }
 
 /// An operation that is yet to be answered.
@@ -77,8 +79,15 @@ impl<O: Operation> Pending<O> {
 
 impl<O: Operation> Queue<O> {
     pub(crate) fn new(store: Arc<RedisStore>, family: Family<O::Cell>) -> Self {
-        let waiting =
-            || Mutex::new(Waiting { pending: Vec::new(), since: Instant::now(), single: false, carriers: 0 });
+        let waiting = || {
+            Mutex::new(Waiting {
+                pending: Vec::new(),
+                since: Instant::now(),
+                single: false,
+                carriers: 0,
+                home: None,
+            })
+        };
         Self {
             script: store.load(O::SCRIPT),
             lanes: (0..store.lanes()).map(|_| waiting()).collect(),
@@ -93,31 +102,44 @@ impl<O: Operation> Queue<O> {
         let lane = self.store.lane_of(&key);
         let slot = self.store.slot(|| self.family.redis_key(&key));
         let (answer, reply) = oneshot::channel();
-        let single = Flight(self.enqueue(lane, Pending { operation, key, slot, answer }).map(|item| {
-            let single = Single { queue: Arc::clone(self), lane };
-            Box::pin(async move { single.queue.fly(lane, vec![item], Instant::now()).await })
-                as BoxFuture<'_, _>
-        }));
-        Answer { single, reply, queue: Arc::clone(self) }
+        let (mut single, mut deadline) = (Flight(None), None);
+        match self.enqueue(lane, Pending { operation, key, slot, answer }) {
+            Sent::ByCarrier => {}
+            Sent::ByForeignCarrier => {
+                deadline = Some(Box::pin(sleep_until(self.store.deadline(Instant::now()))));
+            }
+            Sent::ByCaller(item) => {
+                let guard = Single { queue: Arc::clone(self), lane };
+                let flight = async move { guard.queue.fly(lane, vec![item], Instant::now()).await };
+                single.0 = Some(Box::pin(flight));
+            }
+        }
+        Answer { single, reply, deadline, queue: Arc::clone(self) }
     }
 
-    /// Leaves the operation to the carrier, or returns it where the lane is idle.
-    fn enqueue(self: &Arc<Self>, lane: usize, item: Pending<O>) -> Option<Pending<O>> {
+    /// Leaves the operation to a carrier, or returns it where the lane is idle.
+    fn enqueue(self: &Arc<Self>, lane: usize, item: Pending<O>) -> Sent<O> {
+        let here = Handle::current().id();
         let mut waiting = lock(&self.lanes[lane]);
         if !waiting.single && waiting.carriers == 0 {
             waiting.single = true;
-            return Some(item);
+            return Sent::ByCaller(item);
         }
         if waiting.pending.is_empty() {
             waiting.since = Instant::now();
         }
         waiting.pending.push(item);
-        if waiting.carriers < CARRIERS {
+        let one_more = waiting.carriers < CARRIERS;
+        if one_more {
+            waiting.home = (waiting.carriers == 0 || waiting.home == Some(here)).then_some(here);
             waiting.carriers += 1;
-            drop(waiting);
+        }
+        let sent = if waiting.home == Some(here) { Sent::ByCarrier } else { Sent::ByForeignCarrier };
+        drop(waiting);
+        if one_more {
             tokio::spawn(Carrier { queue: Arc::clone(self), lane, done: false }.carry());
         }
-        None
+        sent
     }
 
     /// Sends the operations and answers each.
@@ -187,11 +209,23 @@ fn present_first<O: Operation>(
     present.into_iter().chain(gone)
 }
 
+/// Who sends an operation.
+enum Sent<O: Operation> {
+    /// The lane is idle: its caller does.
+    ByCaller(Pending<O>),
+    /// A carrier on the caller's own runtime.
+    ByCarrier,
+    /// A carrier on a runtime that may stand still while the caller's does not.
+    ByForeignCarrier,
+}
+
 /// The answer to an operation.
 pub(crate) struct Answer<O: Operation> {
     /// The call itself, where it is this caller who sends it.
     single: Flight,
     reply: oneshot::Receiver<Delivery<O>>,
+    /// Set where nobody else is sure to see to the time-out.
+    deadline: Option<Pin<Box<Sleep>>>,
     queue: Arc<Queue<O>>,
 }
 
@@ -203,13 +237,18 @@ impl<O: Operation> Future for Answer<O> {
             ready!(flight.as_mut().poll(context));
             self.single.0 = None;
         }
-        Pin::new(&mut self.reply).poll(context).map(|delivery| match delivery {
-            Ok((_, reply)) => reply,
-            Err(_) => {
+        match (Pin::new(&mut self.reply).poll(context), &mut self.deadline) {
+            (Poll::Ready(Ok((_, reply))), _) => Poll::Ready(reply),
+            (Poll::Ready(Err(_)), _) => {
                 let gone = "the runtime that carried the call is gone";
-                Err(Error::unavailable(Cause::Disconnected, gone))
+                Poll::Ready(Err(Error::unavailable(Cause::Disconnected, gone)))
             }
-        })
+            (Poll::Pending, Some(deadline)) => deadline.as_mut().poll(context).map(|()| {
+                let stands = "no answer in time: the runtime that carries the call stands still";
+                Err(Error::unavailable(Cause::TimedOut, stands))
+            }),
+            (Poll::Pending, None) => Poll::Pending,
+        }
     }
 }
 
