@@ -19,8 +19,8 @@ use crate::token_bucket::{Balance, Decision};
 /// ```
 ///
 /// `q` is the burst and `w` the seconds that an empty bucket takes to fill, `r` the tokens left and `t` the
-/// seconds until the bucket is full, or for a refusal until the request may come again, if that is sooner. Limits within
-/// limits add their items. A quota that never
+/// seconds until the bucket is full, or for a refusal until the request may come again, if that is sooner. Limits
+/// within limits add their items. A quota that never
 /// refills has neither `w` nor `t`. Seconds are rounded up.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimitFields {

@@ -1,14 +1,15 @@
 //! Reading an upstream's Retry-After.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
 
 use crate::rate_limit::Observe;
 
-/// Blocks a key when the upstream answers 429 or 503 with a `Retry-After` in seconds; for
-/// [`observe`](crate::RateLimitLayer::observe), which takes a closure where yours are told in another way (as a date, say).
+/// Blocks a key when the upstream answers 429 or 503 with a `Retry-After`, in seconds or as a date (which goes by this
+/// machine's clock). For [`observe`](crate::RateLimitLayer::observe), which takes a closure where it is told in
+/// another way.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryAfter {
     longest: Duration,
@@ -33,7 +34,32 @@ impl<B> Observe<Response<B>> for RetryAfter {
         if !matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             return None;
         }
-        let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-        Some(Duration::from_secs(seconds).min(self.longest))
+        let told = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
+        let after = match told.parse() {
+            Ok(seconds) => Duration::from_secs(seconds),
+            Err(_) => httpdate::parse_http_date(told).ok()?.duration_since(SystemTime::now()).ok()?,
+        };
+        Some(after.min(self.longest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observed(status: u16, told: &str) -> Option<Duration> {
+        let response = Response::builder().status(status).header(RETRY_AFTER, told).body(()).unwrap();
+        RetryAfter::at_most(Duration::from_secs(100)).observe(&response)
+    }
+
+    #[test]
+    fn seconds_and_dates_are_understood_and_capped() {
+        assert_eq!(observed(429, "7"), Some(Duration::from_secs(7)));
+        assert_eq!(observed(503, "700"), Some(Duration::from_secs(100)));
+        let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(50));
+        assert!(observed(429, &soon).is_some_and(|after| after > Duration::from_secs(40)));
+        assert_eq!(observed(429, "Sun, 06 Nov 1994 08:49:37 GMT"), None);
+        assert_eq!(observed(429, "soon"), None);
+        assert_eq!(observed(200, "7"), None);
     }
 }

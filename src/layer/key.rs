@@ -24,8 +24,9 @@ use crate::Key;
 /// assert_eq!(but_system.extract(&job), Some("acme".into()));
 /// ```
 ///
-/// Write out the type of a closure's argument, `|job: &Job|`: it is not inferred. And a closure cannot return what it borrows from its argument (a limit of the language's inference); let it
-/// return a [`Key`], which copies without an allocation up to 24 bytes.
+/// Write out the type of a closure's argument, `|job: &Job|`: it is not inferred. And a closure cannot return what
+/// it borrows from its argument (a limit of the language's inference); let it return a [`Key`], which copies
+/// without an allocation up to 24 bytes.
 pub trait KeyExtractor<Req> {
     /// The key of a request.
     fn extract(&self, request: &Req) -> Option<Key>;

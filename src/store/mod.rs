@@ -36,9 +36,19 @@ use crate::Error;
 /// breaker answers at once and looks in the background whether the server is back.
 ///
 /// Scripts are sent once: a call whose answer is lost may have charged, and is told as
-/// [unavailable](Error::is_unavailable). (A `cluster` pool may repeat calls by itself, as its client is set
-/// up to; that may charge more than once, never admit more.) All times are the server's; the clocks of clients do not matter. What the
-/// store keeps is named `prefix:{family:key}:part` and expires by itself.
+/// [unavailable](Error::is_unavailable). Two cases may charge more than once, and never admit more: a connection
+/// that was idle for a second or more and turns out to be closed is replaced and the call sent again; and a
+/// `cluster` pool may repeat calls by itself, as its client is set up to.
+///
+/// All times are the server's; the clocks of clients do not matter. Where the server's own clock is set back, or a
+/// failover leads to one that is behind, buckets in use refuse for that much longer. What the store keeps is named
+/// `prefix:{family:key}:part` and expires by itself, but for buckets that
+/// [never refill](crate::Quota::non_refilling). A server that evicts keys (`maxmemory-policy allkeys-…`) fills buckets.
+///
+/// On a Cluster the breaker is one for each 256 slots, so that a master that is away concerns its own keys alone.
+///
+/// It takes Redis 6.2 or later, and where ACLs are in force the commands `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`,
+/// `SET` and `DEL` on `prefix:*` (and `INFO`, to check the version).
 ///
 /// Calls must be made within a tokio runtime.
 ///
@@ -171,6 +181,8 @@ impl StoreBuilder {
     }
 
     /// Within what time every call to Redis ends, 1 ms to 1 minute. Default: 500 ms.
+    ///
+    /// Connections from a pool of your own may have a response time-out that is shorter: 500 ms unless set otherwise.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

@@ -45,7 +45,8 @@
 //! # Differences from `tower::limit::RateLimitLayer`
 //!
 //! Tower's limits each instance of a service on its own, in `poll_ready`, with one bucket and no key. This one
-//! limits by key, and all clones, routes and processes share the buckets of the store.
+//! limits by key, and all clones, routes and processes share the buckets of the store. The inner service must be
+//! `Clone`, since the decision may come after `call` has returned.
 
 mod future;
 mod hooks;

@@ -107,9 +107,9 @@ impl TokenBucket {
     /// The buckets of the family `name` in a store, with a quota or several.
     ///
     /// Whoever uses the same store and name shares the buckets. Where the quotas differ, as during a
-    /// deployment, each call goes by its own, in their order. What is owed is kept as a time: a bucket that fills in an hour and is
-    /// half empty owes half an hour, under other quotas too. So for quotas of quite another period take
-    /// another name, or [`reset`](Self::reset).
+    /// deployment, each call goes by its own, in their order. What is owed is kept as a time: a bucket that fills
+    /// in an hour and is half empty owes half an hour, under other quotas too. So for quotas of quite another
+    /// period take another name, or [`reset`](Self::reset).
     ///
     /// # Errors
     ///

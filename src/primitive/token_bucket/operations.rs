@@ -130,9 +130,14 @@ impl Operation for Reserve {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
+        if bucket.fits(&self.quotas) {
+            let admitted = bucket.take(&self.quotas, now, self.ask);
+            return self.decision(admitted, now, bucket.clone());
+        }
+        // Left as it is by a refusal, since the script writes nothing then.
         let mut after = bucket.fitted(&self.quotas);
         let admitted = after.take(&self.quotas, now, self.ask);
-        if admitted && self.ask.cost > 0 {
+        if admitted {
             bucket.clone_from(&after);
         }
         self.decision(admitted, now, after)

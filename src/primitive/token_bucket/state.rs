@@ -183,6 +183,15 @@ impl Bucket {
         fitted
     }
 
+    /// Whether the levels fit the quotas as they are.
+    pub(crate) fn fits(&self, quotas: &Quotas) -> bool {
+        let limits = quotas.limits();
+        let fits = |(level, limit): (&Level, &Limit)| {
+            level.counts_used() == (limit.num == 0) && level.tat.part.max(level.last.part) < limit.den
+        };
+        self.levels.len() >= limits.len() && self.pairs(quotas).all(fits)
+    }
+
     fn fit(&mut self, quotas: &Quotas) {
         for (position, limit) in quotas.limits().iter().enumerate() {
             match self.levels.get_mut(position) {
