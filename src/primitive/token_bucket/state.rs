@@ -113,7 +113,8 @@ impl Level {
             self.tat.whole = (used - cost).max(0);
             return self.tat.whole < used;
         }
-        if !acts && !(self.tat == mine && self.last == mine && mine.whole > now) {
+        let is_latest = self.tat == mine && self.last == mine && mine.whole > now;
+        if !acts && !is_latest {
             return false;
         }
         let charge = Moment::default().advance(limit, cost);

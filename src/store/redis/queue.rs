@@ -104,11 +104,11 @@ impl<O: Operation> Queue<O> {
         let (answer, reply) = oneshot::channel();
         let (mut single, mut deadline) = (Flight(None), None);
         match self.enqueue(lane, Pending { operation, key, slot, answer }) {
-            Sent::ByCarrier => {}
-            Sent::ByForeignCarrier => {
+            Sender::Own => {}
+            Sender::Foreign => {
                 deadline = Some(Box::pin(sleep_until(self.store.deadline(Instant::now()))));
             }
-            Sent::ByCaller(item) => {
+            Sender::Caller(item) => {
                 let guard = Single { queue: Arc::clone(self), lane };
                 let flight = async move { guard.queue.fly(lane, vec![item], Instant::now()).await };
                 single.0 = Some(Box::pin(flight));
@@ -118,12 +118,12 @@ impl<O: Operation> Queue<O> {
     }
 
     /// Leaves the operation to a carrier, or returns it where the lane is idle.
-    fn enqueue(self: &Arc<Self>, lane: usize, item: Pending<O>) -> Sent<O> {
+    fn enqueue(self: &Arc<Self>, lane: usize, item: Pending<O>) -> Sender<O> {
         let here = Handle::current().id();
         let mut waiting = lock(&self.lanes[lane]);
         if !waiting.single && waiting.carriers == 0 {
             waiting.single = true;
-            return Sent::ByCaller(item);
+            return Sender::Caller(item);
         }
         if waiting.pending.is_empty() {
             waiting.since = Instant::now();
@@ -134,12 +134,12 @@ impl<O: Operation> Queue<O> {
             waiting.home = (waiting.carriers == 0 || waiting.home == Some(here)).then_some(here);
             waiting.carriers += 1;
         }
-        let sent = if waiting.home == Some(here) { Sent::ByCarrier } else { Sent::ByForeignCarrier };
+        let sender = if waiting.home == Some(here) { Sender::Own } else { Sender::Foreign };
         drop(waiting);
         if one_more {
             tokio::spawn(Carrier { queue: Arc::clone(self), lane, done: false }.carry());
         }
-        sent
+        sender
     }
 
     /// Sends the operations and answers each.
@@ -210,13 +210,13 @@ fn present_first<O: Operation>(
 }
 
 /// Who sends an operation.
-enum Sent<O: Operation> {
+enum Sender<O: Operation> {
     /// The lane is idle: its caller does.
-    ByCaller(Pending<O>),
+    Caller(Pending<O>),
     /// A carrier on the caller's own runtime.
-    ByCarrier,
+    Own,
     /// A carrier on a runtime that may stand still while the caller's does not.
-    ByForeignCarrier,
+    Foreign,
 }
 
 /// The answer to an operation.
