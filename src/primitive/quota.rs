@@ -1,5 +1,8 @@
 //! How much is allowed: [`Quota`] describes it, [`Quotas`] is one or several of them, checked.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -324,99 +327,5 @@ impl Eq for Quotas {}
 impl fmt::Debug for Quotas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.limits.iter()).finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::num::NonZeroU32;
-
-    use super::*;
-
-    fn interval(quota: Quota) -> (i64, i64) {
-        let quotas = Quotas::new([quota]).unwrap();
-        (quotas.limits()[0].num, quotas.limits()[0].den)
-    }
-
-    #[test]
-    fn intervals_are_exact_fractions() {
-        assert_eq!(interval(Quota::per_second(5)), (200_000, 1));
-        assert_eq!(interval(Quota::per_second(7)), (1_000_000, 7));
-        assert_eq!(interval(Quota::per_hour(1000)), (3_600_000, 1));
-        assert_eq!(interval(Quota::per_second(4_000_000).burst(1)), (1, 4));
-        assert_eq!(interval(Quota::per_second_f64(0.5)), (2_000_000, 1));
-        assert_eq!(interval(Quota::per_second_f64(0.1)), (10_000_000, 1));
-        assert_eq!(interval(Quota::per_second_f64(2.5)), (400_000, 1));
-        assert_eq!(interval(Quota::per_second_f64(7.0)), (1_000_000, 7));
-        assert_eq!(interval(Quota::non_refilling(5)), (0, 1));
-    }
-
-    #[test]
-    fn the_ceiling_of_a_fraction_is_the_nearest_above() {
-        for (p, q, most) in
-            [(1_000_000, 7, 100), (22, 7, 6), (1, 1000, 999), (355, 113, 100), (5, 1, 1), (7, 3, 2)]
-        {
-            let (num, den) = ceiling(p, q, most);
-            assert!(den <= most && num * q >= p * den, "{num}/{den}");
-            for other in 1..=most {
-                let above = (p * other + q - 1) / q;
-                assert!(above * den >= num * other, "{above}/{other} is nearer to {p}/{q} than {num}/{den}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_rounded_to_the_slower_side_and_hardly() {
-        for (rate, period) in [(86_400_007, 86_400), (999_999_937, 1), (u32::MAX, 7), (4_294_967_291, 3600)] {
-            let (num, den) = interval(Quota::new(rate, Duration::from_secs(period)));
-            let exact = i128::from(period) * 1_000_000 * i128::from(den);
-            let rounded = i128::from(num) * i128::from(rate);
-            assert!(rounded >= exact, "{rate} per {period} s became faster");
-            let small = (rounded - exact) as f64 / (exact as f64);
-            assert!(small < 0.01, "{rate} per {period} s became slower by {small}");
-        }
-        let (num, den) = interval(Quota::new(86_400_007, Duration::from_secs(86_400)).burst(1000));
-        let exact = 86_400e6 / 86_400_007.0;
-        assert!((num as f64 / den as f64 - exact) / exact < 1e-6);
-    }
-
-    #[test]
-    fn what_could_admit_nothing_cannot_be_built() {
-        let century = Duration::from_secs(86_400 * 36_525);
-        for (quota, named) in [
-            (Quota::per_second(0), "rate must be at least 1"),
-            (Quota::per_second(0).burst(5), "rate must be at least 1"),
-            (Quota::per_second(5).burst(0), "burst must be at least 1"),
-            (Quota::new(5, Duration::ZERO), "period must be at least 1 µs"),
-            (Quota::new(5, Duration::from_nanos(999)), "period must be at least 1 µs"),
-            (Quota::new(1, century), "35 years"),
-            (Quota::new(1, Duration::MAX), "35 years"),
-            (Quota::per_second_f64(f64::NAN), "1e-9 to 1e9"),
-            (Quota::per_second_f64(-1.0), "1e-9 to 1e9"),
-            (Quota::per_second_f64(0.0), "1e-9 to 1e9"),
-            (Quota::per_second_f64(f64::INFINITY), "1e-9 to 1e9"),
-            (Quota::per_second_f64(1e-9).burst(10), "35 years"),
-            (Quota::non_refilling(0), "burst must be at least 1"),
-            (Quota::per_second(5).named(""), "name must be printable"),
-            (Quota::per_second(5).named("a\"b"), "name must be printable"),
-            (Quota::per_second(5).named("a\nb"), "name must be printable"),
-        ] {
-            let error = Quotas::new([quota.clone()]).unwrap_err();
-            assert!(error.is_invalid() && error.to_string().contains(named), "{error}");
-            assert!(error.to_string().contains("Quota {"), "{error}");
-        }
-        assert!(Quotas::new([]).unwrap_err().to_string().contains("got 0"));
-        assert!(Quotas::new(vec![Quota::per_second(1); 9]).unwrap_err().to_string().contains("got 9"));
-        let twice = Quotas::new([Quota::per_second(1).named("a"), Quota::per_hour(1).named("a")]);
-        assert!(twice.unwrap_err().to_string().contains("\"a\""));
-    }
-
-    #[test]
-    fn a_share_is_no_more_than_its_part() {
-        let whole = Quotas::new([Quota::per_second(100).burst(50), Quota::non_refilling(10)]).unwrap();
-        let share = whole.share(NonZeroU32::new(4).unwrap());
-        let parts: Vec<_> = share.limits().iter().map(|limit| (limit.burst, limit.num, limit.den)).collect();
-        assert_eq!(parts, [(12, 40_000, 1), (2, 0, 1)]);
-        assert_eq!(whole.share(NonZeroU32::MAX).max_cost(), 1);
     }
 }
