@@ -55,10 +55,10 @@ use crate::Error;
 /// ```no_run
 /// use tower_distributed::Store;
 ///
-/// # fn pool() -> deadpool_redis::Pool { unimplemented!() }
+/// # fn stores(pool: deadpool_redis::Pool) -> Result<(), tower_distributed::Error> {
 /// let store = Store::redis("redis://127.0.0.1/")?;
-/// let store = Store::from(pool());
-/// # Ok::<(), tower_distributed::Error>(())
+/// let store = Store::from(pool);
+/// # Ok(()) }
 /// ```
 ///
 /// TLS is a matter of the pool: switch on a TLS feature of `deadpool-redis` in your own `Cargo.toml`.
