@@ -119,12 +119,12 @@ impl<O: Operation> Queue<O> {
 
     /// Leaves the operation to a carrier, or returns it where the lane is idle.
     fn enqueue(self: &Arc<Self>, lane: usize, item: Pending<O>) -> Sender<O> {
-        let here = Handle::current().id();
         let mut waiting = lock(&self.lanes[lane]);
         if !waiting.single && waiting.carriers == 0 {
             waiting.single = true;
             return Sender::Caller(item);
         }
+        let here = Handle::current().id();
         if waiting.pending.is_empty() {
             waiting.since = Instant::now();
         }
@@ -146,8 +146,8 @@ impl<O: Operation> Queue<O> {
     async fn fly(self: &Arc<Self>, lane: usize, mut pending: Vec<Pending<O>>, since: Instant) {
         pending.retain(|item| !item.answer.is_closed());
         let deadline = self.store.deadline(since);
-        let mut calls = plan(&self.script, &self.family, &mut pending);
-        if let [call] = &mut calls[..] {
+        let calls = plan(&self.script, &self.family, &mut pending);
+        if let [call] = &calls[..] {
             let reply = self.store.run(lane, &self.script, call, deadline).await;
             self.answer(call, &mut pending.into_iter(), reply);
             return;
@@ -199,11 +199,9 @@ impl<O: Operation> Queue<O> {
 }
 
 /// Puts those whose caller is gone last: what they are granted is then the latest, which can be taken back.
-fn present_first<O: Operation>(
-    mut run: impl Iterator<Item = Pending<O>>,
-) -> impl Iterator<Item = Pending<O>> {
+fn present_first<O: Operation>(run: impl Iterator<Item = Pending<O>>) -> impl Iterator<Item = Pending<O>> {
     let (mut present, mut gone) = (SmallVec::<[_; 1]>::new(), Vec::new());
-    for item in &mut run {
+    for item in run {
         if item.answer.is_closed() { gone.push(item) } else { present.push(item) }
     }
     present.into_iter().chain(gone)
