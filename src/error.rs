@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::primitive::token_bucket::Decision;
 
@@ -21,7 +22,37 @@ enum Kind {
     Invalid(String),
     Refused(Decision),
     ExceedsBurst { cost: u32, burst: u32 },
+    Busy(Busy),
+    ExceedsLimit { weight: u32, limit: u32 },
+    Lost,
+    Interrupted,
     Unavailable(Outage),
+}
+
+/// Why a lease was not granted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Busy {
+    pub(crate) subject: Subject,
+    pub(crate) why: Why,
+    /// Until the next lease ends, unless it is renewed.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Permit,
+    Lock,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Others hold it.
+    Taken,
+    /// Too many wait for it already.
+    QueueFull,
+    /// It was not to be had within the longest wait, or as many tries.
+    WaitedTooLong,
 }
 
 /// Why the store gave no answer.
@@ -60,6 +91,18 @@ impl Error {
         Self(Arc::new(Kind::ExceedsBurst { cost, burst }))
     }
 
+    pub(crate) fn exceeds_limit(weight: u32, limit: u32) -> Self {
+        Self(Arc::new(Kind::ExceedsLimit { weight, limit }))
+    }
+
+    pub(crate) fn lost() -> Self {
+        Self(Arc::new(Kind::Lost))
+    }
+
+    pub(crate) fn interrupted() -> Self {
+        Self(Arc::new(Kind::Interrupted))
+    }
+
     pub(crate) fn unavailable(cause: Cause, text: impl Into<Cow<'static, str>>) -> Self {
         Outage { cause, text: text.into(), source: None }.into()
     }
@@ -70,10 +113,51 @@ impl Error {
         matches!(*self.0, Kind::Invalid(_))
     }
 
-    /// The limit said no; [`decision`](Self::decision) tells when it will say yes.
+    /// The limit said no, or others hold the lock; [`retry_after`](Self::retry_after) tells when to ask again, and
+    /// [`decision`](Self::decision) what a token bucket said.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        matches!(*self.0, Kind::Refused(_))
+        matches!(*self.0, Kind::Refused(_) | Kind::Busy(_))
+    }
+
+    /// It was refused after a wait: not to be had within the longest wait, or the tries allowed.
+    #[must_use]
+    pub fn is_waited_too_long(&self) -> bool {
+        self.busy().is_some_and(|busy| busy.why == Why::WaitedTooLong)
+    }
+
+    /// It was refused since too many wait already.
+    #[must_use]
+    pub fn is_queue_full(&self) -> bool {
+        self.busy().is_some_and(|busy| busy.why == Why::QueueFull)
+    }
+
+    /// The weight is above the limit: no amount of waiting will admit it.
+    #[must_use]
+    pub fn is_exceeds_limit(&self) -> bool {
+        matches!(*self.0, Kind::ExceedsLimit { .. })
+    }
+
+    /// What was to be extended or released is not held any more: it ran out, or was taken away.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(*self.0, Kind::Lost)
+    }
+
+    /// The wait was ended by `close`.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(*self.0, Kind::Interrupted)
+    }
+
+    /// When to ask again after a refusal, where that is known.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match &*self.0 {
+            Kind::Refused(decision) => decision.retry_after(),
+            Kind::Busy(busy) => busy.retry_after,
+            _ => None,
+        }
     }
 
     /// The cost is above the burst: no amount of waiting will admit it.
@@ -103,11 +187,24 @@ impl Error {
         }
     }
 
+    pub(crate) fn busy(&self) -> Option<&Busy> {
+        match &*self.0 {
+            Kind::Busy(busy) => Some(busy),
+            _ => None,
+        }
+    }
+
     pub(crate) fn outage(&self) -> Option<&Outage> {
         match &*self.0 {
             Kind::Unavailable(outage) => Some(outage),
             _ => None,
         }
+    }
+}
+
+impl From<Busy> for Error {
+    fn from(busy: Busy) -> Self {
+        Self(Arc::new(Kind::Busy(busy)))
     }
 }
 
@@ -141,8 +238,27 @@ impl fmt::Display for Error {
             Kind::ExceedsBurst { cost, burst } => {
                 write!(f, "a cost of {cost} can never be admitted by a burst of {burst}")
             }
+            Kind::Busy(busy) => busy.fmt(f),
+            Kind::ExceedsLimit { weight, limit } => {
+                write!(f, "a weight of {weight} can never be admitted by a limit of {limit}")
+            }
+            Kind::Lost => f.write_str("the lease is not held any more"),
+            Kind::Interrupted => f.write_str("closed while waiting"),
             Kind::Unavailable(outage) => write!(f, "store unavailable: {}", outage.text),
         }
+    }
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.why, self.subject) {
+            (Why::Taken, Subject::Permit) => "no permit is free",
+            (Why::Taken, Subject::Lock) => "the lock is held",
+            (Why::QueueFull, Subject::Permit) => "too many wait for a permit",
+            (Why::QueueFull, Subject::Lock) => "too many wait for the lock",
+            (Why::WaitedTooLong, Subject::Permit) => "no permit became free in time",
+            (Why::WaitedTooLong, Subject::Lock) => "the lock was not to be had in time",
+        })
     }
 }
 

@@ -64,8 +64,12 @@ mod support;
 pub use error::Error;
 pub use layer::rate_limit::{self, RateLimitLayer, WhenAway};
 pub use layer::{AsError, IntoKey, KeyExtractor, KeyFn, Refusal, RefusalKind, Reject};
+pub use primitive::lease::{self, Lease, LeaseHandle};
+pub use primitive::mutex::{self, Mutex, MutexGuard};
 pub use primitive::quota::{Quota, Quotas};
+pub use primitive::rw_lock::{self, RwLock};
 pub use primitive::token_bucket::{self, TokenBucket};
+pub use primitive::wait_group::{self, Permit, WaitGroup};
 pub use store::{IntoPool, Key, Store, StoreBuilder};
 
 #[cfg(all(doctest, feature = "http"))]

@@ -1,4 +1,8 @@
-//! The primitives: usable without tower.
+//! The primitives: usable without tower, and knowing nothing of it.
 
+pub mod lease;
+pub mod mutex;
 pub(crate) mod quota;
+pub mod rw_lock;
 pub mod token_bucket;
+pub mod wait_group;

@@ -42,6 +42,15 @@ impl<C: Cell> Family<C> {
         }))
     }
 
+    /// The family of all states whose first part is named by the key as it is.
+    pub(crate) fn exact(store: &Store) -> Self {
+        Self(Arc::new(match store.backend() {
+            // A name that no other family can have.
+            Backend::InProcess(store) => Place::InProcess(store.cells("")),
+            Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::exact(&store.prefix)),
+        }))
+    }
+
     pub(crate) fn port<O: Operation<Cell = C>>(&self) -> Port<O> {
         match &*self.0 {
             Place::InProcess(cells) => Port::InProcess(cells.clone()),
@@ -54,6 +63,13 @@ impl<C: Cell> Family<C> {
         match &*self.0 {
             Place::Redis(_, keys) => keys.key(key.as_bytes()),
             Place::InProcess(_) => RedisKey::new(),
+        }
+    }
+
+    /// Hands out the names that the parts of a key's state have in Redis.
+    pub(super) fn redis_keys(&self, key: &Key, parts: &[&str], give: impl FnMut(&[u8])) {
+        if let Place::Redis(_, keys) = &*self.0 {
+            keys.keys(key.as_bytes(), parts, give);
         }
     }
 }

@@ -12,21 +12,27 @@ use tokio::time::Instant;
 
 use super::key::Key;
 use super::operation::Cell;
+use super::rounds::Rounds;
+use super::wakes::{Link, Wakes};
 
 /// The state of all families, shared by the clones of a store.
 pub(crate) struct InProcess {
     clock: Clock,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) rounds: Arc<Rounds>,
     families: Mutex<HashMap<(String, TypeId), Arc<dyn Any + Send + Sync>>>,
 }
 
 impl InProcess {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, families: Mutex::default() }
+        let wakes = Arc::new(Wakes::new(Link::Up(0)));
+        let rounds = Rounds::new(wakes.link());
+        Self { clock, wakes, rounds, families: Mutex::default() }
     }
 
     /// The cells of a family: the same for everybody who asks by the same name.
     pub(crate) fn cells<C: Cell>(&self, family: &str) -> Arc<Cells<C>> {
-        let fresh = || Arc::new(Cells::<C>::new(self.clock.clone()));
+        let fresh = || Arc::new(Cells::<C>::new(self.clock.clone(), self.wakes.clone()));
         let mut families = lock(&self.families);
         let cells = families
             .entry((family.to_owned(), TypeId::of::<C>()))
@@ -70,6 +76,7 @@ impl Clock {
 /// The cells of one family, in shards.
 pub(crate) struct Cells<C> {
     clock: Clock,
+    wakes: Arc<Wakes>,
     hasher: RandomState,
     shards: Box<[Mutex<Shard<C>>]>,
 }
@@ -84,13 +91,29 @@ const SHARDS: usize = 16;
 const SWEEP_AT: usize = 256;
 
 impl<C: Cell> Cells<C> {
-    pub(crate) fn new(clock: Clock) -> Self {
-        let shard = || Mutex::new(Shard { cells: HashTable::new(), sweep_at: SWEEP_AT });
-        Self { clock, hasher: RandomState::new(), shards: (0..SHARDS).map(|_| shard()).collect() }
+    /// Cells that belong to no store.
+    pub(crate) fn private() -> Self {
+        Self::new(Clock::system(), Arc::new(Wakes::new(Link::Down)))
     }
 
-    /// Takes one step on the cell of a key, alone.
+    pub(crate) fn new(clock: Clock, wakes: Arc<Wakes>) -> Self {
+        let shard = || Mutex::new(Shard { cells: HashTable::new(), sweep_at: SWEEP_AT });
+        Self { clock, wakes, hasher: RandomState::new(), shards: (0..SHARDS).map(|_| shard()).collect() }
+    }
+
+    /// Takes one step on the cell of a key, alone, and wakes whom it concerns.
     pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> R {
+        let (reply, pushes) = self.step_alone(key, |cell, now| {
+            let reply = step(cell, now);
+            (reply, cell.pushes())
+        });
+        for push in pushes {
+            self.wakes.deliver(push);
+        }
+        reply
+    }
+
+    fn step_alone<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> R {
         // One hash serves twice: its top bits mark the slots of a table, its lowest place them.
         let hash = self.hasher.hash_one(key);
         let mut shard = lock(&self.shards[(hash >> 32) as usize % SHARDS]);
@@ -148,7 +171,7 @@ mod tests {
     #[test]
     fn idle_cells_do_not_pile_up() {
         let time = Arc::new(std::sync::atomic::AtomicI64::new(0));
-        let cells = Cells::<Until>::new(Clock::Manual(time.clone()));
+        let cells = Cells::<Until>::new(Clock::Manual(time.clone()), Arc::new(Wakes::new(Link::Up(0))));
         for i in 0..100_000_i64 {
             time.store(i, std::sync::atomic::Ordering::Relaxed);
             cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 10);

@@ -123,9 +123,14 @@ impl From<std::net::IpAddr> for Key {
     }
 }
 
-/// `prefix:{family:`, the beginning that all Redis keys of a family share.
+/// How the Redis keys of a family are made.
 #[derive(Clone, Debug)]
-pub(crate) struct KeySpace(Box<[u8]>);
+pub(crate) enum KeySpace {
+    /// `prefix:{family:`, the beginning that all share.
+    Named(Box<[u8]>),
+    /// The first part of a state is named by the key as it is, the others `{key}:prefix:part`.
+    Exact(Box<[u8]>),
+}
 
 /// The Redis key of one state without its last part: `prefix:{family:key}:`.
 pub(crate) type RedisKey = SmallVec<[u8; 64]>;
@@ -135,33 +140,80 @@ const LONGEST: usize = 256;
 
 impl KeySpace {
     pub(crate) fn new(prefix: &str, family: &str) -> Self {
-        Self(format!("{prefix}:{{{family}:").into_bytes().into())
+        Self::Named(format!("{prefix}:{{{family}:").into_bytes().into())
     }
 
-    /// Never the same for two keys: `%`, `{` and `}` are escaped, and what an escape cannot produce (`%#`)
-    /// marks the SHA-256 digest that stands for a long key.
-    pub(crate) fn key(&self, key: &[u8]) -> RedisKey {
-        let mut name = RedisKey::from_slice(&self.0);
-        if key.len() > LONGEST {
-            name.extend_from_slice(b"%#");
-            for byte in Sha256::digest(key) {
-                push_hex(&mut name, byte);
-            }
-        } else if key.iter().any(|byte| b"%{}".contains(byte)) {
-            for &byte in key {
-                if b"%{}".contains(&byte) {
-                    name.push(b'%');
-                    push_hex(&mut name, byte);
-                } else {
-                    name.push(byte);
-                }
-            }
-        } else {
-            name.extend_from_slice(key);
-        }
-        name.extend_from_slice(b"}:");
-        name
+    pub(crate) fn exact(prefix: &str) -> Self {
+        Self::Exact(format!(":{prefix}:").into_bytes().into())
     }
+
+    /// The beginning of the names of a key's states.
+    pub(crate) fn key(&self, key: &[u8]) -> RedisKey {
+        match self {
+            Self::Named(beginning) => named(beginning, key),
+            Self::Exact(end) if hash_tag(key).is_some() => [key, end].concat().into(),
+            Self::Exact(end) => [b"{", key, b"}", end].concat().into(),
+        }
+    }
+
+    /// Hands out the names of all parts of a key's state.
+    pub(crate) fn keys(&self, key: &[u8], parts: &[&str], mut give: impl FnMut(&[u8])) {
+        let mut name = self.key(key);
+        let stem = name.len();
+        for (position, part) in parts.iter().enumerate() {
+            if position == 0 && matches!(self, Self::Exact(_)) {
+                give(key);
+                continue;
+            }
+            name.extend_from_slice(part.as_bytes());
+            give(&name);
+            name.truncate(stem);
+        }
+    }
+}
+
+/// Never the same for two keys: `%`, `{` and `}` are escaped, and what an escape cannot produce (`%#`)
+/// marks the SHA-256 digest that stands for a long key.
+fn named(beginning: &[u8], key: &[u8]) -> RedisKey {
+    let mut name = RedisKey::from_slice(beginning);
+    if key.len() > LONGEST {
+        name.extend_from_slice(b"%#");
+        for byte in Sha256::digest(key) {
+            push_hex(&mut name, byte);
+        }
+    } else if key.iter().any(|byte| b"%{}".contains(byte)) {
+        for &byte in key {
+            if b"%{}".contains(&byte) {
+                name.push(b'%');
+                push_hex(&mut name, byte);
+            } else {
+                name.push(byte);
+            }
+        }
+    } else {
+        name.extend_from_slice(key);
+    }
+    name.extend_from_slice(b"}:");
+    name
+}
+
+/// What of a key decides where a Cluster keeps it, if not all (Redis Cluster specification, "hash tags").
+pub(crate) fn hash_tag(key: &[u8]) -> Option<&[u8]> {
+    let rest = &key[key.iter().position(|&byte| byte == b'{')? + 1..];
+    let tag = &rest[..rest.iter().position(|&byte| byte == b'}')?];
+    (!tag.is_empty()).then_some(tag)
+}
+
+/// Checks a key that is to be the name of a Redis key as it is: names beside it must be possible in its slot.
+pub(crate) fn check_exact(key: &Key) -> Result<(), Error> {
+    let key = key.as_bytes();
+    if key.is_empty() || (hash_tag(key).is_none() && key.contains(&b'}')) {
+        return Err(Error::invalid(format!(
+            "a name that is used exactly must not be empty, and have }} only as the end of a {{hash tag}}, is \"{}\"",
+            key.escape_ascii()
+        )));
+    }
+    Ok(())
 }
 
 fn push_hex(name: &mut RedisKey, byte: u8) {
@@ -216,6 +268,23 @@ mod tests {
         assert_eq!(long.len(), "td:{api:%#}:".len() + 64);
         assert_ne!(long, name(&[b'x'; (1 << 20) - 1]));
         assert_ne!(long, name(long.trim_start_matches("td:{api:").trim_end_matches("}:").as_bytes()));
+    }
+
+    #[test]
+    fn exact_names_have_theirs_beside_them() {
+        let names = |key: &[u8]| {
+            let mut names = Vec::new();
+            KeySpace::exact("td")
+                .keys(key, &["lock", "queue"], |name| names.push(String::from_utf8_lossy(name).into_owned()));
+            names
+        };
+        assert_eq!(names(b"invoice-42"), ["invoice-42", "{invoice-42}:td:queue"]);
+        assert_eq!(names(b"{shop}:42"), ["{shop}:42", "{shop}:42:td:queue"]);
+        for bad in ["", "a}b", "{}x"] {
+            let error = check_exact(&bad.into()).unwrap_err();
+            assert!(error.is_invalid() && error.to_string().contains(bad), "{error}");
+        }
+        assert!(check_exact(&"a{b".into()).is_ok() && check_exact(&"{a}}".into()).is_ok());
     }
 
     #[test]

@@ -5,20 +5,26 @@ mod in_process;
 mod key;
 mod operation;
 mod redis;
+mod rounds;
+mod wakes;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::family::{Family, Port, Running, detach};
-pub(crate) use self::in_process::{Cells, Clock};
+pub(crate) use self::in_process::{Cells, Clock, lock};
 pub use self::key::Key;
+pub(crate) use self::key::{check_exact, check_name};
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
 #[cfg(test)]
 pub(crate) use self::redis::pool::Pool;
+pub(crate) use self::rounds::{Attend, Rounds};
+pub(crate) use self::wakes::{Link, Push, Wakes};
 
 use self::in_process::InProcess;
 use self::redis::RedisStore;
+use self::redis::pool::Client;
 #[cfg(not(test))]
 use self::redis::pool::Pool;
 use crate::Error;
@@ -103,12 +109,59 @@ impl Store {
     pub(crate) fn backend(&self) -> &Backend {
         &self.0
     }
+
+    /// Whether it is certainly the same place as another.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self.backend(), other.backend()) {
+            (Backend::Redis(one), Backend::Redis(other)) => Arc::ptr_eq(one, other) || one.is_same(other),
+            _ => Arc::ptr_eq(&self.0, &other.0),
+        }
+    }
+
+    /// What wakes those who wait.
+    pub(crate) fn wakes(&self) -> &Arc<Wakes> {
+        match self.backend() {
+            Backend::InProcess(store) => &store.wakes,
+            Backend::Redis(store) => &store.wakes,
+        }
+    }
+
+    /// What sees to that which must be done in time.
+    pub(crate) fn rounds(&self) -> &Arc<Rounds> {
+        match self.backend() {
+            Backend::InProcess(store) => &store.rounds,
+            Backend::Redis(store) => &store.rounds,
+        }
+    }
+
+    /// What the names of the channels begin with that processes are woken by.
+    pub(crate) fn channels(&self) -> String {
+        match self.backend() {
+            Backend::InProcess(_) => String::new(),
+            Backend::Redis(store) => store.channels(),
+        }
+    }
+
+    /// Whether whoever pushes learns for certain that nobody hears it.
+    pub(crate) fn counts_hearers(&self) -> bool {
+        match self.backend() {
+            Backend::InProcess(_) => true,
+            Backend::Redis(store) => store.counts_hearers(),
+        }
+    }
+
+    /// Sees to it that pushes arrive, from now or soon.
+    pub(crate) fn subscribe(&self) {
+        if let Backend::Redis(store) = self.backend() {
+            store.subscribe();
+        }
+    }
 }
 
 /// With the default settings of [`StoreBuilder`].
 impl From<deadpool_redis::Pool> for Store {
     fn from(pool: deadpool_redis::Pool) -> Self {
-        StoreBuilder::default().assemble(Pool::Server(pool), redis::CLOCK)
+        StoreBuilder::default().assemble(Pool::Server(pool), redis::CLOCK, Vec::new())
     }
 }
 
@@ -116,7 +169,7 @@ impl From<deadpool_redis::Pool> for Store {
 #[cfg(feature = "cluster")]
 impl From<deadpool_redis::cluster::Pool> for Store {
     fn from(pool: deadpool_redis::cluster::Pool) -> Self {
-        StoreBuilder::default().assemble(Pool::Cluster(pool), redis::CLOCK)
+        StoreBuilder::default().assemble(Pool::Cluster(pool), redis::CLOCK, Vec::new())
     }
 }
 
@@ -124,7 +177,7 @@ impl From<deadpool_redis::cluster::Pool> for Store {
 #[cfg(feature = "sentinel")]
 impl From<deadpool_redis::sentinel::Pool> for Store {
     fn from(pool: deadpool_redis::sentinel::Pool) -> Self {
-        StoreBuilder::default().assemble(Pool::Sentinel(pool), redis::CLOCK)
+        StoreBuilder::default().assemble(Pool::Sentinel(pool), redis::CLOCK, Vec::new())
     }
 }
 
@@ -165,11 +218,12 @@ pub struct StoreBuilder {
     prefix: String,
     timeout: Duration,
     lanes: usize,
+    wakeups: Vec<String>,
 }
 
 impl Default for StoreBuilder {
     fn default() -> Self {
-        Self { prefix: "td".into(), timeout: Duration::from_millis(500), lanes: 1 }
+        Self { prefix: "td".into(), timeout: Duration::from_millis(500), lanes: 1, wakeups: Vec::new() }
     }
 }
 
@@ -197,13 +251,26 @@ impl StoreBuilder {
         self
     }
 
+    /// Where to subscribe to wake-ups: the URL of the server behind a pool, or of any node of a Cluster. May be
+    /// said several times; what answers first is used.
+    ///
+    /// Those who wait for a lease are woken by a message when it is granted to them. A pool does not give away how
+    /// to connect to its server otherwise, and a connection that is subscribed is good for nothing else; so without
+    /// this, waiters of a store on a pool ask again 20 times a second.
+    pub fn wakeups(mut self, url: impl Into<String>) -> Self {
+        self.wakeups.push(url.into());
+        self
+    }
+
     /// State in the Redis server at a URL, see [`Store::redis`].
     ///
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) where the URL or a setting is not allowed.
-    pub fn redis(self, url: &str) -> Result<Store, Error> {
-        self.pool(Pool::from_url(url)?)
+    pub fn redis(mut self, url: &str) -> Result<Store, Error> {
+        let pool = Pool::from_url(url)?;
+        self.wakeups.insert(0, url.to_owned());
+        self.pool(pool)
     }
 
     /// State behind a pool of one of `deadpool_redis`, `deadpool_redis::cluster` and `deadpool_redis::sentinel`.
@@ -219,11 +286,12 @@ impl StoreBuilder {
         if !(1..=64).contains(&self.lanes) {
             return Err(Error::invalid(format!("there must be 1 to 64 lanes, got {}", self.lanes)));
         }
-        Ok(self.assemble(pool.into_pool(), redis::CLOCK))
+        let wakeups = self.wakeups.iter().map(|url| redis::pool::client(url)).collect::<Result<_, _>>()?;
+        Ok(self.assemble(pool.into_pool(), redis::CLOCK, wakeups))
     }
 
-    pub(crate) fn assemble(self, pool: Pool, clock: &'static str) -> Store {
-        let store = RedisStore::new(pool, self.prefix, self.timeout, self.lanes, clock);
+    pub(crate) fn assemble(self, pool: Pool, clock: &'static str, wakeups: Vec<Client>) -> Store {
+        let store = RedisStore::new(pool, self.prefix, self.timeout, self.lanes, clock, wakeups);
         Store(Arc::new(Backend::Redis(Arc::new(store))))
     }
 }

@@ -7,6 +7,9 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::wakes::Push;
 
 /// One step on the state of one key.
 ///
@@ -63,6 +66,11 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
 pub(crate) trait Cell: Clone + Default + Send + 'static {
     /// Whether forgetting the state changes nothing.
     fn is_idle(&self, now: i64) -> bool;
+
+    /// What the last step has to tell those who wait: what a script publishes.
+    fn pushes(&mut self) -> Vec<Push> {
+        Vec::new()
+    }
 }
 
 /// The text of a script, without the clock that the store puts before it.
@@ -87,15 +95,26 @@ macro_rules! script {
 pub(crate) use script;
 
 /// Where the arguments of a call are written, in the order of ARGV.
-pub(crate) struct Arguments<'a>(&'a mut Vec<i64>);
+pub(crate) struct Arguments<'a>(&'a mut Vec<Argument>);
+
+/// One of ARGV.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Argument {
+    Integer(i64),
+    Text(Arc<str>),
+}
 
 impl<'a> Arguments<'a> {
-    pub(crate) fn new(arguments: &'a mut Vec<i64>) -> Self {
+    pub(crate) fn new(arguments: &'a mut Vec<Argument>) -> Self {
         Self(arguments)
     }
 
     pub(crate) fn integer(&mut self, value: i64) {
-        self.0.push(value);
+        self.0.push(Argument::Integer(value));
+    }
+
+    pub(crate) fn text(&mut self, value: Arc<str>) {
+        self.0.push(Argument::Text(value));
     }
 }
 
@@ -127,6 +146,13 @@ impl<'a> Fields<'a> {
         match self.next()? {
             Field::Integer(integer) => Ok(*integer),
             Field::List(_) => Err(Garbled("a script answered a list where a number belongs")),
+        }
+    }
+
+    pub(crate) fn list(&mut self) -> Result<Fields<'a>, Garbled> {
+        match self.next()? {
+            Field::List(list) => Ok(Fields::new(list)),
+            Field::Integer(_) => Err(Garbled("a script answered a number where a list belongs")),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::decision::Decision;
 use super::state::Ask;
 use crate::Key;
 use crate::primitive::quota::Quotas;
-use crate::store::{Cell, Cells, Clock};
+use crate::store::{Cell, Cells};
 
 /// How long a refusal is repeated at most, µs: what another process gives back is noticed by then.
 const LONGEST: i64 = 1_000_000;
@@ -35,7 +35,7 @@ impl Cell for Known {
 
 impl KnownRefusals {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Cells::new(Clock::system())))
+        Self(Arc::new(Cells::private()))
     }
 
     /// The refusal that the store would repeat, or the time to remember one by.

@@ -8,6 +8,7 @@ pub(crate) mod pool;
 pub(crate) mod queue;
 #[cfg(feature = "cluster")]
 mod slot;
+mod subscription;
 mod version;
 
 use std::collections::HashMap;
@@ -23,9 +24,12 @@ use self::breaker::Breaker;
 use self::lane::Lane;
 use self::plan::Call;
 use self::pool::Pool;
+use self::subscription::Subscription;
 use super::in_process::lock;
 use super::key::{Key, RedisKey};
 use super::operation::{Field, Script};
+use super::rounds::Rounds;
+use super::wakes::{Link, Wakes};
 use crate::Error;
 use crate::error::{Cause, Outage};
 
@@ -44,7 +48,11 @@ pub(crate) struct RedisStore {
     lanes: Box<[Arc<Lane>]>,
     hasher: RandomState,
     breakers: Box<[Breaker]>,
+    /// By their text: the same script may be joined with other pieces.
     scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) rounds: Arc<Rounds>,
+    subscription: Subscription,
 }
 
 /// A script ready to be called.
@@ -61,8 +69,13 @@ impl RedisStore {
         timeout: Duration,
         lanes: usize,
         clock: &'static str,
+        wakeups: Vec<redis::Client>,
     ) -> Self {
+        let wakes = Arc::new(Wakes::new(Link::Down));
         Self {
+            subscription: Subscription::new(wakeups),
+            rounds: Rounds::new(wakes.link()),
+            wakes,
             prefix,
             timeout,
             clock,
@@ -80,7 +93,27 @@ impl RedisStore {
             let sha = redis::Script::new(&text).get_hash().to_owned();
             Arc::new(Loaded { name: script.name, text, sha })
         };
-        Arc::clone(lock(&self.scripts).entry(script.name).or_insert_with(load))
+        Arc::clone(lock(&self.scripts).entry(script.body).or_insert_with(load))
+    }
+
+    /// What the names of channels begin with.
+    pub(super) fn channels(&self) -> String {
+        format!("{}:wake:", self.prefix)
+    }
+
+    /// Whether both were made of the same address and database.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.subscription.place().is_some_and(|place| Some(place) == other.subscription.place())
+    }
+
+    pub(super) fn counts_hearers(&self) -> bool {
+        self.pool.counts_hearers()
+    }
+
+    /// Subscribes to the channel of this process, unless it is at it.
+    pub(super) fn subscribe(&self) {
+        let channel = format!("{}{}", self.channels(), self.wakes.process());
+        self.subscription.start(channel, &self.wakes);
     }
 
     pub(super) fn lanes(&self) -> usize {

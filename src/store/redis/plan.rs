@@ -8,7 +8,7 @@ use super::Loaded;
 use super::queue::Pending;
 use crate::store::family::Family;
 use crate::store::key::RedisKey;
-use crate::store::operation::{Arguments, Operation};
+use crate::store::operation::{Argument, Arguments, Operation};
 
 /// One script call: the runs in the order of its keys.
 pub(super) struct Call {
@@ -70,13 +70,9 @@ fn command<O: Operation>(
 ) -> Cmd {
     let mut command = script.call(runs.len() * O::PARTS.len());
     for run in runs {
-        let mut key = family.redis_key(&pending[run.start].key);
-        let stem = key.len();
-        for part in O::PARTS {
-            key.extend_from_slice(part.as_bytes());
-            command.arg(&key[..]);
-            key.truncate(stem);
-        }
+        family.redis_keys(&pending[run.start].key, O::PARTS, |key| {
+            command.arg(key);
+        });
     }
     let mut shared = Vec::new();
     let mut own = Vec::new();
@@ -92,7 +88,10 @@ fn command<O: Operation>(
         own.truncate(each);
     }
     for argument in shared.iter().chain(&own) {
-        command.arg(argument);
+        match argument {
+            Argument::Integer(integer) => command.arg(integer),
+            Argument::Text(text) => command.arg(&**text),
+        };
     }
     command
 }

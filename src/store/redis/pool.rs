@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+pub(crate) use deadpool_redis::redis::Client;
 use deadpool_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
-use deadpool_redis::redis::{AsyncConnectionConfig, Cmd, IntoConnectionInfo, RedisError, Value};
+use deadpool_redis::redis::{
+    AsyncConnectionConfig, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, Value,
+};
 
 use crate::Error;
 use crate::error::{Cause, Outage};
@@ -26,19 +29,39 @@ pub(crate) enum Connection {
     Cluster(deadpool_redis::cluster::ClusterConnection),
 }
 
+/// What a URL says.
+fn connection_info(url: &str) -> Result<ConnectionInfo, Error> {
+    url.into_connection_info().map_err(|error| {
+        // The URL may hold a password, so it is not repeated.
+        Error::invalid(format!("not a Redis URL (redis://[user:password@]host[:port][/db]): {error}"))
+    })
+}
+
+/// A client for what needs a connection of its own.
+pub(crate) fn client(url: &str) -> Result<Client, Error> {
+    let client = Client::open(connection_info(url)?);
+    client.map_err(|error| Error::invalid(format!("cannot make a client: {error}")))
+}
+
 impl Pool {
     /// A pool for one server. Its connections have no response time-out of their own: the store has one.
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
-        let info = url.into_connection_info().map_err(|error| {
-            // The URL may hold a password, so it is not repeated.
-            Error::invalid(format!("not a Redis URL (redis://[user:password@]host[:port][/db]): {error}"))
-        })?;
+        let info = connection_info(url)?;
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let invalid = |error: &dyn fmt::Display| Error::invalid(format!("cannot make a pool: {error}"));
         let manager =
             deadpool_redis::Manager::new_with_config(info, config).map_err(|error| invalid(&error))?;
         let pool = deadpool_redis::Pool::builder(manager).build().map_err(|error| invalid(&error))?;
         Ok(Self::Server(pool))
+    }
+
+    /// Whether a publisher is told for certain how many hear it: not on a Cluster, where each node counts its own.
+    pub(super) fn counts_hearers(&self) -> bool {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => false,
+            _ => true,
+        }
     }
 
     /// How many breakers it takes.

@@ -2,15 +2,11 @@
 
 use crc16::{State, XMODEM};
 
+use crate::store::key::hash_tag;
+
 /// The slot of a key, by its hash tag where it has one (Redis Cluster specification, "hash tags").
 pub(super) fn slot(key: &[u8]) -> u16 {
-    State::<XMODEM>::calculate(tag(key).unwrap_or(key)) % 16384
-}
-
-fn tag(key: &[u8]) -> Option<&[u8]> {
-    let rest = &key[key.iter().position(|&byte| byte == b'{')? + 1..];
-    let tag = &rest[..rest.iter().position(|&byte| byte == b'}')?];
-    (!tag.is_empty()).then_some(tag)
+    State::<XMODEM>::calculate(hash_tag(key).unwrap_or(key)) % 16384
 }
 
 #[cfg(test)]

@@ -1,0 +1,59 @@
+-- permits: who holds is a ZSET, token -> expiry (µs); a token ends in `/weight/limit`. The mark is the sum of
+-- what weights are above 1 (string, absent for 0). A token in `/idle` waits until nobody holds, and holds nothing.
+local function size(token)
+  local weight, limit = match(token, '/(%d+)/(%d+)$')
+  return tonumber(weight), tonumber(limit)
+end
+
+local function used()
+  local count = call('ZCARD', holders)
+  return count == 0 and 0 or count + (call('GET', mark) or 0)
+end
+
+local function forget(token)
+  if call('ZREM', holders, token) == 0 then return false end
+  local weight = size(token)
+  if weight > 1 and call('INCRBY', mark, 1 - weight) <= 0 then call('DEL', mark) end
+  return true
+end
+
+local function sweep()
+  for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', int(now), 'LIMIT', 0, 1000)) do
+    forget(token)
+  end
+end
+
+local function held(token)
+  local expiry = tonumber(call('ZSCORE', holders, token) or 0)
+  return expiry > now and expiry or nil, 0
+end
+
+local function fits(token)
+  local weight, limit = size(token)
+  if not weight then return call('EXISTS', holders) == 0 end
+  return used() + weight <= limit
+end
+
+local function extend(token, expiry)
+  call('ZADD', holders, int(expiry), token)
+  call('PEXPIRE', mark, keep())
+end
+
+local function hold(token, expiry)
+  local weight = size(token)
+  if not weight then return 0 end
+  -- What a set that has expired as a whole left behind counts no more.
+  if call('EXISTS', holders) == 0 then call('DEL', mark) end
+  if weight > 1 then call('INCRBY', mark, weight - 1) end
+  extend(token, expiry)
+  return 0
+end
+
+-- When the next lease ends; 0: nobody holds.
+local function soonest()
+  return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or 0)
+end
+
+local function head()
+  return call('ZRANGE', queue, 0, 0)[1]
+end

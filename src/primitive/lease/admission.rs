@@ -1,0 +1,358 @@
+//! A family of leases: who holds them in this process, who waits for them, and what is due when.
+//!
+//! The protocol in short. Who finds no room and waits has a place in a queue in the store, and sends nothing. Whoever
+//! releases grants to the first in the queue, in the release script, and the grant is pushed to the waiter's process.
+//! It is a *claim*, of short life: the waiter makes a full lease of it by its first renewal. Waiters *beat* now and
+//! then, many in one call, which keeps their places and finds grants whose pushes were lost. They also do so when the
+//! next lease ends, in case its holder is gone.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use super::detached::see_to_the_end;
+use super::held::Held;
+use super::kind::Kind;
+use super::operations::{Acquire, At, Beat, Inspect, Occupancy, Release, Renew, Scene, Standings};
+use super::renewals::Renewals;
+use super::room::{Room, Spans, Standing, Was};
+use super::terms::Terms;
+use super::{Keeper, Lease};
+pub(crate) use super::waiting::{Ask, Wait};
+use crate::store::{Attend, Family, Link, Port, lock};
+use crate::{Error, Key, Store};
+
+/// How long a grant stands until its waiter confirms it.
+const CLAIM: Duration = Duration::from_millis(1500);
+
+/// How often a waiter says that it is alive.
+const BEAT: Duration = Duration::from_secs(2);
+
+/// For how long it counts as alive after that.
+const LIFE: Duration = Duration::from_secs(7);
+
+/// For how long an acquire that was withdrawn is refused if it comes after all.
+const MOURNED: Duration = Duration::from_secs(60);
+
+/// How many waiters of a key beat in one call.
+const MOST_TOKENS: usize = 256;
+
+/// A family of leases.
+pub(crate) struct Admission<K: Kind> {
+    pub(super) store: Store,
+    ports: Ports<K>,
+    pub(crate) family: Family<Room<K::Holders>>,
+    scene: Arc<Scene>,
+    pub(super) terms: Terms,
+    renewals: Renewals,
+    /// By the numbers in their tokens.
+    waiters: Mutex<HashMap<u64, Waiter>>,
+    /// Whether those who wait are sent away.
+    closed: watch::Sender<bool>,
+}
+
+struct Ports<K: Kind> {
+    acquire: Port<Acquire<K>>,
+    release: Port<Release<K>>,
+    renew: Port<Renew<K>>,
+    beat: Port<Beat<K>>,
+    inspect: Port<Inspect<K>>,
+}
+
+pub(super) struct Waiter {
+    pub(super) key: Key,
+    pub(super) token: Arc<str>,
+    /// When a call was sent, and what the server's clock said when it ran.
+    pub(super) anchor: (Instant, i64),
+    /// `None` while it is under way.
+    pub(super) due: Option<Instant>,
+    pub(super) news: oneshot::Sender<News>,
+}
+
+/// What a waiter learns by asking.
+pub(super) enum News {
+    Granted { until: Instant, fence: i64 },
+    /// Its place is lost.
+    Gone,
+}
+
+impl<K: Kind> Admission<K> {
+    pub(crate) fn new(store: &Store, family: &Family<Room<K::Holders>>, terms: Terms) -> Arc<Self> {
+        let spans = Spans { claim: micros(CLAIM.min(terms.ttl.max(CLAIM / 3))), life: micros(LIFE) };
+        let admission = Arc::new(Self {
+            store: store.clone(),
+            ports: Ports {
+                acquire: family.port(),
+                release: family.port(),
+                renew: family.port(),
+                beat: family.port(),
+                inspect: family.port(),
+            },
+            family: family.clone(),
+            scene: Arc::new(Scene { channels: store.channels().into(), spans }),
+            renewals: Renewals::new(store, terms.ttl, terms.watchdog),
+            terms,
+            waiters: Mutex::default(),
+            closed: watch::Sender::new(false),
+        });
+        let attendant: std::sync::Weak<dyn Attend> = Arc::<Self>::downgrade(&admission);
+        store.rounds().join(attendant);
+        admission
+    }
+
+    /// Sends away those who wait now or later.
+    pub(crate) fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    pub(crate) fn closed(&self) -> watch::Receiver<bool> {
+        self.closed.subscribe()
+    }
+
+    pub(crate) async fn inspect(&self, key: Key) -> Result<At<Occupancy>, Error> {
+        self.ports.inspect.run(key, Inspect(PhantomData)).await
+    }
+
+    /// A token that was never used, and the number in it. After the name of the process, `+` says that it certainly
+    /// hears what is pushed to it.
+    pub(crate) fn token(&self, suffix: &str) -> (u64, Arc<str>) {
+        let (wakes, number) = (self.store.wakes(), self.store.wakes().number());
+        let sign = if self.store.counts_hearers() && self.is_linked() { '+' } else { '-' };
+        (number, format!("{}{sign}{number:x}{}{suffix}", wakes.process(), self.terms.signature).into())
+    }
+
+    fn is_linked(&self) -> bool {
+        *self.store.wakes().link().borrow() != Link::Down
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        key: Key,
+        token: Arc<str>,
+        rank: i64,
+        most: i64,
+    ) -> Result<At<Standing>, Error> {
+        let (scene, ttl) = (Arc::clone(&self.scene), micros(self.terms.ttl));
+        self.ports.acquire.run(key, Acquire { scene, token, ttl, most, rank, kind: PhantomData }).await
+    }
+
+    /// Takes on a lease.
+    pub(super) fn lease(self: &Arc<Self>, number: u64, held: Arc<Held>, is_claim: bool) -> Lease {
+        self.renewals.add(number, &held, is_claim.then_some(CLAIM));
+        Lease::new(held, Arc::new(Number { admission: Arc::clone(self), number }))
+    }
+
+    pub(super) fn wait(&self, number: u64, mut waiter: Waiter, soonest: i64) {
+        let due = self.next_beat(waiter.anchor, soonest);
+        waiter.due = Some(due);
+        lock(&self.waiters).insert(number, waiter);
+        self.store.rounds().see_to(due);
+    }
+
+    pub(super) fn stop_waiting(&self, number: u64) -> Option<Waiter> {
+        lock(&self.waiters).remove(&number)
+    }
+
+    /// When a waiter asks next: in time to keep its place, and when the next lease ends.
+    fn next_beat(&self, (sent, now): (Instant, i64), soonest: i64) -> Instant {
+        let interval = if self.terms.foreign || !self.is_linked() { self.terms.ask_every } else { BEAT };
+        let beat = Instant::now() + interval;
+        if soonest == 0 {
+            return beat;
+        }
+        // A little later than it ends: what comes too early has to come again.
+        let ends = sent + Duration::from_micros(u64::try_from(soonest - now).unwrap_or(0));
+        beat.min(ends.max(Instant::now()) + Duration::from_millis(2))
+    }
+
+    pub(crate) async fn release(&self, key: Key, token: Arc<str>, mourned: bool) -> Result<Was, Error> {
+        let scene = Arc::clone(&self.scene);
+        let mourned = if mourned { micros(MOURNED) } else { 0 };
+        self.ports.release.run(key, Release { scene, token, mourned, kind: PhantomData }).await
+    }
+
+    /// Releases in a task of its own, again and again while the store is away, until the lease or the place would
+    /// have run out.
+    pub(crate) fn release_detached(self: &Arc<Self>, key: Key, token: Arc<str>, mourned: bool, until: Instant) {
+        let admission = Arc::clone(self);
+        see_to_the_end(move || {
+            let (admission, key, token) = (Arc::clone(&admission), key.clone(), Arc::clone(&token));
+            async move {
+                let mut pause = Duration::from_millis(20);
+                while admission.release(key.clone(), token.clone(), mourned).await.is_err()
+                    && Instant::now() < until
+                {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+            }
+        });
+    }
+
+    /// Until when a place in the queue, or what came of it, may last.
+    pub(crate) fn place_until(&self) -> Instant {
+        Instant::now() + self.terms.ttl + LIFE
+    }
+
+    /// Makes what a token holds last anew; `None` where it holds no longer.
+    pub(crate) async fn renew_token(&self, key: Key, token: Arc<str>) -> Result<At<Option<i64>>, Error> {
+        self.ports.renew.run(key, Renew { token, ttl: micros(self.terms.ttl), kind: PhantomData }).await
+    }
+
+    /// Renews a lease once.
+    pub(crate) async fn renew(self: &Arc<Self>, held: &Arc<Held>) -> Result<(), Error> {
+        let sent = Instant::now();
+        let renewed = self.renew_token(held.key.clone(), Arc::clone(&held.token)).await?;
+        let prolonged = match renewed.what {
+            Some(expiry) => held.prolong(self.terms.drift.until(sent, renewed.now, expiry)),
+            None => false,
+        };
+        if prolonged {
+            return Ok(());
+        }
+        held.end();
+        if renewed.what.is_some() {
+            // Too late for us; others need not wait for it to run out.
+            self.release_detached(held.key.clone(), held.token.clone(), false, self.place_until());
+        }
+        Err(Error::lost())
+    }
+
+    async fn watch_over(self: Arc<Self>, number: u64, held: Arc<Held>) {
+        let renewed = self.renew(&held).await;
+        self.renewals.settle(number, &held, renewed.is_ok());
+    }
+
+    async fn beat(self: Arc<Self>, key: Key, waiters: Vec<(u64, Arc<str>)>) {
+        let sent = Instant::now();
+        let beat = Beat {
+            scene: Arc::clone(&self.scene),
+            tokens: waiters.iter().map(|(_, token)| Arc::clone(token)).collect(),
+            ttl: micros(self.terms.ttl),
+            kind: PhantomData,
+        };
+        match self.ports.beat.run(key, beat).await {
+            Ok(At { now, what: Standings { soonest, each } }) => {
+                for ((number, _), standing) in waiters.iter().zip(each) {
+                    self.stands(*number, standing, (sent, now), soonest);
+                }
+            }
+            Err(_) => {
+                let again = Instant::now() + self.terms.ask_every;
+                let mut table = lock(&self.waiters);
+                for (number, _) in &waiters {
+                    if let Some(waiter) = table.get_mut(number) {
+                        waiter.due = Some(again);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a waiter has come to.
+    fn stands(&self, number: u64, standing: Standing, anchor: (Instant, i64), soonest: i64) {
+        let news = match standing {
+            Standing::Held { expiry, fence } => {
+                News::Granted { until: self.terms.drift.until(anchor.0, anchor.1, expiry), fence }
+            }
+            Standing::Queued { .. } => {
+                let due = self.next_beat(anchor, soonest);
+                if let Some(waiter) = lock(&self.waiters).get_mut(&number) {
+                    (waiter.anchor, waiter.due) = (anchor, Some(due));
+                }
+                return;
+            }
+            Standing::Refused { .. } | Standing::Withdrawn => News::Gone,
+        };
+        if let Some(waiter) = self.stop_waiting(number) {
+            // If it has gone away by now, it has seen to what it was granted.
+            let _ = waiter.news.send(news);
+        }
+    }
+}
+
+impl<K: Kind> Attend for Admission<K> {
+    fn due(&self) -> Option<Instant> {
+        let beat = lock(&self.waiters).values().filter_map(|waiter| waiter.due).min();
+        self.renewals.due().into_iter().chain(beat).min()
+    }
+
+    fn attend(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        let now = Instant::now();
+        let due = self.renewals.take_due(now).into_iter();
+        let renewals = join_all(due.map(|(number, held)| Arc::clone(&self).watch_over(number, held)));
+        let mut by_key: HashMap<Key, Vec<(u64, Arc<str>)>> = HashMap::new();
+        for (number, waiter) in lock(&self.waiters).iter_mut() {
+            if waiter.due.take_if(|due| *due <= now).is_some() {
+                by_key.entry(waiter.key.clone()).or_default().push((*number, Arc::clone(&waiter.token)));
+            }
+        }
+        let mut beats = Vec::new();
+        for (key, waiters) in by_key {
+            for waiters in waiters.chunks(MOST_TOKENS) {
+                beats.push(Arc::clone(&self).beat(key.clone(), waiters.to_vec()));
+            }
+        }
+        Box::pin(async move {
+            tokio::join!(renewals, join_all(beats));
+        })
+    }
+
+    fn relinked(&self) {
+        let now = Instant::now();
+        for waiter in lock(&self.waiters).values_mut() {
+            waiter.due = waiter.due.map(|_| now);
+        }
+    }
+}
+
+/// One lease of a family.
+struct Number<K: Kind> {
+    admission: Arc<Admission<K>>,
+    number: u64,
+}
+
+impl<K: Kind> Keeper for Number<K> {
+    fn extend(self: Arc<Self>, held: Arc<Held>) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(async move {
+            if !held.is_held() {
+                return Err(Error::lost());
+            }
+            self.admission.renew(&held).await
+        })
+    }
+
+    fn release(self: Arc<Self>, held: Arc<Held>) -> BoxFuture<'static, Result<bool, Error>> {
+        self.admission.renewals.forget(self.number);
+        Box::pin(async move {
+            let was = self.admission.release(held.key.clone(), Arc::clone(&held.token), false).await?;
+            let in_time = held.is_held();
+            held.end();
+            Ok(was == Was::Held && in_time)
+        })
+    }
+
+    fn release_detached(self: Arc<Self>, held: Arc<Held>) {
+        self.admission.renewals.forget(self.number);
+        held.end();
+        let until = held.until() + CLAIM;
+        self.admission.release_detached(held.key.clone(), Arc::clone(&held.token), false, until);
+    }
+}
+
+/// Whole µs, rounded up.
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX / 4)
+}
+
+impl<K: Kind> fmt::Debug for Admission<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admission").field("terms", &self.terms).finish_non_exhaustive()
+    }
+}

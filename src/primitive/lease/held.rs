@@ -1,0 +1,96 @@
+//! A lease as its holder sees it: until when it is valid, by this process's own clock.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::Key;
+use crate::store::lock;
+
+/// What is known of a lease in this process, shared by all who look at it.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) key: Key,
+    pub(crate) token: Arc<str>,
+    pub(crate) fence: i64,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    until: Instant,
+    /// Lost or given back. Never again otherwise.
+    over: bool,
+}
+
+impl Held {
+    pub(crate) fn new(key: Key, token: Arc<str>, fence: i64, until: Instant) -> Arc<Self> {
+        let state = Mutex::new(State { until, over: false });
+        Arc::new(Self { key, token, fence, state, changed: Notify::new() })
+    }
+
+    /// What names the holder: the token, or the value in it that the user's function gave.
+    pub(crate) fn name(&self) -> &str {
+        self.token.split_once(':').map_or(&*self.token, |(_, value)| value)
+    }
+
+    pub(crate) fn until(&self) -> Instant {
+        lock(&self.state).until
+    }
+
+    /// Whether it is still valid. What has run out is over for good.
+    pub(crate) fn is_held(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.over |= Instant::now() >= state.until;
+        !state.over
+    }
+
+    /// Makes it valid for longer; false where it is over.
+    pub(crate) fn prolong(&self, until: Instant) -> bool {
+        let mut state = lock(&self.state);
+        state.over |= Instant::now() >= state.until;
+        if !state.over {
+            state.until = state.until.max(until);
+        }
+        !state.over
+    }
+
+    /// It is over, and all who wait for that are told.
+    pub(crate) fn end(&self) {
+        lock(&self.state).over = true;
+        self.changed.notify_waiters();
+    }
+
+    /// Ends when it is over: by its own timer, whether or not anybody renews it.
+    pub(crate) async fn lost(self: Arc<Self>) {
+        loop {
+            let changed = self.changed.notified();
+            if !self.is_held() {
+                return;
+            }
+            tokio::select! {
+                () = sleep_until(self.until()) => {}
+                () = changed => {}
+            }
+        }
+    }
+}
+
+/// Of a span in server time, how much of it is sure by another clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drift(pub(crate) f64);
+
+impl Drift {
+    /// What clocks may differ by when they tell milliseconds.
+    const GRAIN: Duration = Duration::from_millis(2);
+
+    /// Until when what the server holds until `expiry` is valid here, if the server's clock said `now` when we
+    /// have sent a call at `sent`, or later.
+    pub(crate) fn until(self, sent: Instant, now: i64, expiry: i64) -> Instant {
+        let span = Duration::from_micros(u64::try_from(expiry - now).unwrap_or(0));
+        sent + span.saturating_sub(span.mul_f64(self.0) + Self::GRAIN)
+    }
+}

@@ -1,0 +1,64 @@
+//! The kinds of leases: what it takes to hold, and where that is kept.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::queue::Queue;
+use crate::store::Script;
+
+/// One kind of lease: the rules of its scripts, and the same in Rust.
+pub(crate) trait Kind: fmt::Debug + Send + Sync + 'static {
+    /// Who holds, in process.
+    type Holders: Holders;
+    /// The last parts of the names of the five keys; see `lua/lib/lease.lua`.
+    const PARTS: &'static [&'static str];
+    const SCRIPTS: Scripts;
+}
+
+/// The scripts of a kind.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) acquire: Script,
+    pub(crate) release: Script,
+    pub(crate) renew: Script,
+    pub(crate) beat: Script,
+    pub(crate) inspect: Script,
+}
+
+/// Joins the scripts of a kind: `scripts!("lib/permits")`, with the piece that has its rules.
+macro_rules! scripts {
+    ($rules:literal) => {
+        $crate::primitive::lease::kind::Scripts {
+            acquire: $crate::store::script!("lease/acquire", "lib/lease", $rules, "lib/queue"),
+            release: $crate::store::script!("lease/release", "lib/lease", $rules, "lib/queue"),
+            renew: $crate::store::script!("lease/renew", "lib/lease", $rules),
+            beat: $crate::store::script!("lease/beat", "lib/lease", $rules, "lib/queue"),
+            inspect: $crate::store::script!("lease/inspect", "lib/lease", $rules),
+        }
+    };
+}
+pub(crate) use scripts;
+
+/// Who holds the leases of one key. Each step begins with [`sweep`](Self::sweep); times are in µs.
+pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
+    /// Drops those whose leases are over.
+    fn sweep(&mut self, now: i64);
+    /// How much is held.
+    fn used(&self) -> i64;
+    /// Until when a token holds, and its fence.
+    fn held(&self, token: &str, now: i64) -> Option<(i64, i64)>;
+    /// Whether a token can hold beside those who do.
+    fn fits(&self, token: &str) -> bool;
+    /// Makes a token a holder; returns its fence.
+    fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64;
+    /// Moves the end of a holder's lease.
+    fn extend(&mut self, token: &str, expiry: i64, now: i64);
+    /// Whether a token held, which is over.
+    fn forget(&mut self, token: &str) -> bool;
+    /// When the next lease ends; 0: unknown.
+    fn soonest(&self, now: i64) -> i64;
+    /// Who is to go first of those who wait.
+    fn head(&mut self, queue: &Queue) -> Option<Arc<str>>;
+    /// Whether forgetting it all changes nothing.
+    fn is_idle(&self, now: i64) -> bool;
+}

@@ -1,0 +1,256 @@
+//! The steps on the leases of a key: each is one script in `lua/lease/` and the same in Rust.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::kind::Kind;
+use super::room::{Room, Spans, Standing, Was};
+use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script};
+
+/// What the scripts of a family need to know besides what is asked.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    /// What the names of channels begin with.
+    pub(crate) channels: Arc<str>,
+    pub(crate) spans: Spans,
+}
+
+impl Scene {
+    fn write(&self, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.channels));
+        call.integer(self.spans.claim);
+        call.integer(self.spans.life);
+    }
+}
+
+/// Takes a lease, or a place in the queue for one.
+#[derive(Debug)]
+pub(crate) struct Acquire<K> {
+    pub(crate) scene: Arc<Scene>,
+    pub(crate) token: Arc<str>,
+    pub(crate) ttl: i64,
+    /// A queue of so many takes no more; 0: do not wait.
+    pub(crate) most: i64,
+    /// Lower ones go first.
+    pub(crate) rank: i64,
+    pub(crate) kind: PhantomData<fn(K)>,
+}
+
+/// Gives back a lease or a place in the queue, whichever it is.
+#[derive(Debug)]
+pub(crate) struct Release<K> {
+    pub(crate) scene: Arc<Scene>,
+    pub(crate) token: Arc<str>,
+    /// For how long an acquire that comes after this is refused, µs; 0: none can.
+    pub(crate) mourned: i64,
+    pub(crate) kind: PhantomData<fn(K)>,
+}
+
+/// Makes a lease last anew.
+#[derive(Debug)]
+pub(crate) struct Renew<K> {
+    pub(crate) token: Arc<str>,
+    pub(crate) ttl: i64,
+    pub(crate) kind: PhantomData<fn(K)>,
+}
+
+/// Says that waiters are alive, and asks what has become of them.
+#[derive(Debug)]
+pub(crate) struct Beat<K> {
+    pub(crate) scene: Arc<Scene>,
+    pub(crate) tokens: Vec<Arc<str>>,
+    pub(crate) ttl: i64,
+    pub(crate) kind: PhantomData<fn(K)>,
+}
+
+/// Looks at who holds and who waits.
+#[derive(Debug)]
+pub(crate) struct Inspect<K>(pub(crate) PhantomData<fn(K)>);
+
+/// An answer, and when the server gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct At<T> {
+    pub(crate) now: i64,
+    pub(crate) what: T,
+}
+
+/// What is held of a key, and who waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Occupancy {
+    pub(crate) used: i64,
+    pub(crate) waiting: i64,
+    /// When the next lease ends; 0: unknown.
+    pub(crate) soonest: i64,
+}
+
+/// What several waiters have come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Standings {
+    pub(crate) soonest: i64,
+    pub(crate) each: Vec<Standing>,
+}
+
+const WRONG_TYPE: Garbled =
+    Garbled("WRONGTYPE a key of the lease holds something else: delete it, or choose another name");
+
+type Here<K> = Room<<K as Kind>::Holders>;
+
+impl<K: Kind> Operation for Acquire<K> {
+    type Cell = Here<K>;
+    type Reply = At<Standing>;
+    // Whoever goes away withdraws by itself, since the answer may be lost too.
+    type Undo = Never<Here<K>>;
+    const SCRIPT: Script = K::SCRIPTS.acquire;
+    const PARTS: &'static [&'static str] = K::PARTS;
+    const MOST_RUNS: usize = 64;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        self.scene.write(call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.token));
+        call.integer(self.ttl);
+        call.integer(self.most);
+        call.integer(self.rank);
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        let (status, time, fence, before) =
+            (fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?);
+        let what = match status {
+            1 => Standing::Held { expiry: time, fence },
+            2 => Standing::Queued { soonest: time, before },
+            0 => Standing::Refused { soonest: time, before },
+            -2 => Standing::Withdrawn,
+            _ => return Err(WRONG_TYPE),
+        };
+        Ok(At { now, what })
+    }
+
+    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
+        let Self { scene, token, ttl, most, rank, .. } = self;
+        At { now, what: room.acquire(&token, ttl, most, rank, now, scene.spans) }
+    }
+}
+
+impl<K: Kind> Operation for Release<K> {
+    type Cell = Here<K>;
+    type Reply = Was;
+    type Undo = Never<Here<K>>;
+    const SCRIPT: Script = K::SCRIPTS.release;
+    const PARTS: &'static [&'static str] = K::PARTS;
+    const MOST_RUNS: usize = 64;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        self.scene.write(call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.token));
+        call.integer(self.mourned);
+    }
+
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Was, Garbled> {
+        match fields.integer()? {
+            0 => Ok(Was::Neither),
+            1 => Ok(Was::Held),
+            2 => Ok(Was::Waiting),
+            _ => Err(WRONG_TYPE),
+        }
+    }
+
+    fn apply(self, room: &mut Here<K>, now: i64) -> Was {
+        room.release(&self.token, self.mourned, now, self.scene.spans)
+    }
+}
+
+impl<K: Kind> Operation for Renew<K> {
+    type Cell = Here<K>;
+    /// The new expiry, or `None` where it is not held any more.
+    type Reply = At<Option<i64>>;
+    type Undo = Never<Here<K>>;
+    const SCRIPT: Script = K::SCRIPTS.renew;
+    const PARTS: &'static [&'static str] = K::PARTS;
+    const MOST_RUNS: usize = 192;
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.token));
+        call.integer(self.ttl);
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        match (fields.integer()?, fields.integer()?) {
+            (1, expiry) => Ok(At { now, what: Some(expiry) }),
+            (0, _) => Ok(At { now, what: None }),
+            _ => Err(WRONG_TYPE),
+        }
+    }
+
+    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
+        At { now, what: room.renew(&self.token, self.ttl, now) }
+    }
+}
+
+impl<K: Kind> Operation for Beat<K> {
+    type Cell = Here<K>;
+    type Reply = At<Standings>;
+    type Undo = Never<Here<K>>;
+    const SCRIPT: Script = K::SCRIPTS.beat;
+    const PARTS: &'static [&'static str] = K::PARTS;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        self.scene.write(call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.integer(self.ttl);
+        for token in &self.tokens {
+            call.text(Arc::clone(token));
+        }
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        let soonest = fields.integer()?;
+        if soonest < 0 {
+            return Err(WRONG_TYPE);
+        }
+        let mut list = fields.list()?;
+        let each = self.tokens.iter().map(|_| {
+            let (status, expiry, fence) = (list.integer()?, list.integer()?, list.integer()?);
+            Ok(match status {
+                1 => Standing::Held { expiry, fence },
+                2 => Standing::Queued { soonest: 0, before: 0 },
+                _ => Standing::Refused { soonest: 0, before: 0 },
+            })
+        });
+        Ok(At { now, what: Standings { soonest, each: each.collect::<Result<_, _>>()? } })
+    }
+
+    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
+        let (soonest, each) = room.beat(&self.tokens, self.ttl, now, self.scene.spans);
+        At { now, what: Standings { soonest, each } }
+    }
+}
+
+impl<K: Kind> Operation for Inspect<K> {
+    type Cell = Here<K>;
+    type Reply = At<Occupancy>;
+    type Undo = Never<Here<K>>;
+    const SCRIPT: Script = K::SCRIPTS.inspect;
+    const PARTS: &'static [&'static str] = K::PARTS;
+    const MOST_RUNS: usize = 64;
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        let (used, waiting, soonest) = (fields.integer()?, fields.integer()?, fields.integer()?);
+        if used < 0 {
+            return Err(WRONG_TYPE);
+        }
+        Ok(At { now, what: Occupancy { used, waiting, soonest } })
+    }
+
+    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
+        let (used, waiting, soonest) = room.inspect(now);
+        At { now, what: Occupancy { used, waiting, soonest } }
+    }
+}

@@ -1,0 +1,83 @@
+//! Which leases are to be renewed when.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::held::Held;
+use crate::Store;
+use crate::store::{Rounds, lock};
+
+/// The leases of a family that are renewed, by their numbers.
+#[derive(Debug)]
+pub(crate) struct Renewals {
+    rounds: Arc<Rounds>,
+    ttl: Duration,
+    watchdog: bool,
+    began: Instant,
+    table: Mutex<HashMap<u64, Renewal>>,
+}
+
+#[derive(Debug)]
+struct Renewal {
+    held: Arc<Held>,
+    /// `None` while it is under way.
+    due: Option<Instant>,
+}
+
+impl Renewals {
+    pub(crate) fn new(store: &Store, ttl: Duration, watchdog: bool) -> Self {
+        let rounds = Arc::clone(store.rounds());
+        Self { rounds, ttl, watchdog, began: Instant::now(), table: Mutex::default() }
+    }
+
+    /// Sees to a lease: until it is forgotten, or without a watchdog until a claim has become a full lease.
+    pub(crate) fn add(&self, number: u64, held: &Arc<Held>, claim: Option<Duration>) {
+        if self.watchdog || claim.is_some() {
+            let span = claim.map_or(self.ttl, |claim| claim.min(self.ttl));
+            let due = self.about(Instant::now() + span / 3);
+            lock(&self.table).insert(number, Renewal { held: Arc::clone(held), due: Some(due) });
+            self.rounds.see_to(due);
+        }
+    }
+
+    pub(crate) fn forget(&self, number: u64) {
+        lock(&self.table).remove(&number);
+    }
+
+    pub(crate) fn due(&self) -> Option<Instant> {
+        lock(&self.table).values().filter_map(|renewal| renewal.due).min()
+    }
+
+    /// The leases that are to be renewed now.
+    pub(crate) fn take_due(&self, now: Instant) -> Vec<(u64, Arc<Held>)> {
+        let mut table = lock(&self.table);
+        let due = table.iter_mut().filter_map(|(number, renewal)| {
+            renewal.due.take_if(|due| *due <= now).map(|_| (*number, Arc::clone(&renewal.held)))
+        });
+        due.collect()
+    }
+
+    /// Notes whether a lease was renewed. One that was not, and is still held, is tried again soon.
+    pub(crate) fn settle(&self, number: u64, held: &Held, renewed: bool) {
+        let due = match renewed {
+            true if self.watchdog => Some(self.about(Instant::now() + self.ttl / 3)),
+            false if held.is_held() => Some(Instant::now() + (self.ttl / 12).max(Duration::from_millis(20))),
+            _ => None,
+        };
+        let mut table = lock(&self.table);
+        match (due, table.get_mut(&number)) {
+            (Some(_), Some(renewal)) => renewal.due = due,
+            _ => drop(table.remove(&number)),
+        }
+    }
+
+    /// A time a little earlier, so that what is due at about the same time is done together.
+    fn about(&self, due: Instant) -> Instant {
+        let grain = (self.ttl / 24).as_nanos().max(1);
+        let late = due.duration_since(self.began).as_nanos() % grain;
+        due - Duration::from_nanos(u64::try_from(late).unwrap_or(0))
+    }
+}

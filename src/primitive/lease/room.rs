@@ -1,0 +1,188 @@
+//! The state of one key in process: who holds, who waits, and how what is free is granted. The twin of the scripts
+//! in `lua/lease/`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::kind::Holders;
+use super::queue::Queue;
+use crate::store::{Cell, Push};
+
+/// The state of one key.
+#[derive(Clone, Debug)]
+pub(crate) struct Room<H> {
+    holders: H,
+    queue: Queue,
+    /// Withdrawn tokens, and until when that is remembered.
+    gone: HashMap<Arc<str>, i64>,
+    pushes: Vec<Push>,
+}
+
+/// What a token has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Held {
+        expiry: i64,
+        fence: i64,
+    },
+    /// It waits: so many are before it, and then the next lease ends (0: unknown).
+    Queued {
+        soonest: i64,
+        before: i64,
+    },
+    Refused {
+        soonest: i64,
+        before: i64,
+    },
+    /// It was withdrawn before it came.
+    Withdrawn,
+}
+
+/// What a token was when it was released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Was {
+    Held,
+    Waiting,
+    Neither,
+}
+
+/// The spans that all steps on a key go by, µs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spans {
+    pub(crate) claim: i64,
+    pub(crate) life: i64,
+}
+
+impl<H: Holders> Room<H> {
+    pub(crate) fn holders(&mut self) -> &mut H {
+        &mut self.holders
+    }
+
+    pub(crate) fn acquire(
+        &mut self,
+        token: &Arc<str>,
+        ttl: i64,
+        most: i64,
+        rank: i64,
+        now: i64,
+        spans: Spans,
+    ) -> Standing {
+        self.holders.sweep(now);
+        if self.gone.get(token).is_some_and(|until| *until > now) {
+            return Standing::Withdrawn;
+        }
+        self.grant(now, spans, None);
+        if let Some((expiry, fence)) = self.holders.held(token, now) {
+            return Standing::Held { expiry, fence };
+        }
+        let soonest = |room: &Self| room.holders.soonest(now);
+        if self.queue.contains(token) {
+            return Standing::Queued { soonest: soonest(self), before: self.queue.position(token) };
+        }
+        let before = self.queue.ahead(rank);
+        if before == 0 && self.holders.fits(token) {
+            let fence = self.holders.hold(token, now + ttl, now, &self.queue);
+            return Standing::Held { expiry: now + ttl, fence };
+        }
+        if self.queue.len() >= most {
+            return Standing::Refused { soonest: soonest(self), before };
+        }
+        self.queue.line_up(Arc::clone(token), rank, now, spans.life);
+        Standing::Queued { soonest: soonest(self), before }
+    }
+
+    pub(crate) fn release(&mut self, token: &Arc<str>, mourned: i64, now: i64, spans: Spans) -> Was {
+        self.holders.sweep(now);
+        let was = if self.holders.held(token, now).is_some() && self.holders.forget(token) {
+            Was::Held
+        } else if self.queue.leave(token) {
+            Was::Waiting
+        } else {
+            Was::Neither
+        };
+        if was == Was::Neither && mourned > 0 {
+            self.gone.retain(|_, until| *until > now);
+            self.gone.insert(Arc::clone(token), now + mourned);
+        }
+        self.grant(now, spans, None);
+        was
+    }
+
+    pub(crate) fn renew(&mut self, token: &str, ttl: i64, now: i64) -> Option<i64> {
+        self.holders.sweep(now);
+        self.holders.held(token, now)?;
+        self.holders.extend(token, now + ttl, now);
+        Some(now + ttl)
+    }
+
+    /// Returns when the next lease ends, and what each token has come to.
+    pub(crate) fn beat(
+        &mut self,
+        tokens: &[Arc<str>],
+        ttl: i64,
+        now: i64,
+        spans: Spans,
+    ) -> (i64, Vec<Standing>) {
+        self.holders.sweep(now);
+        self.queue.drop_dead(now);
+        for token in tokens {
+            self.queue.beat(token, now + spans.life);
+        }
+        let mut asking: HashMap<_, _> = tokens
+            .iter()
+            .filter(|token| self.queue.contains(token))
+            .map(|token| (Arc::clone(token), Standing::Queued { soonest: 0, before: 0 }))
+            .collect();
+        self.grant(now, spans, Some((&mut asking, ttl)));
+        let standing = |token: &Arc<str>| match (asking.get(token), self.holders.held(token, now)) {
+            (Some(standing), _) => *standing,
+            (None, Some((_, fence))) => {
+                self.holders.extend(token, now + ttl, now);
+                Standing::Held { expiry: now + ttl, fence }
+            }
+            (None, None) => Standing::Refused { soonest: 0, before: 0 },
+        };
+        let standings = tokens.iter().map(standing).collect();
+        (self.holders.soonest(now), standings)
+    }
+
+    /// How much is held, how many wait, and when the next lease ends.
+    pub(crate) fn inspect(&mut self, now: i64) -> (i64, i64, i64) {
+        self.holders.sweep(now);
+        (self.holders.used(), self.queue.len(), self.holders.soonest(now))
+    }
+
+    /// Grants while the first in the queue fits. Those among `asking` get a full lease and hear of it there.
+    fn grant(&mut self, now: i64, spans: Spans, mut asking: Option<(&mut HashMap<Arc<str>, Standing>, i64)>) {
+        self.queue.drop_dead(now);
+        while let Some(token) = self.holders.head(&self.queue)
+            && self.holders.fits(&token)
+        {
+            self.queue.leave(&token);
+            let asks = asking.as_mut().and_then(|(asking, ttl)| Some((asking.get_mut(&token)?, *ttl)));
+            let expiry = now + asks.as_ref().map_or(spans.claim, |(_, ttl)| *ttl);
+            let fence = self.holders.hold(&token, expiry, now, &self.queue);
+            match asks {
+                Some((standing, _)) => *standing = Standing::Held { expiry, fence },
+                None => self.pushes.push(Push { token, expiry, fence }),
+            }
+        }
+    }
+}
+
+impl<H: Holders> Default for Room<H> {
+    fn default() -> Self {
+        Self { holders: H::default(), queue: Queue::default(), gone: HashMap::new(), pushes: Vec::new() }
+    }
+}
+
+impl<H: Holders> Cell for Room<H> {
+    fn is_idle(&self, now: i64) -> bool {
+        let forgotten = self.gone.values().all(|until| *until <= now);
+        forgotten && self.queue.is_empty() && self.holders.is_idle(now)
+    }
+
+    fn pushes(&mut self) -> Vec<Push> {
+        std::mem::take(&mut self.pushes)
+    }
+}

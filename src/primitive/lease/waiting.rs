@@ -1,0 +1,184 @@
+//! Getting a lease: asking for it, and waiting for one's turn.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use super::Lease;
+use super::admission::{Admission, News, Waiter};
+use super::held::Held;
+use super::kind::Kind;
+use super::operations::At;
+use super::room::Standing;
+use crate::error::{Busy, Subject, Why};
+use crate::store::Push;
+use crate::{Error, Key};
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) subject: Subject,
+    /// What the kind of lease adds to the token.
+    pub(crate) suffix: String,
+    /// Lower ones go first.
+    pub(crate) rank: i64,
+    /// `None`: now or not at all.
+    pub(crate) wait: Option<Wait>,
+}
+
+/// How to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// How long; `None`: as long as it takes.
+    pub(crate) longest: Option<std::time::Duration>,
+    /// A queue of so many takes no more.
+    pub(crate) most: u32,
+}
+
+impl Wait {
+    pub(crate) const FOR_EVER: Self = Self { longest: None, most: u32::MAX };
+}
+
+/// What came of one place in the queue.
+enum Turn {
+    Lease(Lease),
+    /// The place is lost: by a process that stood still, or a server that forgot.
+    AskAnew,
+}
+
+impl<K: Kind> Admission<K> {
+    /// Gets a lease, or a refusal. Cancel safe: who goes away leaves the queue, and gives back what was granted.
+    pub(crate) async fn acquire(self: Arc<Self>, key: Key, ask: Ask) -> Result<Lease, Error> {
+        let deadline = ask.wait.and_then(|wait| wait.longest).map(|longest| Instant::now() + longest);
+        loop {
+            match self.line_up(&key, &ask, deadline).await? {
+                Turn::Lease(lease) => return Ok(lease),
+                Turn::AskAnew => {}
+            }
+        }
+    }
+
+    async fn line_up(
+        self: &Arc<Self>,
+        key: &Key,
+        ask: &Ask,
+        deadline: Option<Instant>,
+    ) -> Result<Turn, Error> {
+        let mut closed = self.closed();
+        if *closed.borrow_and_update() {
+            return Err(Error::interrupted());
+        }
+        let (number, token) = self.token(&ask.suffix);
+        let mut listener = ask.wait.map(|_| self.store.wakes().listen(number));
+        let mut withdrawal = Withdrawal::new(self, number, key, &token);
+        let sent = Instant::now();
+        let most = ask.wait.map_or(0, |wait| wait.most.into());
+        let At { now, what } = self.ask(key.clone(), Arc::clone(&token), ask.rank, most).await?;
+        let busy = |why, soonest: i64| {
+            let left = u64::try_from(soonest - now).ok().filter(|left| *left > 0);
+            let retry_after = left.map(std::time::Duration::from_micros);
+            Error::from(Busy { subject: ask.subject, why, retry_after })
+        };
+        let soonest = match (what, &mut listener) {
+            (Standing::Held { expiry, fence }, _) => {
+                let until = self.terms.drift.until(sent, now, expiry);
+                return Ok(self.take_on(withdrawal, until, fence, false));
+            }
+            (Standing::Refused { soonest, .. }, listener) => {
+                withdrawal.disarm();
+                let why = if listener.is_some() { Why::QueueFull } else { Why::Taken };
+                return Err(busy(why, soonest));
+            }
+            (Standing::Queued { soonest, .. }, Some(_)) => soonest,
+            // Nobody else knows this token, so it was neither withdrawn nor queued before.
+            (Standing::Withdrawn | Standing::Queued { .. }, _) => return Ok(Turn::AskAnew),
+        };
+        withdrawal.is_known = true;
+        self.store.subscribe();
+        let (sender, news) = oneshot::channel();
+        let waiter =
+            Waiter { key: key.clone(), token: Arc::clone(&token), anchor: (sent, now), due: None, news: sender };
+        self.wait(number, waiter, soonest);
+        let push = async {
+            match &mut listener {
+                Some(listener) => listener.heard().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Push { expiry, fence, .. } = push => {
+                // The server's time, by the last call of ours that it answered: never by when the push came.
+                let (sent, now) = self.stop_waiting(number).map_or((sent, now), |waiter| waiter.anchor);
+                let until = self.terms.drift.until(sent, now, expiry);
+                Ok(self.take_on(withdrawal, until, fence, true))
+            }
+            Ok(news) = news => match news {
+                News::Granted { until, fence } => Ok(self.take_on(withdrawal, until, fence, false)),
+                News::Gone => {
+                    withdrawal.disarm();
+                    Ok(Turn::AskAnew)
+                }
+            },
+            () = at(deadline) => Err(busy(Why::WaitedTooLong, 0)),
+            _ = closed.changed() => Err(Error::interrupted()),
+        }
+    }
+
+    /// Makes a lease of what was granted, unless it has run out on its way.
+    fn take_on(self: &Arc<Self>, mut withdrawal: Withdrawal<K>, until: Instant, fence: i64, is_claim: bool) -> Turn {
+        if until <= Instant::now() {
+            return Turn::AskAnew;
+        }
+        withdrawal.disarm();
+        let held = Held::new(withdrawal.key.clone(), Arc::clone(&withdrawal.token), fence, until);
+        Turn::Lease(self.lease(withdrawal.number, held, is_claim))
+    }
+}
+
+/// Ends at a deadline, if there is one.
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Takes back what was asked for when it is dropped, whatever has come of it.
+struct Withdrawal<K: Kind> {
+    admission: Arc<Admission<K>>,
+    number: u64,
+    key: Key,
+    token: Arc<str>,
+    armed: bool,
+    /// Whether the store is known to have got it, so that it cannot come after its withdrawal.
+    is_known: bool,
+}
+
+impl<K: Kind> Withdrawal<K> {
+    fn new(admission: &Arc<Admission<K>>, number: u64, key: &Key, token: &Arc<str>) -> Self {
+        Self {
+            admission: Arc::clone(admission),
+            number,
+            key: key.clone(),
+            token: Arc::clone(token),
+            armed: true,
+            is_known: false,
+        }
+    }
+
+    fn disarm(&mut self) {
+        self.armed = false;
+    }
+}
+
+impl<K: Kind> Drop for Withdrawal<K> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.admission.stop_waiting(self.number);
+            let until = self.admission.place_until();
+            self.admission.release_detached(self.key.clone(), self.token.clone(), !self.is_known, until);
+        }
+    }
+}

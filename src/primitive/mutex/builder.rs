@@ -1,0 +1,231 @@
+//! Settings of a mutex.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::quorum::Quorum;
+use super::{Mutex, Place};
+use crate::primitive::lease::{Admission, Drift, Terms, Wait, check_ttl};
+use crate::store::{Family, check_name};
+use crate::{Error, Store};
+
+/// Settings of a [`Mutex`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct MutexBuilder {
+    settings: Settings,
+    terms: Terms,
+}
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) wait: Wait,
+    /// `None`: as is usual there.
+    pub(super) tries: Option<u32>,
+    delay: Delay,
+    pub(super) value: Option<Arc<dyn Fn() -> String + Send + Sync>>,
+    pub(super) exact_names: bool,
+    pub(super) timeout_factor: f64,
+    pub(super) fail_fast: bool,
+    pub(super) shuffle_nodes: bool,
+}
+
+#[derive(Clone)]
+enum Delay {
+    /// Somewhere between.
+    Random(Duration, Duration),
+    Fixed(Duration),
+    By(Arc<dyn Fn(u32) -> Duration + Send + Sync>),
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            wait: Wait::FOR_EVER,
+            tries: None,
+            delay: Delay::Random(Duration::from_millis(50), Duration::from_millis(250)),
+            value: None,
+            exact_names: false,
+            timeout_factor: 0.05,
+            fail_fast: false,
+            shuffle_nodes: false,
+        }
+    }
+}
+
+impl Settings {
+    /// The pause after so many tries.
+    pub(super) fn retry_delay(&self, tried: u32) -> Duration {
+        match &self.delay {
+            Delay::Random(least, most) => *least + (*most - *least).mul_f64(random()),
+            Delay::Fixed(delay) => *delay,
+            Delay::By(delay) => delay(tried),
+        }
+    }
+}
+
+/// A random number from 0 to 1, good enough for pauses.
+pub(super) fn random() -> f64 {
+    RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
+}
+
+impl MutexBuilder {
+    /// After what time the lock of a crashed process is free again, 10 ms to 1 day. Default: 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.terms.ttl = ttl;
+        self
+    }
+
+    /// Whether locks are renewed as long as they are held, every third of their time to live. Default: yes.
+    pub fn watchdog(mut self, watchdog: bool) -> Self {
+        self.terms.watchdog = watchdog;
+        self
+    }
+
+    /// How long to wait for one's turn. Default: as long as it takes.
+    pub fn longest_wait(mut self, longest: Duration) -> Self {
+        self.settings.wait.longest = Some(longest);
+        self
+    }
+
+    /// How many may wait for a key; more are refused at once. Default: any number.
+    pub fn longest_queue(mut self, most: u32) -> Self {
+        self.settings.wait.most = most;
+        self
+    }
+
+    /// To try so often, at least once, with pauses in between, rather than to wait one's turn. On a quorum there
+    /// are no turns, and the default is 32.
+    pub fn tries(mut self, tries: u32) -> Self {
+        self.settings.tries = Some(tries);
+        self
+    }
+
+    /// The pause between tries, and how often those who wait ask where locks of others do not wake them. Default:
+    /// something between 50 and 250 ms each time.
+    pub fn retry_delay(mut self, delay: Duration) -> Self {
+        self.settings.delay = Delay::Fixed(delay);
+        self
+    }
+
+    /// The pause between tries, by the number of those that have failed (from 1).
+    pub fn retry_delay_with(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
+        self.settings.delay = Delay::By(Arc::new(delay));
+        self
+    }
+
+    /// Of the time to live, how much is not relied on, since clocks may run at different speeds; from 0 to below 1.
+    /// Default: 0.01.
+    pub fn drift_factor(mut self, factor: f64) -> Self {
+        self.terms.drift = Drift(factor);
+        self
+    }
+
+    /// Of the time to live, how long each server of a quorum may take to answer; above 0 and below 1. Default: 0.05,
+    /// and never above the [time-out](crate::StoreBuilder::timeout) of its store.
+    pub fn timeout_factor(mut self, factor: f64) -> Self {
+        self.settings.timeout_factor = factor;
+        self
+    }
+
+    /// Makes the values that locks hold. They must not be empty, and differ from holder to holder: whoever has the
+    /// same value is the same holder. Default: random, and never twice the same.
+    pub fn value_with(mut self, value: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.settings.value = Some(Arc::new(value));
+        self
+    }
+
+    /// Keys are the names of the locks in Redis as they are, rather than `prefix:{family:key}:lock`: to share them
+    /// with other libraries. What is kept beside a lock is named `{key}:prefix:…`. Default: no.
+    pub fn exact_names(mut self) -> Self {
+        self.settings.exact_names = true;
+        self
+    }
+
+    /// Whether a quorum stops asking as soon as the outcome is certain, rather than hear every server. Default: no.
+    pub fn fail_fast(mut self, fail_fast: bool) -> Self {
+        self.settings.fail_fast = fail_fast;
+        self
+    }
+
+    /// Whether a quorum asks its servers in another order each time. Default: no.
+    pub fn shuffle_nodes(mut self, shuffle: bool) -> Self {
+        self.settings.shuffle_nodes = shuffle;
+        self
+    }
+
+    /// The mutexes of the family `name` in a store. Whoever uses the same store and name shares them.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
+    /// out of range.
+    pub fn build(self, store: &Store, name: &str) -> Result<Mutex, Error> {
+        let place = Place::Store(self.admission(store, name)?);
+        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings) })
+    }
+
+    /// The mutexes of the family `name` on several independent stores, of which a majority must grant a lock.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where there are no stores or one is there twice, and as
+    /// [`build`](Self::build).
+    pub fn build_quorum(self, stores: impl IntoIterator<Item = Store>, name: &str) -> Result<Mutex, Error> {
+        let stores: Vec<_> = stores.into_iter().collect();
+        let [first, ..] = &stores[..] else {
+            return Err(Error::invalid("a quorum needs at least one store, got none"));
+        };
+        for (position, store) in stores.iter().enumerate() {
+            if let Some(same) = stores[..position].iter().position(|other| other.is_same(store)) {
+                return Err(Error::invalid(format!(
+                    "the stores of a quorum must be independent, but number {same} and {position} (from 0) are the same"
+                )));
+            }
+        }
+        let nodes = stores.iter().map(|store| self.admission(store, name)).collect::<Result<_, _>>()?;
+        let place = Place::Quorum(Quorum::new(first, nodes, &self.terms, &self.settings));
+        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings) })
+    }
+
+    fn admission(
+        &self,
+        store: &Store,
+        name: &str,
+    ) -> Result<Arc<Admission<super::holder::Exclusive>>, Error> {
+        let Settings { tries, timeout_factor, exact_names, .. } = self.settings;
+        check_ttl(self.terms.ttl)?;
+        check_name("the name of a family", name)?;
+        if tries == Some(0) {
+            return Err(Error::invalid("tries must be at least 1, got 0"));
+        }
+        if !(0.0..1.0).contains(&self.terms.drift.0) {
+            let Drift(factor) = self.terms.drift;
+            return Err(Error::invalid(format!("the drift factor must be from 0 to below 1, is {factor}")));
+        }
+        if !(timeout_factor > 0.0 && timeout_factor < 1.0) {
+            let text = format!("the time-out factor must be above 0 and below 1, is {timeout_factor}");
+            return Err(Error::invalid(text));
+        }
+        let family = if exact_names { Family::exact(store) } else { Family::new(store, name)? };
+        let ask_every = self.settings.retry_delay(1).max(Duration::from_millis(1));
+        let terms = if exact_names {
+            Terms { foreign: true, ask_every, ..self.terms.clone() }
+        } else {
+            self.terms.clone()
+        };
+        Ok(Admission::new(store, &family, terms))
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("wait", &self.wait)
+            .field("tries", &self.tries)
+            .field("exact_names", &self.exact_names)
+            .finish_non_exhaustive()
+    }
+}

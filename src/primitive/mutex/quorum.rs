@@ -1,0 +1,339 @@
+//! A mutex on several independent servers (Redlock).
+
+use std::collections::HashSet;
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::builder::{Settings, random};
+use super::holder::{Exclusive, Raise};
+use crate::error::{Busy, Cause, Subject, Why};
+use crate::primitive::lease::room::{Standing, Was};
+use crate::primitive::lease::{Admission, Drift, Held, Keeper, Lease, Renewals, Terms};
+use crate::store::{Attend, Port, Running};
+use crate::{Error, Key, Store};
+
+/// One of the servers.
+struct Node {
+    admission: Arc<Admission<Exclusive>>,
+    raise: Port<Raise>,
+}
+
+impl Node {
+    fn raise(&self, key: Key, token: Arc<str>, fence: i64) -> Running<Raise> {
+        self.raise.run(key, Raise { token, fence })
+    }
+}
+
+impl Deref for Node {
+    type Target = Arc<Admission<Exclusive>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.admission
+    }
+}
+
+pub(super) struct Quorum {
+    nodes: Vec<Node>,
+    ttl: Duration,
+    drift: Drift,
+    /// How long a node may take to answer.
+    patience: Duration,
+    fail_fast: bool,
+    shuffle: bool,
+    renewals: Renewals,
+    closed: watch::Sender<bool>,
+}
+
+/// What the nodes said, so far.
+#[derive(Default)]
+struct Votes {
+    yes: usize,
+    no: usize,
+    fence: i64,
+    outage: Option<Error>,
+}
+
+impl Quorum {
+    /// Its renewals are seen to with those of `store`.
+    pub(super) fn new(store: &Store, nodes: Vec<Arc<Admission<Exclusive>>>, terms: &Terms, settings: &Settings) -> Arc<Self> {
+        let node = |admission: Arc<Admission<_>>| Node { raise: admission.family.port(), admission };
+        let quorum = Arc::new(Self {
+            nodes: nodes.into_iter().map(node).collect(),
+            ttl: terms.ttl,
+            drift: terms.drift,
+            patience: terms.ttl.mul_f64(settings.timeout_factor).max(Duration::from_millis(1)),
+            fail_fast: settings.fail_fast,
+            shuffle: settings.shuffle_nodes,
+            renewals: Renewals::new(store, terms.ttl, terms.watchdog),
+            closed: watch::Sender::new(false),
+        });
+        let attendant: std::sync::Weak<dyn Attend> = Arc::<Self>::downgrade(&quorum);
+        store.rounds().join(attendant);
+        quorum
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    pub(super) fn closed(&self) -> watch::Receiver<bool> {
+        self.closed.subscribe()
+    }
+
+    /// How many of the nodes are a majority.
+    fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// Whether a majority says that somebody holds it.
+    pub(super) async fn is_locked(&self, key: Key) -> Result<bool, Error> {
+        let looks = self.nodes.iter().map(|node| self.within(node.inspect(key.clone())));
+        let (mut held, mut free, mut outage) = (0, 0, None);
+        for look in join_all(looks).await {
+            match look {
+                Ok(at) if at.what.used > 0 => held += 1,
+                Ok(_) => free += 1,
+                Err(error) => outage = Some(error),
+            }
+        }
+        match outage {
+            // What the others would have said makes no difference.
+            _ if held >= self.majority() => Ok(true),
+            None => Ok(false),
+            _ if free >= self.majority() => Ok(false),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// One attempt on all nodes.
+    pub(super) async fn acquire(self: Arc<Self>, key: Key, suffix: &str) -> Result<Lease, Error> {
+        let (number, token) = self.nodes[0].token(suffix);
+        let sent = Instant::now();
+        let mut ballot = Ballot { quorum: Arc::clone(&self), key, token, answered: HashSet::new(), won: false };
+        let votes = ballot.vote().await;
+        let until = self.drift.until(sent, 0, micros(self.ttl));
+        if votes.yes < self.majority() {
+            return Err(votes.failure());
+        }
+        // The fences of different nodes know nothing of each other. Once a majority has the highest, every later
+        // majority has a node that goes above it.
+        let raised = ballot.raise(votes.fence).await;
+        if raised < self.majority() || Instant::now() >= until {
+            return Err(Error::unavailable(Cause::TimedOut, "a majority answered too late"));
+        }
+        ballot.won = true;
+        let held = Held::new(ballot.key.clone(), Arc::clone(&ballot.token), votes.fence, until);
+        self.renewals.add(number, &held, None);
+        Ok(Lease::new(held, Arc::new(Number { quorum: Arc::clone(&self), number })))
+    }
+
+    async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        timeout(self.patience, call).await.unwrap_or_else(|_| {
+            let text = format!("a node gave no answer within {:?}", self.patience);
+            Err(Error::unavailable(Cause::TimedOut, text))
+        })
+    }
+
+    /// Renews on all nodes. Where fewer than a majority do, it is left as it was: whoever works goes on until the
+    /// time is up, and may try again.
+    async fn renew(&self, held: &Arc<Held>) -> Result<(), Error> {
+        let sent = Instant::now();
+        let renewals = self.nodes.iter().map(|node| {
+            self.within(node.renew_token(held.key.clone(), Arc::clone(&held.token)))
+        });
+        let (mut renewed, mut gone, mut outage) = (0, 0, None);
+        for renewal in join_all(renewals).await {
+            match renewal {
+                Ok(at) if at.what.is_some() => renewed += 1,
+                Ok(_) => gone += 1,
+                Err(error) => outage = Some(error),
+            }
+        }
+        if renewed >= self.majority() {
+            let until = self.drift.until(sent, 0, micros(self.ttl));
+            return if held.prolong(until) { Ok(()) } else { Err(Error::lost()) };
+        }
+        match outage {
+            Some(error) if self.nodes.len() - gone >= self.majority() => Err(error),
+            // No majority can have it any more.
+            _ => {
+                held.end();
+                Err(Error::lost())
+            }
+        }
+    }
+
+    async fn watch_over(self: Arc<Self>, number: u64, held: Arc<Held>) {
+        let renewed = self.renew(&held).await;
+        self.renewals.settle(number, &held, renewed.is_ok());
+    }
+}
+
+/// One attempt: what was asked for is taken back on all nodes unless it is won, whatever they have answered.
+struct Ballot {
+    quorum: Arc<Quorum>,
+    key: Key,
+    token: Arc<str>,
+    /// The nodes of which it is known that nothing is on its way to them.
+    answered: HashSet<usize>,
+    won: bool,
+}
+
+impl Ballot {
+    async fn vote(&mut self) -> Votes {
+        let quorum = Arc::clone(&self.quorum);
+        let mut order: Vec<_> = (0..quorum.nodes.len()).collect();
+        if quorum.shuffle {
+            order.sort_by_cached_key(|_| (random() * 1e9) as u64);
+        }
+        let (key, token) = (&self.key, &self.token);
+        let mut calls: FuturesUnordered<_> = order
+            .into_iter()
+            .map(|index| {
+                let call = quorum.nodes[index].ask(key.clone(), Arc::clone(token), 0, 0);
+                let call = quorum.within(call);
+                async move { (index, call.await) }
+            })
+            .collect();
+        let mut votes = Votes::default();
+        while let Some((index, outcome)) = calls.next().await {
+            match outcome {
+                Ok(at) => {
+                    self.answered.insert(index);
+                    match at.what {
+                        Standing::Held { fence, .. } => {
+                            votes.yes += 1;
+                            votes.fence = votes.fence.max(fence);
+                        }
+                        _ => votes.no += 1,
+                    }
+                }
+                Err(error) => votes.outage = Some(error),
+            }
+            let certain = votes.yes >= quorum.majority() || quorum.nodes.len() - votes.no < quorum.majority();
+            if quorum.fail_fast && certain {
+                break;
+            }
+        }
+        votes
+    }
+
+    /// Lets the nodes know the fence; how many do.
+    async fn raise(&self, fence: i64) -> usize {
+        let quorum = &self.quorum;
+        let raises = quorum.nodes.iter().map(|node| {
+            quorum.within(node.raise(self.key.clone(), Arc::clone(&self.token), fence))
+        });
+        join_all(raises).await.into_iter().filter(|raised| matches!(raised, Ok(true))).count()
+    }
+}
+
+impl Drop for Ballot {
+    fn drop(&mut self) {
+        if !self.won {
+            for (index, node) in self.quorum.nodes.iter().enumerate() {
+                let mourned = !self.answered.contains(&index);
+                node.release_detached(self.key.clone(), self.token.clone(), mourned, node.place_until());
+            }
+        }
+    }
+}
+
+impl Votes {
+    fn failure(self) -> Error {
+        match self.outage {
+            // Too few said no to be the reason.
+            Some(error) if self.no == 0 => error,
+            _ => Busy { subject: Subject::Lock, why: Why::Taken, retry_after: None }.into(),
+        }
+    }
+}
+
+impl Attend for Quorum {
+    fn due(&self) -> Option<Instant> {
+        self.renewals.due()
+    }
+
+    fn attend(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        let due = self.renewals.take_due(Instant::now()).into_iter();
+        let renewals = join_all(due.map(|(number, held)| Arc::clone(&self).watch_over(number, held)));
+        Box::pin(async move { drop(renewals.await) })
+    }
+
+    fn relinked(&self) {}
+}
+
+/// One lease of a quorum.
+struct Number {
+    quorum: Arc<Quorum>,
+    number: u64,
+}
+
+impl Keeper for Number {
+    fn extend(self: Arc<Self>, held: Arc<Held>) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(async move {
+            if !held.is_held() {
+                return Err(Error::lost());
+            }
+            self.quorum.renew(&held).await
+        })
+    }
+
+    fn release(self: Arc<Self>, held: Arc<Held>) -> BoxFuture<'static, Result<bool, Error>> {
+        let quorum = Arc::clone(&self.quorum);
+        quorum.renewals.forget(self.number);
+        Box::pin(async move {
+            let releases = quorum.nodes.iter().map(|node| {
+                quorum.within(node.release(held.key.clone(), Arc::clone(&held.token), false))
+            });
+            let in_time = held.is_held();
+            let (mut was_held, mut answered, mut outage) = (0, 0, None);
+            for (node, release) in quorum.nodes.iter().zip(join_all(releases).await) {
+                match release {
+                    Ok(was) => {
+                        answered += 1;
+                        was_held += usize::from(was == Was::Held);
+                    }
+                    Err(error) => {
+                        outage = Some(error);
+                        let until = held.until() + quorum.patience;
+                        node.release_detached(held.key.clone(), held.token.clone(), false, until);
+                    }
+                }
+            }
+            held.end();
+            match outage {
+                Some(error) if answered < quorum.majority() => Err(error),
+                _ => Ok(in_time && was_held >= quorum.majority()),
+            }
+        })
+    }
+
+    fn release_detached(self: Arc<Self>, held: Arc<Held>) {
+        self.quorum.renewals.forget(self.number);
+        held.end();
+        for node in &self.quorum.nodes {
+            let until = held.until() + self.quorum.patience;
+            node.release_detached(held.key.clone(), held.token.clone(), false, until);
+        }
+    }
+}
+
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
+
+impl fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Quorum").field("nodes", &self.nodes.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,109 @@
+//! Who reads or writes, in process: the twin of `lua/lib/rw_lock.lua`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
+use crate::primitive::lease::queue::Queue;
+
+/// Readers of one group, or one writer.
+#[derive(Debug)]
+pub(crate) enum ReadWrite {}
+
+impl Kind for ReadWrite {
+    type Holders = RwHolders;
+    const PARTS: &'static [&'static str] = &["holders", "fence", "queue", "beats", "gone"];
+    const SCRIPTS: Scripts = scripts!("lib/rw_lock");
+}
+
+/// What the token of a reader adds.
+pub(super) fn reader(group: &str) -> String {
+    format!("/r{group}")
+}
+
+/// What the token of a writer adds: how many writers in a row may go before readers that wait.
+pub(super) fn writer(most: u32) -> String {
+    format!("/w{most}")
+}
+
+/// What follows the number in a token.
+fn mode(token: &str) -> &str {
+    token.find('/').map_or("", |at| &token[at + 1..])
+}
+
+/// How many writers in a row may go before readers that wait, if the token is a writer's.
+fn writes(token: &str) -> Option<i64> {
+    mode(token).strip_prefix('w')?.parse().ok()
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RwHolders {
+    until: HashMap<Arc<str>, i64>,
+    fence: i64,
+    /// How many writers in a row went before readers that waited.
+    row: i64,
+    /// It is the turn of the readers that wait.
+    turn: bool,
+}
+
+impl Holders for RwHolders {
+    fn sweep(&mut self, now: i64) {
+        self.turn = false;
+        self.until.retain(|_, expiry| *expiry > now);
+    }
+
+    fn used(&self) -> i64 {
+        self.until.len() as i64
+    }
+
+    fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
+        let expiry = *self.until.get(token)?;
+        Some((expiry, writes(token).map_or(0, |_| self.fence)))
+    }
+
+    fn fits(&self, token: &str) -> bool {
+        let holder = self.until.keys().next();
+        holder.is_none_or(|holder| writes(token).is_none() && mode(holder) == mode(token))
+    }
+
+    fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {
+        self.until.insert(Arc::clone(token), expiry);
+        if writes(token).is_none() {
+            self.row = 0;
+            return 0;
+        }
+        self.fence = now.max(self.fence + 1);
+        self.row = if queue.first_of_second_rank().is_some() { self.row + 1 } else { 0 };
+        self.fence
+    }
+
+    fn extend(&mut self, token: &str, expiry: i64, _: i64) {
+        if let Some(until) = self.until.get_mut(token) {
+            *until = expiry;
+        }
+    }
+
+    fn forget(&mut self, token: &str) -> bool {
+        self.until.remove(token).is_some()
+    }
+
+    fn soonest(&self, _: i64) -> i64 {
+        self.until.values().copied().min().unwrap_or(0)
+    }
+
+    fn head(&mut self, queue: &Queue) -> Option<Arc<str>> {
+        let first = queue.first()?;
+        if let Some(most) = writes(first) {
+            self.turn |= self.row >= most;
+            if self.turn {
+                return queue.first_of_second_rank().or(Some(first)).cloned();
+            }
+        }
+        Some(Arc::clone(first))
+    }
+
+    fn is_idle(&self, now: i64) -> bool {
+        // The row says nothing any more where nobody waits: the next who holds begins it anew.
+        self.fence < now && self.until.values().all(|expiry| *expiry <= now)
+    }
+}

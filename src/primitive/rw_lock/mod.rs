@@ -1,0 +1,316 @@
+//! A distributed reader-writer lock per key: readers share it, a writer is alone.
+//!
+//! ```
+//! use tower_distributed::{RwLock, Store};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let documents = RwLock::new(&store, "documents")?;
+//!
+//! let (first, second) = (documents.read("42").await?, documents.read("42").await?);
+//! assert!(documents.try_write("42").await.unwrap_err().is_refused());
+//! drop((first, second));
+//!
+//! let writer = documents.write("42").await?;
+//! println!("writing with fence {}", writer.fence());
+//! assert!(writer.release().await?);
+//! # Ok(()) }
+//! ```
+//!
+//! # What holds
+//!
+//! A writer is never beside anybody. Every reader has a lease of its own, so a crashed one frees only itself, and a
+//! writer's intent is its place in the queue, which dies with it. A writer that waits stops new readers, unless
+//! [`Prefer::Readers`] is set; but after [`most_writers`](RwLockBuilder::most_writers) in a row that went before
+//! readers that waited, these readers go first, so neither starves.
+//!
+//! Readers may come in [groups](RwLock::with_group): those of one group share, groups exclude each other.
+//!
+//! # Coming from redis-rwlock (e-chip)
+//!
+//! | there | here |
+//! |---|---|
+//! | `New(client, prefix, Options{})` | [`RwLock::new`]`(&store, name)`; the key is an argument of each call |
+//! | `Read(ctx, fn)`, `Write(ctx, fn)` | [`read`](RwLock::read), [`write`](RwLock::write): guards |
+//! | `LockTTL`, refreshed every half of it | [`ttl`](RwLockBuilder::ttl), renewed every third of it |
+//! | `RetryCount` × `RetryInterval` | [`longest_wait`](RwLockBuilder::longest_wait): nobody retries, who waits is woken |
+//! | `AppID` | [`app_id`](RwLockBuilder::app_id) |
+//! | `ReaderLockToken` | [`with_group`](RwLock::with_group) |
+//! | the mode option, which does nothing | [`prefer`](RwLockBuilder::prefer) |
+//! | `ErrTimeout` | [`Error::is_waited_too_long`] |
+//! | `ErrInterrupted` | drop the future; or [`close`](RwLock::close), and [`Error::is_interrupted`] |
+//! | `ErrNotReleased` | [`release`](RwLockWriteGuard::release) says `false` |
+//! | hash tags in the prefix, for a Cluster | by itself |
+
+pub(crate) mod holders;
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::holders::{ReadWrite, reader, writer};
+use super::lease::{Admission, Ask, Lease, Terms, Wait, check_ttl};
+use crate::error::Subject;
+use crate::store::{Family, check_name};
+use crate::{Error, Key, Store};
+
+/// Who goes first where both wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Prefer {
+    /// Writers, but no more than so many in a row where readers wait.
+    #[default]
+    Writers,
+    /// Readers: writers wait until nobody reads any more.
+    Readers,
+}
+
+/// A family of reader-writer locks, one per key. A cheap clone; see the [module](self) for the whole story.
+///
+/// # Cancel safety
+///
+/// Every future here may be dropped at any time: who waits leaves the queue, and what was granted meanwhile is
+/// given back, from a task of its own.
+#[derive(Clone, Debug)]
+pub struct RwLock {
+    admission: Arc<Admission<ReadWrite>>,
+    name: Arc<str>,
+    group: Arc<str>,
+    settings: Settings,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    prefer: Prefer,
+    most_writers: u32,
+    wait: Wait,
+}
+
+impl RwLock {
+    /// The locks of the family `name` in a store. Waits as long as it takes; for other settings there is the
+    /// [`builder`](Self::builder).
+    ///
+    /// # Errors
+    ///
+    /// As [`RwLockBuilder::build`].
+    pub fn new(store: &Store, name: &str) -> Result<Self, Error> {
+        Self::builder().build(store, name)
+    }
+
+    /// Settings of a family.
+    pub fn builder() -> RwLockBuilder {
+        RwLockBuilder {
+            settings: Settings { prefer: Prefer::Writers, most_writers: 16, wait: Wait::FOR_EVER },
+            app_id: None,
+            terms: Terms::default(),
+        }
+    }
+
+    /// The same locks for readers of a group; readers of other groups are kept out like writers.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where the group is not 1 to 64 of `A-Z a-z 0-9 - _ . /`.
+    pub fn with_group(&self, group: &str) -> Result<Self, Error> {
+        check_name("a group of readers", group)?;
+        Ok(Self { group: group.into(), ..self.clone() })
+    }
+
+    /// The same locks, waited for no longer than this.
+    #[must_use]
+    pub fn with_longest_wait(&self, longest: Duration) -> Self {
+        let wait = Wait { longest: Some(longest), ..self.settings.wait };
+        Self { settings: Settings { wait, ..self.settings }, ..self.clone() }
+    }
+
+    /// Locks for reading; waits its turn.
+    ///
+    /// # Errors
+    ///
+    /// [`is_refused`](Error::is_refused) where it takes longer than the longest wait, or too many wait already;
+    /// [`is_interrupted`](Error::is_interrupted) after [`close`](Self::close);
+    /// [`is_unavailable`](Error::is_unavailable).
+    pub async fn read(&self, key: impl Into<Key>) -> Result<RwLockReadGuard, Error> {
+        self.acquire(key.into(), Access::Read, Some(self.settings.wait)).await.map(RwLockReadGuard)
+    }
+
+    /// Locks for reading, if that is possible now and nobody is to go first.
+    ///
+    /// # Errors
+    ///
+    /// [`is_refused`](Error::is_refused) where it is not; [`is_unavailable`](Error::is_unavailable).
+    pub async fn try_read(&self, key: impl Into<Key>) -> Result<RwLockReadGuard, Error> {
+        self.acquire(key.into(), Access::Read, None).await.map(RwLockReadGuard)
+    }
+
+    /// Locks for writing; waits its turn.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub async fn write(&self, key: impl Into<Key>) -> Result<RwLockWriteGuard, Error> {
+        self.acquire(key.into(), Access::Write, Some(self.settings.wait)).await.map(RwLockWriteGuard)
+    }
+
+    /// Locks for writing, if that is possible now and nobody is to go first.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_read`](Self::try_read).
+    pub async fn try_write(&self, key: impl Into<Key>) -> Result<RwLockWriteGuard, Error> {
+        self.acquire(key.into(), Access::Write, None).await.map(RwLockWriteGuard)
+    }
+
+    /// Sends away those who wait through this value or its clones, now or later. Guards stay.
+    pub fn close(&self) {
+        self.admission.close();
+    }
+
+    /// The name of the family.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) async fn acquire(
+        &self,
+        key: Key,
+        access: Access,
+        wait: Option<Wait>,
+    ) -> Result<Lease, Error> {
+        let Settings { prefer, most_writers, .. } = self.settings;
+        let (suffix, rank) = match access {
+            Access::Read => (reader(&self.group), i64::from(prefer == Prefer::Writers)),
+            Access::Write => (writer(most_writers), i64::from(prefer == Prefer::Readers)),
+        };
+        let ask = Ask { subject: Subject::Lock, suffix, rank, wait };
+        Arc::clone(&self.admission).acquire(key, ask).await
+    }
+}
+
+/// What a lock is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Beside other readers.
+    Read,
+    /// Alone.
+    Write,
+}
+
+/// A lock for reading. Released when it is dropped.
+#[derive(Debug)]
+#[must_use = "a guard that is dropped releases its lock"]
+pub struct RwLockReadGuard(Lease);
+
+/// A lock for writing. Released when it is dropped.
+#[derive(Debug)]
+#[must_use = "a guard that is dropped releases its lock"]
+pub struct RwLockWriteGuard(Lease);
+
+impl RwLockWriteGuard {
+    /// The fencing token: greater than that of every writer of this key before. To be checked by what is written to.
+    #[must_use]
+    pub fn fence(&self) -> u64 {
+        self.0.fence()
+    }
+}
+
+macro_rules! guard {
+    ($guard:ident) => {
+        impl $guard {
+            /// Releases the lock; whether it was still held. See [`Lease::release`].
+            ///
+            /// # Errors
+            ///
+            /// [`is_unavailable`](Error::is_unavailable).
+            pub async fn release(self) -> Result<bool, Error> {
+                self.0.release().await
+            }
+        }
+
+        impl Deref for $guard {
+            type Target = Lease;
+
+            fn deref(&self) -> &Lease {
+                &self.0
+            }
+        }
+    };
+}
+guard!(RwLockReadGuard);
+guard!(RwLockWriteGuard);
+
+/// Settings of a [`RwLock`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct RwLockBuilder {
+    settings: Settings,
+    app_id: Option<String>,
+    terms: Terms,
+}
+
+impl RwLockBuilder {
+    /// After what time the lock of a crashed process is free again, 10 ms to 1 day. Default: 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.terms.ttl = ttl;
+        self
+    }
+
+    /// Whether locks are renewed as long as they are held, every third of their time to live. Default: yes.
+    pub fn watchdog(mut self, watchdog: bool) -> Self {
+        self.terms.watchdog = watchdog;
+        self
+    }
+
+    /// How long to wait for one's turn. Default: as long as it takes.
+    pub fn longest_wait(mut self, longest: Duration) -> Self {
+        self.settings.wait.longest = Some(longest);
+        self
+    }
+
+    /// How many may wait for a key; more are refused at once. Default: any number.
+    pub fn longest_queue(mut self, most: u32) -> Self {
+        self.settings.wait.most = most;
+        self
+    }
+
+    /// Who goes first where both wait. All users of a family should agree. Default: [`Prefer::Writers`].
+    pub fn prefer(mut self, prefer: Prefer) -> Self {
+        self.settings.prefer = prefer;
+        self
+    }
+
+    /// How many writers in a row may go before readers that wait; at least 1. Default: 16.
+    pub fn most_writers(mut self, most: u32) -> Self {
+        self.settings.most_writers = most;
+        self
+    }
+
+    /// What the tokens of this application contain, to tell in Redis who holds: 1 to 64 of `A-Z a-z 0-9 - _ . /`,
+    /// a `.` standing for each `/`. Default: nothing.
+    pub fn app_id(mut self, app_id: impl Into<String>) -> Self {
+        self.app_id = Some(app_id.into());
+        self
+    }
+
+    /// The locks of the family `name` in a store. Whoever uses the same store and name shares them.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
+    /// out of range.
+    pub fn build(self, store: &Store, name: &str) -> Result<RwLock, Error> {
+        check_ttl(self.terms.ttl)?;
+        if self.settings.most_writers == 0 {
+            return Err(Error::invalid("writers in a row must be at least 1, got 0"));
+        }
+        let mut terms = self.terms;
+        if let Some(app_id) = self.app_id {
+            check_name("an application's name", &app_id)?;
+            terms.signature = format!("@{}", app_id.replace('/', "."));
+        }
+        let family = Family::new(store, name)?;
+        let admission = Admission::new(store, &family, terms);
+        Ok(RwLock { admission, name: name.into(), group: "".into(), settings: self.settings })
+    }
+}

@@ -1,0 +1,96 @@
+//! Who holds permits, in process: the twin of `lua/lib/permits.lua`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
+use crate::primitive::lease::queue::Queue;
+
+/// So many permits at once.
+#[derive(Debug)]
+pub(crate) enum Permits {}
+
+impl Kind for Permits {
+    type Holders = PermitHolders;
+    const PARTS: &'static [&'static str] = &["holders", "excess", "queue", "beats", "gone"];
+    const SCRIPTS: Scripts = scripts!("lib/permits");
+}
+
+/// What a token adds that asks for permits.
+pub(super) fn suffix(weight: u32, limit: u32) -> String {
+    format!("/{weight}/{limit}")
+}
+
+/// What a token adds that waits until nobody holds, and holds nothing.
+pub(super) const IDLE: &str = "/idle";
+
+/// The weight and the limit of a token; `None` where it waits until nobody holds.
+fn size(token: &str) -> Option<(i64, i64)> {
+    let mut parts = token.split('/').skip(1).map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next()??))
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PermitHolders {
+    until: HashMap<Arc<str>, i64>,
+    used: i64,
+}
+
+impl Holders for PermitHolders {
+    fn sweep(&mut self, now: i64) {
+        let used = &mut self.used;
+        self.until.retain(|token, expiry| {
+            let stays = *expiry > now;
+            if !stays {
+                *used -= size(token).map_or(0, |(weight, _)| weight);
+            }
+            stays
+        });
+    }
+
+    fn used(&self) -> i64 {
+        self.used
+    }
+
+    fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
+        self.until.get(token).map(|expiry| (*expiry, 0))
+    }
+
+    fn fits(&self, token: &str) -> bool {
+        size(token).map_or(self.used == 0, |(weight, limit)| self.used + weight <= limit)
+    }
+
+    fn hold(&mut self, token: &Arc<str>, expiry: i64, _: i64, _: &Queue) -> i64 {
+        if let Some((weight, _)) = size(token) {
+            self.until.insert(Arc::clone(token), expiry);
+            self.used += weight;
+        }
+        0
+    }
+
+    fn extend(&mut self, token: &str, expiry: i64, _: i64) {
+        if let Some(until) = self.until.get_mut(token) {
+            *until = expiry;
+        }
+    }
+
+    fn forget(&mut self, token: &str) -> bool {
+        let held = self.until.remove(token).is_some();
+        if held {
+            self.used -= size(token).map_or(0, |(weight, _)| weight);
+        }
+        held
+    }
+
+    fn soonest(&self, _: i64) -> i64 {
+        self.until.values().copied().min().unwrap_or(0)
+    }
+
+    fn head(&mut self, queue: &Queue) -> Option<Arc<str>> {
+        queue.first().cloned()
+    }
+
+    fn is_idle(&self, now: i64) -> bool {
+        self.until.values().all(|expiry| *expiry <= now)
+    }
+}

@@ -1,0 +1,278 @@
+//! A distributed WaitGroup: at most so many at once per key, across all processes.
+//!
+//! [`WaitGroup`] is a family in a [`Store`]; the key is an argument of each call. [`add`](WaitGroup::add) gets a
+//! [`Permit`], in turn where none is free; dropping it or [`done`](Permit::done) gives it back;
+//! [`wait`](WaitGroup::wait) ends when none is left.
+//!
+//! ```
+//! use tower_distributed::{Store, WaitGroup};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let exports = WaitGroup::new(&store, "exports", 2)?;
+//!
+//! let first = exports.add("acme").await?;
+//! let second = exports.try_add("acme").await?;
+//! assert!(exports.try_add("acme").await.unwrap_err().is_refused());
+//! assert_eq!(exports.count("acme").await?, 2);
+//!
+//! assert!(first.done().await?); // it was held to the end
+//! drop(second);
+//! exports.wait("acme").await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # What holds
+//!
+//! There are never more permits out than the limit, not for a moment. Who waits is served in the order of arrival
+//! at the store, whatever process it waits in; a heavy one is not overtaken by lighter ones. A crashed holder's permits
+//! are free again after its [time to live](WaitGroupBuilder::ttl); a crashed waiter holds nobody up for longer than
+//! a grant to it takes to lapse (1.5 s). Permits are renewed while they are held, so they may be held for ever.
+//!
+//! # Coming from …
+//!
+//! | there | here |
+//! |---|---|
+//! | redis-rate-limiter (joshrendek) `NewRateLimiter(client, key, limit)` | [`WaitGroup::new`]`(&store, name, limit)`; the key is an argument of each call |
+//! | `Add()`: waits, returns a uuid | [`add`](WaitGroup::add): waits in turn, returns a [`Permit`] |
+//! | `Add(i)`, whose `i` does nothing | [`add_n`](WaitGroup::add_n), whose `n` is the weight |
+//! | `Done(uuid)` | [`Permit::done`], or drop it |
+//! | sleep between attempts | none: who waits is woken |
+//! | worker time-out | [`ttl`](WaitGroupBuilder::ttl), renewed while the permit is held |
+//! | cleaning of dead workers | in every step |
+//! | `sync.WaitGroup`: `Wait` | [`wait`](WaitGroup::wait) |
+
+pub(crate) mod holders;
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::holders::{IDLE, Permits, suffix};
+use super::lease::{Admission, Ask, Lease, Terms, Wait, check_ttl};
+use crate::error::Subject;
+use crate::store::Family;
+use crate::{Error, Key, Store};
+
+/// A family of WaitGroups, one per key. A cheap clone; see the [module](self) for the whole story.
+///
+/// # Cancel safety
+///
+/// Every future here may be dropped at any time: who waits leaves the queue, and what was granted meanwhile is
+/// given back, from a task of its own.
+#[derive(Clone, Debug)]
+pub struct WaitGroup {
+    admission: Arc<Admission<Permits>>,
+    name: Arc<str>,
+    limit: u32,
+    wait: Wait,
+}
+
+impl WaitGroup {
+    /// The WaitGroups of the family `name` in a store: at most `limit` at once for each key. Waits as long as it
+    /// takes; for other settings there is the [`builder`](Self::builder).
+    ///
+    /// # Errors
+    ///
+    /// As [`WaitGroupBuilder::build`].
+    pub fn new(store: &Store, name: &str, limit: u32) -> Result<Self, Error> {
+        Self::builder(limit).build(store, name)
+    }
+
+    /// Settings of a family.
+    pub fn builder(limit: u32) -> WaitGroupBuilder {
+        WaitGroupBuilder { limit, wait: Wait::FOR_EVER, terms: Terms::default() }
+    }
+
+    /// The same permits under another limit: that of a customer's plan, say.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where it is 0.
+    pub fn with_limit(&self, limit: u32) -> Result<Self, Error> {
+        Ok(Self { limit: check_limit(limit)?, ..self.clone() })
+    }
+
+    /// The same permits, waited for no longer than this.
+    #[must_use]
+    pub fn with_longest_wait(&self, longest: Duration) -> Self {
+        Self { wait: Wait { longest: Some(longest), ..self.wait }, ..self.clone() }
+    }
+
+    /// Gets a permit; waits its turn where none is free.
+    ///
+    /// # Errors
+    ///
+    /// As [`add_n`](Self::add_n).
+    pub async fn add(&self, key: impl Into<Key>) -> Result<Permit, Error> {
+        self.add_n(key, 1).await
+    }
+
+    /// Gets a permit that weighs as much as `n`; waits its turn until so many are free.
+    ///
+    /// # Errors
+    ///
+    /// [`is_refused`](Error::is_refused) where it takes longer than the longest wait, or too many wait already;
+    /// [`is_exceeds_limit`](Error::is_exceeds_limit) where `n` is above the limit, and
+    /// [`is_invalid`](Error::is_invalid) where it is 0; [`is_interrupted`](Error::is_interrupted) after
+    /// [`close`](Self::close); [`is_unavailable`](Error::is_unavailable).
+    pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
+        self.acquire(key.into(), n, Some(self.wait)).await
+    }
+
+    /// Gets a permit if one is free now and nobody waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`is_refused`](Error::is_refused) where none is, and as [`add_n`](Self::add_n).
+    pub async fn try_add(&self, key: impl Into<Key>) -> Result<Permit, Error> {
+        self.try_add_n(key, 1).await
+    }
+
+    /// Gets a permit that weighs as much as `n`, if so many are free now and nobody waits for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_add`](Self::try_add).
+    pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
+        self.acquire(key.into(), n, None).await
+    }
+
+    /// Waits until no permit is out and nobody waits for one, as it is seen from the store in one moment.
+    ///
+    /// # Errors
+    ///
+    /// [`is_refused`](Error::is_refused) where it takes longer than the longest wait;
+    /// [`is_interrupted`](Error::is_interrupted) after [`close`](Self::close);
+    /// [`is_unavailable`](Error::is_unavailable).
+    pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
+        let wait = Wait { most: u32::MAX, ..self.wait };
+        let ask = Ask { subject: Subject::Permit, suffix: IDLE.into(), rank: 1, wait: Some(wait) };
+        // What is got holds nothing.
+        Arc::clone(&self.admission).acquire(key.into(), ask).await.map(drop)
+    }
+
+    /// How much is out now: the sum of the weights of all permits.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable).
+    pub async fn count(&self, key: impl Into<Key>) -> Result<u32, Error> {
+        let occupancy = self.admission.inspect(key.into()).await?;
+        Ok(u32::try_from(occupancy.what.used).unwrap_or(u32::MAX))
+    }
+
+    /// Sends away those who wait through this value or its clones, now or later. Permits stay.
+    pub fn close(&self) {
+        self.admission.close();
+    }
+
+    /// The limit of calls through this value.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The name of the family.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) async fn acquire(&self, key: Key, n: u32, wait: Option<Wait>) -> Result<Permit, Error> {
+        if n == 0 {
+            return Err(Error::invalid("a permit must weigh at least 1, got 0"));
+        }
+        if n > self.limit {
+            return Err(Error::exceeds_limit(n, self.limit));
+        }
+        let ask = Ask { subject: Subject::Permit, suffix: suffix(n, self.limit), rank: 0, wait };
+        Arc::clone(&self.admission).acquire(key, ask).await.map(Permit)
+    }
+}
+
+fn check_limit(limit: u32) -> Result<u32, Error> {
+    if limit == 0 {
+        return Err(Error::invalid("a limit must be at least 1, got 0"));
+    }
+    Ok(limit)
+}
+
+/// A place among those who may be at it at once. Given back when it is dropped.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped is given back"]
+pub struct Permit(Lease);
+
+impl Permit {
+    /// Gives it back; whether it was still held. See [`Lease::release`].
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable).
+    pub async fn done(self) -> Result<bool, Error> {
+        self.0.release().await
+    }
+
+    /// The lease under it.
+    pub fn into_lease(self) -> Lease {
+        self.0
+    }
+}
+
+impl Deref for Permit {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.0
+    }
+}
+
+/// Settings of a [`WaitGroup`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct WaitGroupBuilder {
+    limit: u32,
+    wait: Wait,
+    terms: Terms,
+}
+
+impl WaitGroupBuilder {
+    /// After what time the permits of a crashed process are free again, 10 ms to 1 day. Default: 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.terms.ttl = ttl;
+        self
+    }
+
+    /// Whether permits are renewed as long as they are held, every third of their time to live. Default: yes.
+    pub fn watchdog(mut self, watchdog: bool) -> Self {
+        self.terms.watchdog = watchdog;
+        self
+    }
+
+    /// How long to wait for one's turn. Default: as long as it takes.
+    pub fn longest_wait(mut self, longest: Duration) -> Self {
+        self.wait.longest = Some(longest);
+        self
+    }
+
+    /// How many may wait for a key; more are refused at once. Default: any number.
+    pub fn longest_queue(mut self, most: u32) -> Self {
+        self.wait.most = most;
+        self
+    }
+
+    /// The WaitGroups of the family `name` in a store. Whoever uses the same store and name shares them. Where limits
+    /// differ, as during a deployment, each permit is granted by the limit it was asked for under.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, the limit is 0,
+    /// or the time to live is out of range.
+    pub fn build(self, store: &Store, name: &str) -> Result<WaitGroup, Error> {
+        check_ttl(self.terms.ttl)?;
+        let limit = check_limit(self.limit)?;
+        let family = Family::new(store, name)?;
+        let admission = Admission::new(store, &family, self.terms);
+        Ok(WaitGroup { admission, name: name.into(), limit, wait: self.wait })
+    }
+}

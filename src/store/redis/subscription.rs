@@ -1,0 +1,115 @@
+//! The subscription: one connection per store that hears what is granted to waiters of this process.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use deadpool_redis::redis::Client;
+use futures_util::StreamExt as _;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::store::in_process::lock;
+use crate::store::wakes::Wakes;
+
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How often it is checked that the connection still carries anything.
+const CHECK: Duration = Duration::from_secs(15);
+
+#[derive(Debug)]
+pub(super) struct Subscription {
+    clients: Arc<[Client]>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Subscription {
+    pub(super) fn new(clients: Vec<Client>) -> Self {
+        Self { clients: clients.into(), task: Mutex::default() }
+    }
+
+    /// Which server and database it is.
+    pub(super) fn place(&self) -> Option<(String, i64)> {
+        let info = self.clients.first()?.get_connection_info();
+        Some((info.addr().to_string(), info.redis_settings().db()))
+    }
+
+    /// Starts the task, unless it is running.
+    pub(super) fn start(&self, channel: String, wakes: &Arc<Wakes>) {
+        if self.clients.is_empty() {
+            return;
+        }
+        let mut task = lock(&self.task);
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            let listening = listen(Arc::clone(&self.clients), channel, Arc::downgrade(wakes));
+            *task = Some(tokio::spawn(listening));
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if let Some(task) = lock(&self.task).take() {
+            task.abort();
+        }
+    }
+}
+
+/// Stays subscribed until it is aborted; after a failure it tries the next client, at growing intervals.
+async fn listen(clients: Arc<[Client]>, channel: String, wakes: Weak<Wakes>) {
+    let mut pause = Duration::from_millis(10);
+    for client in clients.iter().cycle() {
+        if hear(client, &channel, &wakes).await {
+            pause = Duration::from_millis(10);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}
+
+/// Hands on what is heard until the connection fails; whether it was ever subscribed.
+async fn hear(client: &Client, channel: &str, wakes: &Weak<Wakes>) -> bool {
+    let connect = async {
+        let mut connection = client.get_async_pubsub().await?;
+        connection.subscribe(channel).await?;
+        Ok::<_, deadpool_redis::redis::RedisError>(connection.split())
+    };
+    let Ok(Ok((mut sink, mut stream))) = timeout(CONNECT, connect).await else { return false };
+    let _up = LinkedUp::new(wakes.clone());
+    loop {
+        match timeout(CHECK, stream.next()).await {
+            Ok(Some(message)) => {
+                let Some(wakes) = wakes.upgrade() else { return true };
+                if let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) {
+                    wakes.deliver_text(text);
+                }
+            }
+            Ok(None) => return true,
+            // Nothing has come for long: a server that is gone without a word would not be noticed otherwise.
+            Err(_) => match timeout(CONNECT, sink.ping::<deadpool_redis::redis::Value>()).await {
+                Ok(Ok(_)) => {}
+                _ => return true,
+            },
+        }
+    }
+}
+
+/// The link is up while this value lives.
+struct LinkedUp(Weak<Wakes>);
+
+impl LinkedUp {
+    fn new(wakes: Weak<Wakes>) -> Self {
+        if let Some(wakes) = wakes.upgrade() {
+            wakes.relink();
+        }
+        Self(wakes)
+    }
+}
+
+impl Drop for LinkedUp {
+    fn drop(&mut self) {
+        if let Some(wakes) = self.0.upgrade() {
+            wakes.unlink();
+        }
+    }
+}

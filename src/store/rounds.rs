@@ -1,0 +1,140 @@
+//! Rounds: one task per store sees to all that must be done in time, such as renewals.
+//!
+//! Whoever has something to see to [joins](Rounds::join) once, and says when it is due; what is due at about the
+//! same time is done together. The task ends when nothing is left to do.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::in_process::lock;
+use super::wakes::Link;
+
+/// Has things to be seen to.
+pub(crate) trait Attend: Send + Sync {
+    /// When the next is due.
+    fn due(&self) -> Option<Instant>;
+
+    /// Does what is due.
+    fn attend(self: Arc<Self>) -> BoxFuture<'static, ()>;
+
+    /// Pushes may have been missed: makes due now what waits for one.
+    fn relinked(&self);
+}
+
+/// The rounds of one store.
+pub(crate) struct Rounds {
+    state: Mutex<State>,
+    /// Something is due earlier than was known.
+    earlier: Notify,
+    link: watch::Receiver<Link>,
+}
+
+#[derive(Default)]
+struct State {
+    joined: Vec<Weak<dyn Attend>>,
+    /// When the task looks next; `None` where there is no task.
+    next: Option<Instant>,
+}
+
+impl Rounds {
+    pub(crate) fn new(link: watch::Receiver<Link>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), earlier: Notify::new(), link })
+    }
+
+    pub(crate) fn join(&self, attendant: Weak<dyn Attend>) {
+        let joined = &mut lock(&self.state).joined;
+        joined.retain(|attendant| attendant.strong_count() > 0);
+        joined.push(attendant);
+    }
+
+    /// Something that was joined for is due at this time, not earlier.
+    pub(crate) fn see_to(self: &Arc<Self>, due: Instant) {
+        let mut state = lock(&self.state);
+        match state.next {
+            Some(next) if next <= due => {}
+            Some(_) => {
+                state.next = Some(due);
+                self.earlier.notify_one();
+            }
+            None => {
+                // Without a runtime nobody can wait for anything.
+                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    state.next = Some(due);
+                    runtime.spawn(Round { rounds: Arc::clone(self), done: false }.go());
+                }
+            }
+        }
+    }
+
+    fn joined(&self) -> Vec<Arc<dyn Attend>> {
+        lock(&self.state).joined.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// When to look next; `None`: there is nothing to do, and the task is gone from here on.
+    fn plan(&self, busy: bool) -> Option<Instant> {
+        // Looked up first: who comes later finds the time that is set below, or no task.
+        let joined = self.joined();
+        let mut state = lock(&self.state);
+        let due = joined.iter().filter_map(|attendant| attendant.due()).min();
+        state.next = due.or_else(|| busy.then(far_off));
+        state.next
+    }
+}
+
+/// The task. Where its runtime shuts down, another may take over.
+struct Round {
+    rounds: Arc<Rounds>,
+    done: bool,
+}
+
+impl Round {
+    async fn go(mut self) {
+        let rounds = Arc::clone(&self.rounds);
+        let mut link = rounds.link.clone();
+        let mut work = FuturesUnordered::new();
+        while let Some(next) = rounds.plan(!work.is_empty()) {
+            tokio::select! {
+                () = sleep_until(next) => {
+                    let now = Instant::now();
+                    for attendant in rounds.joined() {
+                        if attendant.due().is_some_and(|due| due <= now) {
+                            work.push(attendant.attend());
+                        }
+                    }
+                }
+                () = rounds.earlier.notified() => {}
+                Some(()) = work.next() => {}
+                Ok(()) = link.changed() => {
+                    if matches!(*link.borrow_and_update(), Link::Up(_)) {
+                        rounds.joined().iter().for_each(|attendant| attendant.relinked());
+                    }
+                }
+            }
+        }
+        self.done = true;
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        if !self.done {
+            lock(&self.rounds.state).next = None;
+        }
+    }
+}
+
+fn far_off() -> Instant {
+    Instant::now() + std::time::Duration::from_secs(3600)
+}
+
+impl fmt::Debug for Rounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rounds").finish_non_exhaustive()
+    }
+}
