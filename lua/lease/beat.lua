@@ -1,39 +1,39 @@
 -- lease/beat: says that waiters are alive, and asks what has become of them.
 -- KEYS      see lib/lease, one run
 -- ARGV      see lib/queue; then ttl (µs), and the tokens
--- returns   now (µs); when the next lease ends (µs, 0: unknown); a list, for each token: 1 and expiry (µs), fence:
---           held, with a full lease; 2, 0, 0: it waits; 0, 0, 0: neither
--- writes    the places, until they no longer beat; leases granted, with a time to live; the mark
-return each(1, 2, function()
-  local ttl, asking, alive = tonumber(ARGV[4]), {}, {}
-  sweep()
-  drop_dead()
-  local tickets = call('ZMSCORE', queue, unpack(ARGV, 5))
-  for i, ticket in ipairs(tickets) do
-    if ticket then
-      asking[ARGV[i + 4]] = 'waits'
-      alive[#alive + 1] = int(now + life)
-      alive[#alive + 1] = ARGV[i + 4]
+-- returns   now (µs); when the next lease ends (µs, 0: unknown; -1: a key is of another type); a list, for each
+--           token: 1 and expiry (µs), fence: held, with a full lease; 2, 0, 0: it waits; 0, 0, 0: neither
+-- writes    the places, until they no longer beat; leases granted; the mark; all with a time to live
+prefetch()
+local reply = each(keys, 2, function()
+  local ttl, asking, alive = tonumber(ARGV[5]), {}, {}
+  for i, beat in ipairs(call('ZMSCORE', beats, unpack(ARGV, 6))) do
+    if beat and tonumber(beat) < lift then
+      asking[ARGV[i + 5]] = 'waits'
+      alive[#alive + 1], alive[#alive + 2] = format('%d', now + life), ARGV[i + 5]
     end
   end
   if #alive > 0 then
     call('ZADD', beats, unpack(alive))
-    keep_queue()
+    keep()
   end
   grant(asking, ttl)
   local list = {}
-  for i = 5, #ARGV do
-    local now_is, expiry, fence = asking[ARGV[i]], 0, 0
-    if now_is == 'waits' then
-      now_is = 2
-    elseif now_is then
-      now_is, expiry, fence = 1, now + ttl, now_is
+  for i = 6, #ARGV do
+    local token = ARGV[i]
+    local status, expiry, fence = asking[token], 0, 0
+    if status == 'waits' then
+      status = 2
+    elseif status then
+      status, expiry, fence = 1, now + ttl, status
     else
-      expiry, fence = held(ARGV[i])
-      if expiry then extend(ARGV[i], now + ttl) end
-      now_is, expiry = expiry and 1 or 0, expiry and now + ttl or 0
+      expiry, fence = held(token)
+      if expiry then extend(token, now + ttl) end
+      status, expiry = expiry and 1 or 0, expiry and now + ttl or 0
     end
-    list[#list + 1], list[#list + 2], list[#list + 3] = now_is, expiry, fence or 0
+    list[#list + 1], list[#list + 2], list[#list + 3] = status, expiry, fence or 0
   end
   return soonest(), list
 end)
+finish()
+return reply

@@ -1,9 +1,10 @@
 -- lease/inspect: looks at who holds and who waits.
 -- KEYS      see lib/lease, per run
 -- ARGV      none
--- returns   now (µs); then per run: how much is held, how many wait, when the next lease ends (µs, 0: unknown)
+-- returns   now (µs); then per run: how much is held, when the next lease ends (µs, 0: unknown), how many wait, 0
 -- writes    takes away what has expired: no more than time does
-return each(#KEYS / 5, 3, function()
+prefetch()
+return each(keys, 4, function()
   sweep()
-  return used(), call('ZCARD', queue), soonest()
+  return used(), soonest(), call('LLEN', queue) + (second and call('LLEN', second) or 0)
 end)

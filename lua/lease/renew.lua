@@ -2,10 +2,10 @@
 -- KEYS      see lib/lease, per run
 -- ARGV      per run: token, ttl (µs)
 -- returns   now (µs); then per run: 1 and its expiry (µs), or 0 where it is not held any more
--- writes    the lease, with a time to live of ttl
-return each(#KEYS / 5, 2, function(run)
+-- writes    the lease, with a time to live
+prefetch()
+return each(keys, 2, function(run)
   local token, ttl = ARGV[2 * run - 1], tonumber(ARGV[2 * run])
-  sweep()
   if not held(token) then return 0 end
   extend(token, now + ttl)
   return 1, now + ttl

@@ -1,55 +1,83 @@
 -- mutex: the holder is a string with a time to live, as SET NX PX makes it, so that locks of others count.
--- Its value is the token, or what follows `:` in it. The mark is the fencing token.
-local holder -- what the lock of this run holds, false for nothing
+-- Its value is the token, or what follows `:` in it. The mark is the fencing token, kept for a week after the last
+-- grant: what it is worth tells on which day it was set to live for so long.
+local keys = 4
+local values, released = {}, nil -- by name: locks and marks; locks to be deleted
 
-local function value(token)
-  return match(token, ':(.*)$') or token
+-- Reads the locks and marks of all runs in one command.
+local function prefetch()
+  local names = {}
+  for i = 1, #KEYS, keys do names[#names + 1], names[#names + 2] = KEYS[i], KEYS[i + 1] end
+  local read = call('MGET', unpack(names))
+  for i, name in ipairs(names) do values[name] = read[i] end
 end
 
+-- Drops what has expired: here Redis does. Whether nothing is free then, for anybody.
 local function sweep()
-  holder = call('GET', holders)
+  return values[holders]
 end
 
 local function used()
-  return holder and 1 or 0
+  return values[holders] and 1 or 0
 end
 
 -- When the lock ends; 0: nobody holds it, or it has no end.
 local function soonest()
-  local left = holder and call('PTTL', holders) or 0
+  local left = values[holders] and call('PTTL', holders) or 0
   return left > 0 and now + left * 1000 or 0
 end
 
 local function held(token)
-  if holder ~= value(token) then return nil end
-  return soonest(), tonumber(call('GET', mark) or 0)
+  local holder = values[holders]
+  if holder ~= token and (not holder or holder ~= match(token, ':(.*)$')) then return nil end
+  return soonest(), tonumber(values[mark] or 0)
 end
 
 local function fits()
-  return not holder
+  return not values[holders]
 end
 
 -- The fence is above all before, and above what a server that has forgotten them may have given out.
 local function hold(token, expiry)
-  holder = value(token)
-  call('SET', holders, holder, 'PX', ms(expiry - now))
-  local last = tonumber(call('SET', mark, int(now), 'PX', remembered, 'GET') or 0)
-  if last < now then return now end
-  call('SET', mark, int(last + 1), 'PX', remembered)
-  return last + 1
+  local value, ttl, last = match(token, ':(.*)$') or token, ms(expiry - now), tonumber(values[mark] or 0)
+  local fence = last < now and now or last + 1
+  local free, fresh = true, true
+  if released and released[holders] then
+    released[holders] = nil
+    call('SET', holders, value, 'PX', ttl)
+  else
+    free = call('SET', holders, value, 'PX', ttl, 'NX')
+  end
+  values[holders], values[mark] = value, format('%d', fence)
+  if last == 0 then
+    fresh = call('SET', mark, values[mark], 'PX', 8 * day, 'NX')
+  elseif fence - fence % (day * 1000) > last then
+    call('SET', mark, values[mark], 'PX', 8 * day)
+  else
+    call('INCRBY', mark, format('%d', fence - last))
+  end
+  -- What reads as nothing and cannot be set is of another type.
+  if not (free and fresh) then error('WRONGTYPE of a lock or its fence', 0) end
+  return fence
 end
 
 local function extend(_, expiry)
   call('PEXPIRE', holders, ms(expiry - now))
 end
 
-local function forget(token)
-  if holder ~= value(token) then return false end
-  holder = false
-  call('DEL', holders)
-  return true
+local function forget()
+  released = released or {}
+  values[holders], released[holders] = false, true
 end
 
+-- Who is to go first, and where it stands.
 local function head()
-  return call('ZRANGE', queue, 0, 0)[1]
+  return call('LINDEX', queue, 0), queue
+end
+
+-- Deletes in one command what was released and not granted anew.
+local function finish()
+  local names = {}
+  for name in pairs(released or {}) do names[#names + 1] = name end
+  if #names > 0 then call('DEL', unpack(names)) end
 end

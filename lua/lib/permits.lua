@@ -1,9 +1,13 @@
 -- permits: who holds is a ZSET, token -> expiry (µs); a token ends in `/weight/limit`. The mark is the sum of
 -- what weights are above 1 (string, absent for 0). A token in `/idle` waits until nobody holds, and holds nothing.
+local keys = 5
+
 local function size(token)
   local weight, limit = match(token, '/(%d+)/(%d+)$')
   return tonumber(weight), tonumber(limit)
 end
+
+local function prefetch() end
 
 local function used()
   local count = call('ZCARD', holders)
@@ -11,16 +15,15 @@ local function used()
 end
 
 local function forget(token)
-  if call('ZREM', holders, token) == 0 then return false end
+  if call('ZREM', holders, token) == 0 then return end
   local weight = size(token)
   if weight > 1 and call('INCRBY', mark, 1 - weight) <= 0 then call('DEL', mark) end
-  return true
 end
 
+-- Drops those whose leases are over. Whether nothing is free then, for anybody: that depends on who asks.
 local function sweep()
-  for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', int(now), 'LIMIT', 0, 1000)) do
-    forget(token)
-  end
+  for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', format('%d', now))) do forget(token) end
+  return false
 end
 
 local function held(token)
@@ -34,19 +37,25 @@ local function fits(token)
   return used() + weight <= limit
 end
 
-local function extend(token, expiry)
-  call('ZADD', holders, int(expiry), token)
-  call('PEXPIRE', mark, keep())
-end
-
 local function hold(token, expiry)
   local weight = size(token)
   if not weight then return 0 end
   -- What a set that has expired as a whole left behind counts no more.
-  if call('EXISTS', holders) == 0 then call('DEL', mark) end
-  if weight > 1 then call('INCRBY', mark, weight - 1) end
-  extend(token, expiry)
+  local first = call('EXISTS', holders) == 0
+  if first then call('DEL', mark) end
+  call('ZADD', holders, format('%d', expiry), token)
+  if first then call('PEXPIRE', holders, 2 * day) end
+  if weight > 1 then
+    call('INCRBY', mark, weight - 1)
+    call('PEXPIRE', mark, 3 * day)
+  end
   return 0
+end
+
+local function extend(token, expiry)
+  call('ZADD', holders, format('%d', expiry), token)
+  call('PEXPIRE', holders, 2 * day)
+  call('PEXPIRE', mark, 3 * day)
 end
 
 -- When the next lease ends; 0: nobody holds.
@@ -54,6 +63,11 @@ local function soonest()
   return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or 0)
 end
 
+-- Who is to go first, and where it stands.
 local function head()
-  return call('ZRANGE', queue, 0, 0)[1]
+  local first = call('LINDEX', queue, 0)
+  if first then return first, queue end
+  return call('LINDEX', second, 0), second
 end
+
+local function finish() end

@@ -1,6 +1,11 @@
 -- rw_lock: who holds is a ZSET, token -> expiry (µs): readers of one group, or one writer. A token ends in `/r`
 -- and the group, or in `/w` and how many writers in a row may go before readers that wait. The mark is `fence row`:
 -- the fencing token, and how many writers in a row went before readers that waited.
+local keys = 5
+local turn = {} -- by name of the queue: it is the turn of those in second
+
+local function prefetch() end
+
 local function mode(token)
   return match(token, '/([rw].*)$')
 end
@@ -18,11 +23,10 @@ local function used()
   return call('ZCARD', holders)
 end
 
-local turn -- whether it is the turn of the readers that wait
-
+-- Drops those whose leases are over. Whether nothing is free then, for anybody: that depends on who asks.
 local function sweep()
-  turn = false
-  call('ZREMRANGEBYSCORE', holders, '-inf', int(now))
+  call('ZREMRANGEBYSCORE', holders, '-inf', format('%d', now))
+  return false
 end
 
 local function held(token)
@@ -37,40 +41,42 @@ local function fits(token)
 end
 
 local function extend(token, expiry)
-  call('ZADD', holders, int(expiry), token)
-  keep()
-end
-
-local function first_reader()
-  return call('ZRANGEBYSCORE', queue, lift, '+inf', 'LIMIT', 0, 1)[1]
+  call('ZADD', holders, format('%d', expiry), token)
+  call('PEXPIRE', holders, 2 * day)
 end
 
 local function hold(token, expiry)
   extend(token, expiry)
   local last, row = marked()
   if not writes(token) then
-    if row > 0 then call('SET', mark, int(last) .. ' 0', 'PX', remembered) end
+    if row > 0 then call('SET', mark, format('%d 0', last), 'PX', 8 * day) end
     return 0
   end
-  local fence = math.max(last + 1, now)
-  row = first_reader() and row + 1 or 0
-  call('SET', mark, int(fence) .. ' ' .. int(row), 'PX', remembered)
+  local fence = last < now and now or last + 1
+  row = call('EXISTS', second) == 1 and row + 1 or 0
+  call('SET', mark, format('%d %d', fence, row), 'PX', 8 * day)
   return fence
 end
 
 local function forget(token)
-  return call('ZREM', holders, token) == 1
+  call('ZREM', holders, token)
 end
 
 local function soonest()
   return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or 0)
 end
 
+-- Who is to go first, and where it stands.
 local function head()
-  local first = call('ZRANGE', queue, 0, 0)[1]
+  local first, reader = call('LINDEX', queue, 0), call('LINDEX', second, 0)
   local most = first and writes(first)
-  if not most then return first end
-  local _, row = marked()
-  turn = turn or row >= tonumber(most)
-  return turn and first_reader() or first
+  if not (most and reader) then return first or reader, first and queue or second end
+  if not turn[queue] then
+    local _, row = marked()
+    turn[queue] = row >= tonumber(most)
+  end
+  if turn[queue] then return reader, second end
+  return first, queue
 end
+
+local function finish() end

@@ -34,6 +34,9 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// How many equal operations a run counts at most.
     const MOST_REPEATS: usize = 1;
 
+    /// How many must wait while a call is in flight for another to be made beside it.
+    const CROWD: usize = 1;
+
     /// Operations of one group have the same [`shared`](Self::shared) arguments and may leave in one call.
     fn group(&self) -> usize {
         0
@@ -55,6 +58,11 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// The same step in Rust. `now` is in µs, as in the script.
     fn apply(self, cell: &mut Self::Cell, now: i64) -> Self::Reply;
+
+    /// What an answer brings for others who wait in this process.
+    fn pushes(_reply: &mut Self::Reply) -> Vec<Push> {
+        Vec::new()
+    }
 
     /// How to take back answers whose callers are gone: the last ones of a run, in their order.
     fn undo(_replies: &[Self::Reply]) -> Option<Self::Undo> {
@@ -101,6 +109,7 @@ pub(crate) struct Arguments<'a>(&'a mut Vec<Argument>);
 #[derive(Debug, PartialEq)]
 pub(crate) enum Argument {
     Integer(i64),
+    Word(&'static str),
     Text(Arc<str>),
 }
 
@@ -111,6 +120,10 @@ impl<'a> Arguments<'a> {
 
     pub(crate) fn integer(&mut self, value: i64) {
         self.0.push(Argument::Integer(value));
+    }
+
+    pub(crate) fn word(&mut self, value: &'static str) {
+        self.0.push(Argument::Word(value));
     }
 
     pub(crate) fn text(&mut self, value: Arc<str>) {

@@ -13,10 +13,10 @@ use tokio::sync::{oneshot, watch};
 
 use super::in_process::lock;
 
-/// What was granted to the waiter that a token names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What was granted to a waiter of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Push {
-    pub(crate) token: Arc<str>,
+    pub(crate) number: u64,
     /// By the server's clock, µs.
     pub(crate) expiry: i64,
     pub(crate) fence: i64,
@@ -81,26 +81,25 @@ impl Wakes {
 
     /// Hands a push to whom it is for. Where nobody listens any more, whoever went away has seen to it.
     pub(crate) fn deliver(&self, push: Push) {
-        let listener = number_of(&push.token).and_then(|number| lock(&self.waiting).remove(&number));
+        let listener = lock(&self.waiting).remove(&push.number);
         if let Some(listener) = listener {
             let _ = listener.send(push);
         }
     }
 
-    /// Reads `expiry fence token` and delivers it.
+    /// Reads `expiry fence number` and delivers it.
     pub(super) fn deliver_text(&self, text: &str) {
-        let mut words = text.splitn(3, ' ');
-        let mut number = || words.next()?.parse().ok();
-        if let (Some(expiry), Some(fence)) = (number(), number())
-            && let Some(token) = words.next()
+        let mut numbers = text.split(' ').map(str::parse::<i64>);
+        if let (Some(Ok(expiry)), Some(Ok(fence)), Some(Ok(number))) =
+            (numbers.next(), numbers.next(), numbers.next())
         {
-            self.deliver(Push { token: token.into(), expiry, fence });
+            self.deliver(Push { number: number.unsigned_abs(), expiry, fence });
         }
     }
 }
 
 /// The number in a token: hexadecimal digits behind the name of the process and a sign.
-fn number_of(token: &str) -> Option<u64> {
+pub(crate) fn number_of(token: &str) -> Option<u64> {
     let rest = token.get(PROCESS + 1..)?;
     let end = rest.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(rest.len());
     u64::from_str_radix(&rest[..end], 16).ok()
@@ -150,7 +149,7 @@ mod tests {
         let wakes = Arc::new(Wakes::new(Link::Down));
         let mut first = wakes.listen(wakes.number());
         let second = wakes.listen(wakes.number());
-        wakes.deliver_text(&format!("77 3 {}+0:a b", wakes.process()));
+        wakes.deliver_text("77 3 0");
         wakes.deliver_text("nonsense");
         assert_eq!(first.heard().await.expiry, 77);
         assert!(lock(&wakes.waiting).contains_key(&1));

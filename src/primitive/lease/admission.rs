@@ -19,12 +19,13 @@ use tokio::time::Instant;
 use super::detached::see_to_the_end;
 use super::held::Held;
 use super::kind::Kind;
-use super::operations::{Acquire, At, Beat, Inspect, Occupancy, Release, Renew, Scene, Standings};
+use super::operations::{At, Beat, Inspect, Occupancy, Outcome, Renew, Scene, Standings, Turn, Verb};
 use super::renewals::Renewals;
 use super::room::{Room, Spans, Standing, Was};
 use super::terms::Terms;
 use super::{Keeper, Lease};
 pub(crate) use super::waiting::{Ask, Wait};
+use crate::error::Cause;
 use crate::store::{Attend, Family, Link, Port, lock};
 use crate::{Error, Key, Store};
 
@@ -38,7 +39,7 @@ const BEAT: Duration = Duration::from_secs(2);
 const LIFE: Duration = Duration::from_secs(7);
 
 /// For how long an acquire that was withdrawn is refused if it comes after all.
-const MOURNED: Duration = Duration::from_secs(60);
+const MOURNING: Duration = Duration::from_secs(60);
 
 /// How many waiters of a key beat in one call.
 const MOST_TOKENS: usize = 256;
@@ -58,8 +59,7 @@ pub(crate) struct Admission<K: Kind> {
 }
 
 struct Ports<K: Kind> {
-    acquire: Port<Acquire<K>>,
-    release: Port<Release<K>>,
+    turn: Port<Turn<K>>,
     renew: Port<Renew<K>>,
     beat: Port<Beat<K>>,
     inspect: Port<Inspect<K>>,
@@ -84,12 +84,11 @@ pub(super) enum News {
 
 impl<K: Kind> Admission<K> {
     pub(crate) fn new(store: &Store, family: &Family<Room<K::Holders>>, terms: Terms) -> Arc<Self> {
-        let spans = Spans { claim: micros(CLAIM.min(terms.ttl.max(CLAIM / 3))), life: micros(LIFE) };
+        let spans = Spans { claim: micros(CLAIM.min(terms.ttl.max(CLAIM / 3))), life: micros(LIFE), mourning: micros(MOURNING) };
         let admission = Arc::new(Self {
             store: store.clone(),
             ports: Ports {
-                acquire: family.port(),
-                release: family.port(),
+                turn: family.port(),
                 renew: family.port(),
                 beat: family.port(),
                 inspect: family.port(),
@@ -138,8 +137,15 @@ impl<K: Kind> Admission<K> {
         rank: i64,
         most: i64,
     ) -> Result<At<Standing>, Error> {
-        let (scene, ttl) = (Arc::clone(&self.scene), micros(self.terms.ttl));
-        self.ports.acquire.run(key, Acquire { scene, token, ttl, most, rank, kind: PhantomData }).await
+        match self.turn(key, token, Verb::Take { ttl: micros(self.terms.ttl), most, rank }).await? {
+            Outcome::Taken(standing) => Ok(standing),
+            Outcome::Given(_) => Err(unasked()),
+        }
+    }
+
+    async fn turn(&self, key: Key, token: Arc<str>, verb: Verb) -> Result<Outcome, Error> {
+        let scene = Arc::clone(&self.scene);
+        Ok(self.ports.turn.run(key, Turn { scene, token, verb, kind: PhantomData }).await?.outcome)
     }
 
     /// Takes on a lease.
@@ -171,21 +177,22 @@ impl<K: Kind> Admission<K> {
         beat.min(ends.max(Instant::now()) + Duration::from_millis(2))
     }
 
-    pub(crate) async fn release(&self, key: Key, token: Arc<str>, mourned: bool) -> Result<Was, Error> {
-        let scene = Arc::clone(&self.scene);
-        let mourned = if mourned { micros(MOURNED) } else { 0 };
-        self.ports.release.run(key, Release { scene, token, mourned, kind: PhantomData }).await
+    pub(crate) async fn release(&self, key: Key, token: Arc<str>, withdrawn: bool) -> Result<Was, Error> {
+        match self.turn(key, token, Verb::Give { withdrawn }).await? {
+            Outcome::Given(was) => Ok(was),
+            Outcome::Taken(_) => Err(unasked()),
+        }
     }
 
     /// Releases in a task of its own, again and again while the store is away, until the lease or the place would
     /// have run out.
-    pub(crate) fn release_detached(self: &Arc<Self>, key: Key, token: Arc<str>, mourned: bool, until: Instant) {
+    pub(crate) fn release_detached(self: &Arc<Self>, key: Key, token: Arc<str>, withdrawn: bool, until: Instant) {
         let admission = Arc::clone(self);
         see_to_the_end(move || {
             let (admission, key, token) = (Arc::clone(&admission), key.clone(), Arc::clone(&token));
             async move {
                 let mut pause = Duration::from_millis(20);
-                while admission.release(key.clone(), token.clone(), mourned).await.is_err()
+                while admission.release(key.clone(), token.clone(), withdrawn).await.is_err()
                     && Instant::now() < until
                 {
                     tokio::time::sleep(pause).await;
@@ -332,9 +339,8 @@ impl<K: Kind> Keeper for Number<K> {
         self.admission.renewals.forget(self.number);
         Box::pin(async move {
             let was = self.admission.release(held.key.clone(), Arc::clone(&held.token), false).await?;
-            let in_time = held.is_held();
             held.end();
-            Ok(was == Was::Held && in_time)
+            Ok(was == Was::Held)
         })
     }
 
@@ -344,6 +350,11 @@ impl<K: Kind> Keeper for Number<K> {
         let until = held.until() + CLAIM;
         self.admission.release_detached(held.key.clone(), Arc::clone(&held.token), false, until);
     }
+}
+
+/// An answer to another question than was asked: decoding gives none.
+fn unasked() -> Error {
+    Error::unavailable(Cause::Unexpected, "the answer to another question")
 }
 
 /// Whole µs, rounded up.

@@ -10,7 +10,7 @@ use crate::store::Script;
 pub(crate) trait Kind: fmt::Debug + Send + Sync + 'static {
     /// Who holds, in process.
     type Holders: Holders;
-    /// The last parts of the names of the five keys; see `lua/lib/lease.lua`.
+    /// The last parts of the names of the keys; see `lua/lib/lease.lua`.
     const PARTS: &'static [&'static str];
     const SCRIPTS: Scripts;
 }
@@ -18,8 +18,7 @@ pub(crate) trait Kind: fmt::Debug + Send + Sync + 'static {
 /// The scripts of a kind.
 #[derive(Debug)]
 pub(crate) struct Scripts {
-    pub(crate) acquire: Script,
-    pub(crate) release: Script,
+    pub(crate) turn: Script,
     pub(crate) renew: Script,
     pub(crate) beat: Script,
     pub(crate) inspect: Script,
@@ -29,8 +28,7 @@ pub(crate) struct Scripts {
 macro_rules! scripts {
     ($rules:literal) => {
         $crate::primitive::lease::kind::Scripts {
-            acquire: $crate::store::script!("lease/acquire", "lib/lease", $rules, "lib/queue"),
-            release: $crate::store::script!("lease/release", "lib/lease", $rules, "lib/queue"),
+            turn: $crate::store::script!("lease/turn", "lib/lease", $rules, "lib/queue"),
             renew: $crate::store::script!("lease/renew", "lib/lease", $rules),
             beat: $crate::store::script!("lease/beat", "lib/lease", $rules, "lib/queue"),
             inspect: $crate::store::script!("lease/inspect", "lib/lease", $rules),
@@ -53,8 +51,8 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64;
     /// Moves the end of a holder's lease.
     fn extend(&mut self, token: &str, expiry: i64, now: i64);
-    /// Whether a token held, which is over.
-    fn forget(&mut self, token: &str) -> bool;
+    /// Makes a holder none.
+    fn forget(&mut self, token: &str);
     /// When the next lease ends; 0: unknown.
     fn soonest(&self, now: i64) -> i64;
     /// Who is to go first of those who wait.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::kind::Kind;
 use super::room::{Room, Spans, Standing, Was};
-use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script};
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
 
 /// What the scripts of a family need to know besides what is asked.
 #[derive(Debug)]
@@ -20,30 +20,47 @@ impl Scene {
         call.text(Arc::clone(&self.channels));
         call.integer(self.spans.claim);
         call.integer(self.spans.life);
+        call.integer(self.spans.mourning);
     }
 }
 
-/// Takes a lease, or a place in the queue for one.
+/// Takes a lease or a place in the queue for one, or gives it back: one operation, so that those who give and those
+/// who take leave together.
 #[derive(Debug)]
-pub(crate) struct Acquire<K> {
+pub(crate) struct Turn<K> {
     pub(crate) scene: Arc<Scene>,
     pub(crate) token: Arc<str>,
-    pub(crate) ttl: i64,
-    /// A queue of so many takes no more; 0: do not wait.
-    pub(crate) most: i64,
-    /// Lower ones go first.
-    pub(crate) rank: i64,
+    pub(crate) verb: Verb,
     pub(crate) kind: PhantomData<fn(K)>,
 }
 
-/// Gives back a lease or a place in the queue, whichever it is.
-#[derive(Debug)]
-pub(crate) struct Release<K> {
-    pub(crate) scene: Arc<Scene>,
-    pub(crate) token: Arc<str>,
-    /// For how long an acquire that comes after this is refused, µs; 0: none can.
-    pub(crate) mourned: i64,
-    pub(crate) kind: PhantomData<fn(K)>,
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Verb {
+    Take {
+        ttl: i64,
+        /// A queue of so many takes no more; 0: do not wait.
+        most: i64,
+        /// Lower ones go first.
+        rank: i64,
+    },
+    Give {
+        /// Whether a take that comes after it is refused; else none can.
+        withdrawn: bool,
+    },
+}
+
+/// The answer to a turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Turned {
+    pub(crate) outcome: Outcome,
+    /// What was granted to others of this process.
+    pub(crate) granted: Vec<Push>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Taken(At<Standing>),
+    Given(Was),
 }
 
 /// Makes a lease last anew.
@@ -95,73 +112,75 @@ const WRONG_TYPE: Garbled =
 
 type Here<K> = Room<<K as Kind>::Holders>;
 
-impl<K: Kind> Operation for Acquire<K> {
+impl<K: Kind> Operation for Turn<K> {
     type Cell = Here<K>;
-    type Reply = At<Standing>;
+    type Reply = Turned;
     // Whoever goes away withdraws by itself, since the answer may be lost too.
     type Undo = Never<Here<K>>;
-    const SCRIPT: Script = K::SCRIPTS.acquire;
+    const SCRIPT: Script = K::SCRIPTS.turn;
     const PARTS: &'static [&'static str] = K::PARTS;
     const MOST_RUNS: usize = 64;
+    // On a contended key there is one who gives and one who asks anew in each round: they should leave together.
+    const CROWD: usize = 8;
 
     fn shared(&self, call: &mut Arguments<'_>) {
         self.scene.write(call);
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        let (verb, numbers) = match self.verb {
+            Verb::Take { ttl, most, rank } => ("take", [ttl, most, rank]),
+            Verb::Give { withdrawn } => ("give", [withdrawn.into(), 0, 0]),
+        };
+        call.word(verb);
         call.text(Arc::clone(&self.token));
-        call.integer(self.ttl);
-        call.integer(self.most);
-        call.integer(self.rank);
+        numbers.into_iter().for_each(|number| call.integer(number));
     }
 
-    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Turned, Garbled> {
         let (status, time, fence, before) =
             (fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?);
-        let what = match status {
-            1 => Standing::Held { expiry: time, fence },
-            2 => Standing::Queued { soonest: time, before },
-            0 => Standing::Refused { soonest: time, before },
-            -2 => Standing::Withdrawn,
-            _ => return Err(WRONG_TYPE),
+        let outcome = match (self.verb, status) {
+            (_, -1) => return Err(WRONG_TYPE),
+            (Verb::Take { .. }, status) => {
+                let what = match status {
+                    1 => Standing::Held { expiry: time, fence },
+                    2 => Standing::Queued { soonest: time, before },
+                    -2 => Standing::Withdrawn,
+                    _ => Standing::Refused { soonest: time, before },
+                };
+                Outcome::Taken(At { now, what })
+            }
+            (Verb::Give { .. }, 1) => Outcome::Given(Was::Held),
+            (Verb::Give { .. }, 2) => Outcome::Given(Was::Waiting),
+            (Verb::Give { .. }, _) => Outcome::Given(Was::Neither),
         };
-        Ok(At { now, what })
-    }
-
-    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
-        let Self { scene, token, ttl, most, rank, .. } = self;
-        At { now, what: room.acquire(&token, ttl, most, rank, now, scene.spans) }
-    }
-}
-
-impl<K: Kind> Operation for Release<K> {
-    type Cell = Here<K>;
-    type Reply = Was;
-    type Undo = Never<Here<K>>;
-    const SCRIPT: Script = K::SCRIPTS.release;
-    const PARTS: &'static [&'static str] = K::PARTS;
-    const MOST_RUNS: usize = 64;
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        self.scene.write(call);
-    }
-
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.text(Arc::clone(&self.token));
-        call.integer(self.mourned);
-    }
-
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Was, Garbled> {
-        match fields.integer()? {
-            0 => Ok(Was::Neither),
-            1 => Ok(Was::Held),
-            2 => Ok(Was::Waiting),
-            _ => Err(WRONG_TYPE),
+        let mut granted = Vec::new();
+        if let Field::List(list) = fields.next()? {
+            let mut list = Fields::new(list);
+            while let Ok(expiry) = list.integer() {
+                let (fence, number) = (list.integer()?, list.integer()?.unsigned_abs());
+                granted.push(Push { number, expiry, fence });
+            }
         }
+        Ok(Turned { outcome, granted })
     }
 
-    fn apply(self, room: &mut Here<K>, now: i64) -> Was {
-        room.release(&self.token, self.mourned, now, self.scene.spans)
+    fn apply(self, room: &mut Here<K>, now: i64) -> Turned {
+        let (token, spans) = (&self.token, self.scene.spans);
+        let outcome = match self.verb {
+            Verb::Take { ttl, most, rank } => {
+                let what = room.take(token, ttl, most, rank, now, spans);
+                Outcome::Taken(At { now, what })
+            }
+            Verb::Give { withdrawn } => Outcome::Given(room.give(token, withdrawn, now, spans)),
+        };
+        // In process all is pushed by the cell.
+        Turned { outcome, granted: Vec::new() }
+    }
+
+    fn pushes(reply: &mut Turned) -> Vec<Push> {
+        std::mem::take(&mut reply.granted)
     }
 }
 
@@ -242,7 +261,7 @@ impl<K: Kind> Operation for Inspect<K> {
     const MOST_RUNS: usize = 64;
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
-        let (used, waiting, soonest) = (fields.integer()?, fields.integer()?, fields.integer()?);
+        let (used, soonest, waiting) = (fields.integer()?, fields.integer()?, fields.integer()?);
         if used < 0 {
             return Err(WRONG_TYPE);
         }

@@ -1,79 +1,82 @@
 //! Those who wait for leases of one key, in process: the twin of `lua/lib/queue.lua`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Tickets of the next rank lie this much higher.
-pub(crate) const LIFT: i64 = 1 << 52;
-
-/// Who waits, in the order of tickets.
+/// Who waits, in the order of arrival.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
-    order: BTreeMap<i64, Arc<str>>,
-    places: HashMap<Arc<str>, Place>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    ticket: i64,
-    /// Until when it counts as alive, µs.
-    alive: i64,
+    first: VecDeque<Arc<str>>,
+    /// Who goes after those.
+    second: VecDeque<Arc<str>>,
+    /// Until when each counts as alive, µs.
+    beats: HashMap<Arc<str>, i64>,
 }
 
 impl Queue {
     pub(crate) fn len(&self) -> i64 {
-        self.order.len() as i64
+        self.ahead(1)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.order.is_empty()
+        self.beats.is_empty()
     }
 
     pub(crate) fn contains(&self, token: &str) -> bool {
-        self.places.contains_key(token)
+        self.beats.contains_key(token)
     }
 
+    /// The first of rank 0.
     pub(crate) fn first(&self) -> Option<&Arc<str>> {
-        self.order.values().next()
+        self.first.front()
     }
 
     /// The first of rank 1.
-    pub(crate) fn first_of_second_rank(&self) -> Option<&Arc<str>> {
-        self.order.range(LIFT..).next().map(|(_, token)| token)
+    pub(crate) fn second(&self) -> Option<&Arc<str>> {
+        self.second.front()
     }
 
-    /// How many stand before a token.
+    /// How many stand before a token in its rank.
     pub(crate) fn position(&self, token: &str) -> i64 {
-        self.places.get(token).map_or(0, |place| self.order.range(..place.ticket).count() as i64)
+        let position = |rank: &VecDeque<Arc<str>>| rank.iter().position(|other| **other == *token);
+        position(&self.first).or(position(&self.second)).unwrap_or(0) as i64
     }
 
     /// How many go before one of a rank.
     pub(crate) fn ahead(&self, rank: i64) -> i64 {
-        self.order.range(..(rank + 1) * LIFT).count() as i64
+        (self.first.len() + if rank > 0 { self.second.len() } else { 0 }) as i64
     }
 
     /// Puts a token at the end of its rank.
-    pub(crate) fn line_up(&mut self, token: Arc<str>, rank: i64, now: i64, life: i64) {
-        let last = self.order.range(rank * LIFT..(rank + 1) * LIFT).next_back();
-        let ticket = last.map_or(0, |(ticket, _)| ticket + 1).max(rank * LIFT + now);
-        self.order.insert(ticket, Arc::clone(&token));
-        self.places.insert(token, Place { ticket, alive: now + life });
+    pub(crate) fn line_up(&mut self, token: Arc<str>, rank: i64, until: i64) {
+        let line = if rank > 0 { &mut self.second } else { &mut self.first };
+        line.push_back(Arc::clone(&token));
+        self.beats.insert(token, until);
     }
 
-    /// Says that a token is alive; whether it waits at all.
-    pub(crate) fn beat(&mut self, token: &str, until: i64) -> bool {
-        self.places.get_mut(token).map(|place| place.alive = until).is_some()
+    /// Says that a token is alive, if it waits at all.
+    pub(crate) fn beat(&mut self, token: &str, until: i64) {
+        if let Some(alive) = self.beats.get_mut(token) {
+            *alive = until;
+        }
     }
 
-    /// Whether a token waited, which is over.
-    pub(crate) fn leave(&mut self, token: &str) -> bool {
-        let place = self.places.remove(token);
-        place.is_some_and(|place| self.order.remove(&place.ticket).is_some())
+    /// Takes a token out; until when it counted as alive, if it waited.
+    pub(crate) fn leave(&mut self, token: &str) -> Option<i64> {
+        let until = self.beats.remove(token)?;
+        for line in [&mut self.first, &mut self.second] {
+            // It is mostly at the front.
+            if let Some(position) = line.iter().position(|other| **other == *token) {
+                line.remove(position);
+            }
+        }
+        Some(until)
     }
 
+    /// Takes out those who no longer beat.
     pub(crate) fn drop_dead(&mut self, now: i64) {
-        let dead = |(token, place): (&Arc<str>, &Place)| (place.alive <= now).then(|| Arc::clone(token));
-        for token in self.places.iter().filter_map(dead).collect::<Vec<_>>() {
+        let dead = |(token, until): (&Arc<str>, &i64)| (*until <= now).then(|| Arc::clone(token));
+        for token in self.beats.iter().filter_map(dead).collect::<Vec<_>>() {
             self.leave(&token);
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::kind::Holders;
 use super::queue::Queue;
-use crate::store::{Cell, Push};
+use crate::store::{Cell, Push, number_of};
 
 /// The state of one key.
 #[derive(Clone, Debug)]
@@ -49,8 +49,12 @@ pub(crate) enum Was {
 /// The spans that all steps on a key go by, µs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans {
+    /// For how long a grant stands until its waiter confirms it.
     pub(crate) claim: i64,
+    /// For how long a waiter counts as alive after a beat.
     pub(crate) life: i64,
+    /// For how long it is remembered that a token was withdrawn.
+    pub(crate) mourning: i64,
 }
 
 impl<H: Holders> Room<H> {
@@ -58,7 +62,7 @@ impl<H: Holders> Room<H> {
         &mut self.holders
     }
 
-    pub(crate) fn acquire(
+    pub(crate) fn take(
         &mut self,
         token: &Arc<str>,
         ttl: i64,
@@ -68,18 +72,23 @@ impl<H: Holders> Room<H> {
         spans: Spans,
     ) -> Standing {
         self.holders.sweep(now);
-        if self.gone.get(token).is_some_and(|until| *until > now) {
-            return Standing::Withdrawn;
-        }
-        self.grant(now, spans, None);
         if let Some((expiry, fence)) = self.holders.held(token, now) {
             return Standing::Held { expiry, fence };
+        }
+        self.grant(now, spans, None);
+        if self.gone.get(token).is_some_and(|until| *until > now) {
+            return Standing::Withdrawn;
         }
         let soonest = |room: &Self| room.holders.soonest(now);
         if self.queue.contains(token) {
             return Standing::Queued { soonest: soonest(self), before: self.queue.position(token) };
         }
-        let before = self.queue.ahead(rank);
+        let mut before = self.queue.ahead(rank);
+        if before > 0 && self.queue.len() >= most {
+            self.queue.drop_dead(now);
+            self.grant(now, spans, None);
+            before = self.queue.ahead(rank);
+        }
         if before == 0 && self.holders.fits(token) {
             let fence = self.holders.hold(token, now + ttl, now, &self.queue);
             return Standing::Held { expiry: now + ttl, fence };
@@ -87,22 +96,23 @@ impl<H: Holders> Room<H> {
         if self.queue.len() >= most {
             return Standing::Refused { soonest: soonest(self), before };
         }
-        self.queue.line_up(Arc::clone(token), rank, now, spans.life);
+        self.queue.line_up(Arc::clone(token), rank, now + spans.life);
         Standing::Queued { soonest: soonest(self), before }
     }
 
-    pub(crate) fn release(&mut self, token: &Arc<str>, mourned: i64, now: i64, spans: Spans) -> Was {
+    pub(crate) fn give(&mut self, token: &Arc<str>, withdrawn: bool, now: i64, spans: Spans) -> Was {
         self.holders.sweep(now);
-        let was = if self.holders.held(token, now).is_some() && self.holders.forget(token) {
+        let was = if self.holders.held(token, now).is_some() {
+            self.holders.forget(token);
             Was::Held
-        } else if self.queue.leave(token) {
+        } else if self.queue.leave(token).is_some() {
             Was::Waiting
         } else {
             Was::Neither
         };
-        if was == Was::Neither && mourned > 0 {
+        if was == Was::Neither && withdrawn {
             self.gone.retain(|_, until| *until > now);
-            self.gone.insert(Arc::clone(token), now + mourned);
+            self.gone.insert(Arc::clone(token), now + spans.mourning);
         }
         self.grant(now, spans, None);
         was
@@ -124,7 +134,6 @@ impl<H: Holders> Room<H> {
         spans: Spans,
     ) -> (i64, Vec<Standing>) {
         self.holders.sweep(now);
-        self.queue.drop_dead(now);
         for token in tokens {
             self.queue.beat(token, now + spans.life);
         }
@@ -154,17 +163,19 @@ impl<H: Holders> Room<H> {
 
     /// Grants while the first in the queue fits. Those among `asking` get a full lease and hear of it there.
     fn grant(&mut self, now: i64, spans: Spans, mut asking: Option<(&mut HashMap<Arc<str>, Standing>, i64)>) {
-        self.queue.drop_dead(now);
         while let Some(token) = self.holders.head(&self.queue)
             && self.holders.fits(&token)
         {
-            self.queue.leave(&token);
+            let alive = self.queue.leave(&token).is_some_and(|until| until > now);
             let asks = asking.as_mut().and_then(|(asking, ttl)| Some((asking.get_mut(&token)?, *ttl)));
+            if asks.is_none() && !alive {
+                continue;
+            }
             let expiry = now + asks.as_ref().map_or(spans.claim, |(_, ttl)| *ttl);
             let fence = self.holders.hold(&token, expiry, now, &self.queue);
             match asks {
                 Some((standing, _)) => *standing = Standing::Held { expiry, fence },
-                None => self.pushes.push(Push { token, expiry, fence }),
+                None => self.pushes.extend(number_of(&token).map(|number| Push { number, expiry, fence })),
             }
         }
     }

@@ -13,7 +13,7 @@ pub(crate) enum Exclusive {}
 
 impl Kind for Exclusive {
     type Holders = Holder;
-    const PARTS: &'static [&'static str] = &["lock", "fence", "queue", "beats", "gone"];
+    const PARTS: &'static [&'static str] = &["lock", "fence", "queue", "beats"];
     const SCRIPTS: Scripts = scripts!("lib/mutex");
 }
 
@@ -68,8 +68,8 @@ impl Holders for Holder {
         }
     }
 
-    fn forget(&mut self, token: &str) -> bool {
-        self.holder.take_if(|(holder, _)| **holder == *value(token)).is_some()
+    fn forget(&mut self, _: &str) {
+        self.holder = None;
     }
 
     fn soonest(&self, now: i64) -> i64 {

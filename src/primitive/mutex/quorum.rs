@@ -122,7 +122,7 @@ impl Quorum {
         let votes = ballot.vote().await;
         let until = self.drift.until(sent, 0, micros(self.ttl));
         if votes.yes < self.majority() {
-            return Err(votes.failure());
+            return Err(votes.failure(&self));
         }
         // The fences of different nodes know nothing of each other. Once a majority has the highest, every later
         // majority has a node that goes above it.
@@ -131,9 +131,10 @@ impl Quorum {
             return Err(Error::unavailable(Cause::TimedOut, "a majority answered too late"));
         }
         ballot.won = true;
+        let answered = std::mem::take(&mut ballot.answered);
         let held = Held::new(ballot.key.clone(), Arc::clone(&ballot.token), votes.fence, until);
         self.renewals.add(number, &held, None);
-        Ok(Lease::new(held, Arc::new(Number { quorum: Arc::clone(&self), number })))
+        Ok(Lease::new(held, Arc::new(Number { quorum: Arc::clone(&self), number, answered })))
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -249,10 +250,10 @@ impl Drop for Ballot {
 }
 
 impl Votes {
-    fn failure(self) -> Error {
+    fn failure(self, quorum: &Quorum) -> Error {
         match self.outage {
-            // Too few said no to be the reason.
-            Some(error) if self.no == 0 => error,
+            // Too few said no to be the reason: with the others it might have been a majority.
+            Some(error) if quorum.nodes.len() - self.no >= quorum.majority() => error,
             _ => Busy { subject: Subject::Lock, why: Why::Taken, retry_after: None }.into(),
         }
     }
@@ -276,6 +277,16 @@ impl Attend for Quorum {
 struct Number {
     quorum: Arc<Quorum>,
     number: u64,
+    /// The nodes that have voted. To others the acquire may still be on its way when it is released.
+    answered: HashSet<usize>,
+}
+
+impl Number {
+    fn release_node(&self, index: usize, held: &Held) {
+        let (node, mourned) = (&self.quorum.nodes[index], !self.answered.contains(&index));
+        let until = if mourned { node.place_until() } else { held.until() + self.quorum.patience };
+        node.release_detached(held.key.clone(), held.token.clone(), mourned, until);
+    }
 }
 
 impl Keeper for Number {
@@ -292,12 +303,12 @@ impl Keeper for Number {
         let quorum = Arc::clone(&self.quorum);
         quorum.renewals.forget(self.number);
         Box::pin(async move {
-            let releases = quorum.nodes.iter().map(|node| {
-                quorum.within(node.release(held.key.clone(), Arc::clone(&held.token), false))
+            let releases = quorum.nodes.iter().enumerate().map(|(index, node)| {
+                let mourned = !self.answered.contains(&index);
+                quorum.within(node.release(held.key.clone(), Arc::clone(&held.token), mourned))
             });
-            let in_time = held.is_held();
             let (mut was_held, mut answered, mut outage) = (0, 0, None);
-            for (node, release) in quorum.nodes.iter().zip(join_all(releases).await) {
+            for (index, release) in join_all(releases).await.into_iter().enumerate() {
                 match release {
                     Ok(was) => {
                         answered += 1;
@@ -305,15 +316,14 @@ impl Keeper for Number {
                     }
                     Err(error) => {
                         outage = Some(error);
-                        let until = held.until() + quorum.patience;
-                        node.release_detached(held.key.clone(), held.token.clone(), false, until);
+                        self.release_node(index, &held);
                     }
                 }
             }
             held.end();
             match outage {
                 Some(error) if answered < quorum.majority() => Err(error),
-                _ => Ok(in_time && was_held >= quorum.majority()),
+                _ => Ok(was_held >= quorum.majority()),
             }
         })
     }
@@ -321,10 +331,7 @@ impl Keeper for Number {
     fn release_detached(self: Arc<Self>, held: Arc<Held>) {
         self.quorum.renewals.forget(self.number);
         held.end();
-        for node in &self.quorum.nodes {
-            let until = held.until() + self.quorum.patience;
-            node.release_detached(held.key.clone(), held.token.clone(), false, until);
-        }
+        (0..self.quorum.nodes.len()).for_each(|index| self.release_node(index, &held));
     }
 }
 

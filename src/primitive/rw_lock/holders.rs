@@ -12,7 +12,7 @@ pub(crate) enum ReadWrite {}
 
 impl Kind for ReadWrite {
     type Holders = RwHolders;
-    const PARTS: &'static [&'static str] = &["holders", "fence", "queue", "beats", "gone"];
+    const PARTS: &'static [&'static str] = &["holders", "fence", "queue", "beats", "second"];
     const SCRIPTS: Scripts = scripts!("lib/rw_lock");
 }
 
@@ -73,7 +73,7 @@ impl Holders for RwHolders {
             return 0;
         }
         self.fence = now.max(self.fence + 1);
-        self.row = if queue.first_of_second_rank().is_some() { self.row + 1 } else { 0 };
+        self.row = if queue.second().is_some() { self.row + 1 } else { 0 };
         self.fence
     }
 
@@ -83,8 +83,8 @@ impl Holders for RwHolders {
         }
     }
 
-    fn forget(&mut self, token: &str) -> bool {
-        self.until.remove(token).is_some()
+    fn forget(&mut self, token: &str) {
+        self.until.remove(token);
     }
 
     fn soonest(&self, _: i64) -> i64 {
@@ -92,14 +92,12 @@ impl Holders for RwHolders {
     }
 
     fn head(&mut self, queue: &Queue) -> Option<Arc<str>> {
-        let first = queue.first()?;
-        if let Some(most) = writes(first) {
-            self.turn |= self.row >= most;
-            if self.turn {
-                return queue.first_of_second_rank().or(Some(first)).cloned();
-            }
-        }
-        Some(Arc::clone(first))
+        let (Some(first), Some(second)) = (queue.first(), queue.second()) else {
+            return queue.first().or(queue.second()).cloned();
+        };
+        let Some(most) = writes(first) else { return Some(Arc::clone(first)) };
+        self.turn |= self.row >= most;
+        Some(Arc::clone(if self.turn { second } else { first }))
     }
 
     fn is_idle(&self, now: i64) -> bool {

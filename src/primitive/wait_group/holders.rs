@@ -12,7 +12,7 @@ pub(crate) enum Permits {}
 
 impl Kind for Permits {
     type Holders = PermitHolders;
-    const PARTS: &'static [&'static str] = &["holders", "excess", "queue", "beats", "gone"];
+    const PARTS: &'static [&'static str] = &["holders", "excess", "queue", "beats", "second"];
     const SCRIPTS: Scripts = scripts!("lib/permits");
 }
 
@@ -74,12 +74,10 @@ impl Holders for PermitHolders {
         }
     }
 
-    fn forget(&mut self, token: &str) -> bool {
-        let held = self.until.remove(token).is_some();
-        if held {
+    fn forget(&mut self, token: &str) {
+        if self.until.remove(token).is_some() {
             self.used -= size(token).map_or(0, |(weight, _)| weight);
         }
-        held
     }
 
     fn soonest(&self, _: i64) -> i64 {
@@ -87,7 +85,7 @@ impl Holders for PermitHolders {
     }
 
     fn head(&mut self, queue: &Queue) -> Option<Arc<str>> {
-        queue.first().cloned()
+        queue.first().or(queue.second()).cloned()
     }
 
     fn is_idle(&self, now: i64) -> bool {

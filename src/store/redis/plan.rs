@@ -90,6 +90,7 @@ fn command<O: Operation>(
     for argument in shared.iter().chain(&own) {
         match argument {
             Argument::Integer(integer) => command.arg(integer),
+            Argument::Word(word) => command.arg(word),
             Argument::Text(text) => command.arg(&**text),
         };
     }

@@ -129,7 +129,8 @@ impl<O: Operation> Queue<O> {
             waiting.since = Instant::now();
         }
         waiting.pending.push(item);
-        let one_more = waiting.carriers < CARRIERS;
+        let crowded = waiting.carriers == 0 || waiting.pending.len() >= O::CROWD;
+        let one_more = crowded && waiting.carriers < CARRIERS;
         if one_more {
             waiting.home = (waiting.carriers == 0 || waiting.home == Some(here)).then_some(here);
             waiting.carriers += 1;
@@ -179,7 +180,11 @@ impl<O: Operation> Queue<O> {
             let mut orphans = Vec::new();
             let mut orphaned = None;
             for (nth, item) in present_first(pending.by_ref().take(run.len())).enumerate() {
-                let delivery = (item.key, decode(item.operation, nth));
+                let mut reply = decode(item.operation, nth);
+                if let Ok(reply) = &mut reply {
+                    O::pushes(reply).into_iter().for_each(|push| self.store.wakes.deliver(push));
+                }
+                let delivery = (item.key, reply);
                 if let Err((key, Ok(reply))) = item.answer.send(delivery) {
                     orphans.push(reply);
                     orphaned = Some(key);

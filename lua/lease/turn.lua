@@ -1,0 +1,71 @@
+-- lease/turn: takes leases, or places in the queue for them, and gives them back; what becomes free is granted.
+-- KEYS      see lib/lease, per run
+-- ARGV      see lib/queue; then per run five, either
+--           `take`, token, ttl (µs), most (a queue of so many takes no more; 0: do not wait), rank (lower goes first); or
+--           `give`, token, withdrawn (1: a take that comes after it is refused; 0: none can), 0, 0
+-- returns   now (µs); then per run four numbers, and what was granted to this process (0, or a list of expiry,
+--           fence, number)
+--           take: 1 and expiry (µs), fence, 0: held, as before if the token held before; 2 or 0 and when the next
+--           lease ends (µs, 0: unknown), 0, how many wait before it: queued, or refused; -2: given back before it came
+--           give: 1: it was held; 2: it waited; 0: neither
+-- writes    leases, places, withdrawals, the mark; all with a time to live
+-- cost      for a free mutex four commands to take, of which two serve all runs; to give three for all runs
+prefetch()
+local names = {}
+for i = 4, #KEYS, keys do names[#names + 1] = KEYS[i] end
+local waiting = call('EXISTS', unpack(names)) > 0 -- somebody, for some key, or was withdrawn
+
+local function take(token, ttl, most, rank)
+  sweep()
+  local expiry, fence = held(token)
+  if expiry then return 1, expiry, fence end
+  local before, length = 0, 0
+  if waiting then
+    grant()
+    local beat = tonumber(call('ZSCORE', beats, token) or 0)
+    if beat > lift + now then return -2 end
+    if beat > 0 and beat < lift then
+      return 2, soonest(), 0, call('LPOS', queue, token) or second and call('LPOS', second, token)
+    end
+    before = call('LLEN', queue)
+    length = before + (second and call('LLEN', second) or 0)
+    if length > 0 and length >= most then
+      for _, dead in ipairs(call('ZRANGEBYSCORE', beats, '-inf', format('%d', now))) do leave(dead) end
+      grant()
+      before = call('LLEN', queue)
+      length = before + (second and call('LLEN', second) or 0)
+    end
+    if rank > 0 then before = length end
+  end
+  if before == 0 and fits(token) then return 1, now + ttl, hold(token, now + ttl) end
+  if length >= most then return 0, soonest(), 0, before end
+  waiting = true
+  call('ZADD', beats, format('%d', now + life), token)
+  call('RPUSH', rank > 0 and second or queue, token)
+  if length == 0 then keep() end
+  return 2, soonest(), 0, before
+end
+
+local function give(token, withdrawn)
+  local was = held(token) and 1 or 0
+  if was == 1 then
+    forget(token)
+  elseif waiting and leave(token) then
+    was = 2
+  elseif withdrawn == 1 then
+    waiting = true
+    call('ZREMRANGEBYSCORE', beats, lift, format('%d', lift + now))
+    call('ZADD', beats, format('%d', lift + now + mourning), token)
+    keep()
+  end
+  if waiting then grant() end
+  return was
+end
+
+local reply = each(keys, 5, function(run)
+  local verb, token, a, b, c = unpack(ARGV, 5 * run, 5 * run + 4)
+  here, heard = sub(token, 1, 16), nil
+  return (verb == 'take' and take or give)(token, tonumber(a), tonumber(b), tonumber(c))
+end)
+finish()
+return reply
