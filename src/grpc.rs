@@ -13,6 +13,13 @@ use crate::{Refusal, RefusalKind, Reject};
 /// |---|---|---|
 /// | [`RateLimited`](RefusalKind::RateLimited) | `RESOURCE_EXHAUSTED` | with `google.rpc.RetryInfo` where the time is known |
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | `INVALID_ARGUMENT` | |
+/// | [`NoPermit`](RefusalKind::NoPermit) | `RESOURCE_EXHAUSTED` | with `RetryInfo` likewise |
+/// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` likewise |
+/// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | `DEADLINE_EXCEEDED` | |
+/// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | `INVALID_ARGUMENT` | |
+/// | [`LeaseLost`](RefusalKind::LeaseLost) | `ABORTED` | |
+/// | [`Closed`](RefusalKind::Closed) | `UNAVAILABLE` | |
+/// | [`Invalid`](RefusalKind::Invalid) | `INTERNAL` | the mistake is the service's |
 /// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | the cause is not told to the client |
 ///
 /// ```
@@ -48,16 +55,30 @@ impl<B: Default, E> Reject<http::Response<B>, E> for Refuse {
 /// The status that a refusal is told as.
 #[must_use]
 pub fn status(refusal: &Refusal) -> Status {
-    let exhausted = |after: Option<Duration>| match after {
-        Some(after) => {
-            let details = ErrorDetails::with_retry_info(Some(after));
-            Status::with_error_details(Code::ResourceExhausted, "rate limit exceeded", details)
-        }
-        None => Status::resource_exhausted("quota used up"),
-    };
     match refusal.kind() {
-        RefusalKind::RateLimited => exhausted(refusal.retry_after()),
-        RefusalKind::ExceedsBurst => Status::invalid_argument(refusal.to_string()),
+        RefusalKind::RateLimited => match refusal.retry_after() {
+            Some(after) => with_retry(Code::ResourceExhausted, "rate limit exceeded", after),
+            None => Status::resource_exhausted("quota used up"),
+        },
+        RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => Status::invalid_argument(refusal.to_string()),
+        RefusalKind::NoPermit => told(Code::ResourceExhausted, refusal),
+        RefusalKind::Locked => told(Code::Aborted, refusal),
+        RefusalKind::WaitedTooLong => Status::deadline_exceeded(refusal.to_string()),
+        RefusalKind::LeaseLost => Status::aborted(refusal.to_string()),
+        RefusalKind::Closed => Status::unavailable("shutting down"),
+        RefusalKind::Invalid => Status::internal("a limit is set up wrongly"),
         RefusalKind::StoreUnavailable => Status::unavailable("rate limits are unavailable"),
     }
+}
+
+/// A refusal, and when to come back where that is known.
+fn told(code: Code, refusal: &Refusal) -> Status {
+    match refusal.retry_after() {
+        Some(after) => with_retry(code, &refusal.to_string(), after),
+        None => Status::new(code, refusal.to_string()),
+    }
+}
+
+fn with_retry(code: Code, text: &str, after: Duration) -> Status {
+    Status::with_error_details(code, text, ErrorDetails::with_retry_info(Some(after)))
 }

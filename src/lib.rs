@@ -62,7 +62,10 @@ mod store;
 mod support;
 
 pub use error::Error;
+pub use layer::concurrency_limit::{self, ConcurrencyLimitLayer};
+pub use layer::leased;
 pub use layer::rate_limit::{self, RateLimitLayer, WhenAway};
+pub use layer::rw_lock::RwLockLayer;
 pub use layer::{AsError, IntoKey, KeyExtractor, KeyFn, Refusal, RefusalKind, Reject};
 pub use primitive::lease::{self, Lease, LeaseHandle};
 pub use primitive::mutex::{self, Mutex, MutexGuard};

@@ -16,13 +16,17 @@
 //! # Ok(()) }
 //! ```
 
+mod body;
 mod fields;
 mod key;
+mod leases;
 mod refuse;
 mod retry_after;
 
+pub use self::body::{LeasedBody, UntilBodyEnd};
 pub use self::fields::RateLimitFields;
 pub use self::key::{ClientAddr, Header, Method, Path, Peer, client_addr, header, method, path, peer};
+pub use self::leases::{ByMethod, InsertLease, concurrency_limit, rw_lock};
 pub use self::refuse::{Refuse, refuse};
 pub use self::retry_after::RetryAfter;
 

@@ -13,6 +13,12 @@ use crate::{Refusal, RefusalKind, Reject};
 /// |---|---|---|
 /// | [`RateLimited`](RefusalKind::RateLimited) | 429 | `Retry-After` (seconds, rounded up, at least 1), RateLimit fields |
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | 400 | no `Retry-After`: it can never be admitted |
+/// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After`: when the next permit ends at the latest |
+/// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
+/// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | 503 | |
+/// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | 400 | it can never be admitted |
+/// | [`LeaseLost`](RefusalKind::LeaseLost), [`Closed`](RefusalKind::Closed) | 503 | |
+/// | [`Invalid`](RefusalKind::Invalid) | 500 | the mistake is the service's |
 /// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | 503 | the cause is not told to the client |
 ///
 /// A refusal by a quota that never refills is a 429 without `Retry-After`.
@@ -27,13 +33,21 @@ pub fn refuse() -> Refuse {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Refuse {
     fields: RateLimitFields,
+    permits_per_client: bool,
 }
 
 impl Refuse {
     /// With other header fields than the default.
     #[must_use]
     pub fn fields(self, fields: RateLimitFields) -> Self {
-        Self { fields }
+        Self { fields, ..self }
+    }
+
+    /// Tells the want of a permit as 429: where each client has permits of its own, it is the client who asks too
+    /// much, and not the service that is short of them.
+    #[must_use]
+    pub fn permits_per_client(self) -> Self {
+        Self { permits_per_client: true, ..self }
     }
 }
 
@@ -41,7 +55,10 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
     type Error = E;
 
     fn reject(&self, refusal: Refusal) -> Result<Response<B>, E> {
-        let status = status(&refusal);
+        let status = match refusal.kind() {
+            RefusalKind::NoPermit if self.permits_per_client => StatusCode::TOO_MANY_REQUESTS,
+            _ => status(&refusal),
+        };
         let mut response = Response::new(B::from(problem(&refusal, status)));
         *response.status_mut() = status;
         let headers = response.headers_mut();
@@ -63,8 +80,14 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
 fn status(refusal: &Refusal) -> StatusCode {
     match refusal.kind() {
         RefusalKind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-        RefusalKind::ExceedsBurst => StatusCode::BAD_REQUEST,
-        RefusalKind::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => StatusCode::BAD_REQUEST,
+        RefusalKind::Locked => StatusCode::LOCKED,
+        RefusalKind::Invalid => StatusCode::INTERNAL_SERVER_ERROR,
+        RefusalKind::NoPermit
+        | RefusalKind::WaitedTooLong
+        | RefusalKind::LeaseLost
+        | RefusalKind::Closed
+        | RefusalKind::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -75,7 +98,12 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
             let kind = "https://iana.org/assignments/http-problem-types#quota-exceeded";
             (kind, "Quota exceeded", violated(decision))
         }
-        (RefusalKind::ExceedsBurst, _) => {
+        (RefusalKind::Locked, _) => ("about:blank", "Locked", String::new()),
+        (RefusalKind::Invalid, _) => ("about:blank", "Internal Server Error", String::new()),
+        (RefusalKind::NoPermit, _) if status == StatusCode::TOO_MANY_REQUESTS => {
+            ("about:blank", "Too Many Requests", String::new())
+        }
+        (RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit, _) => {
             ("about:blank", "Bad Request", format!(",\"detail\":\"{}\"", refusal.get_ref()))
         }
         _ => {

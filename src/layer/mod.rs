@@ -1,8 +1,11 @@
 //! The tower tier: each primitive as a `Layer` and a `Service`.
 
+pub mod concurrency_limit;
 mod key;
+pub mod leased;
 pub mod rate_limit;
 mod reject;
+pub mod rw_lock;
 
 pub use self::key::{IntoKey, KeyExtractor, KeyFn};
 pub use self::reject::{AsError, Refusal, RefusalKind, Reject};

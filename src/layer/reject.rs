@@ -7,6 +7,7 @@ use std::time::Duration;
 use tower::BoxError;
 
 use crate::Error;
+use crate::error::{Subject, Why};
 use crate::token_bucket::Decision;
 
 /// Why a request did not reach the inner service.
@@ -24,6 +25,20 @@ pub enum RefusalKind {
     RateLimited,
     /// The request costs more than any bucket holds: it can never be admitted.
     ExceedsBurst,
+    /// No permit is free, or too many wait for one.
+    NoPermit,
+    /// Others hold the lock, or too many wait for it.
+    Locked,
+    /// A permit or lock was waited for as long as is allowed.
+    WaitedTooLong,
+    /// The request weighs more than the limit: it can never be admitted.
+    ExceedsLimit,
+    /// The permit or lock was lost while the request was handled, which was cancelled.
+    LeaseLost,
+    /// This process takes no more: [`close`](crate::WaitGroup::close) was called.
+    Closed,
+    /// What the layer's closures asked for is not allowed, such as a limit of 0.
+    Invalid,
     /// The store gave no answer, and the layer is set to refuse then. Not the caller's fault.
     StoreUnavailable,
 }
@@ -32,19 +47,25 @@ impl Refusal {
     /// Which kind it is.
     #[must_use]
     pub fn kind(&self) -> RefusalKind {
-        if self.0.is_refused() {
-            RefusalKind::RateLimited
-        } else if self.0.is_exceeds_burst() {
-            RefusalKind::ExceedsBurst
-        } else {
-            RefusalKind::StoreUnavailable
+        let error = &self.0;
+        match error.busy() {
+            Some(busy) if busy.why == Why::WaitedTooLong => RefusalKind::WaitedTooLong,
+            Some(busy) if busy.subject == Subject::Permit => RefusalKind::NoPermit,
+            Some(_) => RefusalKind::Locked,
+            None if error.is_refused() => RefusalKind::RateLimited,
+            None if error.is_exceeds_burst() => RefusalKind::ExceedsBurst,
+            None if error.is_exceeds_limit() => RefusalKind::ExceedsLimit,
+            None if error.is_lost() => RefusalKind::LeaseLost,
+            None if error.is_interrupted() => RefusalKind::Closed,
+            None if error.is_invalid() => RefusalKind::Invalid,
+            None => RefusalKind::StoreUnavailable,
         }
     }
 
     /// When to come back, where that is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.decision()?.retry_after()
+        self.0.retry_after()
     }
 
     /// The decision, where it was one.

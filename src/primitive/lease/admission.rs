@@ -50,7 +50,7 @@ pub(crate) struct Admission<K: Kind> {
     ports: Ports<K>,
     pub(crate) family: Family<Room<K::Holders>>,
     scene: Arc<Scene>,
-    pub(super) terms: Terms,
+    pub(crate) terms: Terms,
     renewals: Renewals,
     /// By the numbers in their tokens.
     waiters: Mutex<HashMap<u64, Waiter>>,

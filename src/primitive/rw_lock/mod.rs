@@ -172,6 +172,10 @@ impl RwLock {
         &self.name
     }
 
+    pub(crate) fn wait(&self) -> Wait {
+        self.settings.wait
+    }
+
     pub(crate) async fn acquire(
         &self,
         key: Key,

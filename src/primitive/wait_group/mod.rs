@@ -65,7 +65,7 @@ pub struct WaitGroup {
     admission: Arc<Admission<Permits>>,
     name: Arc<str>,
     limit: u32,
-    wait: Wait,
+    pub(crate) wait: Wait,
 }
 
 impl WaitGroup {
@@ -177,6 +177,12 @@ impl WaitGroup {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The family of the same name in another store.
+    pub(crate) fn in_store(&self, store: &Store) -> Self {
+        let terms = self.admission.terms.clone();
+        Self { admission: Admission::new(store, &Family::open(store, &self.name), terms), ..self.clone() }
     }
 
     pub(crate) async fn acquire(&self, key: Key, n: u32, wait: Option<Wait>) -> Result<Permit, Error> {

@@ -1,0 +1,79 @@
+//! The layers that hold leases, set up for HTTP.
+
+use http::{Method, Request};
+
+use super::{Refuse, UntilBodyEnd, refuse};
+use crate::concurrency_limit::SameLimit;
+use crate::layer::rw_lock::ChooseAccess;
+use crate::leased::OnLease;
+use crate::rate_limit::OneToken;
+use crate::rw_lock::Access;
+use crate::{ConcurrencyLimitLayer, LeaseHandle, RwLock, RwLockLayer, WaitGroup};
+
+/// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::get};
+/// use tower_distributed::{Store, WaitGroup, http as limits};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let exports = WaitGroup::new(&Store::in_process(), "exports", 2)?;
+/// let limit = limits::concurrency_limit(exports, limits::path()).wait_up_to(Duration::from_secs(10));
+/// let app: Router = Router::new().route("/export", get(async || "all of it")).layer(limit);
+/// # Ok(()) }
+/// ```
+pub fn concurrency_limit<K>(
+    group: WaitGroup,
+    key: K,
+) -> ConcurrencyLimitLayer<K, OneToken, SameLimit, UntilBodyEnd, (), Refuse> {
+    ConcurrencyLimitLayer::new(group, key).hold(UntilBodyEnd).reject_with(refuse())
+}
+
+/// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS read, all else writes; locks are held to the end of the response
+/// body, the handler gets a [`LeaseHandle`] as an extension, refusals are responses.
+///
+/// ```
+/// use axum::{Extension, Router, routing::get};
+/// use tower_distributed::{LeaseHandle, RwLock, Store, http as limits};
+///
+/// async fn write(Extension(lease): Extension<LeaseHandle>) -> String {
+///     format!("written with fence {:?}", lease.fence())
+/// }
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let documents = RwLock::new(&Store::in_process(), "documents")?;
+/// let lock = limits::rw_lock(documents, limits::path());
+/// let app: Router = Router::new().route("/document/{id}", get(async || "text").put(write)).layer(lock);
+/// # Ok(()) }
+/// ```
+pub fn rw_lock<K>(lock: RwLock, key: K) -> RwLockLayer<K, ByMethod, UntilBodyEnd, InsertLease, Refuse> {
+    RwLockLayer::new(lock, key).access(ByMethod).hold(UntilBodyEnd).on_lease(InsertLease).reject_with(refuse())
+}
+
+/// GET, HEAD and OPTIONS read, all else writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByMethod;
+
+impl<B> ChooseAccess<Request<B>> for ByMethod {
+    fn access(&self, request: &Request<B>) -> Access {
+        match *request.method() {
+            Method::GET | Method::HEAD | Method::OPTIONS => Access::Read,
+            _ => Access::Write,
+        }
+    }
+}
+
+/// Puts a [`LeaseHandle`] among the request's extensions, for the handler to read its fencing token and to hear when
+/// it is lost.
+///
+/// What passes without a lease has none there: requests without a key, and those that are let through while the
+/// store is away. So ask axum for an `Option<Extension<LeaseHandle>>` where that may be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InsertLease;
+
+impl<B> OnLease<Request<B>> for InsertLease {
+    fn on_lease(&self, lease: &LeaseHandle, request: &mut Request<B>) {
+        request.extensions_mut().insert(lease.clone());
+    }
+}

@@ -1,0 +1,134 @@
+//! The response future.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tower::Service;
+
+use super::{Config, Hold, Leasing, OnLease};
+use crate::{Error, Lease, Reject};
+
+pin_project! {
+    /// The future of [`Leased`](super::Leased).
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<S, Req, K, P, H, N, R>
+    where
+        S: Service<Req>,
+    {
+        config: Arc<Config<K, P, H, N, R>>,
+        #[pin]
+        state: State<S, Req>,
+    }
+}
+
+/// What is kept while the lease is asked for.
+struct Asking<S, Req> {
+    leasing: Leasing,
+    /// The ready service and the request; `None` once called.
+    call: Option<(S, Req)>,
+}
+
+/// Ends when a lease is lost.
+type Lost = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<S, Req>
+    where
+        S: Service<Req>,
+    {
+        Asking {
+            asking: Asking<S, Req>,
+        },
+        Calling {
+            #[pin]
+            future: S::Future,
+            // `None` for what is let through without one.
+            lease: Option<Lease>,
+            // Where the inner future is to be dropped then.
+            lost: Option<Lost>,
+        },
+        Done,
+    }
+}
+
+impl<S, Req, K, P, H, N, R> ResponseFuture<S, Req, K, P, H, N, R>
+where
+    S: Service<Req>,
+{
+    pub(super) fn passing(future: S::Future, config: Arc<Config<K, P, H, N, R>>) -> Self {
+        Self { config, state: State::Calling { future, lease: None, lost: None } }
+    }
+
+    pub(super) fn asking(
+        leasing: Leasing,
+        inner: S,
+        request: Req,
+        config: Arc<Config<K, P, H, N, R>>,
+    ) -> Self {
+        Self { config, state: State::Asking { asking: Asking { leasing, call: Some((inner, request)) } } }
+    }
+}
+
+impl<S, Req, K, P, H, N, R> Future for ResponseFuture<S, Req, K, P, H, N, R>
+where
+    S: Service<Req>,
+    H: Hold<S::Response>,
+    N: OnLease<Req>,
+    R: Reject<H::Response, S::Error>,
+{
+    type Output = Result<H::Response, R::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let config = &**this.config;
+        loop {
+            match this.state.as_mut().project() {
+                StateProjection::Asking { asking } => {
+                    let lease = match ready!(asking.leasing.as_mut().poll(context)) {
+                        Ok(lease) => lease,
+                        Err(error) => return Poll::Ready(config.reject.reject(error.into())),
+                    };
+                    let Some((mut inner, mut request)) = asking.call.take() else { return Poll::Pending };
+                    let mut lost: Option<Lost> = None;
+                    if let Some(lease) = &lease {
+                        config.on_lease.on_lease(&lease.handle(), &mut request);
+                        lost = config.cancel_when_lost.then(|| Box::pin(lease.lost()) as Lost);
+                    }
+                    let future = inner.call(request);
+                    this.state.set(State::Calling { future, lease, lost });
+                }
+                StateProjection::Calling { future, lease, lost } => {
+                    if let Some(lost) = lost
+                        && lost.as_mut().poll(context).is_ready()
+                    {
+                        // What was at work is dropped before anybody hears of it.
+                        this.state.set(State::Done);
+                        return Poll::Ready(config.reject.reject(Error::lost().into()));
+                    }
+                    let outcome = ready!(future.poll(context));
+                    let lease = lease.take();
+                    this.state.set(State::Done);
+                    return Poll::Ready(match outcome {
+                        Ok(response) => Ok(config.hold.hold(response, lease)),
+                        Err(error) => Err(config.reject.inner_error(error)),
+                    });
+                }
+                StateProjection::Done => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl<S, Req, K, P, H, N, R> fmt::Debug for ResponseFuture<S, Req, K, P, H, N, R>
+where
+    S: Service<Req>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
