@@ -21,11 +21,14 @@ local function take(token, ttl, most, rank)
   if expiry then return 1, expiry, fence end
   local before, length = 0, 0
   if waiting then
-    grant()
     local beat = tonumber(call('ZSCORE', beats, token) or 0)
     if beat > lift + now then return -2 end
+    grant()
     if beat > 0 and beat < lift then
-      return 2, soonest(), 0, call('LPOS', queue, token) or second and call('LPOS', second, token)
+      expiry, fence = held(token)
+      if expiry then return 1, expiry, fence end
+      local place = call('LPOS', queue, token) or second and call('LPOS', second, token)
+      if place then return 2, soonest(), 0, place end
     end
     before = call('LLEN', queue)
     length = before + (second and call('LLEN', second) or 0)
@@ -41,8 +44,7 @@ local function take(token, ttl, most, rank)
   if length >= most then return 0, soonest(), 0, before end
   waiting = true
   call('ZADD', beats, format('%d', now + life), token)
-  call('RPUSH', rank > 0 and second or queue, token)
-  if length == 0 then keep() end
+  if call('RPUSH', rank > 0 and second or queue, token) == 1 then keep() end
   return 2, soonest(), 0, before
 end
 

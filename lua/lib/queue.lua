@@ -38,8 +38,10 @@ end
 -- Grants while the first in the queue fits. Those among `asking` get `ttl` and hear of it in the reply: each that is
 -- granted has its fence there.
 local function grant(asking, ttl)
+  local turn
   while not sweep() do
-    local token, line = head()
+    local token, line
+    token, line, turn = head(turn)
     if not token or not fits(token) then return end
     local alive = tonumber(call('ZSCORE', beats, token) or 0) > now
     call('ZREM', beats, token)

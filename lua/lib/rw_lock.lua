@@ -2,7 +2,6 @@
 -- and the group, or in `/w` and how many writers in a row may go before readers that wait. The mark is `fence row`:
 -- the fencing token, and how many writers in a row went before readers that waited.
 local keys = 5
-local turn = {} -- by name of the queue: it is the turn of those in second
 
 local function prefetch() end
 
@@ -66,16 +65,17 @@ local function soonest()
   return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or 0)
 end
 
--- Who is to go first, and where it stands.
-local function head()
+-- Who is to go first, and where it stands; and whether it is the turn of the readers that wait: once it is, it is
+-- that of them all.
+local function head(turn)
   local first, reader = call('LINDEX', queue, 0), call('LINDEX', second, 0)
   local most = first and writes(first)
   if not (most and reader) then return first or reader, first and queue or second end
-  if not turn[queue] then
+  if not turn then
     local _, row = marked()
-    turn[queue] = row >= tonumber(most)
+    turn = row >= tonumber(most)
   end
-  if turn[queue] then return reader, second end
+  if turn then return reader, second, true end
   return first, queue
 end
 

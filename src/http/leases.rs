@@ -4,7 +4,7 @@ use http::{Method, Request};
 
 use super::{Refuse, UntilBodyEnd, refuse};
 use crate::concurrency_limit::SameLimit;
-use crate::layer::rw_lock::ChooseAccess;
+use crate::rw_lock_layer::ChooseAccess;
 use crate::leased::OnLease;
 use crate::rate_limit::OneToken;
 use crate::rw_lock::Access;

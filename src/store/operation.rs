@@ -16,7 +16,7 @@ use super::wakes::Push;
 /// Calls made while others are in flight may leave as one script call, in *runs*: equal operations on one
 /// key, with a count. A script with [`MOST_RUNS`](Self::MOST_RUNS) above 1 takes the keys and the
 /// [`own`](Self::own) arguments of several runs, one after the other; the arguments once where they are the
-/// same for all. It answers `now` and then as many fields for each run.
+/// same for all and it [takes them so](Self::SAME_ONCE). It answers `now` and then as many fields for each run.
 pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// The state of a key in process.
     type Cell: Cell;
@@ -33,6 +33,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     const MOST_RUNS: usize = 1;
     /// How many equal operations a run counts at most.
     const MOST_REPEATS: usize = 1;
+    /// Whether the script takes [`own`](Self::own) arguments that are the same for all runs once.
+    const SAME_ONCE: bool = true;
 
     /// How many must wait while a call is in flight for another to be made beside it.
     const CROWD: usize = 1;

@@ -29,6 +29,8 @@ pub(crate) struct Wakes {
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Push>>>,
     link: watch::Sender<Link>,
+    #[cfg(test)]
+    delivered: Mutex<Vec<Push>>,
 }
 
 /// Whether pushes arrive.
@@ -47,7 +49,7 @@ impl Wakes {
     pub(crate) fn new(link: Link) -> Self {
         // The seeds of the standard hasher are random and differ from each other.
         let process = format!("{:016x}", RandomState::new().build_hasher().finish());
-        Self { process, next: AtomicU64::new(0), waiting: Mutex::default(), link: watch::Sender::new(link) }
+        Self { process, next: AtomicU64::new(0), waiting: Mutex::default(), link: watch::Sender::new(link), #[cfg(test)] delivered: Mutex::default() }
     }
 
     pub(crate) fn process(&self) -> &str {
@@ -81,10 +83,18 @@ impl Wakes {
 
     /// Hands a push to whom it is for. Where nobody listens any more, whoever went away has seen to it.
     pub(crate) fn deliver(&self, push: Push) {
+        #[cfg(test)]
+        lock(&self.delivered).push(push);
         let listener = lock(&self.waiting).remove(&push.number);
         if let Some(listener) = listener {
             let _ = listener.send(push);
         }
+    }
+
+    /// All that was delivered so far.
+    #[cfg(test)]
+    pub(crate) fn take_delivered(&self) -> Vec<Push> {
+        std::mem::take(&mut lock(&self.delivered))
     }
 
     /// Reads `expiry fence number` and delivers it.

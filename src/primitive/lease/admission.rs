@@ -167,8 +167,8 @@ impl<K: Kind> Admission<K> {
 
     /// When a waiter asks next: in time to keep its place, and when the next lease ends.
     fn next_beat(&self, (sent, now): (Instant, i64), soonest: i64) -> Instant {
-        let interval = if self.terms.foreign || !self.is_linked() { self.terms.ask_every } else { BEAT };
-        let beat = Instant::now() + interval;
+        let asks = self.terms.foreign || !self.is_linked();
+        let beat = Instant::now() + if asks { self.terms.ask_every.min(BEAT) } else { BEAT };
         if soonest == 0 {
             return beat;
         }
@@ -251,7 +251,7 @@ impl<K: Kind> Admission<K> {
                 }
             }
             Err(_) => {
-                let again = Instant::now() + self.terms.ask_every;
+                let again = Instant::now() + self.terms.ask_every.min(BEAT);
                 let mut table = lock(&self.waiters);
                 for (number, _) in &waiters {
                     if let Some(waiter) = table.get_mut(number) {

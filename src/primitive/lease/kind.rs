@@ -55,8 +55,9 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn forget(&mut self, token: &str);
     /// When the next lease ends; 0: unknown.
     fn soonest(&self, now: i64) -> i64;
-    /// Who is to go first of those who wait.
-    fn head(&mut self, queue: &Queue) -> Option<Arc<str>>;
+    /// Who is to go first of those who wait. Once it is the `turn` of those in the second rank, it is that of them
+    /// all.
+    fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>>;
     /// Whether forgetting it all changes nothing.
     fn is_idle(&self, now: i64) -> bool;
 }

@@ -12,6 +12,8 @@
 //! out of reach. What it cannot promise, see [`pitfalls`](crate::pitfalls).
 
 mod admission;
+#[cfg(test)]
+mod agreement;
 mod detached;
 mod held;
 pub(crate) mod kind;

@@ -120,6 +120,7 @@ impl<K: Kind> Operation for Turn<K> {
     const SCRIPT: Script = K::SCRIPTS.turn;
     const PARTS: &'static [&'static str] = K::PARTS;
     const MOST_RUNS: usize = 64;
+    const SAME_ONCE: bool = false;
     // On a contended key there is one who gives and one who asks anew in each round: they should leave together.
     const CROWD: usize = 8;
 
@@ -192,6 +193,8 @@ impl<K: Kind> Operation for Renew<K> {
     const SCRIPT: Script = K::SCRIPTS.renew;
     const PARTS: &'static [&'static str] = K::PARTS;
     const MOST_RUNS: usize = 192;
+    // Twice the same token, as where a watchdog and a user renew at once, is two runs.
+    const SAME_ONCE: bool = false;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.text(Arc::clone(&self.token));

@@ -47,18 +47,17 @@ impl Queue {
         (self.first.len() + if rank > 0 { self.second.len() } else { 0 }) as i64
     }
 
-    /// Puts a token at the end of its rank.
-    pub(crate) fn line_up(&mut self, token: Arc<str>, rank: i64, until: i64) {
+    /// Puts a token at the end of its rank; how many that makes there.
+    pub(crate) fn line_up(&mut self, token: Arc<str>, rank: i64, until: i64) -> usize {
         let line = if rank > 0 { &mut self.second } else { &mut self.first };
         line.push_back(Arc::clone(&token));
         self.beats.insert(token, until);
+        line.len()
     }
 
-    /// Says that a token is alive, if it waits at all.
-    pub(crate) fn beat(&mut self, token: &str, until: i64) {
-        if let Some(alive) = self.beats.get_mut(token) {
-            *alive = until;
-        }
+    /// Says that a token is alive; whether it waits at all.
+    pub(crate) fn beat(&mut self, token: &str, until: i64) -> bool {
+        self.beats.get_mut(token).map(|alive| *alive = until).is_some()
     }
 
     /// Takes a token out; until when it counted as alive, if it waited.

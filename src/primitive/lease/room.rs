@@ -15,6 +15,8 @@ pub(crate) struct Room<H> {
     queue: Queue,
     /// Withdrawn tokens, and until when that is remembered.
     gone: HashMap<Arc<str>, i64>,
+    /// Until when queue and withdrawals are kept though nobody beats.
+    kept_until: i64,
     pushes: Vec<Push>,
 }
 
@@ -71,20 +73,24 @@ impl<H: Holders> Room<H> {
         now: i64,
         spans: Spans,
     ) -> Standing {
-        self.holders.sweep(now);
+        self.sweep(now);
         if let Some((expiry, fence)) = self.holders.held(token, now) {
             return Standing::Held { expiry, fence };
         }
-        self.grant(now, spans, None);
         if self.gone.get(token).is_some_and(|until| *until > now) {
             return Standing::Withdrawn;
+        }
+        let waited = self.queue.contains(token);
+        self.grant(now, spans, None);
+        if let (true, Some((expiry, fence))) = (waited, self.holders.held(token, now)) {
+            return Standing::Held { expiry, fence };
         }
         let soonest = |room: &Self| room.holders.soonest(now);
         if self.queue.contains(token) {
             return Standing::Queued { soonest: soonest(self), before: self.queue.position(token) };
         }
         let mut before = self.queue.ahead(rank);
-        if before > 0 && self.queue.len() >= most {
+        if !self.queue.is_empty() && self.queue.len() >= most {
             self.queue.drop_dead(now);
             self.grant(now, spans, None);
             before = self.queue.ahead(rank);
@@ -96,12 +102,14 @@ impl<H: Holders> Room<H> {
         if self.queue.len() >= most {
             return Standing::Refused { soonest: soonest(self), before };
         }
-        self.queue.line_up(Arc::clone(token), rank, now + spans.life);
+        if self.queue.line_up(Arc::clone(token), rank, now + spans.life) == 1 {
+            self.keep(now, spans);
+        }
         Standing::Queued { soonest: soonest(self), before }
     }
 
     pub(crate) fn give(&mut self, token: &Arc<str>, withdrawn: bool, now: i64, spans: Spans) -> Was {
-        self.holders.sweep(now);
+        self.sweep(now);
         let was = if self.holders.held(token, now).is_some() {
             self.holders.forget(token);
             Was::Held
@@ -113,13 +121,14 @@ impl<H: Holders> Room<H> {
         if was == Was::Neither && withdrawn {
             self.gone.retain(|_, until| *until > now);
             self.gone.insert(Arc::clone(token), now + spans.mourning);
+            self.keep(now, spans);
         }
         self.grant(now, spans, None);
         was
     }
 
     pub(crate) fn renew(&mut self, token: &str, ttl: i64, now: i64) -> Option<i64> {
-        self.holders.sweep(now);
+        self.sweep(now);
         self.holders.held(token, now)?;
         self.holders.extend(token, now + ttl, now);
         Some(now + ttl)
@@ -133,9 +142,11 @@ impl<H: Holders> Room<H> {
         now: i64,
         spans: Spans,
     ) -> (i64, Vec<Standing>) {
-        self.holders.sweep(now);
+        self.sweep(now);
         for token in tokens {
-            self.queue.beat(token, now + spans.life);
+            if self.queue.beat(token, now + spans.life) {
+                self.keep(now, spans);
+            }
         }
         let mut asking: HashMap<_, _> = tokens
             .iter()
@@ -157,13 +168,28 @@ impl<H: Holders> Room<H> {
 
     /// How much is held, how many wait, and when the next lease ends.
     pub(crate) fn inspect(&mut self, now: i64) -> (i64, i64, i64) {
-        self.holders.sweep(now);
+        self.sweep(now);
         (self.holders.used(), self.queue.len(), self.holders.soonest(now))
+    }
+
+    /// Drops what has expired.
+    fn sweep(&mut self, now: i64) {
+        self.holders.sweep(now);
+        if self.kept_until <= now {
+            self.queue = Queue::default();
+            self.gone.clear();
+        }
+    }
+
+    /// Keeps the queue while anybody in it may be alive, and what was withdrawn.
+    fn keep(&mut self, now: i64, spans: Spans) {
+        self.kept_until = now + spans.mourning;
     }
 
     /// Grants while the first in the queue fits. Those among `asking` get a full lease and hear of it there.
     fn grant(&mut self, now: i64, spans: Spans, mut asking: Option<(&mut HashMap<Arc<str>, Standing>, i64)>) {
-        while let Some(token) = self.holders.head(&self.queue)
+        let mut turn = false;
+        while let Some(token) = self.holders.head(&self.queue, &mut turn)
             && self.holders.fits(&token)
         {
             let alive = self.queue.leave(&token).is_some_and(|until| until > now);
@@ -183,7 +209,13 @@ impl<H: Holders> Room<H> {
 
 impl<H: Holders> Default for Room<H> {
     fn default() -> Self {
-        Self { holders: H::default(), queue: Queue::default(), gone: HashMap::new(), pushes: Vec::new() }
+        Self {
+            holders: H::default(),
+            queue: Queue::default(),
+            gone: HashMap::new(),
+            kept_until: 0,
+            pushes: Vec::new(),
+        }
     }
 }
 

@@ -50,7 +50,9 @@ enum Turn {
 impl<K: Kind> Admission<K> {
     /// Gets a lease, or a refusal. Cancel safe: who goes away leaves the queue, and gives back what was granted.
     pub(crate) async fn acquire(self: Arc<Self>, key: Key, ask: Ask) -> Result<Lease, Error> {
-        let deadline = ask.wait.and_then(|wait| wait.longest).map(|longest| Instant::now() + longest);
+        // What is too long to be told is for ever.
+        let longest = ask.wait.and_then(|wait| wait.longest);
+        let deadline = longest.and_then(|longest| Instant::now().checked_add(longest));
         loop {
             match self.line_up(&key, &ask, deadline).await? {
                 Turn::Lease(lease) => return Ok(lease),

@@ -73,11 +73,10 @@ impl Holders for Holder {
     }
 
     fn soonest(&self, now: i64) -> i64 {
-        let left = self.holder.as_ref().map_or(0, |(_, expiry)| (expiry - now) / 1000);
-        if left > 0 { now + left * 1000 } else { 0 }
+        self.holder.as_ref().map_or(0, |(_, expiry)| now + ((expiry - now) / 1000).max(1) * 1000)
     }
 
-    fn head(&mut self, queue: &Queue) -> Option<Arc<str>> {
+    fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
         queue.first().cloned()
     }
 

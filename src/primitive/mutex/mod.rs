@@ -206,7 +206,7 @@ impl Mutex {
     /// Attempts with pauses in between.
     async fn try_often(&self, key: Key, tries: u32) -> Result<MutexGuard, Error> {
         let settings = &self.settings;
-        let deadline = settings.wait.longest.map(|longest| Instant::now() + longest);
+        let deadline = settings.wait.longest.and_then(|longest| Instant::now().checked_add(longest));
         let mut closed = match &self.place {
             Place::Store(admission) => admission.closed(),
             Place::Quorum(quorum) => quorum.closed(),
@@ -223,12 +223,13 @@ impl Mutex {
                 Err(error) => return Err(error),
             };
             tried += 1;
-            let next = Instant::now() + settings.retry_delay(tried);
-            if tried >= tries || deadline.is_some_and(|deadline| next > deadline) {
+            let delay = settings.retry_delay(tried);
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if tried >= tries || left.is_some_and(|left| delay > left) {
                 return Err(if error.is_refused() { waited_too_long(&error) } else { error });
             }
             tokio::select! {
-                () = tokio::time::sleep_until(next) => {}
+                () = tokio::time::sleep(delay) => {}
                 _ = closed.changed() => {}
             }
         }

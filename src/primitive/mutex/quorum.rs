@@ -307,13 +307,11 @@ impl Keeper for Number {
                 let mourned = !self.answered.contains(&index);
                 quorum.within(node.release(held.key.clone(), Arc::clone(&held.token), mourned))
             });
-            let (mut was_held, mut answered, mut outage) = (0, 0, None);
+            let (mut was_held, mut was_gone, mut outage) = (0, 0, None);
             for (index, release) in join_all(releases).await.into_iter().enumerate() {
                 match release {
-                    Ok(was) => {
-                        answered += 1;
-                        was_held += usize::from(was == Was::Held);
-                    }
+                    Ok(Was::Held) => was_held += 1,
+                    Ok(_) => was_gone += 1,
                     Err(error) => {
                         outage = Some(error);
                         self.release_node(index, &held);
@@ -322,8 +320,10 @@ impl Keeper for Number {
             }
             held.end();
             match outage {
-                Some(error) if answered < quorum.majority() => Err(error),
-                _ => Ok(was_held >= quorum.majority()),
+                _ if was_held >= quorum.majority() => Ok(true),
+                // The others may have had it: it is not known.
+                Some(error) if quorum.nodes.len() - was_gone >= quorum.majority() => Err(error),
+                _ => Ok(false),
             }
         })
     }

@@ -42,13 +42,10 @@ pub(crate) struct RwHolders {
     fence: i64,
     /// How many writers in a row went before readers that waited.
     row: i64,
-    /// It is the turn of the readers that wait.
-    turn: bool,
 }
 
 impl Holders for RwHolders {
     fn sweep(&mut self, now: i64) {
-        self.turn = false;
         self.until.retain(|_, expiry| *expiry > now);
     }
 
@@ -91,13 +88,13 @@ impl Holders for RwHolders {
         self.until.values().copied().min().unwrap_or(0)
     }
 
-    fn head(&mut self, queue: &Queue) -> Option<Arc<str>> {
+    fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>> {
         let (Some(first), Some(second)) = (queue.first(), queue.second()) else {
             return queue.first().or(queue.second()).cloned();
         };
         let Some(most) = writes(first) else { return Some(Arc::clone(first)) };
-        self.turn |= self.row >= most;
-        Some(Arc::clone(if self.turn { second } else { first }))
+        *turn |= self.row >= most;
+        Some(Arc::clone(if *turn { second } else { first }))
     }
 
     fn is_idle(&self, now: i64) -> bool {

@@ -84,7 +84,7 @@ impl Holders for PermitHolders {
         self.until.values().copied().min().unwrap_or(0)
     }
 
-    fn head(&mut self, queue: &Queue) -> Option<Arc<str>> {
+    fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
         queue.first().or(queue.second()).cloned()
     }
 

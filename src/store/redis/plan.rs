@@ -84,7 +84,7 @@ fn command<O: Operation>(
         operation.own(run.len(), &mut Arguments::new(&mut own));
     }
     let each = own.len() / runs.len().max(1);
-    if each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
+    if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
         own.truncate(each);
     }
     for argument in shared.iter().chain(&own) {

@@ -1,0 +1,242 @@
+//! The Lua scripts and their Rust twins must answer alike, whatever the sequence, and grant alike.
+//!
+//! As in the token bucket's test of that name: random sequences, one key each, many of them in step, against a real
+//! Redis whose scripts have a clock that the test sets, and in process with a clock set alike. What has a time to
+//! live ends by that clock too.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use deadpool_redis::redis;
+use futures::future::join_all;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::kind::Kind;
+use super::operations::{Beat, Inspect, Renew, Scene, Turn, Verb};
+use super::room::Spans;
+use crate::primitive::mutex::holder::Exclusive;
+use crate::primitive::rw_lock::holders::ReadWrite;
+use crate::primitive::wait_group::holders::Permits;
+use crate::store::{Clock, Family, Port, Push};
+use crate::support::redis_server::RedisServer;
+use crate::{Key, Store, StoreBuilder};
+
+/// A Redis whose time stands where the test puts it, and which notes what is published.
+const CLOCK: &str = "
+local server = redis
+local now = tonumber(server.call('GET', 'clock'))
+local function call(name, ...)
+  local args, px = {...}, nil
+  for _, arg in ipairs(args) do
+    if type(arg) == 'string' and string.sub(arg, 1, 4) == 'td:{' then
+      local ends = server.call('HGET', 'ends', arg)
+      if ends and tonumber(ends) <= now then server.call('DEL', arg) end
+      if ends and server.call('EXISTS', arg) == 0 then server.call('HDEL', 'ends', arg) end
+    end
+  end
+  local key = args[1]
+  if name == 'PUBLISH' then
+    server.call('RPUSH', 'published', args[2])
+    return 1
+  elseif name == 'PTTL' then
+    local ends = server.call('HGET', 'ends', key)
+    return ends and math.floor((ends - now) / 1000) or -2
+  elseif name == 'PEXPIRE' then
+    assert(tonumber(args[2]) > 0, 'a time to live that Redis would not take')
+    if server.call('EXISTS', key) == 0 then return 0 end
+    server.call('HSET', 'ends', key, string.format('%d', now + args[2] * 1000))
+    return 1
+  elseif name == 'SET' then
+    if args[3] == 'PX' then
+      px = tonumber(args[4])
+      assert(px > 0, 'a time to live that Redis would not take')
+      table.remove(args, 3)
+      table.remove(args, 3)
+    end
+    local done = server.call('SET', unpack(args))
+    if done and px then server.call('HSET', 'ends', key, string.format('%d', now + px * 1000)) end
+    return done
+  end
+  return server.call(name, unpack(args))
+end
+local redis = {call = call, pcall = call}
+";
+
+const SEQUENCES: usize = 3_400;
+const IN_STEP: usize = 100;
+const STEPS: usize = 24;
+
+const SPANS: Spans = Spans { claim: 1_500_000, life: 7_000_000, mourning: 60_000_000 };
+
+/// One store of the two.
+struct Side<K: Kind> {
+    scene: Arc<Scene>,
+    turn: Port<Turn<K>>,
+    renew: Port<Renew<K>>,
+    beat: Port<Beat<K>>,
+    inspect: Port<Inspect<K>>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Turns(Vec<(Arc<str>, Verb)>),
+    Renew(Arc<str>, i64),
+    Beat(Vec<Arc<str>>, i64),
+    Inspect,
+}
+
+impl<K: Kind> Side<K> {
+    fn new(store: &Store) -> Self {
+        let family = Family::new(store, "agreement").unwrap();
+        Self {
+            scene: Arc::new(Scene { channels: store.channels().into(), spans: SPANS }),
+            turn: family.port(),
+            renew: family.port(),
+            beat: family.port(),
+            inspect: family.port(),
+        }
+    }
+
+    /// What a step answers, as text.
+    async fn take(&self, key: Key, step: Step) -> String {
+        match step {
+            Step::Turns(turns) => {
+                let turns = turns.into_iter().map(|(token, verb)| {
+                    let turn = Turn { scene: Arc::clone(&self.scene), token, verb, kind: PhantomData };
+                    self.turn.run(key.clone(), turn)
+                });
+                format!("{:?}", join_all(turns).await.into_iter().map(Result::unwrap).collect::<Vec<_>>())
+            }
+            Step::Renew(token, ttl) => {
+                let renew = Renew { token, ttl, kind: PhantomData };
+                format!("{:?}", self.renew.run(key, renew).await.unwrap())
+            }
+            Step::Beat(tokens, ttl) => {
+                let beat = Beat { scene: Arc::clone(&self.scene), tokens, ttl, kind: PhantomData };
+                format!("{:?}", self.beat.run(key, beat).await.unwrap())
+            }
+            Step::Inspect => {
+                format!("{:?}", self.inspect.run(key, Inspect(PhantomData)).await.unwrap())
+            }
+        }
+    }
+
+    async fn round(&self, first: usize, steps: &[Step]) -> Vec<String> {
+        let key = |sequence| Key::from(format!("sequence {}", first + sequence));
+        join_all(steps.iter().enumerate().map(|(sequence, step)| self.take(key(sequence), step.clone()))).await
+    }
+}
+
+/// The tokens of a sequence, some of each of two processes.
+fn tokens(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<(Arc<str>, i64)> {
+    (0..12)
+        .map(|_| {
+            *next += 1;
+            let process = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"][rng.random_range(0..2)];
+            let sign = ['+', '-'][rng.random_range(0..2)];
+            let suffix = suffixes.choose(rng).unwrap();
+            let rank = suffix.starts_with("/r") || *suffix == "/idle";
+            (format!("{process}{sign}{next:x}{suffix}").into(), rank.into())
+        })
+        .collect()
+}
+
+fn random_step(rng: &mut StdRng, tokens: &[(Arc<str>, i64)]) -> Step {
+    let ttls = [10_000, 1_000_000, 30_000_000];
+    let ttl = *ttls.choose(rng).unwrap();
+    match rng.random_range(0..100) {
+        0..75 => Step::Turns(
+            (0..rng.random_range(1..=4))
+                .map(|_| {
+                    let (token, rank) = tokens.choose(rng).unwrap().clone();
+                    let verb = if rng.random_bool(0.6) {
+                        let most = *[0, 2, 1000].choose(rng).unwrap();
+                        Verb::Take { ttl, most, rank }
+                    } else {
+                        Verb::Give { withdrawn: rng.random_bool(0.3) }
+                    };
+                    (token, verb)
+                })
+                .collect(),
+        ),
+        75..82 => Step::Renew(tokens.choose(rng).unwrap().0.clone(), ttl),
+        82..94 => Step::Beat(tokens.sample(rng, 4).map(|(token, _)| token.clone()).collect(), ttl),
+        _ => Step::Inspect,
+    }
+}
+
+/// What was granted to waiters, in whatever way they were told.
+fn granted(store: &Store, published: Vec<String>) -> Vec<Push> {
+    let mut granted = store.wakes().take_delivered();
+    granted.extend(published.into_iter().map(|text| {
+        let numbers: Vec<i64> = text.split(' ').map(|number| number.parse().unwrap()).collect();
+        Push { expiry: numbers[0], fence: numbers[1], number: numbers[2].unsigned_abs() }
+    }));
+    granted.sort_by_key(|push| push.number);
+    granted
+}
+
+async fn agree<K: Kind>(suffixes: &[&str]) {
+    let server = RedisServer::start().await;
+    let mut clock = server.client().unwrap();
+    let micros = Arc::new(AtomicI64::new(0));
+    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let pool = crate::store::Pool::from_url(&server.url()).unwrap();
+    let on_redis = StoreBuilder::default().assemble(pool, CLOCK, Vec::new());
+    let in_process = Store::with_clock(Clock::Manual(micros.clone()));
+    let (lua, rust) = (Side::<K>::new(&on_redis), Side::<K>::new(&in_process));
+    let (mut now, mut next, mut grants) = (1_760_000_000_000_000_i64, 0, 0);
+
+    // The scripts become known: what is sent in full for that comes later than what was asked for after it.
+    clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+    for step in [Step::Turns(vec![("warm".into(), Verb::Give { withdrawn: false })]), Step::Inspect] {
+        lua.take("warm".into(), step).await;
+    }
+
+    for batch in 0..SEQUENCES / IN_STEP {
+        let tokens: Vec<_> = (0..IN_STEP).map(|_| tokens(suffixes, &mut rng, &mut next)).collect();
+        let mut history: Vec<(i64, Vec<Step>)> = Vec::new();
+        for _ in 0..STEPS {
+            let jumps = [0, 1, 999, 10_000, 400_000, 1_500_000, 3_000_000, 8_000_000, 31_000_000];
+            now += *jumps.choose(&mut rng).unwrap();
+            micros.store(now, Ordering::Relaxed);
+            clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+            let steps: Vec<_> = tokens.iter().map(|tokens| random_step(&mut rng, tokens)).collect();
+            history.push((now, steps.clone()));
+            let answers = (lua.round(batch * IN_STEP, &steps).await, rust.round(batch * IN_STEP, &steps).await);
+            for (at, (lua, rust)) in answers.0.iter().zip(&answers.1).enumerate() {
+                let so_far = || {
+                    let steps = history.iter().map(|(now, steps)| format!("{now}: {:?}", steps[at]));
+                    steps.collect::<Vec<_>>().join("\n")
+                };
+                assert_eq!(lua, rust, "SEED={seed}\n{}", so_far());
+            }
+            let published = clock.query(redis::cmd("LRANGE").arg("published").arg(0).arg(-1)).unwrap();
+            clock.query::<()>(redis::cmd("DEL").arg("published")).unwrap();
+            let granted = (granted(&on_redis, published), granted(&in_process, Vec::new()));
+            assert_eq!(granted.0, granted.1, "SEED={seed} at {now}");
+            grants += granted.0.len();
+        }
+    }
+    assert!(grants > SEQUENCES, "only {grants} were granted to waiters: this shows little");
+}
+
+#[tokio::test]
+async fn permits_agree() {
+    agree::<Permits>(&["/1/3", "/1/3", "/2/3", "/3/3", "/1/2", "/idle"]).await;
+}
+
+#[tokio::test]
+async fn mutexes_agree() {
+    agree::<Exclusive>(&["", "", ":alice"]).await;
+}
+
+#[tokio::test]
+async fn reader_writer_locks_agree() {
+    agree::<ReadWrite>(&["/w1", "/w2", "/r", "/r", "/rgroup"]).await;
+}
