@@ -24,8 +24,12 @@
 //! | layer | primitive | |
 //! |---|---|---|
 //! | [`RateLimitLayer`] | [`TokenBucket`] | at most `rate` per period with a `burst`; [the whole story](rate_limit) |
+//! | [`ConcurrencyLimitLayer`] | [`WaitGroup`] | at most N at once; [the whole story](concurrency_limit) |
+//! | [`RwLockLayer`] | [`RwLock`] | readers share, a writer is alone; [the whole story](rw_lock_layer) |
+//! | | [`Mutex`] | one at a time, on one server or a quorum; [the whole story](mutex) |
 //!
-//! A primitive is a family of states in a [`Store`], one per key, and can be used without tower.
+//! A primitive is a family of states in a [`Store`], one per key, and can be used without tower. What is held for a
+//! while is a [`Lease`]: renewed while it is held, and telling when it is lost.
 //!
 //! # When Redis is away
 //!
@@ -36,7 +40,8 @@
 //! # After a loss of Redis's state
 //!
 //! A restart without persistence, or a failover to a replica that lagged, forgets what was charged since: buckets
-//! are fuller than they should be, by at most what was forgotten.
+//! are fuller than they should be, by at most what was forgotten. Locks and permits can be granted a second time: see
+//! [`pitfalls`].
 //!
 //! # Features
 //!
@@ -55,6 +60,8 @@ pub mod grpc;
 #[cfg(feature = "http")]
 pub mod http;
 mod layer;
+#[doc = include_str!("docs/pitfalls.md")]
+pub mod pitfalls {}
 mod primitive;
 mod store;
 #[cfg(test)]

@@ -101,3 +101,36 @@ async fn two_on_one_redis_share_the_limit() {
     let away = gateways[0].limited(Some("carol")).await;
     assert_eq!(away.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
+
+#[tokio::test]
+async fn two_exports_at_once_and_the_third_waits_its_turn() {
+    let server = RedisServer::start().await;
+    let gateways = [Gateway::start(Some(&server.url())), Gateway::start(Some(&server.url()))];
+    let began = std::time::Instant::now();
+    let exports = (0..3).map(|turn| {
+        let url = format!("{}/export", gateways[turn % 2].base);
+        tokio::spawn(async move { Client::new().get(url).send().await.unwrap().status() })
+    });
+    for export in exports.collect::<Vec<_>>() {
+        assert_eq!(export.await.unwrap(), StatusCode::OK);
+    }
+    // Two seconds each, and two at once.
+    assert!(began.elapsed() >= std::time::Duration::from_secs(4), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn documents_are_read_together_and_written_alone() {
+    let gateway = Gateway::start(None);
+    let url = format!("{}/document/42", gateway.base);
+    let fence = async |request: reqwest::RequestBuilder| {
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let text = response.text().await.unwrap();
+        text.split_whitespace().next_back().unwrap().parse::<u64>().unwrap()
+    };
+    let client = Client::new();
+    let first = fence(client.put(&url)).await;
+    let (second, third) = tokio::join!(fence(client.put(&url)), fence(client.put(&url)));
+    assert!(first < second.min(third) && second != third, "{first} {second} {third}");
+    assert_eq!(fence(client.get(&url)).await, second.max(third));
+}

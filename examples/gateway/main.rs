@@ -1,9 +1,11 @@
-//! An API guarded by rate limits that hold across processes.
+//! An API guarded by limits and locks that hold across processes.
 //!
 //! ```text
 //! cargo run --example gateway                                        # state in this process
 //! REDIS_URL=redis://127.0.0.1/ PORT=3001 cargo run --example gateway # state in Redis, shared by all
 //! ```
+
+mod leases;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -35,6 +37,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("  curl -i -H 'x-api-key: alice' {base}/limited");
     println!("  for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' {base}/limited; done; echo");
     println!("  curl {base}/healthz");
+    println!("2 exports at once, and 10 s to wait for one's turn; readers share a document, a writer is alone:");
+    println!("  for i in 1 2 3; do curl -s {base}/export & done; wait");
+    println!("  curl -X PUT -d 'hello' {base}/document/42; curl -i {base}/document/42");
 
     let app = app(&store)?.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).with_graceful_shutdown(interrupted()).await?;
@@ -54,6 +59,7 @@ fn app(store: &Store) -> Result<Router, tower_distributed::Error> {
     let health = format!("ok, state: {store}\n");
     Ok(Router::new()
         .route("/limited", get(limited).layer(limit))
+        .merge(leases::routes(store)?)
         .route("/healthz", get(move || std::future::ready(health.clone()))))
 }
 

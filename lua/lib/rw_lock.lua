@@ -31,7 +31,7 @@ end
 local function held(token)
   local expiry = tonumber(call('ZSCORE', holders, token) or 0)
   if expiry <= now then return nil end
-  return expiry, writes(token) and (marked()) or 0
+  return expiry, (marked())
 end
 
 local function fits(token)
@@ -49,7 +49,7 @@ local function hold(token, expiry)
   local last, row = marked()
   if not writes(token) then
     if row > 0 then call('SET', mark, format('%d 0', last), 'PX', 8 * day) end
-    return 0
+    return last -- of the writer before
   end
   local fence = last < now and now or last + 1
   row = call('EXISTS', second) == 1 and row + 1 or 0

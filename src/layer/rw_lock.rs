@@ -21,8 +21,8 @@
 //!     .service(service_fn(async |edit: Edit| Ok::<_, std::io::Error>(edit.fence)));
 //!
 //! let write = Edit { document: 42, text: Some("hello".into()), fence: None };
-//! assert!(edit.ready().await?.call(write.clone()).await?.is_some());
-//! assert!(edit.ready().await?.call(Edit { text: None, ..write }).await?.is_none());
+//! let fence = edit.ready().await?.call(write.clone()).await?;
+//! assert!(edit.ready().await?.call(write).await? > fence);
 //! # Ok(()) }
 //! ```
 //!

@@ -172,7 +172,8 @@ impl LeaseHandle {
         self.0.name()
     }
 
-    /// The fencing token of a mutex or a writer; `None` for what has none.
+    /// The fencing token of a mutex or a writer; of a reader, that of the last writer before it. `None` for permits,
+    /// and where nobody has written for a week.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         u64::try_from(self.0.fence).ok().filter(|fence| *fence > 0)

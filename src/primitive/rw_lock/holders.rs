@@ -36,6 +36,9 @@ fn writes(token: &str) -> Option<i64> {
     mode(token).strip_prefix('w')?.parse().ok()
 }
 
+/// How long the fence is kept, µs.
+const REMEMBERED: i64 = 8 * 86_400 * 1_000_000;
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RwHolders {
     until: HashMap<Arc<str>, i64>,
@@ -54,8 +57,7 @@ impl Holders for RwHolders {
     }
 
     fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {
-        let expiry = *self.until.get(token)?;
-        Some((expiry, writes(token).map_or(0, |_| self.fence)))
+        Some((*self.until.get(token)?, self.fence))
     }
 
     fn fits(&self, token: &str) -> bool {
@@ -67,7 +69,7 @@ impl Holders for RwHolders {
         self.until.insert(Arc::clone(token), expiry);
         if writes(token).is_none() {
             self.row = 0;
-            return 0;
+            return self.fence;
         }
         self.fence = now.max(self.fence + 1);
         self.row = if queue.second().is_some() { self.row + 1 } else { 0 };
@@ -98,7 +100,8 @@ impl Holders for RwHolders {
     }
 
     fn is_idle(&self, now: i64) -> bool {
-        // The row says nothing any more where nobody waits: the next who holds begins it anew.
-        self.fence < now && self.until.values().all(|expiry| *expiry <= now)
+        // The row says nothing any more where nobody waits: the next who holds begins it anew. The fence is told to
+        // readers, for as long as Redis keeps it.
+        (self.fence == 0 || self.fence + REMEMBERED < now) && self.until.values().all(|expiry| *expiry <= now)
     }
 }

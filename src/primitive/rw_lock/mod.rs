@@ -211,6 +211,14 @@ pub struct RwLockReadGuard(Lease);
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct RwLockWriteGuard(Lease);
 
+impl RwLockReadGuard {
+    /// The fencing token of the last writer before; `None` where nobody has written for a week.
+    #[must_use]
+    pub fn fence(&self) -> Option<u64> {
+        Some(self.0.fence()).filter(|fence| *fence > 0)
+    }
+}
+
 impl RwLockWriteGuard {
     /// The fencing token: greater than that of every writer of this key before. To be checked by what is written to.
     #[must_use]
