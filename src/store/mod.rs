@@ -54,7 +54,8 @@ use crate::Error;
 /// On a Cluster the breaker is one for each 256 slots, so that a master that is away concerns its own keys alone.
 ///
 /// It takes Redis 6.2 or later, and where ACLs are in force the commands `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`,
-/// `SET` and `DEL` on `prefix:*` (and `INFO`, to check the version).
+/// `SET` and `DEL` on `prefix:*` (and `INFO`, to check the version). Leases also take `EXISTS`, `INCRBY`, `PEXPIRE`,
+/// `PTTL`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and the channels `prefix:wake:*`.
 ///
 /// Calls must be made within a tokio runtime.
 ///
@@ -148,6 +149,11 @@ impl Store {
             Backend::InProcess(_) => true,
             Backend::Redis(store) => store.counts_hearers(),
         }
+    }
+
+    /// Whether a call can be begun here: a call to Redis takes a runtime.
+    pub(crate) fn can_begin(&self) -> bool {
+        matches!(self.backend(), Backend::InProcess(_)) || tokio::runtime::Handle::try_current().is_ok()
     }
 
     /// Sees to it that pushes arrive, from now or soon.

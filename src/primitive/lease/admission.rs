@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::{BoxFuture, FutureExt as _, join_all};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -26,7 +26,7 @@ use super::terms::Terms;
 use super::{Keeper, Lease};
 pub(crate) use super::waiting::{Ask, Wait};
 use crate::error::Cause;
-use crate::store::{Attend, Family, Link, Port, lock};
+use crate::store::{Attend, Family, Link, Port, Running, lock};
 use crate::{Error, Key, Store};
 
 /// How long a grant stands until its waiter confirms it.
@@ -137,15 +137,15 @@ impl<K: Kind> Admission<K> {
         rank: i64,
         most: i64,
     ) -> Result<At<Standing>, Error> {
-        match self.turn(key, token, Verb::Take { ttl: micros(self.terms.ttl), most, rank }).await? {
+        let take = self.turn(token, Verb::Take { ttl: micros(self.terms.ttl), most, rank });
+        match self.ports.turn.run(key, take).await?.outcome {
             Outcome::Taken(standing) => Ok(standing),
             Outcome::Given(_) => Err(unasked()),
         }
     }
 
-    async fn turn(&self, key: Key, token: Arc<str>, verb: Verb) -> Result<Outcome, Error> {
-        let scene = Arc::clone(&self.scene);
-        Ok(self.ports.turn.run(key, Turn { scene, token, verb, kind: PhantomData }).await?.outcome)
+    fn turn(&self, token: Arc<str>, verb: Verb) -> Turn<K> {
+        Turn { scene: Arc::clone(&self.scene), token, verb, kind: PhantomData }
     }
 
     /// Takes on a lease.
@@ -178,7 +178,8 @@ impl<K: Kind> Admission<K> {
     }
 
     pub(crate) async fn release(&self, key: Key, token: Arc<str>, withdrawn: bool) -> Result<Was, Error> {
-        match self.turn(key, token, Verb::Give { withdrawn }).await? {
+        let give = self.turn(token, Verb::Give { withdrawn });
+        match self.ports.turn.run(key, give).await?.outcome {
             Outcome::Given(was) => Ok(was),
             Outcome::Taken(_) => Err(unasked()),
         }
@@ -187,8 +188,16 @@ impl<K: Kind> Admission<K> {
     /// Releases in a task of its own, again and again while the store is away, until the lease or the place would
     /// have run out.
     pub(crate) fn release_detached(self: &Arc<Self>, key: Key, token: Arc<str>, withdrawn: bool, until: Instant) {
+        // Begun here and now where that can be, so that it comes before what is asked for next.
+        let first = self.store.can_begin().then(|| {
+            self.ports.turn.run(key.clone(), self.turn(token.clone(), Verb::Give { withdrawn }))
+        });
+        if let Some(Running::Ready(_)) = first {
+            return;
+        }
+        let first = first.map(|first| async move { first.await.is_ok() }.boxed());
         let admission = Arc::clone(self);
-        see_to_the_end(move || {
+        let again = move || {
             let (admission, key, token) = (Arc::clone(&admission), key.clone(), Arc::clone(&token));
             async move {
                 let mut pause = Duration::from_millis(20);
@@ -199,7 +208,8 @@ impl<K: Kind> Admission<K> {
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
             }
-        });
+        };
+        see_to_the_end(first, again);
     }
 
     /// Until when a place in the queue, or what came of it, may last.

@@ -10,16 +10,31 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 /// Sees work to its end: as a task of the present runtime, and where that shuts down first, or there is none, from
-/// the beginning on a thread that is kept for this.
+/// the beginning on a thread that is kept for this. A `first` attempt may be under way already; it says whether it has
+/// done the work.
 ///
 /// A process that ends takes the thread with it. Who must know that something was released awaits the release.
-pub(crate) fn see_to_the_end<F>(work: impl Fn() -> F + Send + 'static)
-where
+pub(crate) fn see_to_the_end<F>(
+    first: Option<BoxFuture<'static, bool>>,
+    work: impl Fn() -> F + Send + 'static,
+) where
     F: Future<Output = ()> + Send + 'static,
 {
     let begin: Work = Box::new(move || Box::pin(work()));
     match Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn(Detached { present: begin(), begin: Some(begin) })),
+        Ok(runtime) => {
+            let rest = begin();
+            let present = Box::pin(async move {
+                let done = match first {
+                    Some(first) => first.await,
+                    None => false,
+                };
+                if !done {
+                    rest.await;
+                }
+            });
+            drop(runtime.spawn(Detached { present, begin: Some(begin) }));
+        }
         Err(_) => hand_over(begin),
     }
 }
@@ -87,7 +102,7 @@ mod tests {
         let (done, outcome) = std::sync::mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            see_to_the_end(move || {
+            see_to_the_end(None, move || {
                 let done = done.clone();
                 async move {
                     tokio::task::yield_now().await;
@@ -102,7 +117,7 @@ mod tests {
     #[test]
     fn work_needs_no_runtime() {
         let (done, outcome) = std::sync::mpsc::channel();
-        see_to_the_end(move || {
+        see_to_the_end(None, move || {
             let done = done.clone();
             async move { done.send(7).unwrap() }
         });
