@@ -3,8 +3,7 @@
 -- ARGV      see lib/queue; then per run five, either
 --           `take`, token, ttl (µs), most (a queue of so many takes no more; 0: do not wait), rank (lower goes first); or
 --           `give`, token, withdrawn (1: a take that comes after it is refused; 0: none can), 0, 0
--- returns   now (µs); then per run four numbers, and what was granted to this process (0, or a list of expiry,
---           fence, number)
+-- returns   now (µs); then per run four numbers, and what was granted to this process (0, or a list of messages)
 --           take: 1 and expiry (µs), fence, 0: held, as before if the token held before; 2 or 0 and when the next
 --           lease ends (µs, 0: unknown), 0, how many wait before it: queued, or refused; -2: given back before it came
 --           give: 1: it was held; 2: it waited; 0: neither

@@ -38,7 +38,7 @@ local function fits()
 end
 
 -- The fence is above all before, and above what a server that has forgotten them may have given out.
-local function hold(token, expiry)
+local function hold(token, expiry, followers)
   local value, ttl, last = match(token, ':(.*)$') or token, ms(expiry - now), tonumber(values[mark] or 0)
   local fence = last < now and now or last + 1
   local free, fresh = true, true
@@ -48,13 +48,15 @@ local function hold(token, expiry)
   else
     free = call('SET', holders, value, 'PX', ttl, 'NX')
   end
-  values[holders], values[mark] = value, format('%d', fence)
+  -- Each of those who hold it after each other has a fence of its own.
+  local latest = fence + (followers or 0)
+  values[holders], values[mark] = value, format('%d', latest)
   if last == 0 then
     fresh = call('SET', mark, values[mark], 'PX', 8 * day, 'NX')
-  elseif fence - fence % (day * 1000) > last then
+  elseif latest - latest % (day * 1000) > last then
     call('SET', mark, values[mark], 'PX', 8 * day)
   else
-    call('INCRBY', mark, format('%d', fence - last))
+    call('INCRBY', mark, format('%d', latest - last))
   end
   -- What reads as nothing and cannot be set is of another type.
   if not (free and fresh) then error('WRONGTYPE of a lock or its fence', 0) end
@@ -73,6 +75,23 @@ end
 -- Who is to go first, and where it stands.
 local function head()
   return call('LINDEX', queue, 0), queue
+end
+
+-- Takes out of the queue those who wait right behind a token in the same process, which hands the lock on to them
+-- itself: their numbers, with spaces before them, and how many they are.
+local function follow(token)
+  if match(token, ':') then return '', 0 end
+  local behind, numbers = {}, ''
+  for _, other in ipairs(call('LRANGE', queue, 0, 30)) do
+    if sub(other, 1, 16) ~= sub(token, 1, 16) or match(other, ':') then break end
+    behind[#behind + 1] = other
+    numbers = numbers .. ' ' .. format('%d', tonumber(match(other, '^%x+', 18), 16))
+  end
+  if #behind > 0 then
+    call('LTRIM', queue, #behind, -1)
+    call('ZREM', beats, unpack(behind))
+  end
+  return numbers, #behind
 end
 
 -- Deletes in one command what was released and not granted anew.

@@ -22,16 +22,18 @@ local function keep()
 end
 
 -- Makes a waiter a holder and tells its process: in the reply, if that is who asks. One that nobody hears has lost
--- its place.
+-- its place. The message: expiry (µs), fence, number, and the numbers of those who follow.
 local function hand_over(token)
   local expiry, process, number = now + claim, sub(token, 1, 16), tonumber(match(token, '^%x+', 18), 16)
-  local fence = hold(token, expiry)
+  local followers, count = follow(token)
+  local fence = hold(token, expiry, count)
+  local text = format('%d %d %d', expiry, fence, number) .. followers
   if process == here then
     heard = heard or {}
-    heard[#heard + 1], heard[#heard + 2], heard[#heard + 3] = expiry, fence, number
+    heard[#heard + 1] = text
     return
   end
-  local ears = call('PUBLISH', channel .. process, format('%d %d %d', expiry, fence, number))
+  local ears = call('PUBLISH', channel .. process, text)
   if ears == 0 and sub(token, 17, 17) == '+' then forget(token) end
 end
 

@@ -141,6 +141,7 @@ pub(crate) struct Garbled(pub(crate) &'static str);
 #[derive(Debug)]
 pub(crate) enum Field {
     Integer(i64),
+    Text(Vec<u8>),
     List(Vec<Field>),
 }
 
@@ -160,14 +161,14 @@ impl<'a> Fields<'a> {
     pub(crate) fn integer(&mut self) -> Result<i64, Garbled> {
         match self.next()? {
             Field::Integer(integer) => Ok(*integer),
-            Field::List(_) => Err(Garbled("a script answered a list where a number belongs")),
+            _ => Err(Garbled("a script answered something else where a number belongs")),
         }
     }
 
     pub(crate) fn list(&mut self) -> Result<Fields<'a>, Garbled> {
         match self.next()? {
             Field::List(list) => Ok(Fields::new(list)),
-            Field::Integer(_) => Err(Garbled("a script answered a number where a list belongs")),
+            _ => Err(Garbled("a script answered something else where a list belongs")),
         }
     }
 }

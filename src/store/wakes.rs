@@ -4,22 +4,107 @@
 //! waiters, none of them twice. A waiter [listens](Wakes::listen) before it asks, since the push may come before
 //! the answer.
 
-use std::collections::HashMap;
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{oneshot, watch};
 
 use super::in_process::lock;
 
 /// What was granted to a waiter of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Push {
     pub(crate) number: u64,
     /// By the server's clock, µs.
     pub(crate) expiry: i64,
     pub(crate) fence: i64,
+    /// Who waited right behind it here: it is to be handed on to them.
+    pub(crate) followers: Vec<u64>,
+}
+
+impl Push {
+    /// Reads `expiry fence number followers…`.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let mut numbers = text.split(' ').map(|number| number.parse::<i64>().ok());
+        Some(Self {
+            expiry: numbers.next()??,
+            fence: numbers.next()??,
+            number: numbers.next()??.unsigned_abs(),
+            followers: numbers.map(|number| number.map(i64::unsigned_abs)).collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// What a waiter hears.
+#[derive(Debug)]
+pub(crate) enum Woken {
+    Granted {
+        /// By the server's clock, µs.
+        expiry: i64,
+        fence: i64,
+        line: Line,
+    },
+    /// Something was handed on to it within the process.
+    Handed(Box<dyn Any + Send>),
+    /// Whoever was to hand something on will not.
+    Gone,
+}
+
+/// Those of one process to whom something is handed on in turn. If it is dropped, those left hear that they have
+/// lost their places.
+#[derive(Debug)]
+pub(crate) struct Line {
+    numbers: VecDeque<u64>,
+    wakes: Weak<Wakes>,
+}
+
+impl Line {
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.numbers.iter().copied()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// Takes the first who still listens.
+    pub(crate) fn next(&mut self) -> Option<Next> {
+        let wakes = self.wakes.upgrade()?;
+        while let Some(number) = self.numbers.pop_front() {
+            if let Some(sender) = lock(&wakes.waiting).remove(&number)
+                && !sender.is_closed()
+            {
+                return Some(Next { number, sender });
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        while let Some(next) = self.next() {
+            next.wake(Woken::Gone);
+        }
+    }
+}
+
+/// The next in a line.
+#[derive(Debug)]
+pub(crate) struct Next {
+    pub(crate) number: u64,
+    sender: oneshot::Sender<Woken>,
+}
+
+impl Next {
+    /// Where it has gone away, what it should have heard is dropped.
+    pub(crate) fn wake(self, woken: Woken) {
+        let _ = self.sender.send(woken);
+    }
 }
 
 /// Those of one store who wait for a push.
@@ -27,7 +112,7 @@ pub(crate) struct Push {
 pub(crate) struct Wakes {
     process: String,
     next: AtomicU64,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Push>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Woken>>>,
     link: watch::Sender<Link>,
     #[cfg(test)]
     delivered: Mutex<Vec<Push>>,
@@ -82,12 +167,14 @@ impl Wakes {
     }
 
     /// Hands a push to whom it is for. Where nobody listens any more, whoever went away has seen to it.
-    pub(crate) fn deliver(&self, push: Push) {
+    pub(crate) fn deliver(self: &Arc<Self>, push: Push) {
         #[cfg(test)]
-        lock(&self.delivered).push(push);
-        let listener = lock(&self.waiting).remove(&push.number);
+        lock(&self.delivered).push(push.clone());
+        let Push { number, expiry, fence, followers } = push;
+        let line = Line { numbers: followers.into(), wakes: Arc::downgrade(self) };
+        let listener = lock(&self.waiting).remove(&number);
         if let Some(listener) = listener {
-            let _ = listener.send(push);
+            let _ = listener.send(Woken::Granted { expiry, fence, line });
         }
     }
 
@@ -95,16 +182,6 @@ impl Wakes {
     #[cfg(test)]
     pub(crate) fn take_delivered(&self) -> Vec<Push> {
         std::mem::take(&mut lock(&self.delivered))
-    }
-
-    /// Reads `expiry fence number` and delivers it.
-    pub(super) fn deliver_text(&self, text: &str) {
-        let mut numbers = text.split(' ').map(str::parse::<i64>);
-        if let (Some(Ok(expiry)), Some(Ok(fence)), Some(Ok(number))) =
-            (numbers.next(), numbers.next(), numbers.next())
-        {
-            self.deliver(Push { number: number.unsigned_abs(), expiry, fence });
-        }
     }
 }
 
@@ -120,14 +197,14 @@ pub(crate) fn number_of(token: &str) -> Option<u64> {
 pub(crate) struct Listener {
     wakes: Arc<Wakes>,
     number: u64,
-    push: oneshot::Receiver<Push>,
+    push: oneshot::Receiver<Woken>,
 }
 
 impl Listener {
-    /// The push. Cancel safe.
-    pub(crate) async fn heard(&mut self) -> Push {
+    /// What there is to hear. Cancel safe.
+    pub(crate) async fn heard(&mut self) -> Woken {
         match (&mut self.push).await {
-            Ok(push) => push,
+            Ok(woken) => woken,
             // Not while it is among those who listen.
             Err(_) => std::future::pending().await,
         }
@@ -154,14 +231,31 @@ mod tests {
         }
     }
 
+    #[test]
+    fn only_messages_are_read() {
+        let push = Push { expiry: 77, fence: 3, number: 5, followers: vec![6, 9] };
+        assert_eq!(Push::parse(b"77 3 5 6 9"), Some(push));
+        for nonsense in [&b""[..], b"77 3", b"77 3 x", b"77 3 5 ", b"\xff"] {
+            assert_eq!(Push::parse(nonsense), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_dropped_tells_those_in_it() {
+        let wakes = Arc::new(Wakes::new(Link::Down));
+        let mut follower = wakes.listen(1);
+        // Number 0 listens no longer.
+        wakes.deliver(Push { number: 0, expiry: 77, fence: 3, followers: vec![1] });
+        assert!(matches!(follower.heard().await, Woken::Gone));
+    }
+
     #[tokio::test]
     async fn a_push_reaches_who_listens_and_nobody_else() {
         let wakes = Arc::new(Wakes::new(Link::Down));
         let mut first = wakes.listen(wakes.number());
         let second = wakes.listen(wakes.number());
-        wakes.deliver_text("77 3 0");
-        wakes.deliver_text("nonsense");
-        assert_eq!(first.heard().await.expiry, 77);
+        wakes.deliver(Push::parse(b"77 3 0").unwrap());
+        assert!(matches!(first.heard().await, Woken::Granted { expiry: 77, fence: 3, .. }));
         assert!(lock(&wakes.waiting).contains_key(&1));
         drop(second);
         assert!(lock(&wakes.waiting).is_empty());

@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::detached::see_to_the_end;
-use super::held::Held;
+use super::held::{Held, Tenure};
 use super::kind::Kind;
 use super::operations::{At, Beat, Inspect, Occupancy, Outcome, Renew, Scene, Standings, Turn, Verb};
 use super::renewals::Renewals;
@@ -26,7 +26,7 @@ use super::terms::Terms;
 use super::{Keeper, Lease};
 pub(crate) use super::waiting::{Ask, Wait};
 use crate::error::Cause;
-use crate::store::{Attend, Family, Link, Port, Running, lock};
+use crate::store::{Attend, Family, Link, Port, Running, Woken, lock};
 use crate::{Error, Key, Store};
 
 /// How long a grant stands until its waiter confirms it.
@@ -70,16 +70,18 @@ pub(super) struct Waiter {
     pub(super) token: Arc<str>,
     /// When a call was sent, and what the server's clock said when it ran.
     pub(super) anchor: (Instant, i64),
+    /// What is to be handed on to it in this process. It has no place in the store any more.
+    pub(super) behind: Option<Arc<Tenure>>,
     /// `None` while it is under way.
     pub(super) due: Option<Instant>,
-    pub(super) news: oneshot::Sender<News>,
+    /// Dropped without news: its place is lost.
+    pub(super) news: Option<oneshot::Sender<Granted>>,
 }
 
 /// What a waiter learns by asking.
-pub(super) enum News {
-    Granted { until: Instant, fence: i64 },
-    /// Its place is lost.
-    Gone,
+pub(super) struct Granted {
+    pub(super) until: Instant,
+    pub(super) fence: i64,
 }
 
 impl<K: Kind> Admission<K> {
@@ -163,6 +165,21 @@ impl<K: Kind> Admission<K> {
 
     pub(super) fn stop_waiting(&self, number: u64) -> Option<Waiter> {
         lock(&self.waiters).remove(&number)
+    }
+
+    /// These wait no longer in the store, but for what their process hands on.
+    pub(super) fn line_up_behind(&self, tenure: &Arc<Tenure>, numbers: Vec<u64>) {
+        let mut waiters = lock(&self.waiters);
+        for number in numbers {
+            if let Some(waiter) = waiters.get_mut(&number) {
+                (waiter.behind, waiter.due) = (Some(Arc::clone(tenure)), Some(tenure.until()));
+            }
+        }
+    }
+
+    /// Whether a waiter waits for what its process hands on.
+    fn is_behind(&self, number: u64) -> bool {
+        lock(&self.waiters).get(&number).is_some_and(|waiter| waiter.behind.is_some())
     }
 
     /// When a waiter asks next: in time to keep its place, and when the next lease ends.
@@ -274,10 +291,11 @@ impl<K: Kind> Admission<K> {
 
     /// What a waiter has come to.
     fn stands(&self, number: u64, standing: Standing, anchor: (Instant, i64), soonest: i64) {
-        let news = match standing {
+        let granted = match standing {
             Standing::Held { expiry, fence } => {
-                News::Granted { until: self.terms.drift.until(anchor.0, anchor.1, expiry), fence }
+                Some(Granted { until: self.terms.drift.until(anchor.0, anchor.1, expiry), fence })
             }
+            _ if self.is_behind(number) => return,
             Standing::Queued { .. } => {
                 let due = self.next_beat(anchor, soonest);
                 if let Some(waiter) = lock(&self.waiters).get_mut(&number) {
@@ -285,11 +303,13 @@ impl<K: Kind> Admission<K> {
                 }
                 return;
             }
-            Standing::Refused { .. } | Standing::Withdrawn => News::Gone,
+            Standing::Refused { .. } | Standing::Withdrawn => None,
         };
-        if let Some(waiter) = self.stop_waiting(number) {
+        if let Some(Waiter { news: Some(news), .. }) = self.stop_waiting(number)
+            && let Some(granted) = granted
+        {
             // If it has gone away by now, it has seen to what it was granted.
-            let _ = waiter.news.send(news);
+            let _ = news.send(granted);
         }
     }
 }
@@ -306,8 +326,17 @@ impl<K: Kind> Attend for Admission<K> {
         let renewals = join_all(due.map(|(number, held)| Arc::clone(&self).watch_over(number, held)));
         let mut by_key: HashMap<Key, Vec<(u64, Arc<str>)>> = HashMap::new();
         for (number, waiter) in lock(&self.waiters).iter_mut() {
-            if waiter.due.take_if(|due| *due <= now).is_some() {
-                by_key.entry(waiter.key.clone()).or_default().push((*number, Arc::clone(&waiter.token)));
+            if waiter.due.take_if(|due| *due <= now).is_none() {
+                continue;
+            }
+            match &waiter.behind {
+                Some(tenure) if tenure.is_valid() => waiter.due = Some(tenure.until()),
+                // Whoever was to hand on has nothing to hand on any more.
+                Some(_) => waiter.news = None,
+                None => by_key
+                    .entry(waiter.key.clone())
+                    .or_default()
+                    .push((*number, Arc::clone(&waiter.token))),
             }
         }
         let mut beats = Vec::new();
@@ -335,6 +364,24 @@ struct Number<K: Kind> {
     number: u64,
 }
 
+impl<K: Kind> Number<K> {
+    /// Hands a lease on to the next in line in this process, if there is one and the lease is good for a while; else
+    /// those in line ask anew.
+    fn hand_on(&self, held: &Held) -> bool {
+        let Some(mut line) = held.take_line() else { return false };
+        let least = CLAIM.min(self.admission.terms.ttl) / 2;
+        if !held.is_held() || held.until() < Instant::now() + least {
+            return false;
+        }
+        let Some(next) = line.next() else { return false };
+        held.end_here();
+        // If it goes away before it hears of it, the lease is dropped, and so handed on again or given back.
+        let lease = self.admission.lease(next.number, held.next(line), true);
+        next.wake(Woken::Handed(Box::new(lease)));
+        true
+    }
+}
+
 impl<K: Kind> Keeper for Number<K> {
     fn extend(self: Arc<Self>, held: Arc<Held>) -> BoxFuture<'static, Result<(), Error>> {
         Box::pin(async move {
@@ -347,6 +394,9 @@ impl<K: Kind> Keeper for Number<K> {
 
     fn release(self: Arc<Self>, held: Arc<Held>) -> BoxFuture<'static, Result<bool, Error>> {
         self.admission.renewals.forget(self.number);
+        if self.hand_on(&held) {
+            return Box::pin(std::future::ready(Ok(true)));
+        }
         Box::pin(async move {
             let was = self.admission.release(held.key.clone(), Arc::clone(&held.token), false).await?;
             held.end();
@@ -356,6 +406,9 @@ impl<K: Kind> Keeper for Number<K> {
 
     fn release_detached(self: Arc<Self>, held: Arc<Held>) {
         self.admission.renewals.forget(self.number);
+        if self.hand_on(&held) {
+            return;
+        }
         held.end();
         let until = held.until() + CLAIM;
         self.admission.release_detached(held.key.clone(), Arc::clone(&held.token), false, until);

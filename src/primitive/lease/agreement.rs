@@ -171,10 +171,7 @@ fn random_step(rng: &mut StdRng, tokens: &[(Arc<str>, i64)]) -> Step {
 /// What was granted to waiters, in whatever way they were told.
 fn granted(store: &Store, published: Vec<String>) -> Vec<Push> {
     let mut granted = store.wakes().take_delivered();
-    granted.extend(published.into_iter().map(|text| {
-        let numbers: Vec<i64> = text.split(' ').map(|number| number.parse().unwrap()).collect();
-        Push { expiry: numbers[0], fence: numbers[1], number: numbers[2].unsigned_abs() }
-    }));
+    granted.extend(published.into_iter().map(|text| Push::parse(text.as_bytes()).unwrap()));
     granted.sort_by_key(|push| push.number);
     granted
 }

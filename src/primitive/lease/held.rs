@@ -1,5 +1,6 @@
 //! A lease as its holder sees it: until when it is valid, by this process's own clock.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,14 +8,11 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::Key;
-use crate::store::lock;
+use crate::store::{Line, lock};
 
-/// What is known of a lease in this process, shared by all who look at it.
+/// What the store has granted to this process, under one token: for one holder, or for several after each other.
 #[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) key: Key,
-    pub(crate) token: Arc<str>,
-    pub(crate) fence: i64,
+pub(crate) struct Tenure {
     state: Mutex<State>,
     changed: Notify,
 }
@@ -26,10 +24,53 @@ struct State {
     over: bool,
 }
 
+/// What is known of a lease in this process, shared by all who look at it.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) key: Key,
+    pub(crate) token: Arc<str>,
+    pub(crate) fence: i64,
+    pub(crate) tenure: Arc<Tenure>,
+    /// Handed on or given back.
+    ended: AtomicBool,
+    /// To whom it is to be handed on.
+    line: Mutex<Option<Line>>,
+}
+
+impl Tenure {
+    pub(crate) fn until(&self) -> Instant {
+        lock(&self.state).until
+    }
+
+    /// Whether it is valid. What has run out is over for good.
+    pub(crate) fn is_valid(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.over |= Instant::now() >= state.until;
+        !state.over
+    }
+}
+
 impl Held {
-    pub(crate) fn new(key: Key, token: Arc<str>, fence: i64, until: Instant) -> Arc<Self> {
+    pub(crate) fn new(key: Key, token: Arc<str>, fence: i64, until: Instant, line: Option<Line>) -> Arc<Self> {
         let state = Mutex::new(State { until, over: false });
-        Arc::new(Self { key, token, fence, state, changed: Notify::new() })
+        let tenure = Arc::new(Tenure { state, changed: Notify::new() });
+        Arc::new(Self { key, token, fence, tenure, ended: AtomicBool::new(false), line: Mutex::new(line) })
+    }
+
+    /// The same for the next in line, who has the next fence.
+    pub(crate) fn next(&self, line: Line) -> Arc<Self> {
+        Arc::new(Self {
+            key: self.key.clone(),
+            token: Arc::clone(&self.token),
+            fence: self.fence + 1,
+            tenure: Arc::clone(&self.tenure),
+            ended: AtomicBool::new(false),
+            line: Mutex::new(Some(line)),
+        })
+    }
+
+    pub(crate) fn take_line(&self) -> Option<Line> {
+        lock(&self.line).take().filter(|line| !line.is_empty())
     }
 
     /// What names the holder: the token, or the value in it that the user's function gave.
@@ -38,19 +79,16 @@ impl Held {
     }
 
     pub(crate) fn until(&self) -> Instant {
-        lock(&self.state).until
+        self.tenure.until()
     }
 
-    /// Whether it is still valid. What has run out is over for good.
     pub(crate) fn is_held(&self) -> bool {
-        let mut state = lock(&self.state);
-        state.over |= Instant::now() >= state.until;
-        !state.over
+        !self.ended.load(Ordering::Acquire) && self.tenure.is_valid()
     }
 
     /// Makes it valid for longer; false where it is over.
     pub(crate) fn prolong(&self, until: Instant) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.tenure.state);
         state.over |= Instant::now() >= state.until;
         if !state.over {
             state.until = state.until.max(until);
@@ -60,14 +98,20 @@ impl Held {
 
     /// It is over, and all who wait for that are told.
     pub(crate) fn end(&self) {
-        lock(&self.state).over = true;
-        self.changed.notify_waiters();
+        lock(&self.tenure.state).over = true;
+        self.tenure.changed.notify_waiters();
+    }
+
+    /// It is over for this holder, and goes on for the next.
+    pub(crate) fn end_here(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.tenure.changed.notify_waiters();
     }
 
     /// Ends when it is over: by its own timer, whether or not anybody renews it.
     pub(crate) async fn lost(self: Arc<Self>) {
         loop {
-            let changed = self.changed.notified();
+            let changed = self.tenure.changed.notified();
             if !self.is_held() {
                 return;
             }

@@ -58,6 +58,10 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     /// Who is to go first of those who wait. Once it is the `turn` of those in the second rank, it is that of them
     /// all.
     fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>>;
+    /// Takes out of the queue those to whom a token's process hands on by itself, and counts on them for fences.
+    fn follow(&mut self, _token: &str, _queue: &mut Queue) -> Vec<Arc<str>> {
+        Vec::new()
+    }
     /// Whether forgetting it all changes nothing.
     fn is_idle(&self, now: i64) -> bool;
 }

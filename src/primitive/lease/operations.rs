@@ -110,6 +110,8 @@ pub(crate) struct Standings {
 const WRONG_TYPE: Garbled =
     Garbled("WRONGTYPE a key of the lease holds something else: delete it, or choose another name");
 
+const GARBLED: Garbled = Garbled("a script answered something else where a grant belongs");
+
 type Here<K> = Room<<K as Kind>::Holders>;
 
 impl<K: Kind> Operation for Turn<K> {
@@ -158,10 +160,9 @@ impl<K: Kind> Operation for Turn<K> {
         };
         let mut granted = Vec::new();
         if let Field::List(list) = fields.next()? {
-            let mut list = Fields::new(list);
-            while let Ok(expiry) = list.integer() {
-                let (fence, number) = (list.integer()?, list.integer()?.unsigned_abs());
-                granted.push(Push { number, expiry, fence });
+            for message in list {
+                let Field::Text(text) = message else { return Err(GARBLED) };
+                granted.push(Push::parse(text).ok_or(GARBLED)?);
             }
         }
         Ok(Turned { outcome, granted })

@@ -201,7 +201,12 @@ impl<H: Holders> Room<H> {
             let fence = self.holders.hold(&token, expiry, now, &self.queue);
             match asks {
                 Some((standing, _)) => *standing = Standing::Held { expiry, fence },
-                None => self.pushes.extend(number_of(&token).map(|number| Push { number, expiry, fence })),
+                None => {
+                    let followers = self.holders.follow(&token, &mut self.queue);
+                    let followers = followers.iter().filter_map(|token| number_of(token)).collect();
+                    let push = number_of(&token).map(|number| Push { number, expiry, fence, followers });
+                    self.pushes.extend(push);
+                }
             }
         }
     }

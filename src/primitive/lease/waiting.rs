@@ -6,13 +6,13 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::Lease;
-use super::admission::{Admission, News, Waiter};
+use super::admission::{Admission, Granted, Waiter};
 use super::held::Held;
 use super::kind::Kind;
 use super::operations::At;
 use super::room::Standing;
 use crate::error::{Busy, Subject, Why};
-use crate::store::Push;
+use crate::store::{Line, Woken};
 use crate::{Error, Key};
 
 /// What is asked for.
@@ -85,7 +85,7 @@ impl<K: Kind> Admission<K> {
         let soonest = match (what, &mut listener) {
             (Standing::Held { expiry, fence }, _) => {
                 let until = self.terms.drift.until(sent, now, expiry);
-                return Ok(self.take_on(withdrawal, until, fence, false));
+                return Ok(self.take_on(withdrawal, until, fence, None));
             }
             (Standing::Refused { soonest, .. }, listener) => {
                 withdrawal.disarm();
@@ -100,7 +100,7 @@ impl<K: Kind> Admission<K> {
         self.store.subscribe();
         let (sender, news) = oneshot::channel();
         let waiter =
-            Waiter { key: key.clone(), token: Arc::clone(&token), anchor: (sent, now), due: None, news: sender };
+            Waiter { key: key.clone(), token: Arc::clone(&token), anchor: (sent, now), behind: None, due: None, news: Some(sender) };
         self.wait(number, waiter, soonest);
         let push = async {
             match &mut listener {
@@ -110,15 +110,28 @@ impl<K: Kind> Admission<K> {
         };
         tokio::select! {
             biased;
-            Push { expiry, fence, .. } = push => {
-                // The server's time, by the last call of ours that it answered: never by when the push came.
-                let (sent, now) = self.stop_waiting(number).map_or((sent, now), |waiter| waiter.anchor);
-                let until = self.terms.drift.until(sent, now, expiry);
-                Ok(self.take_on(withdrawal, until, fence, true))
-            }
-            Ok(news) = news => match news {
-                News::Granted { until, fence } => Ok(self.take_on(withdrawal, until, fence, false)),
-                News::Gone => {
+            woken = push => match woken {
+                Woken::Granted { expiry, fence, line } => {
+                    // The server's time, by the last call of ours that it answered: never by when the push came.
+                    let (sent, now) = self.stop_waiting(number).map_or((sent, now), |waiter| waiter.anchor);
+                    let until = self.terms.drift.until(sent, now, expiry);
+                    Ok(self.take_on(withdrawal, until, fence, Some(line)))
+                }
+                Woken::Handed(lease) => {
+                    self.stop_waiting(number);
+                    withdrawal.disarm();
+                    Ok(lease.downcast().map_or(Turn::AskAnew, |lease| Turn::Lease(*lease)))
+                }
+                Woken::Gone => {
+                    self.stop_waiting(number);
+                    withdrawal.disarm();
+                    Ok(Turn::AskAnew)
+                }
+            },
+            news = news => match news {
+                Ok(Granted { until, fence }) => Ok(self.take_on(withdrawal, until, fence, None)),
+                Err(_) => {
+                    self.stop_waiting(number);
                     withdrawal.disarm();
                     Ok(Turn::AskAnew)
                 }
@@ -128,13 +141,22 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Makes a lease of what was granted, unless it has run out on its way.
-    fn take_on(self: &Arc<Self>, mut withdrawal: Withdrawal<K>, until: Instant, fence: i64, is_claim: bool) -> Turn {
+    /// Makes a lease of what was granted, unless it has run out on its way. A `line` comes with a claim.
+    fn take_on(
+        self: &Arc<Self>,
+        mut withdrawal: Withdrawal<K>,
+        until: Instant,
+        fence: i64,
+        line: Option<Line>,
+    ) -> Turn {
         if until <= Instant::now() {
             return Turn::AskAnew;
         }
         withdrawal.disarm();
-        let held = Held::new(withdrawal.key.clone(), Arc::clone(&withdrawal.token), fence, until);
+        let is_claim = line.is_some();
+        let followers: Vec<_> = line.iter().flat_map(Line::numbers).collect();
+        let held = Held::new(withdrawal.key.clone(), Arc::clone(&withdrawal.token), fence, until, line);
+        self.line_up_behind(&held.tenure, followers);
         Turn::Lease(self.lease(withdrawal.number, held, is_claim))
     }
 }

@@ -27,6 +27,9 @@ fn value(token: &str) -> &str {
     token.split_once(':').map_or(token, |(_, value)| value)
 }
 
+/// To how many a process hands on by itself before others get their turn to be asked.
+const MOST_FOLLOWERS: usize = 31;
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holder {
     holder: Option<(Box<str>, i64)>,
@@ -78,6 +81,21 @@ impl Holders for Holder {
 
     fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
         queue.first().cloned()
+    }
+
+    fn follow(&mut self, token: &str, queue: &mut Queue) -> Vec<Arc<str>> {
+        let process = |token: &str| token.get(..16).map(str::to_owned);
+        let follows = |other: &str| process(other) == process(token) && !other.contains(':');
+        let mut followers = Vec::new();
+        while followers.len() < MOST_FOLLOWERS
+            && !token.contains(':')
+            && let Some(other) = queue.first().filter(|other| follows(other)).cloned()
+        {
+            queue.leave(&other);
+            followers.push(other);
+        }
+        self.fence += followers.len() as i64;
+        followers
     }
 
     fn is_idle(&self, now: i64) -> bool {

@@ -132,7 +132,7 @@ impl Quorum {
         }
         ballot.won = true;
         let answered = std::mem::take(&mut ballot.answered);
-        let held = Held::new(ballot.key.clone(), Arc::clone(&ballot.token), votes.fence, until);
+        let held = Held::new(ballot.key.clone(), Arc::clone(&ballot.token), votes.fence, until, None);
         self.renewals.add(number, &held, None);
         Ok(Lease::new(held, Arc::new(Number { quorum: Arc::clone(&self), number, answered })))
     }

@@ -63,6 +63,7 @@ fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbl
             });
         }
         Field::List(fields) => Fields::new(fields),
+        Field::Text(_) => return Err(Garbled("a script answered a text where a bucket belongs")),
     };
     let blocked_until = fields.integer()?;
     let mut levels = SmallVec::new();

@@ -316,6 +316,7 @@ impl Reply {
 fn field(value: Value) -> Option<Field> {
     match value {
         Value::Int(integer) => Some(Field::Integer(integer)),
+        Value::BulkString(text) => Some(Field::Text(text)),
         Value::Array(values) => values.into_iter().map(field).collect::<Option<_>>().map(Field::List),
         _ => None,
     }

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::store::in_process::lock;
-use crate::store::wakes::Wakes;
+use crate::store::wakes::{Push, Wakes};
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -80,8 +80,8 @@ async fn hear(client: &Client, channel: &str, wakes: &Weak<Wakes>) -> bool {
         match timeout(CHECK, stream.next()).await {
             Ok(Some(message)) => {
                 let Some(wakes) = wakes.upgrade() else { return true };
-                if let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) {
-                    wakes.deliver_text(text);
+                if let Some(push) = Push::parse(message.get_payload_bytes()) {
+                    wakes.deliver(push);
                 }
             }
             Ok(None) => return true,
