@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::Barrier;
 
+use crate::common::stats::percentile;
 use crate::contestants::Contestant;
-use crate::stats::percentile;
 use crate::workload::Workload;
 
 /// One decision in so many is timed where there are many callers: reading the clock costs too.

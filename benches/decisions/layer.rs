@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use http::Request;
 
 use self::stacks::{Inner, Service, time};
-use crate::stats::median;
-use crate::{Bench, figure};
+use crate::common::stats::median;
+use crate::common::{Bench, figure};
 
 #[path = "../layer/stacks.rs"]
 pub mod stacks;

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use tower_distributed::{Quota, Store, TokenBucket};
 
-use crate::stats::median;
-use crate::{Bench, figure};
+use crate::common::stats::median;
+use crate::common::{Bench, figure};
 
 const PER_SECOND: &str = "local-refusals-per-second";
 const CALLS: &str = "script-calls-per-1000-refusals";

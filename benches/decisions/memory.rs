@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_distributed::{Quota, Store, TokenBucket};
 
-use crate::{Bench, figure};
+use crate::common::{Bench, figure};
 
 const NAME: &str = "redis-bytes-per-key";
 const KEY: &str = "key-0000000000000001";

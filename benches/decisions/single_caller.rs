@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use deadpool_redis::redis::Value;
 use tower_distributed::{Quota, Store, TokenBucket};
 
+use crate::common::stats::{median, percentile};
+use crate::common::{Bench, figure};
 use crate::contestants::{Bare, Contestant, connect};
-use crate::stats::{median, percentile};
-use crate::{Bench, figure};
 
 const NAME: &str = "single-caller-p50-vs-bare-evalsha";
 const KEY: &str = "key-0000000000000001";

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use crate::cell::Sample;
+use crate::common::stats::median;
+use crate::common::{Bench, figure};
 use crate::contestants::{Contestants, Kind};
-use crate::stats::median;
 use crate::workload::Workload;
-use crate::{Bench, figure};
 
 const CALLERS: [usize; 4] = [1, 64, 256, 1024];
 

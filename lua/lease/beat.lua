@@ -10,7 +10,7 @@ local reply = each(keys, 2, function()
   for i, beat in ipairs(call('ZMSCORE', beats, unpack(ARGV, 6))) do
     if beat and tonumber(beat) < lift then
       asking[ARGV[i + 5]] = 'waits'
-      alive[#alive + 1], alive[#alive + 2] = format('%d', now + life), ARGV[i + 5]
+      alive[#alive + 1], alive[#alive + 2] = now + life, ARGV[i + 5]
     end
   end
   if #alive > 0 then

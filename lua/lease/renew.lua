@@ -6,7 +6,7 @@
 prefetch()
 return each(keys, 2, function(run)
   local token, ttl = ARGV[2 * run - 1], tonumber(ARGV[2 * run])
-  if not held(token) then return 0 end
+  if not holds(token) then return 0 end
   extend(token, now + ttl)
   return 1, now + ttl
 end)

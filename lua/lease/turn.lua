@@ -32,7 +32,7 @@ local function take(token, ttl, most, rank)
     before = call('LLEN', queue)
     length = before + (second and call('LLEN', second) or 0)
     if length > 0 and length >= most then
-      for _, dead in ipairs(call('ZRANGEBYSCORE', beats, '-inf', format('%d', now))) do leave(dead) end
+      for _, dead in ipairs(call('ZRANGEBYSCORE', beats, '-inf', now)) do leave(dead) end
       grant()
       before = call('LLEN', queue)
       length = before + (second and call('LLEN', second) or 0)
@@ -42,21 +42,21 @@ local function take(token, ttl, most, rank)
   if before == 0 and fits(token) then return 1, now + ttl, hold(token, now + ttl) end
   if length >= most then return 0, soonest(), 0, before end
   waiting = true
-  call('ZADD', beats, format('%d', now + life), token)
+  call('ZADD', beats, now + life, token)
   if call('RPUSH', rank > 0 and second or queue, token) == 1 then keep() end
   return 2, soonest(), 0, before
 end
 
 local function give(token, withdrawn)
-  local was = held(token) and 1 or 0
+  local was = holds(token) and 1 or 0
   if was == 1 then
     forget(token)
   elseif waiting and leave(token) then
     was = 2
   elseif withdrawn == 1 then
     waiting = true
-    call('ZREMRANGEBYSCORE', beats, lift, format('%d', lift + now))
-    call('ZADD', beats, format('%d', lift + now + mourning), token)
+    call('ZREMRANGEBYSCORE', beats, lift, lift + now)
+    call('ZADD', beats, lift + now + mourning, token)
     keep()
   end
   if waiting then grant() end
@@ -65,7 +65,7 @@ end
 
 local reply = each(keys, 5, function(run)
   local verb, token, a, b, c = unpack(ARGV, 5 * run, 5 * run + 4)
-  here, heard = sub(token, 1, 16), nil
+  asker, heard = token, nil
   return (verb == 'take' and take or give)(token, tonumber(a), tonumber(b), tonumber(c))
 end)
 finish()

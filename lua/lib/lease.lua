@@ -5,14 +5,16 @@
 --           the queue)
 -- A token is 16 characters that name its process, `+` where that certainly hears what is published or `-`, a
 -- number, and what the kind of lease adds.
-local call, format, match, sub = redis.call, string.format, string.match, string.sub
+-- Numbers go into commands as they are: Redis writes whole ones below 2^53 exactly.
+local call, find, match, sub = redis.call, string.find, string.match, string.sub
 local holders, mark, queue, beats, second
-local here, heard -- the process that asks, and what was granted to it in this run
+local asker, heard -- the token that asks, and what was granted to its process in this run
 local day, lift = 86400000, 4503599627370496 -- ms: the longest time to live; 2^52
 
 -- A span as a time to live: ms, rounded up.
+local ceil = math.ceil
 local function ms(micros)
-  return format('%d', (micros + 999) / 1000)
+  return ceil(micros / 1000)
 end
 
 -- Answers each run, of so many keys, with the 2 or 4 values that `step` returns for it, and what it was granted

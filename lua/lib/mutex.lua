@@ -23,13 +23,25 @@ end
 
 -- When the lock ends; 0: nobody holds it, or it has no end.
 local function soonest()
-  local left = values[holders] and call('PTTL', holders) or -1
-  return left < 0 and 0 or now + math.max(left, 1) * 1000
+  local left = values[holders] and call('PTTL', holders) or 0
+  return left > 0 and now + left * 1000 or 0
 end
 
-local function held(token)
+-- What the lock holds for a token.
+local function value(token)
+  local colon = find(token, ':', 17, true)
+  return colon and sub(token, colon + 1) or token
+end
+
+-- Whether a token holds.
+local function holds(token)
   local holder = values[holders]
-  if holder ~= token and (not holder or holder ~= match(token, ':(.*)$')) then return nil end
+  return holder and (holder == token or holder == value(token))
+end
+
+-- Until when, and its fence.
+local function held(token)
+  if not holds(token) then return nil end
   return soonest(), tonumber(values[mark] or 0)
 end
 
@@ -37,26 +49,25 @@ local function fits()
   return not values[holders]
 end
 
--- The fence is above all before, and above what a server that has forgotten them may have given out.
+-- The fence is above all before, and above what a server that has forgotten them may have given out. Each of those who
+-- hold after each other has one of its own.
 local function hold(token, expiry, followers)
-  local value, ttl, last = match(token, ':(.*)$') or token, ms(expiry - now), tonumber(values[mark] or 0)
+  local text, ttl, last = value(token), ms(expiry - now), tonumber(values[mark] or 0)
   local fence = last < now and now or last + 1
-  local free, fresh = true, true
+  local latest, free, fresh = fence + (followers or 0), true, true
   if released and released[holders] then
     released[holders] = nil
-    call('SET', holders, value, 'PX', ttl)
+    call('SET', holders, text, 'PX', ttl)
   else
-    free = call('SET', holders, value, 'PX', ttl, 'NX')
+    free = call('SET', holders, text, 'PX', ttl, 'NX')
   end
-  -- Each of those who hold it after each other has a fence of its own.
-  local latest = fence + (followers or 0)
-  values[holders], values[mark] = value, format('%d', latest)
+  values[holders], values[mark] = text, latest
   if last == 0 then
-    fresh = call('SET', mark, values[mark], 'PX', 8 * day, 'NX')
+    fresh = call('SET', mark, latest, 'PX', 8 * day, 'NX')
   elseif latest - latest % (day * 1000) > last then
-    call('SET', mark, values[mark], 'PX', 8 * day)
+    call('SET', mark, latest, 'PX', 8 * day)
   else
-    call('INCRBY', mark, format('%d', latest - last))
+    call('INCRBY', mark, latest - last)
   end
   -- What reads as nothing and cannot be set is of another type.
   if not (free and fresh) then error('WRONGTYPE of a lock or its fence', 0) end
@@ -80,12 +91,12 @@ end
 -- Takes out of the queue those who wait right behind a token in the same process, which hands the lock on to them
 -- itself: their numbers, with spaces before them, and how many they are.
 local function follow(token)
-  if match(token, ':') then return '', 0 end
+  if find(token, ':', 17, true) then return '', 0 end
   local behind, numbers = {}, ''
   for _, other in ipairs(call('LRANGE', queue, 0, 30)) do
-    if sub(other, 1, 16) ~= sub(token, 1, 16) or match(other, ':') then break end
+    if sub(other, 1, 16) ~= sub(token, 1, 16) or find(other, ':', 17, true) then break end
     behind[#behind + 1] = other
-    numbers = numbers .. ' ' .. format('%d', tonumber(match(other, '^%x+', 18), 16))
+    numbers = numbers .. string.format(' %d', tonumber(match(other, '^%x+', 18), 16))
   end
   if #behind > 0 then
     call('LTRIM', queue, #behind, -1)

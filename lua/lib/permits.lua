@@ -22,7 +22,7 @@ end
 
 -- Drops those whose leases are over. Whether nothing is free then, for anybody: that depends on who asks.
 local function sweep()
-  for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', format('%d', now))) do forget(token) end
+  for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now)) do forget(token) end
   return false
 end
 
@@ -43,7 +43,7 @@ local function hold(token, expiry)
   -- What a set that has expired as a whole left behind counts no more.
   local first = call('EXISTS', holders) == 0
   if first then call('DEL', mark) end
-  call('ZADD', holders, format('%d', expiry), token)
+  call('ZADD', holders, expiry, token)
   if first then call('PEXPIRE', holders, 2 * day) end
   if weight > 1 then
     call('INCRBY', mark, weight - 1)
@@ -53,7 +53,7 @@ local function hold(token, expiry)
 end
 
 local function extend(token, expiry)
-  call('ZADD', holders, format('%d', expiry), token)
+  call('ZADD', holders, expiry, token)
   call('PEXPIRE', holders, 2 * day)
   call('PEXPIRE', mark, 3 * day)
 end
@@ -61,6 +61,11 @@ end
 -- When the next lease ends; 0: nobody holds.
 local function soonest()
   return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or 0)
+end
+
+-- Whether a token holds.
+local function holds(token)
+  return tonumber(call('ZSCORE', holders, token) or 0) > now
 end
 
 -- Who is to go first, and where it stands.

@@ -27,8 +27,8 @@ local function hand_over(token)
   local expiry, process, number = now + claim, sub(token, 1, 16), tonumber(match(token, '^%x+', 18), 16)
   local followers, count = follow(token)
   local fence = hold(token, expiry, count)
-  local text = format('%d %d %d', expiry, fence, number) .. followers
-  if process == here then
+  local text = string.format('%d %d %d', expiry, fence, number) .. followers
+  if asker and process == sub(asker, 1, 16) then
     heard = heard or {}
     heard[#heard + 1] = text
     return

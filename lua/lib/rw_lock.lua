@@ -24,7 +24,7 @@ end
 
 -- Drops those whose leases are over. Whether nothing is free then, for anybody: that depends on who asks.
 local function sweep()
-  call('ZREMRANGEBYSCORE', holders, '-inf', format('%d', now))
+  call('ZREMRANGEBYSCORE', holders, '-inf', now)
   return false
 end
 
@@ -40,7 +40,7 @@ local function fits(token)
 end
 
 local function extend(token, expiry)
-  call('ZADD', holders, format('%d', expiry), token)
+  call('ZADD', holders, expiry, token)
   call('PEXPIRE', holders, 2 * day)
 end
 
@@ -48,12 +48,12 @@ local function hold(token, expiry)
   extend(token, expiry)
   local last, row = marked()
   if not writes(token) then
-    if row > 0 then call('SET', mark, format('%d 0', last), 'PX', 8 * day) end
+    if row > 0 then call('SET', mark, string.format('%d 0', last), 'PX', 8 * day) end
     return last -- of the writer before
   end
   local fence = last < now and now or last + 1
   row = call('EXISTS', second) == 1 and row + 1 or 0
-  call('SET', mark, format('%d %d', fence, row), 'PX', 8 * day)
+  call('SET', mark, string.format('%d %d', fence, row), 'PX', 8 * day)
   return fence
 end
 
@@ -63,6 +63,11 @@ end
 
 local function soonest()
   return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or 0)
+end
+
+-- Whether a token holds.
+local function holds(token)
+  return tonumber(call('ZSCORE', holders, token) or 0) > now
 end
 
 -- Who is to go first, and where it stands; and whether it is the turn of the readers that wait: once it is, it is

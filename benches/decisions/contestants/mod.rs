@@ -12,8 +12,8 @@ use tower_distributed::Store;
 
 pub use self::bare::Bare;
 use self::pool_get::PoolGet;
-use crate::Bench;
 use crate::cell::{self, Sample};
+use crate::common::Bench;
 use crate::workload::Workload;
 
 /// Somebody who decides. One clone serves one caller.

@@ -80,17 +80,23 @@ impl Server {
 
     /// How many calls of scripts there were so far.
     pub fn script_calls(&self) -> u64 {
-        let stats: String = self.query(&["INFO", "commandstats"]);
-        stats
-            .lines()
-            .filter_map(|line| line.strip_prefix("cmdstat_eval")?.split_once(":calls="))
-            .filter_map(|(_, rest)| rest.split(',').next()?.parse::<u64>().ok())
-            .sum()
+        calls(&mut self.connection(), |command| command.starts_with("eval"))
     }
 
     pub fn connection(&self) -> Connection {
         redis::Client::open(&*self.url).and_then(|client| client.get_connection()).unwrap()
     }
+}
+
+/// How many calls there were so far of the commands that count, those from within scripts too.
+pub fn calls(connection: &mut Connection, counts: impl Fn(&str) -> bool) -> u64 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
+    stats
+        .lines()
+        .filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="))
+        .filter(|(command, _)| counts(command))
+        .filter_map(|(_, rest)| rest.split(',').next()?.parse::<u64>().ok())
+        .sum()
 }
 
 impl Drop for Process {
