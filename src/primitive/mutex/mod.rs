@@ -60,6 +60,8 @@
 mod builder;
 pub(crate) mod holder;
 mod quorum;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Deref;
 use std::sync::Arc;
