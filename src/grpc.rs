@@ -60,7 +60,9 @@ pub fn status(refusal: &Refusal) -> Status {
             Some(after) => with_retry(Code::ResourceExhausted, "rate limit exceeded", after),
             None => Status::resource_exhausted("quota used up"),
         },
-        RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => Status::invalid_argument(refusal.to_string()),
+        RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => {
+            Status::invalid_argument(refusal.to_string())
+        }
         RefusalKind::NoPermit => told(Code::ResourceExhausted, refusal),
         RefusalKind::Locked => told(Code::Aborted, refusal),
         RefusalKind::WaitedTooLong => Status::deadline_exceeded(refusal.to_string()),

@@ -1,8 +1,8 @@
 -- lease/turn: takes leases, or places in the queue for them, and gives them back; what becomes free is granted.
 -- KEYS      see lib/lease, per run
--- ARGV      see lib/queue; then per run five, either
---           `take`, token, ttl (µs), most (a queue of so many takes no more; 0: do not wait), rank (lower goes first); or
---           `give`, token, withdrawn (1: a take that comes after it is refused; 0: none can), 0, 0
+-- ARGV      see lib/queue; then for all who take: ttl (µs), most (a queue of so many takes no more; 0: do not wait),
+--           rank (lower goes first); then per run `take`, `give`, or `void` for a give after which a take that comes
+--           late is refused; and the token
 -- returns   now (µs); then per run four numbers, and what was granted to this process (0, or a list of messages)
 --           take: 1 and expiry (µs), fence, 0: held, as before if the token held before; 2 or 0 and when the next
 --           lease ends (µs, 0: unknown), 0, how many wait before it: queued, or refused; -2: given back before it came
@@ -13,8 +13,9 @@ prefetch()
 local names = {}
 for i = 4, #KEYS, keys do names[#names + 1] = KEYS[i] end
 local waiting = call('EXISTS', unpack(names)) > 0 -- somebody, for some key, or was withdrawn
+local ttl, most, rank = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
-local function take(token, ttl, most, rank)
+local function take(token)
   sweep()
   local expiry, fence = held(token)
   if expiry then return 1, expiry, fence end
@@ -47,13 +48,13 @@ local function take(token, ttl, most, rank)
   return 2, soonest(), 0, before
 end
 
-local function give(token, withdrawn)
+local function give(token, verb)
   local was = holds(token) and 1 or 0
   if was == 1 then
     forget(token)
   elseif waiting and leave(token) then
     was = 2
-  elseif withdrawn == 1 then
+  elseif verb == 'void' then
     waiting = true
     call('ZREMRANGEBYSCORE', beats, lift, lift + now)
     call('ZADD', beats, lift + now + mourning, token)
@@ -64,9 +65,10 @@ local function give(token, withdrawn)
 end
 
 local reply = each(keys, 5, function(run)
-  local verb, token, a, b, c = unpack(ARGV, 5 * run, 5 * run + 4)
-  asker, heard = token, nil
-  return (verb == 'take' and take or give)(token, tonumber(a), tonumber(b), tonumber(c))
+  local verb = ARGV[2 * run + 6]
+  asker, heard = ARGV[2 * run + 7], nil
+  if verb == 'take' then return take(asker) end
+  return give(asker, verb)
 end)
 finish()
 return reply

@@ -23,8 +23,8 @@ end
 
 -- When the lock ends; 0: nobody holds it, or it has no end.
 local function soonest()
-  local left = values[holders] and call('PTTL', holders) or 0
-  return left > 0 and now + left * 1000 or 0
+  local left = values[holders] and call('PTTL', holders) or -1
+  return left < 0 and 0 or now + math.max(left, 1) * 1000
 end
 
 -- What the lock holds for a token.

@@ -15,11 +15,11 @@ use crate::leased::Hold;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UntilBodyEnd;
 
-impl<B> Hold<Response<B>> for UntilBodyEnd {
+impl<B: Body> Hold<Response<B>> for UntilBodyEnd {
     type Response = Response<LeasedBody<B>>;
 
     fn hold(&self, response: Response<B>, lease: Option<Lease>) -> Self::Response {
-        response.map(|body| LeasedBody { body, lease })
+        response.map(|body| LeasedBody { lease: lease.filter(|_| !body.is_end_stream()), body })
     }
 }
 

@@ -4,10 +4,10 @@ use http::{Method, Request};
 
 use super::{Refuse, UntilBodyEnd, refuse};
 use crate::concurrency_limit::SameLimit;
-use crate::rw_lock_layer::ChooseAccess;
 use crate::leased::OnLease;
 use crate::rate_limit::OneToken;
 use crate::rw_lock::Access;
+use crate::rw_lock_layer::ChooseAccess;
 use crate::{ConcurrencyLimitLayer, LeaseHandle, RwLock, RwLockLayer, WaitGroup};
 
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
@@ -48,7 +48,11 @@ pub fn concurrency_limit<K>(
 /// # Ok(()) }
 /// ```
 pub fn rw_lock<K>(lock: RwLock, key: K) -> RwLockLayer<K, ByMethod, UntilBodyEnd, InsertLease, Refuse> {
-    RwLockLayer::new(lock, key).access(ByMethod).hold(UntilBodyEnd).on_lease(InsertLease).reject_with(refuse())
+    RwLockLayer::new(lock, key)
+        .access(ByMethod)
+        .hold(UntilBodyEnd)
+        .on_lease(InsertLease)
+        .reject_with(refuse())
 }
 
 /// GET, HEAD and OPTIONS read, all else writes.

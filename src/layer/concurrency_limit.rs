@@ -198,7 +198,8 @@ impl<Req, W: Cost<Req>, L: ChooseLimit<Req>> sealed::Provide<Req> for Permits<W,
                     let share = (limit / replicas).max(1);
                     let permit = local.with_limit(share)?.acquire(key, weight, wait).await;
                     // What is too heavy for a share is refused for the outage.
-                    permit.map_err(|refusal: Error| if refusal.is_exceeds_limit() { error } else { refusal })?
+                    permit
+                        .map_err(|refusal: Error| if refusal.is_exceeds_limit() { error } else { refusal })?
                 }
                 (outcome, _) => outcome?,
             };

@@ -118,8 +118,11 @@ impl<K, A, H, N, R> RwLockLayer<K, A, H, N, R> {
     /// Whether a request reads or writes, by a closure from `&Req` to [`Access`].
     #[must_use]
     pub fn access<A2>(self, access: A2) -> RwLockLayer<K, A2, H, N, R> {
-        let config =
-            self.config.provide(|Locks { lock, access: _, longest_wait }| Locks { lock, access, longest_wait });
+        let config = self.config.provide(|Locks { lock, access: _, longest_wait }| Locks {
+            lock,
+            access,
+            longest_wait,
+        });
         RwLockLayer { config }
     }
 

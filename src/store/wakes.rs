@@ -134,7 +134,14 @@ impl Wakes {
     pub(crate) fn new(link: Link) -> Self {
         // The seeds of the standard hasher are random and differ from each other.
         let process = format!("{:016x}", RandomState::new().build_hasher().finish());
-        Self { process, next: AtomicU64::new(0), waiting: Mutex::default(), link: watch::Sender::new(link), #[cfg(test)] delivered: Mutex::default() }
+        Self {
+            process,
+            next: AtomicU64::new(0),
+            waiting: Mutex::default(),
+            link: watch::Sender::new(link),
+            #[cfg(test)]
+            delivered: Mutex::default(),
+        }
     }
 
     pub(crate) fn process(&self) -> &str {
@@ -226,7 +233,8 @@ mod tests {
         assert_eq!(number_of("0123456789abcdef+1f"), Some(0x1f));
         assert_eq!(number_of("0123456789abcdef-0/2/5"), Some(0));
         assert_eq!(number_of("0123456789abcdef+a:b"), Some(10));
-        for none in ["", "0123456789abcdef", "0123456789abcdef+", "0123456789abcdef+/1/1", "äääääääääääää"] {
+        for none in ["", "0123456789abcdef", "0123456789abcdef+", "0123456789abcdef+/1/1", "äääääääääääää"]
+        {
             assert_eq!(number_of(none), None, "{none:?}");
         }
     }

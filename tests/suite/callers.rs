@@ -77,7 +77,8 @@ pub(crate) async fn a_caller_that_goes_away_gives_back(store: &Store, name: &str
 /// On one thread nothing is sent before this task waits, so it is known which calls are under way.
 #[tokio::test]
 async fn a_crowd_that_goes_away_gives_back() {
-    let bucket = TokenBucket::new(&stores::redis().await, "crowd", Quota::per_hour(1).burst(100)).unwrap();
+    let store = stores::redis().await;
+    let bucket = TokenBucket::new(&store, "crowd", Quota::per_hour(1).burst(100)).unwrap();
     let mut crowd: Vec<_> = (0..20).map(|_| Box::pin(bucket.allow("k"))).collect();
     for call in &mut crowd {
         assert!(poll!(call.as_mut()).is_pending());

@@ -2,38 +2,29 @@
 
 use std::time::Duration;
 
-use tower_distributed::{Quota, Store, TokenBucket};
+use tower_distributed::{Mutex, Quota, RwLock, Store, TokenBucket, WaitGroup};
 
 use crate::support::keys::keys_without_ttl;
 use crate::{stores, support};
 
-pub(crate) async fn any_key_is_legal_and_apart_from_others(store: &Store, name: &str) {
-    let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(1)).unwrap();
+/// Keys that take care.
+pub(crate) fn hostile() -> Vec<Vec<u8>> {
     let megabyte = vec![b'x'; 1 << 20];
     let mut longer = megabyte.clone();
     longer.push(0);
-    let keys: [&[u8]; 14] = [
-        b"",
-        b"\0",
-        b"{",
-        b"}",
-        b"{}",
-        b"}{",
-        b"{a}b",
-        b"a:b",
-        b"%7b",
-        b"%#",
-        b"\xff\xfe",
-        b"*",
-        &megabyte,
-        &longer,
-    ];
-    for key in keys {
-        assert!(bucket.allow(key).await.unwrap().is_admitted(), "{:?}", &key[..key.len().min(9)]);
+    let short: [&[u8]; 12] =
+        [b"", b"\0", b"{", b"}", b"{}", b"}{", b"{a}b", b"a:b", b"%7b", b"%#", b"\xff\xfe", b"*"];
+    short.into_iter().map(Vec::from).chain([megabyte, longer]).collect()
+}
+
+pub(crate) async fn any_key_is_legal_and_apart_from_others(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_hour(1).burst(1)).unwrap();
+    for key in hostile() {
+        assert!(bucket.allow(&key).await.unwrap().is_admitted(), "{:?}", &key[..key.len().min(9)]);
     }
-    for key in keys {
-        assert!(!bucket.allow(key).await.unwrap().is_admitted(), "{:?}", &key[..key.len().min(9)]);
-        bucket.reset(key).await.unwrap();
+    for key in hostile() {
+        assert!(!bucket.allow(&key).await.unwrap().is_admitted(), "{:?}", &key[..key.len().min(9)]);
+        bucket.reset(&key).await.unwrap();
     }
 }
 
@@ -74,4 +65,34 @@ async fn a_full_bucket_leaves_nothing() {
         server.query::<u32>(&["EXISTS", "td:{gone:k}:tat"]).unwrap() == 0
     })
     .await;
+}
+
+/// Leases, those who wait for them, and those who have gone away leave nothing that stays for ever.
+#[tokio::test]
+async fn no_lease_leaves_a_key_without_ttl() {
+    for (place, servers) in [
+        (stores::redis().await, vec![stores::SERVER.get().unwrap()]),
+        (stores::cluster().await, stores::CLUSTER.get().unwrap().nodes().iter().collect()),
+    ] {
+        let short = Duration::from_millis(30);
+        let permits = WaitGroup::builder(3).longest_wait(short).build(&place, "left-permits").unwrap();
+        let mutex = Mutex::builder().longest_wait(short).build(&place, "left-mutex").unwrap();
+        let lock = RwLock::builder().longest_wait(short).build(&place, "left-lock").unwrap();
+        for key in ["a", "b", "c"] {
+            let held = (permits.add_n(key, 3).await.unwrap(), mutex.lock(key).await.unwrap());
+            let (reader, writer) = (lock.read(key).await.unwrap(), lock.write(key).await);
+            assert!(writer.is_err() && permits.add(key).await.is_err() && permits.wait(key).await.is_err());
+            assert!(mutex.lock(key).await.is_err());
+            for extended in [held.0.extend().await, held.1.extend().await, reader.extend().await] {
+                extended.unwrap();
+            }
+            let kept: Vec<_> = servers.iter().flat_map(|server| keys_without_ttl(server)).collect();
+            let unexpected: Vec<_> = kept.iter().filter(|key| key.contains("{left-")).collect();
+            assert!(unexpected.is_empty(), "{unexpected:?}");
+            drop(held);
+            assert!(reader.release().await.unwrap());
+        }
+        let kept: Vec<_> = servers.into_iter().flat_map(keys_without_ttl).collect();
+        assert!(!kept.iter().any(|key| key.contains("{left-")), "{kept:?}");
+    }
 }

@@ -1,5 +1,5 @@
-//! What a token bucket does, on every store: each test is written once and runs in process, on one Redis, on a
-//! Cluster of three masters and behind Sentinel.
+//! What the primitives do, on every store: each test is written once and runs in process, on one Redis by a URL and
+//! by a pool alone, on a Cluster of three masters and behind Sentinel.
 #![cfg(all(feature = "cluster", feature = "sentinel"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -9,6 +9,11 @@ mod support;
 mod buckets;
 mod callers;
 mod keys;
+mod kinds;
+mod leases;
+mod mutexes;
+mod permits;
+mod rw_locks;
 mod stores;
 
 /// Runs each test on each store.
@@ -16,6 +21,7 @@ macro_rules! on_every_store {
     ($($test:path as $name:ident),* $(,)?) => {
         on_every_store! { @ in_process $($test as $name),* }
         on_every_store! { @ redis $($test as $name),* }
+        on_every_store! { @ polling $($test as $name),* }
         on_every_store! { @ cluster $($test as $name),* }
         on_every_store! { @ sentinel $($test as $name),* }
     };
@@ -46,4 +52,43 @@ on_every_store! {
     crate::callers::a_caller_that_goes_away_gives_back as a_caller_that_goes_away_gives_back,
     crate::callers::futures_that_are_not_polled_hold_nobody_up as unpolled_futures_hold_nobody_up,
     crate::keys::any_key_is_legal_and_apart_from_others as any_key_is_legal_and_apart_from_others,
+    crate::leases::what_is_held_is_refused as what_is_held_is_refused,
+    crate::leases::who_waits_is_served_in_the_order_of_arrival as who_waits_is_served_in_the_order_of_arrival,
+    crate::leases::who_waits_and_goes_away_is_passed_over as who_waits_and_goes_away_is_passed_over,
+    crate::leases::what_is_dropped_is_released as what_is_dropped_is_released,
+    crate::leases::nobody_waits_longer_than_the_longest_wait as nobody_waits_longer_than_the_longest_wait,
+    crate::leases::no_more_wait_than_the_longest_queue as no_more_wait_than_the_longest_queue,
+    crate::leases::close_sends_away_who_waits as close_sends_away_who_waits,
+    crate::leases::what_is_held_is_renewed as what_is_held_is_renewed,
+    crate::leases::what_is_not_renewed_runs_out as what_is_not_renewed_runs_out,
+    crate::leases::what_is_extended_lasts_anew as what_is_extended_lasts_anew,
+    crate::leases::what_was_taken_away_is_lost as what_was_taken_away_is_lost,
+    crate::leases::any_key_is_legal_and_apart_from_others as any_key_of_a_lease_is_legal,
+    crate::leases::families_of_one_name_share as families_of_one_name_share,
+    crate::leases::kinds_of_one_name_are_apart as kinds_of_one_name_are_apart,
+    crate::permits::the_limit_is_never_exceeded as the_limit_is_never_exceeded,
+    crate::permits::all_that_is_out_is_counted as all_that_is_out_is_counted,
+    crate::permits::a_weight_that_never_fits_is_an_error as a_weight_that_never_fits_is_an_error,
+    crate::permits::a_heavy_one_is_not_overtaken as a_heavy_one_is_not_overtaken,
+    crate::permits::waits_until_none_is_left as waits_until_none_is_left,
+    crate::permits::another_limit_per_call as another_limit_per_call,
+    crate::mutexes::one_at_a_time_and_each_with_a_greater_fence as one_at_a_time_and_each_with_a_greater_fence,
+    crate::mutexes::a_fence_outlives_what_ran_out as a_fence_outlives_what_ran_out,
+    crate::mutexes::is_locked_sees_every_holder as is_locked_sees_every_holder,
+    crate::mutexes::tries_end_in_a_refusal as tries_end_in_a_refusal,
+    crate::mutexes::tries_go_on_until_it_is_free as tries_go_on_until_it_is_free,
+    crate::mutexes::values_are_those_of_the_function as values_are_those_of_the_function,
+    crate::mutexes::the_same_value_is_the_same_holder as the_same_value_is_the_same_holder,
+    crate::mutexes::exact_names_are_shared_by_all_families as exact_names_are_shared_by_all_families,
+    crate::mutexes::exact_names_exclude_locks_of_others as exact_names_exclude_locks_of_others,
+    crate::rw_locks::a_writer_is_never_beside_anybody as a_writer_is_never_beside_anybody,
+    crate::rw_locks::readers_share_and_writers_do_not as readers_share_and_writers_do_not,
+    crate::rw_locks::groups_of_readers_exclude_each_other as groups_of_readers_exclude_each_other,
+    crate::rw_locks::writers_go_first as writers_go_first,
+    crate::rw_locks::readers_go_first_where_they_are_preferred as readers_go_first_where_they_are_preferred,
+    crate::rw_locks::no_more_writers_in_a_row_than_allowed as no_more_writers_in_a_row_than_allowed,
+    crate::rw_locks::all_readers_that_wait_go_together as all_readers_that_wait_go_together,
+    crate::rw_locks::an_intent_dies_with_its_writer as an_intent_dies_with_its_writer,
+    crate::rw_locks::a_reader_that_runs_out_frees_itself_alone as a_reader_that_runs_out_frees_itself_alone,
+    crate::rw_locks::waits_and_settings as waits_and_settings,
 }

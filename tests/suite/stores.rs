@@ -1,37 +1,149 @@
 //! The stores under test. The servers are shared by all tests of this binary, which use names of their own.
 
-use deadpool_redis::Runtime;
+use std::future::Future;
+use std::ops::Deref;
+use std::time::Duration;
+
 use deadpool_redis::cluster::Config as ClusterConfig;
 use deadpool_redis::sentinel::{Config as SentinelConfig, SentinelServerType};
+use deadpool_redis::{Config, Runtime};
+use futures::poll;
 use tokio::sync::OnceCell;
-use tower_distributed::Store;
+use tokio::task::JoinHandle;
+use tower_distributed::{Store, StoreBuilder};
 
 use crate::support::cluster::RedisCluster;
+use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::Sentinel;
+
+/// Within what time everything that is waited for comes about.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// Far more than a call takes; the digest of a megabyte is slow without optimisation.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Among the beats of a key stand those who wait, and from this on those who have withdrawn.
+const WITHDRAWN: &str = "4503599627370496";
 
 pub(crate) static SERVER: OnceCell<RedisServer> = OnceCell::const_new();
 pub(crate) static CLUSTER: OnceCell<RedisCluster> = OnceCell::const_new();
 static SENTINEL: OnceCell<Sentinel> = OnceCell::const_new();
 
-pub(crate) async fn in_process() -> Store {
-    Store::in_process()
+/// A store, and the servers behind it for those who look there.
+pub(crate) struct Place {
+    store: Store,
+    pub(crate) prefix: &'static str,
+    servers: Servers,
 }
 
-pub(crate) async fn redis() -> Store {
-    Store::redis(&SERVER.get_or_init(RedisServer::start).await.url()).unwrap()
+enum Servers {
+    None,
+    One(&'static RedisServer),
+    Cluster(&'static RedisCluster),
+    Sentinel(&'static Sentinel),
 }
 
-pub(crate) async fn cluster() -> Store {
+pub(crate) async fn in_process() -> Place {
+    Place { store: Store::in_process(), prefix: "", servers: Servers::None }
+}
+
+pub(crate) async fn redis() -> Place {
+    let server = SERVER.get_or_init(RedisServer::start).await;
+    let store = Store::builder().timeout(TIMEOUT).redis(&server.url()).unwrap();
+    Place { store, prefix: "td", servers: Servers::One(server) }
+}
+
+/// A pool alone, without a place to subscribe to: those who wait ask now and then.
+pub(crate) async fn polling() -> Place {
+    let server = SERVER.get_or_init(RedisServer::start).await;
+    let pool = Config::from_url(server.url()).create_pool(Some(Runtime::Tokio1)).unwrap();
+    let store = Store::builder().timeout(TIMEOUT).prefix("polling").pool(pool).unwrap();
+    Place { store, prefix: "polling", servers: Servers::One(server) }
+}
+
+pub(crate) async fn cluster() -> Place {
     let cluster = CLUSTER.get_or_init(RedisCluster::start).await;
-    ClusterConfig::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap().into()
+    let pool = ClusterConfig::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
+    let builder = Store::builder().timeout(TIMEOUT);
+    let builder = cluster.urls().iter().fold(builder, StoreBuilder::wakeups);
+    Place { store: builder.pool(pool).unwrap(), prefix: "td", servers: Servers::Cluster(cluster) }
 }
 
-pub(crate) async fn sentinel() -> Store {
+pub(crate) async fn sentinel() -> Place {
     let sentinel = SENTINEL.get_or_init(Sentinel::start).await;
     let name = sentinel.service_name().to_owned();
-    SentinelConfig::from_urls(sentinel.sentinel_urls(), name, SentinelServerType::Master)
+    let pool = SentinelConfig::from_urls(sentinel.sentinel_urls(), name, SentinelServerType::Master)
         .create_pool(Some(Runtime::Tokio1))
-        .unwrap()
-        .into()
+        .unwrap();
+    let builder = Store::builder().timeout(TIMEOUT).wakeups(sentinel.master().url());
+    Place { store: builder.pool(pool).unwrap(), prefix: "td", servers: Servers::Sentinel(sentinel) }
+}
+
+impl Place {
+    /// The name in Redis of a part of the state `family:key`.
+    pub(crate) fn part(&self, state: &str, part: &str) -> String {
+        format!("{}:{{{state}}}:{part}", self.prefix)
+    }
+
+    /// The server that keeps a Redis key; `None` in process.
+    pub(crate) fn server_of(&self, key: &str) -> Option<&'static RedisServer> {
+        match self.servers {
+            Servers::None => None,
+            Servers::One(server) => Some(server),
+            Servers::Cluster(cluster) => Some(cluster.node_of(key)),
+            Servers::Sentinel(sentinel) => Some(sentinel.master()),
+        }
+    }
+
+    /// Waits until so many wait for the state `family:key`. In process that is so once they were polled.
+    pub(crate) async fn lined_up(&self, state: &str, waiters: usize) {
+        let beats = self.part(state, "*beats");
+        let Some(server) = self.server_of(&beats) else { return };
+        eventually(&format!("{waiters} in line for {state}"), SOON, async || {
+            let lines: Vec<String> = server.query(&["KEYS", &beats]).unwrap();
+            let waiting = |line: &String| -> usize {
+                server.query(&["ZCOUNT", line, "-inf", &format!("({WITHDRAWN}")]).unwrap()
+            };
+            lines.iter().map(waiting).sum::<usize>() == waiters
+        })
+        .await;
+    }
+
+    /// Takes away what is held of the state `family:key`; false in process, where nobody can.
+    pub(crate) fn take_away(&self, state: &str) -> bool {
+        let holders = self.part(state, "*");
+        let Some(server) = self.server_of(&holders) else { return false };
+        let mut keys: Vec<String> = server.query(&["KEYS", &holders]).unwrap();
+        keys.retain(|key| key.ends_with("lock") || key.ends_with("holders"));
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        server.query(&["DEL", &keys[0]]) == Ok(1)
+    }
+
+    /// Waits until there is a Redis key of this name, where there are servers.
+    pub(crate) async fn eventually_exists(&self, key: &str) {
+        let Some(server) = self.server_of(key) else { return };
+        eventually(key, SOON, async || server.query(&["EXISTS", key]) == Ok(1)).await;
+    }
+
+    /// Makes a call wait for the state `family:key`; returns once it is in line, as the one of this number.
+    pub(crate) async fn line_up<F>(&self, state: &str, number: usize, call: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let mut call = Box::pin(call);
+        assert!(poll!(call.as_mut()).is_pending(), "number {number} for {state} has not waited");
+        let call = tokio::spawn(call);
+        self.lined_up(state, number).await;
+        call
+    }
+}
+
+impl Deref for Place {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
 }

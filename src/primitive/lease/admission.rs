@@ -19,12 +19,12 @@ use tokio::time::Instant;
 use super::detached::see_to_the_end;
 use super::held::{Held, Tenure};
 use super::kind::Kind;
-use super::operations::{At, Beat, Inspect, Occupancy, Outcome, Renew, Scene, Standings, Turn, Verb};
+use super::operations::{At, Beat, Inspect, Occupancy, Outcome, Renew, Scene, Standings, Take, Turn, Verb};
 use super::renewals::Renewals;
 use super::room::{Room, Spans, Standing, Was};
 use super::terms::Terms;
-use super::{Keeper, Lease};
 pub(crate) use super::waiting::{Ask, Wait};
+use super::{Keeper, Lease};
 use crate::error::Cause;
 use crate::store::{Attend, Family, Link, Port, Running, Woken, lock};
 use crate::{Error, Key, Store};
@@ -86,7 +86,12 @@ pub(super) struct Granted {
 
 impl<K: Kind> Admission<K> {
     pub(crate) fn new(store: &Store, family: &Family<Room<K::Holders>>, terms: Terms) -> Arc<Self> {
-        let spans = Spans { claim: micros(CLAIM.min(terms.ttl.max(CLAIM / 3))), life: micros(LIFE), mourning: micros(MOURNING) };
+        let spans = Spans {
+            claim: micros(CLAIM.min(terms.ttl.max(CLAIM / 3))),
+            life: micros(LIFE),
+            mourning: micros(MOURNING),
+        };
+        let usual = Take { ttl: micros(terms.ttl), most: u32::MAX.into(), rank: 0 };
         let admission = Arc::new(Self {
             store: store.clone(),
             ports: Ports {
@@ -96,7 +101,7 @@ impl<K: Kind> Admission<K> {
                 inspect: family.port(),
             },
             family: family.clone(),
-            scene: Arc::new(Scene { channels: store.channels().into(), spans }),
+            scene: Arc::new(Scene { channels: store.channels().into(), spans, usual }),
             renewals: Renewals::new(store, terms.ttl, terms.watchdog),
             terms,
             waiters: Mutex::default(),
@@ -139,7 +144,7 @@ impl<K: Kind> Admission<K> {
         rank: i64,
         most: i64,
     ) -> Result<At<Standing>, Error> {
-        let take = self.turn(token, Verb::Take { ttl: micros(self.terms.ttl), most, rank });
+        let take = self.turn(token, Verb::Take(Take { ttl: micros(self.terms.ttl), most, rank }));
         match self.ports.turn.run(key, take).await?.outcome {
             Outcome::Taken(standing) => Ok(standing),
             Outcome::Given(_) => Err(unasked()),
@@ -204,11 +209,18 @@ impl<K: Kind> Admission<K> {
 
     /// Releases in a task of its own, again and again while the store is away, until the lease or the place would
     /// have run out.
-    pub(crate) fn release_detached(self: &Arc<Self>, key: Key, token: Arc<str>, withdrawn: bool, until: Instant) {
+    pub(crate) fn release_detached(
+        self: &Arc<Self>,
+        key: Key,
+        token: Arc<str>,
+        withdrawn: bool,
+        until: Instant,
+    ) {
         // Begun here and now where that can be, so that it comes before what is asked for next.
-        let first = self.store.can_begin().then(|| {
-            self.ports.turn.run(key.clone(), self.turn(token.clone(), Verb::Give { withdrawn }))
-        });
+        let first = self
+            .store
+            .can_begin()
+            .then(|| self.ports.turn.run(key.clone(), self.turn(token.clone(), Verb::Give { withdrawn })));
         if let Some(Running::Ready(_)) = first {
             return;
         }
@@ -333,10 +345,9 @@ impl<K: Kind> Attend for Admission<K> {
                 Some(tenure) if tenure.is_valid() => waiter.due = Some(tenure.until()),
                 // Whoever was to hand on has nothing to hand on any more.
                 Some(_) => waiter.news = None,
-                None => by_key
-                    .entry(waiter.key.clone())
-                    .or_default()
-                    .push((*number, Arc::clone(&waiter.token))),
+                None => {
+                    by_key.entry(waiter.key.clone()).or_default().push((*number, Arc::clone(&waiter.token)))
+                }
             }
         }
         let mut beats = Vec::new();

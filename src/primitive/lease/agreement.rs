@@ -15,7 +15,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::kind::Kind;
-use super::operations::{Beat, Inspect, Renew, Scene, Turn, Verb};
+use super::operations::{Beat, Inspect, Renew, Scene, Take, Turn, Verb};
 use super::room::Spans;
 use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
@@ -71,6 +71,8 @@ const STEPS: usize = 24;
 
 const SPANS: Spans = Spans { claim: 1_500_000, life: 7_000_000, mourning: 60_000_000 };
 
+const USUAL: Take = Take { ttl: 1_000_000, most: 1000, rank: 0 };
+
 /// One store of the two.
 struct Side<K: Kind> {
     scene: Arc<Scene>,
@@ -92,7 +94,7 @@ impl<K: Kind> Side<K> {
     fn new(store: &Store) -> Self {
         let family = Family::new(store, "agreement").unwrap();
         Self {
-            scene: Arc::new(Scene { channels: store.channels().into(), spans: SPANS }),
+            scene: Arc::new(Scene { channels: store.channels().into(), spans: SPANS, usual: USUAL }),
             turn: family.port(),
             renew: family.port(),
             beat: family.port(),
@@ -126,7 +128,8 @@ impl<K: Kind> Side<K> {
 
     async fn round(&self, first: usize, steps: &[Step]) -> Vec<String> {
         let key = |sequence| Key::from(format!("sequence {}", first + sequence));
-        join_all(steps.iter().enumerate().map(|(sequence, step)| self.take(key(sequence), step.clone()))).await
+        join_all(steps.iter().enumerate().map(|(sequence, step)| self.take(key(sequence), step.clone())))
+            .await
     }
 }
 
@@ -148,20 +151,25 @@ fn random_step(rng: &mut StdRng, tokens: &[(Arc<str>, i64)]) -> Step {
     let ttls = [10_000, 1_000_000, 30_000_000];
     let ttl = *ttls.choose(rng).unwrap();
     match rng.random_range(0..100) {
-        0..75 => Step::Turns(
-            (0..rng.random_range(1..=4))
-                .map(|_| {
-                    let (token, rank) = tokens.choose(rng).unwrap().clone();
-                    let verb = if rng.random_bool(0.6) {
-                        let most = *[0, 2, 1000].choose(rng).unwrap();
-                        Verb::Take { ttl, most, rank }
-                    } else {
-                        Verb::Give { withdrawn: rng.random_bool(0.3) }
-                    };
-                    (token, verb)
-                })
-                .collect(),
-        ),
+        0..75 => {
+            let take = match rng.random_bool(0.6) {
+                true => USUAL,
+                false => Take { ttl, most: *[0, 2, 1000].choose(rng).unwrap(), rank: rng.random_range(0..2) },
+            };
+            let chosen: Vec<_> = (0..4).filter_map(|_| tokens.choose(rng)).collect();
+            let turn = |(token, rank): &(Arc<str>, i64)| {
+                // All of one group: others are other calls, and may overtake.
+                let verb = if *rank == take.rank && (take != USUAL || rng.random_bool(0.6)) {
+                    Verb::Take(take)
+                } else if take == USUAL {
+                    Verb::Give { withdrawn: rng.random_bool(0.3) }
+                } else {
+                    return None;
+                };
+                Some((Arc::clone(token), verb))
+            };
+            Step::Turns(chosen.into_iter().filter_map(turn).collect())
+        }
         75..82 => Step::Renew(tokens.choose(rng).unwrap().0.clone(), ttl),
         82..94 => Step::Beat(tokens.sample(rng, 4).map(|(token, _)| token.clone()).collect(), ttl),
         _ => Step::Inspect,
@@ -205,7 +213,8 @@ async fn agree<K: Kind>(suffixes: &[&str]) {
             clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
             let steps: Vec<_> = tokens.iter().map(|tokens| random_step(&mut rng, tokens)).collect();
             history.push((now, steps.clone()));
-            let answers = (lua.round(batch * IN_STEP, &steps).await, rust.round(batch * IN_STEP, &steps).await);
+            let answers =
+                (lua.round(batch * IN_STEP, &steps).await, rust.round(batch * IN_STEP, &steps).await);
             for (at, (lua, rust)) in answers.0.iter().zip(&answers.1).enumerate() {
                 let so_far = || {
                     let steps = history.iter().map(|(now, steps)| format!("{now}: {:?}", steps[at]));

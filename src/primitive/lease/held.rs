@@ -51,7 +51,13 @@ impl Tenure {
 }
 
 impl Held {
-    pub(crate) fn new(key: Key, token: Arc<str>, fence: i64, until: Instant, line: Option<Line>) -> Arc<Self> {
+    pub(crate) fn new(
+        key: Key,
+        token: Arc<str>,
+        fence: i64,
+        until: Instant,
+        line: Option<Line>,
+    ) -> Arc<Self> {
         let state = Mutex::new(State { until, over: false });
         let tenure = Arc::new(Tenure { state, changed: Notify::new() });
         Arc::new(Self { key, token, fence, tenure, ended: AtomicBool::new(false), line: Mutex::new(line) })
@@ -100,6 +106,8 @@ impl Held {
     pub(crate) fn end(&self) {
         lock(&self.tenure.state).over = true;
         self.tenure.changed.notify_waiters();
+        // Those in line need not wait until this is dropped.
+        drop(self.take_line());
     }
 
     /// It is over for this holder, and goes on for the next.

@@ -10,7 +10,7 @@ use crate::store::Script;
 pub(crate) trait Kind: fmt::Debug + Send + Sync + 'static {
     /// Who holds, in process.
     type Holders: Holders;
-    /// The last parts of the names of the keys; see `lua/lib/lease.lua`.
+    /// The last parts of the names of the keys, apart from those of other kinds; see `lua/lib/lease.lua`.
     const PARTS: &'static [&'static str];
     const SCRIPTS: Scripts;
 }

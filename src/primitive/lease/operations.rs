@@ -13,6 +13,19 @@ pub(crate) struct Scene {
     /// What the names of channels begin with.
     pub(crate) channels: Arc<str>,
     pub(crate) spans: Spans,
+    /// How most take.
+    pub(crate) usual: Take,
+}
+
+/// How to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Take {
+    /// µs.
+    pub(crate) ttl: i64,
+    /// A queue of so many takes no more; 0: do not wait.
+    pub(crate) most: i64,
+    /// Lower ones go first.
+    pub(crate) rank: i64,
 }
 
 impl Scene {
@@ -36,13 +49,7 @@ pub(crate) struct Turn<K> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Verb {
-    Take {
-        ttl: i64,
-        /// A queue of so many takes no more; 0: do not wait.
-        most: i64,
-        /// Lower ones go first.
-        rank: i64,
-    },
+    Take(Take),
     Give {
         /// Whether a take that comes after it is refused; else none can.
         withdrawn: bool,
@@ -114,6 +121,15 @@ const GARBLED: Garbled = Garbled("a script answered something else where a grant
 
 type Here<K> = Room<<K as Kind>::Holders>;
 
+impl<K> Turn<K> {
+    fn take(&self) -> Take {
+        match self.verb {
+            Verb::Take(take) => take,
+            Verb::Give { .. } => self.scene.usual,
+        }
+    }
+}
+
 impl<K: Kind> Operation for Turn<K> {
     type Cell = Here<K>;
     type Reply = Turned;
@@ -126,18 +142,27 @@ impl<K: Kind> Operation for Turn<K> {
     // On a contended key there is one who gives and one who asks anew in each round: they should leave together.
     const CROWD: usize = 8;
 
+    /// Those who give leave with those who take as most do.
+    fn group(&self) -> usize {
+        match self.take() {
+            usual if usual == self.scene.usual => 0,
+            Take { ttl, most, rank } => (1 + ttl + (most << 24) + (rank << 60)) as usize,
+        }
+    }
+
     fn shared(&self, call: &mut Arguments<'_>) {
         self.scene.write(call);
+        let Take { ttl, most, rank } = self.take();
+        [ttl, most, rank].into_iter().for_each(|number| call.integer(number));
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        let (verb, numbers) = match self.verb {
-            Verb::Take { ttl, most, rank } => ("take", [ttl, most, rank]),
-            Verb::Give { withdrawn } => ("give", [withdrawn.into(), 0, 0]),
-        };
-        call.word(verb);
+        call.word(match self.verb {
+            Verb::Take(_) => "take",
+            Verb::Give { withdrawn: false } => "give",
+            Verb::Give { withdrawn: true } => "void",
+        });
         call.text(Arc::clone(&self.token));
-        numbers.into_iter().for_each(|number| call.integer(number));
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Turned, Garbled> {
@@ -145,7 +170,7 @@ impl<K: Kind> Operation for Turn<K> {
             (fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?);
         let outcome = match (self.verb, status) {
             (_, -1) => return Err(WRONG_TYPE),
-            (Verb::Take { .. }, status) => {
+            (Verb::Take(_), status) => {
                 let what = match status {
                     1 => Standing::Held { expiry: time, fence },
                     2 => Standing::Queued { soonest: time, before },
@@ -171,8 +196,8 @@ impl<K: Kind> Operation for Turn<K> {
     fn apply(self, room: &mut Here<K>, now: i64) -> Turned {
         let (token, spans) = (&self.token, self.scene.spans);
         let outcome = match self.verb {
-            Verb::Take { ttl, most, rank } => {
-                let what = room.take(token, ttl, most, rank, now, spans);
+            Verb::Take(take) => {
+                let what = room.take(token, take, now, spans);
                 Outcome::Taken(At { now, what })
             }
             Verb::Give { withdrawn } => Outcome::Given(room.give(token, withdrawn, now, spans)),

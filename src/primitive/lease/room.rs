@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::kind::Holders;
+use super::operations::Take;
 use super::queue::Queue;
 use crate::store::{Cell, Push, number_of};
 
@@ -67,9 +68,7 @@ impl<H: Holders> Room<H> {
     pub(crate) fn take(
         &mut self,
         token: &Arc<str>,
-        ttl: i64,
-        most: i64,
-        rank: i64,
+        Take { ttl, most, rank }: Take,
         now: i64,
         spans: Spans,
     ) -> Standing {

@@ -99,8 +99,14 @@ impl<K: Kind> Admission<K> {
         withdrawal.is_known = true;
         self.store.subscribe();
         let (sender, news) = oneshot::channel();
-        let waiter =
-            Waiter { key: key.clone(), token: Arc::clone(&token), anchor: (sent, now), behind: None, due: None, news: Some(sender) };
+        let waiter = Waiter {
+            key: key.clone(),
+            token: Arc::clone(&token),
+            anchor: (sent, now),
+            behind: None,
+            due: None,
+            news: Some(sender),
+        };
         self.wait(number, waiter, soonest);
         let push = async {
             match &mut listener {

@@ -64,7 +64,12 @@ struct Votes {
 
 impl Quorum {
     /// Its renewals are seen to with those of `store`.
-    pub(super) fn new(store: &Store, nodes: Vec<Arc<Admission<Exclusive>>>, terms: &Terms, settings: &Settings) -> Arc<Self> {
+    pub(super) fn new(
+        store: &Store,
+        nodes: Vec<Arc<Admission<Exclusive>>>,
+        terms: &Terms,
+        settings: &Settings,
+    ) -> Arc<Self> {
         let node = |admission: Arc<Admission<_>>| Node { raise: admission.family.port(), admission };
         let quorum = Arc::new(Self {
             nodes: nodes.into_iter().map(node).collect(),
@@ -118,7 +123,8 @@ impl Quorum {
     pub(super) async fn acquire(self: Arc<Self>, key: Key, suffix: &str) -> Result<Lease, Error> {
         let (number, token) = self.nodes[0].token(suffix);
         let sent = Instant::now();
-        let mut ballot = Ballot { quorum: Arc::clone(&self), key, token, answered: HashSet::new(), won: false };
+        let mut ballot =
+            Ballot { quorum: Arc::clone(&self), key, token, answered: HashSet::new(), won: false };
         let votes = ballot.vote().await;
         let until = self.drift.until(sent, 0, micros(self.ttl));
         if votes.yes < self.majority() {
@@ -148,9 +154,10 @@ impl Quorum {
     /// time is up, and may try again.
     async fn renew(&self, held: &Arc<Held>) -> Result<(), Error> {
         let sent = Instant::now();
-        let renewals = self.nodes.iter().map(|node| {
-            self.within(node.renew_token(held.key.clone(), Arc::clone(&held.token)))
-        });
+        let renewals = self
+            .nodes
+            .iter()
+            .map(|node| self.within(node.renew_token(held.key.clone(), Arc::clone(&held.token))));
         let (mut renewed, mut gone, mut outage) = (0, 0, None);
         for renewal in join_all(renewals).await {
             match renewal {
@@ -231,9 +238,10 @@ impl Ballot {
     /// Lets the nodes know the fence; how many do.
     async fn raise(&self, fence: i64) -> usize {
         let quorum = &self.quorum;
-        let raises = quorum.nodes.iter().map(|node| {
-            quorum.within(node.raise(self.key.clone(), Arc::clone(&self.token), fence))
-        });
+        let raises = quorum
+            .nodes
+            .iter()
+            .map(|node| quorum.within(node.raise(self.key.clone(), Arc::clone(&self.token), fence)));
         join_all(raises).await.into_iter().filter(|raised| matches!(raised, Ok(true))).count()
     }
 }

@@ -12,7 +12,7 @@ pub(crate) enum ReadWrite {}
 
 impl Kind for ReadWrite {
     type Holders = RwHolders;
-    const PARTS: &'static [&'static str] = &["holders", "fence", "queue", "beats", "second"];
+    const PARTS: &'static [&'static str] = &["rw:holders", "rw:fence", "rw:queue", "rw:beats", "rw:second"];
     const SCRIPTS: Scripts = scripts!("lib/rw_lock");
 }
 

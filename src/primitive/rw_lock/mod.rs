@@ -176,12 +176,7 @@ impl RwLock {
         self.settings.wait
     }
 
-    pub(crate) async fn acquire(
-        &self,
-        key: Key,
-        access: Access,
-        wait: Option<Wait>,
-    ) -> Result<Lease, Error> {
+    pub(crate) async fn acquire(&self, key: Key, access: Access, wait: Option<Wait>) -> Result<Lease, Error> {
         let Settings { prefer, most_writers, .. } = self.settings;
         let (suffix, rank) = match access {
             Access::Read => (reader(&self.group), i64::from(prefer == Prefer::Writers)),

@@ -12,7 +12,8 @@ pub(crate) enum Permits {}
 
 impl Kind for Permits {
     type Holders = PermitHolders;
-    const PARTS: &'static [&'static str] = &["holders", "excess", "queue", "beats", "second"];
+    const PARTS: &'static [&'static str] =
+        &["permits:holders", "permits:excess", "permits:queue", "permits:beats", "permits:second"];
     const SCRIPTS: Scripts = scripts!("lib/permits");
 }
 

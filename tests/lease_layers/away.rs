@@ -1,0 +1,182 @@
+//! When the store is away: refuse, admit, or do with a share; locks are not had at all.
+
+use std::num::NonZeroU32;
+
+use tokio_test::{assert_pending, task};
+use tower::util::BoxCloneService;
+use tower::{BoxError, Layer as _, ServiceExt as _};
+use tower_distributed::{
+    ConcurrencyLimitLayer, LeaseHandle, Refusal, RefusalKind, RwLockLayer, Store, WhenAway,
+};
+
+use crate::layers::{locks, permits};
+use crate::probe::Probe;
+use crate::stores::{SOON, away};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+type Service = BoxCloneService<u32, u32, BoxError>;
+type Call = task::Spawn<tower::util::Oneshot<Service, u32>>;
+
+fn everything(_: &u32) -> &'static str {
+    "everything"
+}
+
+/// Requests are their own weights.
+fn limited(limit: u32, store: &Store, when_away: WhenAway, probe: &Probe) -> Service {
+    let layer = ConcurrencyLimitLayer::new(permits(store, limit), everything).weight(|weight: &u32| *weight);
+    BoxCloneService::new(layer.when_away(when_away).layer(probe.clone()))
+}
+
+fn shared_by(replicas: u32) -> WhenAway {
+    WhenAway::Degrade { replicas: NonZeroU32::new(replicas).unwrap() }
+}
+
+/// Starts a request of a service that hangs; how it is refused, if it does not get there.
+async fn start(service: &Service, probe: &Probe, weight: u32) -> Result<Call, RefusalKind> {
+    let before = probe.running();
+    let mut call = task::spawn(service.clone().oneshot(weight));
+    let mut outcome = None;
+    eventually("it to run, or to be refused", SOON, async || match call.poll() {
+        std::task::Poll::Ready(error) => {
+            outcome = Some(error.unwrap_err());
+            true
+        }
+        std::task::Poll::Pending => probe.running() > before,
+    })
+    .await;
+    match outcome {
+        Some(error) => Err(error.downcast_ref::<Refusal>().unwrap().kind()),
+        None => Ok(call),
+    }
+}
+
+#[tokio::test]
+async fn refuse_is_the_default_and_tells_the_cause() {
+    let layer = ConcurrencyLimitLayer::new(permits(&away(), 9), everything);
+    let service = layer.layer(Probe::default());
+    // More than enough for the breaker to open.
+    for _ in 0..6 {
+        let error = service.clone().oneshot(1).await.unwrap_err();
+        let refusal = error.downcast_ref::<Refusal>().unwrap();
+        assert_eq!(refusal.kind(), RefusalKind::StoreUnavailable);
+        assert!(refusal.get_ref().is_unavailable() && !refusal.get_ref().is_refused());
+        assert_eq!(refusal.retry_after(), None);
+    }
+}
+
+#[tokio::test]
+async fn locks_are_refused() {
+    let service = RwLockLayer::new(locks(&away()), everything).wait_up_to(SOON).layer(Probe::default());
+    for _ in 0..6 {
+        let error = service.clone().oneshot(1).await.unwrap_err();
+        assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::StoreUnavailable);
+    }
+}
+
+#[tokio::test]
+async fn admit_lets_all_through() {
+    let layer = ConcurrencyLimitLayer::new(permits(&away(), 2), everything).when_away(WhenAway::Admit);
+    let layer = layer.on_lease(|_: &LeaseHandle, _: &mut u32| panic!("there is no lease"));
+    let service = layer.clone().layer(Probe::default());
+    for _ in 0..6 {
+        assert_eq!(service.clone().oneshot(1).await.unwrap(), 1);
+    }
+    let error = layer.weight(|weight: &u32| *weight).layer(Probe::default()).oneshot(3).await.unwrap_err();
+    assert_eq!(
+        error.downcast_ref::<Refusal>().unwrap().kind(),
+        RefusalKind::ExceedsLimit,
+        "this takes no store to know"
+    );
+}
+
+#[tokio::test]
+async fn admit_still_limits_while_the_store_is_there() {
+    let redis = RedisServer::start().await;
+    let probe = Probe::hanging();
+    let service = limited(1, &Store::redis(&redis.url()).unwrap(), WhenAway::Admit, &probe);
+    let first = start(&service, &probe, 1).await.unwrap();
+    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+    redis.kill9();
+    let second = start(&service, &probe, 1).await.unwrap();
+    let third = start(&service, &probe, 1).await.unwrap();
+    assert_eq!(probe.running(), 3);
+    drop((first, second, third));
+}
+
+#[tokio::test]
+async fn degrade_limits_to_the_share() {
+    let probe = Probe::hanging();
+    let service = limited(8, &away(), shared_by(4), &probe);
+    // A quarter of eight permits.
+    let held = [start(&service, &probe, 1).await.unwrap(), start(&service, &probe, 1).await.unwrap()];
+    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+    let too_heavy = start(&service, &probe, 3).await.err();
+    assert_eq!(too_heavy, Some(RefusalKind::StoreUnavailable), "more than the share, less than the limit");
+    assert_eq!(start(&service, &probe, 9).await.err(), Some(RefusalKind::ExceedsLimit));
+    drop(held);
+    eventually("the share to be free", SOON, async || start(&service, &probe, 2).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn degrade_leaves_one_permit_at_least() {
+    let probe = Probe::hanging();
+    let service = limited(2, &away(), shared_by(1000), &probe);
+    let _held = start(&service, &probe, 1).await.unwrap();
+    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+}
+
+#[tokio::test]
+async fn degrade_waits_where_the_layer_waits_and_goes_by_its_limit() {
+    let probe = Probe::hanging();
+    // What is set last counts as well as what is set first.
+    let layer = ConcurrencyLimitLayer::new(permits(&away(), 1), everything).when_away(shared_by(2));
+    let layer = layer.limit(|_: &u32| Some(4)).wait_up_to(SOON);
+    let service = BoxCloneService::new(layer.layer(probe.clone()));
+    let (held, _second) =
+        (start(&service, &probe, 1).await.unwrap(), start(&service, &probe, 1).await.unwrap());
+    let waiting = tokio::spawn(service.clone().oneshot(1));
+    let mut next = task::spawn(service.oneshot(1));
+    assert_pending!(next.poll());
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    drop(held);
+    eventually("its turn", SOON, async || {
+        assert_pending!(next.poll());
+        probe.calls() == 3
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn degrade_ends_with_the_outage() {
+    let redis = RedisServer::start().await;
+    redis.kill9();
+    let store = Store::redis(&redis.url()).unwrap();
+    let probe = Probe::hanging();
+    let service = limited(100, &store, shared_by(100), &probe);
+    let _held = start(&service, &probe, 1).await.unwrap();
+    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+    redis.restart().await;
+    let mut held = Vec::new();
+    eventually("the whole limit", SOON, async || {
+        held.extend(start(&service, &probe, 1).await);
+        held.len() == 3
+    })
+    .await;
+    assert_eq!(permits(&store, 100).count("everything").await.unwrap(), 3);
+}
+
+/// Whoever has its permit is not concerned, even if it cannot be given back.
+#[tokio::test]
+async fn requests_at_work_survive_an_outage() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let (inner, mut handle) = tower_test::mock::pair::<u32, u32>();
+    let service = ConcurrencyLimitLayer::new(permits(&store, 1), everything).layer(inner);
+    let call = tokio::spawn(service.oneshot(7));
+    let (request, answer) = handle.next_request().await.unwrap();
+    redis.kill9();
+    answer.send_response(request);
+    assert_eq!(call.await.unwrap().unwrap(), 7);
+}

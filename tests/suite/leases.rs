@@ -1,0 +1,256 @@
+//! What permits, mutexes and the locks of writers have in common.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tower_distributed::{Key, Mutex, RwLock, WaitGroup};
+
+use crate::keys::hostile;
+use crate::kinds::{Family, each};
+use crate::stores::{Place, SOON};
+use crate::support::eventually;
+
+pub(crate) async fn what_is_held_is_refused(place: &Place, name: &str) {
+    for family in each!(place, name) {
+        let taken = family.try_take("k").await.unwrap();
+        assert!(taken.is_held() && taken.key() == &Key::from("k"));
+        let error = family.try_take("k").await.unwrap_err();
+        assert!(error.is_refused() && !error.is_waited_too_long() && !error.is_queue_full(), "{error}");
+        let after = error.retry_after().unwrap();
+        assert!(after > Duration::from_secs(15) && after <= Duration::from_secs(30), "{after:?}");
+        let other = family.try_take("l").await.unwrap();
+        assert_ne!(other.token(), taken.token());
+        assert!(taken.release().await.unwrap());
+        let again = family.try_take("k").await.unwrap();
+        assert_ne!(other.token(), again.token());
+    }
+}
+
+pub(crate) async fn who_waits_is_served_in_the_order_of_arrival(place: &Place, name: &str) {
+    for family in each!(place, name) {
+        let first = family.take("k").await.unwrap();
+        let (sender, mut served) = mpsc::unbounded_channel();
+        let mut waiters = Vec::new();
+        for number in 1..=6 {
+            let (family, sender, state) = (family.clone(), sender.clone(), family.state());
+            let visit = async move {
+                let taken = family.take("k").await.unwrap();
+                sender.send(number).unwrap();
+                assert!(taken.release().await.unwrap());
+            };
+            waiters.push(place.line_up(&state, number, visit).await);
+        }
+        assert!(family.try_take("k").await.unwrap_err().is_refused());
+        assert!(first.release().await.unwrap());
+        for waiter in waiters {
+            waiter.await.unwrap();
+        }
+        for number in 1..=6 {
+            assert_eq!(served.try_recv(), Ok(number), "{}", family.state());
+        }
+    }
+}
+
+pub(crate) async fn who_waits_and_goes_away_is_passed_over(place: &Place, name: &str) {
+    for family in each!(place, name) {
+        let first = family.take("k").await.unwrap();
+        let take = || {
+            let family = family.clone();
+            async move { family.take("k").await.unwrap() }
+        };
+        let gone = place.line_up(&family.state(), 1, take()).await;
+        let next = place.line_up(&family.state(), 2, take()).await;
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        drop(first);
+        assert!(next.await.unwrap().release().await.unwrap());
+        family.free().await;
+    }
+}
+
+pub(crate) async fn what_is_dropped_is_released(place: &Place, name: &str) {
+    for family in each!(place, name) {
+        let taken = family.take("k").await.unwrap();
+        let handle = taken.handle();
+        drop(taken);
+        handle.lost().await;
+        assert!(!handle.is_held());
+        family.free().await;
+    }
+}
+
+pub(crate) async fn nobody_waits_longer_than_the_longest_wait(place: &Place, name: &str) {
+    let longest = Duration::from_millis(60);
+    for family in each!(place, name, longest_wait(longest)) {
+        let taken = family.take("k").await.unwrap();
+        let began = Instant::now();
+        let error = family.take("k").await.unwrap_err();
+        assert!(began.elapsed() >= longest);
+        assert!(error.is_refused() && error.is_waited_too_long() && !error.is_queue_full(), "{error}");
+        place.lined_up(&family.state(), 0).await;
+        assert!(taken.release().await.unwrap());
+        family.free().await;
+    }
+}
+
+pub(crate) async fn no_more_wait_than_the_longest_queue(place: &Place, name: &str) {
+    for family in each!(place, name, longest_queue(2)) {
+        let taken = family.take("k").await.unwrap();
+        let mut waiters = Vec::new();
+        for number in 1..=2 {
+            let waiter = family.clone();
+            waiters.push(
+                place.line_up(&family.state(), number, async move { waiter.take("k").await.unwrap() }).await,
+            );
+        }
+        let error = family.take("k").await.unwrap_err();
+        assert!(error.is_refused() && error.is_queue_full() && !error.is_waited_too_long(), "{error}");
+        assert!(!family.try_take("k").await.unwrap_err().is_queue_full());
+
+        let gone = waiters.pop().unwrap();
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        eventually("a place in the queue", SOON, async || {
+            timeout(Duration::from_millis(100), family.take("k")).await.is_err()
+        })
+        .await;
+        assert!(taken.release().await.unwrap());
+        assert!(waiters.remove(0).await.unwrap().release().await.unwrap());
+    }
+}
+
+pub(crate) async fn close_sends_away_who_waits(place: &Place, name: &str) {
+    for (family, other) in each!(place, name).into_iter().zip(each!(place, name)) {
+        let taken = family.take("k").await.unwrap();
+        let mut waiters = Vec::new();
+        for number in 1..=2 {
+            let waiter = family.clone();
+            let call = async move { waiter.take("k").await.map(drop).unwrap_err() };
+            waiters.push(place.line_up(&family.state(), number, call).await);
+        }
+        family.clone().close();
+        for waiter in waiters {
+            assert!(waiter.await.unwrap().is_interrupted());
+        }
+        assert!(family.take("l").await.unwrap_err().is_interrupted());
+        assert!(taken.is_held() && taken.extend().await.is_ok());
+        assert!(taken.release().await.unwrap());
+        other.free().await;
+    }
+}
+
+pub(crate) async fn what_is_held_is_renewed(place: &Place, name: &str) {
+    let ttl = Duration::from_secs(1);
+    let hold = async |family: Family| {
+        let taken = family.take("k").await.unwrap();
+        let until = taken.until();
+        eventually("it to be renewed", SOON, async || taken.until() > until + ttl).await;
+        assert!(taken.is_held());
+        assert!(family.try_take("k").await.unwrap_err().is_refused());
+        assert!(taken.release().await.unwrap());
+    };
+    join_all(each!(place, name, ttl(ttl)).into_iter().map(hold)).await;
+}
+
+pub(crate) async fn what_is_not_renewed_runs_out(place: &Place, name: &str) {
+    let ttl = Duration::from_secs(1);
+    let hold = async |family: Family| {
+        let began = Instant::now();
+        let taken = family.take("k").await.unwrap();
+        let waiter = family.clone();
+        let waiter = place.line_up(&family.state(), 1, async move { waiter.take("k").await.unwrap() }).await;
+        taken.lost().await;
+        assert!(!taken.is_held());
+        // Nobody releases it; whoever waits gets it all the same, and not too early.
+        let next = waiter.await.unwrap();
+        assert!(began.elapsed() >= ttl, "{:?}", began.elapsed());
+        assert!(taken.extend().await.unwrap_err().is_lost());
+        assert!(!taken.release().await.unwrap(), "it was not held any more");
+        assert!(next.is_held());
+    };
+    join_all(each!(place, name, ttl(ttl), watchdog(false)).into_iter().map(hold)).await;
+}
+
+pub(crate) async fn what_is_extended_lasts_anew(place: &Place, name: &str) {
+    for family in each!(place, name, watchdog(false)) {
+        let taken = family.take("k").await.unwrap();
+        let until = taken.until();
+        eventually("it to last longer", SOON, async || {
+            taken.extend().await.unwrap();
+            taken.until() > until
+        })
+        .await;
+        assert!(taken.release().await.unwrap());
+    }
+}
+
+/// Where there are servers to take it from.
+pub(crate) async fn what_was_taken_away_is_lost(place: &Place, name: &str) {
+    let hold = async |family: Family| {
+        let taken = family.take("k").await.unwrap();
+        let until = taken.until();
+        if !place.take_away(&family.state()) {
+            return;
+        }
+        taken.lost().await;
+        assert!(tokio::time::Instant::now() < until, "it was noticed, and did not run out");
+        assert!(!taken.is_held());
+        assert!(taken.extend().await.unwrap_err().is_lost());
+        let next = family.try_take("k").await.unwrap();
+        assert!(!taken.release().await.unwrap());
+        assert!(next.release().await.unwrap(), "and what others got since was left alone");
+    };
+    join_all(each!(place, name, ttl(Duration::from_secs(6))).into_iter().map(hold)).await;
+}
+
+pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: &str) {
+    for family in each!(place, name) {
+        let mut held = Vec::new();
+        for key in hostile() {
+            held.push(family.try_take(&key).await.unwrap());
+        }
+        for key in hostile() {
+            let shown = key[..key.len().min(9)].escape_ascii();
+            let error = family.try_take(&key).await.unwrap_err();
+            assert!(error.is_refused(), "{shown}: {error}");
+        }
+        for (taken, key) in held.into_iter().zip(hostile()) {
+            assert_eq!(taken.key().as_bytes(), key);
+            assert!(taken.release().await.unwrap());
+        }
+    }
+}
+
+pub(crate) async fn families_of_one_name_share(place: &Place, name: &str) {
+    let (same, others) = (each!(place, name), each!(place, format!("{name}.other")));
+    for ((one, same), other) in each!(place, name).into_iter().zip(same).zip(others) {
+        let taken = one.take("k").await.unwrap();
+        assert!(same.try_take("k").await.unwrap_err().is_refused());
+        assert!(other.try_take("k").await.unwrap().release().await.unwrap());
+        let waiter = place.line_up(&same.state(), 1, async move { same.take("k").await.unwrap() }).await;
+        assert!(taken.release().await.unwrap());
+        assert!(waiter.await.unwrap().release().await.unwrap());
+    }
+}
+
+/// A name may be used for several kinds of things, each of which is its own.
+pub(crate) async fn kinds_of_one_name_are_apart(place: &Place, name: &str) {
+    let permits = Family::Permits(WaitGroup::new(place, name, 1).unwrap());
+    let mutex = Family::Mutex(Mutex::new(place, name).unwrap());
+    let writers = Family::Writers(RwLock::new(place, name).unwrap());
+    let pairs = [(&mutex, &permits), (&permits, &mutex), (&writers, &mutex), (&mutex, &writers)];
+    for (holder, visitor) in pairs.into_iter().chain([(&permits, &writers), (&writers, &permits)]) {
+        let (held, other) = (holder.take("k").await.unwrap(), holder.clone());
+        let waiter = place.line_up(&holder.state(), 1, async move { other.take("k").await.unwrap() }).await;
+        let visit = visitor.try_take("k").await.unwrap_or_else(|error| {
+            panic!("{visitor:?} is not free: {error}; {holder:?} served meanwhile: {}", waiter.is_finished())
+        });
+        assert!(visit.release().await.unwrap());
+        assert!(held.is_held() && held.extend().await.is_ok());
+        assert!(!waiter.is_finished(), "{visitor:?} has let in who waits for {holder:?}");
+        assert!(held.release().await.unwrap());
+        assert!(waiter.await.unwrap().release().await.unwrap());
+    }
+}

@@ -1,0 +1,133 @@
+//! Permits: several at once, of different weights.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::sync::mpsc;
+use tower_distributed::WaitGroup;
+
+use crate::stores::{Place, SOON};
+use crate::support::eventually;
+
+pub(crate) async fn the_limit_is_never_exceeded(place: &Place, name: &str) {
+    const LIMIT: u32 = 5;
+    let group = WaitGroup::new(place, name, LIMIT).unwrap();
+    let inside = Arc::new(AtomicU32::new(0));
+    let worker = |worker: u32| {
+        let (group, inside) = (group.clone(), Arc::clone(&inside));
+        tokio::spawn(async move {
+            for round in 0..6 {
+                let weight = (worker + round) % 3 + 1;
+                let permit = group.add_n("k", weight).await.unwrap();
+                let now = inside.fetch_add(weight, Ordering::SeqCst) + weight;
+                assert!(now <= LIMIT, "{now} at once");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(weight, Ordering::SeqCst);
+                assert!(permit.done().await.unwrap());
+            }
+        })
+    };
+    for outcome in join_all((0..16).map(worker)).await {
+        outcome.unwrap();
+    }
+    assert_eq!(group.count("k").await.unwrap(), 0);
+}
+
+pub(crate) async fn all_that_is_out_is_counted(place: &Place, name: &str) {
+    let group = WaitGroup::new(place, name, 5).unwrap();
+    assert_eq!((group.limit(), group.name()), (5, name));
+    assert_eq!(group.count("k").await.unwrap(), 0);
+    let two = group.add_n("k", 2).await.unwrap();
+    let three = group.try_add_n("k", 3).await.unwrap();
+    assert_eq!(group.count("k").await.unwrap(), 5);
+    assert!(group.try_add("k").await.unwrap_err().is_refused());
+    assert_eq!(group.count("l").await.unwrap(), 0);
+    assert!(two.done().await.unwrap());
+    assert_eq!(group.count("k").await.unwrap(), 3);
+    assert!(group.try_add_n("k", 3).await.unwrap_err().is_refused(), "two are free");
+    assert!(group.try_add_n("k", 2).await.unwrap().done().await.unwrap());
+    assert!(three.into_lease().release().await.unwrap());
+    assert_eq!(group.count("k").await.unwrap(), 0);
+}
+
+pub(crate) async fn a_weight_that_never_fits_is_an_error(place: &Place, name: &str) {
+    let group = WaitGroup::new(place, name, 2).unwrap();
+    let error = group.add_n("k", 3).await.unwrap_err();
+    assert!(error.is_exceeds_limit() && !error.is_refused(), "{error}");
+    assert!(group.try_add_n("k", u32::MAX).await.unwrap_err().is_exceeds_limit());
+    assert!(group.add_n("k", 0).await.unwrap_err().is_invalid());
+    assert!(WaitGroup::new(place, name, 0).unwrap_err().is_invalid());
+    let largest = WaitGroup::new(place, &format!("{name}.max"), u32::MAX).unwrap();
+    let all = largest.add_n("k", u32::MAX).await.unwrap();
+    assert_eq!(largest.count("k").await.unwrap(), u32::MAX);
+    assert!(largest.try_add("k").await.unwrap_err().is_refused());
+    assert!(all.done().await.unwrap());
+}
+
+pub(crate) async fn a_heavy_one_is_not_overtaken(place: &Place, name: &str) {
+    let group = WaitGroup::new(place, name, 3).unwrap();
+    let state = format!("{name}:k");
+    let holder = group.add_n("k", 2).await.unwrap();
+    let (sender, mut served) = mpsc::unbounded_channel();
+    let mut waiters = Vec::new();
+    for (number, weight) in [(1, 3), (2, 1), (3, 2)] {
+        let (group, sender) = (group.clone(), sender.clone());
+        let call = async move {
+            let permit = group.add_n("k", weight).await.unwrap();
+            sender.send((weight, permit)).unwrap();
+        };
+        waiters.push(place.line_up(&state, number, call).await);
+    }
+    // One is free, and yet it is for the heavy one.
+    assert_eq!(group.count("k").await.unwrap(), 2);
+    assert!(group.try_add("k").await.unwrap_err().is_refused());
+    assert!(holder.done().await.unwrap());
+
+    let (weight, heavy) = served.recv().await.unwrap();
+    assert_eq!((weight, group.count("k").await.unwrap()), (3, 3));
+    assert!(heavy.done().await.unwrap());
+    let (one, other) = (served.recv().await.unwrap(), served.recv().await.unwrap());
+    assert_eq!((one.0 + other.0, group.count("k").await.unwrap()), (3, 3), "the two fit side by side");
+}
+
+pub(crate) async fn waits_until_none_is_left(place: &Place, name: &str) {
+    let group = WaitGroup::new(place, name, 2).unwrap();
+    let state = format!("{name}:k");
+    group.wait("k").await.unwrap();
+    let (one, other) = (group.add("k").await.unwrap(), group.add("k").await.unwrap());
+    let waiting = group.clone();
+    let idle = place.line_up(&state, 1, async move { waiting.wait("k").await }).await;
+    // Who waits for permits goes before who waits until none is left.
+    let waiting = group.clone();
+    let both = place.line_up(&state, 2, async move { waiting.add_n("k", 2).await.unwrap() }).await;
+    assert!(one.done().await.unwrap());
+    assert!(other.done().await.unwrap());
+    let both = both.await.unwrap();
+    assert_eq!(group.count("k").await.unwrap(), 2);
+    assert!(!idle.is_finished());
+    drop(both);
+    idle.await.unwrap().unwrap();
+    assert_eq!(group.count("k").await.unwrap(), 0);
+
+    let held = group.add("k").await.unwrap();
+    let error = group.with_longest_wait(Duration::from_millis(50)).wait("k").await.unwrap_err();
+    assert!(error.is_waited_too_long(), "{error}");
+    assert!(held.done().await.unwrap());
+}
+
+pub(crate) async fn another_limit_per_call(place: &Place, name: &str) {
+    let group = WaitGroup::new(place, name, 1).unwrap();
+    let premium = group.with_limit(3).unwrap();
+    assert_eq!((group.limit(), premium.limit()), (1, 3));
+    let mut held = vec![group.try_add("k").await.unwrap()];
+    assert!(group.try_add("k").await.unwrap_err().is_refused());
+    held.push(premium.try_add("k").await.unwrap());
+    held.push(premium.try_add("k").await.unwrap());
+    assert!(premium.try_add("k").await.unwrap_err().is_refused());
+    assert_eq!(group.count("k").await.unwrap(), 3);
+    assert!(group.with_limit(0).unwrap_err().is_invalid());
+    held.clear();
+    eventually("all to be given back", SOON, async || group.count("k").await.unwrap() == 0).await;
+}
