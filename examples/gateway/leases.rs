@@ -27,7 +27,11 @@ async fn export() -> &'static str {
 }
 
 /// A tenth of a second of work. Whatever keeps the document would refuse a write with a lower fence than it has seen.
-async fn document(method: Method, Path(id): Path<String>, Extension(lease): Extension<LeaseHandle>) -> String {
+async fn document(
+    method: Method,
+    Path(id): Path<String>,
+    Extension(lease): Extension<LeaseHandle>,
+) -> String {
     tokio::time::sleep(Duration::from_millis(100)).await;
     let fence = lease.fence().map_or("none".to_owned(), |fence| fence.to_string());
     match method {

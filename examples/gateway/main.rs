@@ -37,7 +37,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("  curl -i -H 'x-api-key: alice' {base}/limited");
     println!("  for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' {base}/limited; done; echo");
     println!("  curl {base}/healthz");
-    println!("2 exports at once, and 10 s to wait for one's turn; readers share a document, a writer is alone:");
+    println!(
+        "2 exports at once, and 10 s to wait for one's turn; readers share a document, a writer is alone:"
+    );
     println!("  for i in 1 2 3; do curl -s {base}/export & done; wait");
     println!("  curl -X PUT -d 'hello' {base}/document/42; curl -i {base}/document/42");
 

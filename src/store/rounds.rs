@@ -42,6 +42,12 @@ struct State {
     next: Option<Instant>,
 }
 
+impl State {
+    fn joined(&self) -> Vec<Arc<dyn Attend>> {
+        self.joined.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
 impl Rounds {
     pub(crate) fn new(link: watch::Receiver<Link>) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), earlier: Notify::new(), link })
@@ -72,18 +78,19 @@ impl Rounds {
         }
     }
 
-    fn joined(&self) -> Vec<Arc<dyn Attend>> {
-        lock(&self.state).joined.iter().filter_map(Weak::upgrade).collect()
-    }
-
     /// When to look next; `None`: there is nothing to do, and the task is gone from here on.
     fn plan(&self, busy: bool) -> Option<Instant> {
-        // Looked up first: who comes later finds the time that is set below, or no task.
-        let joined = self.joined();
-        let mut state = lock(&self.state);
-        let due = joined.iter().filter_map(|attendant| attendant.due()).min();
-        state.next = due.or_else(|| busy.then(far_off));
-        state.next
+        // All under one lock: who comes later finds the time that is set here, or no task. Let go of after it.
+        let (joined, next);
+        {
+            let mut state = lock(&self.state);
+            joined = state.joined();
+            let due = joined.iter().filter_map(|attendant| attendant.due()).min();
+            next = due.or_else(|| busy.then(far_off));
+            state.next = next;
+        }
+        drop(joined);
+        next
     }
 }
 
@@ -102,7 +109,8 @@ impl Round {
             tokio::select! {
                 () = sleep_until(next) => {
                     let now = Instant::now();
-                    for attendant in rounds.joined() {
+                    let joined = lock(&rounds.state).joined();
+                    for attendant in joined {
                         if attendant.due().is_some_and(|due| due <= now) {
                             work.push(attendant.attend());
                         }
@@ -112,7 +120,8 @@ impl Round {
                 Some(()) = work.next() => {}
                 Ok(()) = link.changed() => {
                     if matches!(*link.borrow_and_update(), Link::Up(_)) {
-                        rounds.joined().iter().for_each(|attendant| attendant.relinked());
+                        let joined = lock(&rounds.state).joined();
+                        joined.iter().for_each(|attendant| attendant.relinked());
                     }
                 }
             }

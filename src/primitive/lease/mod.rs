@@ -70,8 +70,8 @@ impl Lease {
         &self.held.key
     }
 
-    /// What names the holder in the store. No other lease ever has the same, unless its values were set by a
-    /// function of the user's.
+    /// What names the holder in the store. No other lease has the same, but for those that a process hands a
+    /// [mutex](crate::mutex) on to within itself, one after the other, and where a function of the user's makes it.
     #[must_use]
     pub fn token(&self) -> &str {
         self.held.name()

@@ -146,7 +146,8 @@ impl<K: Kind> Operation for Turn<K> {
     fn group(&self) -> usize {
         match self.take() {
             usual if usual == self.scene.usual => 0,
-            Take { ttl, most, rank } => (1 + ttl + (most << 24) + (rank << 60)) as usize,
+            // The time to live is the same for all of a family.
+            Take { most, rank, .. } => (1 + 2 * most + rank) as usize,
         }
     }
 

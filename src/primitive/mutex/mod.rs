@@ -17,6 +17,8 @@
 //! # What holds
 //!
 //! Who waits is served in the order of arrival at the store, whatever process it waits in, and is woken: nobody polls.
+//! Where those who stand right behind each other wait in one process, it gets the lock once for them all (32 at most)
+//! and hands it on from one to the next, each with a fence of its own, without asking the store in between.
 //! The lock of a crashed process is free again after its [time to live](MutexBuilder::ttl). While a guard is held it is
 //! renewed, and it tells when it is [lost](Lease::lost). The [fencing token](MutexGuard::fence) only grows, so that
 //! what is written to can refuse a holder that does not know yet that it is none: see [`pitfalls`](crate::pitfalls).
