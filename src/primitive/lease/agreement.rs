@@ -71,7 +71,7 @@ const STEPS: usize = 24;
 
 const SPANS: Spans = Spans { claim: 1_500_000, life: 7_000_000, mourning: 60_000_000 };
 
-const USUAL: Take = Take { ttl: 1_000_000, most: 1000, rank: 0 };
+const TTLS: [i64; 3] = [10_000, 1_000_000, 30_000_000];
 
 /// One store of the two.
 struct Side<K: Kind> {
@@ -91,10 +91,10 @@ enum Step {
 }
 
 impl<K: Kind> Side<K> {
-    fn new(store: &Store) -> Self {
+    fn new(store: &Store, usual: Take) -> Self {
         let family = Family::new(store, "agreement").unwrap();
         Self {
-            scene: Arc::new(Scene { channels: store.channels().into(), spans: SPANS, usual: USUAL }),
+            scene: Arc::new(Scene { channels: store.channels().into(), spans: SPANS, usual }),
             turn: family.port(),
             renew: family.port(),
             beat: family.port(),
@@ -147,21 +147,24 @@ fn tokens(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<(Arc<str>,
         .collect()
 }
 
-fn random_step(rng: &mut StdRng, tokens: &[(Arc<str>, i64)]) -> Step {
-    let ttls = [10_000, 1_000_000, 30_000_000];
-    let ttl = *ttls.choose(rng).unwrap();
+fn random_step(rng: &mut StdRng, tokens: &[(Arc<str>, i64)], usual: Take) -> Step {
+    let ttl = *TTLS.choose(rng).unwrap();
     match rng.random_range(0..100) {
         0..75 => {
             let take = match rng.random_bool(0.6) {
-                true => USUAL,
-                false => Take { ttl, most: *[0, 2, 1000].choose(rng).unwrap(), rank: rng.random_range(0..2) },
+                true => usual,
+                false => Take {
+                    ttl: usual.ttl,
+                    most: *[0, 2, 1000].choose(rng).unwrap(),
+                    rank: rng.random_range(0..2),
+                },
             };
             let chosen: Vec<_> = (0..4).filter_map(|_| tokens.choose(rng)).collect();
             let turn = |(token, rank): &(Arc<str>, i64)| {
                 // All of one group: others are other calls, and may overtake.
-                let verb = if *rank == take.rank && (take != USUAL || rng.random_bool(0.6)) {
+                let verb = if *rank == take.rank && (take != usual || rng.random_bool(0.6)) {
                     Verb::Take(take)
-                } else if take == USUAL {
+                } else if take == usual {
                     Verb::Give { withdrawn: rng.random_bool(0.3) }
                 } else {
                     return None;
@@ -194,16 +197,19 @@ async fn agree<K: Kind>(suffixes: &[&str]) {
     let pool = crate::store::Pool::from_url(&server.url()).unwrap();
     let on_redis = StoreBuilder::default().assemble(pool, CLOCK, Vec::new());
     let in_process = Store::with_clock(Clock::Manual(micros.clone()));
-    let (lua, rust) = (Side::<K>::new(&on_redis), Side::<K>::new(&in_process));
     let (mut now, mut next, mut grants) = (1_760_000_000_000_000_i64, 0, 0);
 
+    let warm = Side::<K>::new(&on_redis, Take { ttl: TTLS[0], most: 0, rank: 0 });
     // The scripts become known: what is sent in full for that comes later than what was asked for after it.
     clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
     for step in [Step::Turns(vec![("warm".into(), Verb::Give { withdrawn: false })]), Step::Inspect] {
-        lua.take("warm".into(), step).await;
+        warm.take("warm".into(), step).await;
     }
 
     for batch in 0..SEQUENCES / IN_STEP {
+        // As in a family: all leases have one time to live.
+        let usual = Take { ttl: *TTLS.choose(&mut rng).unwrap(), most: 1000, rank: 0 };
+        let (lua, rust) = (Side::<K>::new(&on_redis, usual), Side::<K>::new(&in_process, usual));
         let tokens: Vec<_> = (0..IN_STEP).map(|_| tokens(suffixes, &mut rng, &mut next)).collect();
         let mut history: Vec<(i64, Vec<Step>)> = Vec::new();
         for _ in 0..STEPS {
@@ -211,7 +217,7 @@ async fn agree<K: Kind>(suffixes: &[&str]) {
             now += *jumps.choose(&mut rng).unwrap();
             micros.store(now, Ordering::Relaxed);
             clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
-            let steps: Vec<_> = tokens.iter().map(|tokens| random_step(&mut rng, tokens)).collect();
+            let steps: Vec<_> = tokens.iter().map(|tokens| random_step(&mut rng, tokens, usual)).collect();
             history.push((now, steps.clone()));
             let answers =
                 (lua.round(batch * IN_STEP, &steps).await, rust.round(batch * IN_STEP, &steps).await);

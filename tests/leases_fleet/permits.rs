@@ -1,0 +1,72 @@
+//! Permits under load, while processes are killed.
+
+use std::time::Duration;
+
+use tower_distributed::WaitGroup;
+
+use crate::fleet::{Fleet, LONG, store_of_role};
+use crate::referee::Referee;
+use crate::support::eventually;
+use crate::support::processes::{is_child, setting, tell};
+
+const ROOM: &str = "room";
+const LIMIT: u32 = 5;
+const PROCESSES: usize = 4;
+const TASKS: usize = 16;
+const PERMITS: u64 = 10_000;
+const KILLS: u64 = 8;
+const TTL: Duration = Duration::from_secs(2);
+
+/// Takes permits from many tasks, until all have been taken.
+#[tokio::test]
+#[ignore = "a role, started by the tests"]
+async fn role_worker() {
+    if !is_child() {
+        return;
+    }
+    let (referee, name) = (Referee::of_role().await, setting("NAME"));
+    let group = WaitGroup::builder(LIMIT).ttl(TTL).build(&store_of_role(), "permits").unwrap();
+    let workers = (0..TASKS).map(|task| {
+        let (referee, name, group) = (referee.clone(), name.clone(), group.clone());
+        tokio::spawn(async move {
+            for number in 0.. {
+                let permit = group.add("k").await.unwrap();
+                let visit = referee.enter(ROOM, &format!("{name}.{task}.{number}"), 1, &permit).await;
+                tokio::time::sleep(Duration::from_micros(rand::random_range(0..2000))).await;
+                let left = visit.leave().await;
+                visit.settle(permit.done().await.unwrap()).await;
+                if left >= PERMITS {
+                    return;
+                }
+            }
+        })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        worker.await.unwrap();
+    }
+    tell("done");
+}
+
+#[tokio::test]
+async fn there_are_never_more_permits_than_the_limit() {
+    let fleet = Fleet::start().await;
+    let start = |number| fleet.spawn("permits::role_worker", &format!("p{number}"), &[]);
+    let mut players: Vec<_> = (0..PROCESSES).map(start).collect();
+    for kill in 1..=KILLS {
+        fleet.left(ROOM, kill * PERMITS / (KILLS + 1)).await;
+        let victim = rand::random_range(0..PROCESSES);
+        fleet.kill(&mut players[victim], &[ROOM]).await;
+        players[victim] = start(PROCESSES + kill as usize);
+    }
+    fleet.left(ROOM, PERMITS).await;
+    for player in &mut players {
+        assert_eq!(player.child.next_line().await, "done");
+    }
+    let verdict = fleet.judge(ROOM, LIMIT).await.unwrap();
+    assert!(verdict.visits >= PERMITS as usize);
+    assert_eq!((verdict.at_once, verdict.kills), (LIMIT as usize, KILLS as usize));
+    assert!(verdict.late < 100, "{} permits prove nothing", verdict.late);
+    // What the killed ones held is given out again, all of it.
+    let group = WaitGroup::new(&fleet.store(), "permits", LIMIT).unwrap();
+    eventually("all permits to be back", LONG, async || group.count("k").await.unwrap() == 0).await;
+}
