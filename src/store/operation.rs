@@ -36,6 +36,9 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether the script takes [`own`](Self::own) arguments that are the same for all runs once.
     const SAME_ONCE: bool = true;
 
+    /// How many calls are made beside each other at most: while the answers of one are handed out, the server is at
+    /// another.
+    const CARRIERS: usize = 3;
     /// How many must wait while a call is in flight for another to be made beside it.
     const CROWD: usize = 1;
 

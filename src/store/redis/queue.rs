@@ -24,9 +24,6 @@ use crate::store::in_process::lock;
 use crate::store::key::Key;
 use crate::store::operation::{Fields, Garbled, Operation};
 
-/// How many carriers a lane has at most: while the answers of one call are handed out, the server is at another.
-const CARRIERS: usize = 3;
-
 /// How often a carrier lets others run before it sends again, so that those who were just answered can ask anew
 /// and leave with it. At twice, throughput no longer rises.
 const YIELDS: usize = 2;
@@ -130,7 +127,7 @@ impl<O: Operation> Queue<O> {
         }
         waiting.pending.push(item);
         let crowded = waiting.carriers == 0 || waiting.pending.len() >= O::CROWD;
-        let one_more = crowded && waiting.carriers < CARRIERS;
+        let one_more = crowded && waiting.carriers < O::CARRIERS;
         if one_more {
             waiting.home = (waiting.carriers == 0 || waiting.home == Some(here)).then_some(here);
             waiting.carriers += 1;
