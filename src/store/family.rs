@@ -101,7 +101,16 @@ impl<O: Operation> Port<O> {
             Self::InProcess(cells) => {
                 Running::Ready(Some(cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now))))
             }
-            Self::Redis(queue) => Running::Pending(queue.ask(key, operation)),
+            Self::Redis(queue) => Running::Pending(queue.ask(key, operation, true)),
+        }
+    }
+
+    /// Takes one step before all that are asked for later, whether or not anybody awaits it; in process it is done
+    /// on return.
+    pub(crate) fn begin(&self, key: Key, operation: O) -> Running<O> {
+        match self {
+            Self::InProcess(_) => self.run(key, operation),
+            Self::Redis(queue) => Running::Pending(queue.ask(key, operation, false)),
         }
     }
 }

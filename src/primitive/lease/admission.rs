@@ -220,7 +220,7 @@ impl<K: Kind> Admission<K> {
         let first = self
             .store
             .can_begin()
-            .then(|| self.ports.turn.run(key.clone(), self.turn(token.clone(), Verb::Give { withdrawn })));
+            .then(|| self.ports.turn.begin(key.clone(), self.turn(token.clone(), Verb::Give { withdrawn })));
         if let Some(Running::Ready(_)) = first {
             return;
         }

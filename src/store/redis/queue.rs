@@ -95,12 +95,15 @@ impl<O: Operation> Queue<O> {
 
     /// Asks for an operation, which may run even where nobody waits for the answer; the answer is then taken
     /// back.
-    pub(crate) fn ask(self: &Arc<Self>, key: Key, operation: O) -> Answer<O> {
+    ///
+    /// Where its answer is not awaited here, it is better off with a carrier: then it leaves before all that is asked
+    /// for later, whoever polls what first.
+    pub(crate) fn ask(self: &Arc<Self>, key: Key, operation: O, awaited: bool) -> Answer<O> {
         let lane = self.store.lane_of(&key);
         let slot = self.store.slot(|| self.family.redis_key(&key));
         let (answer, reply) = oneshot::channel();
         let (mut single, mut deadline) = (Flight(None), None);
-        match self.enqueue(lane, Pending { operation, key, slot, answer }) {
+        match self.enqueue(lane, Pending { operation, key, slot, answer }, awaited) {
             Sender::Own => {}
             Sender::Foreign => {
                 deadline = Some(Box::pin(sleep_until(self.store.deadline(Instant::now()))));
@@ -115,9 +118,9 @@ impl<O: Operation> Queue<O> {
     }
 
     /// Leaves the operation to a carrier, or returns it where the lane is idle.
-    fn enqueue(self: &Arc<Self>, lane: usize, item: Pending<O>) -> Sender<O> {
+    fn enqueue(self: &Arc<Self>, lane: usize, item: Pending<O>, awaited: bool) -> Sender<O> {
         let mut waiting = lock(&self.lanes[lane]);
-        if !waiting.single && waiting.carriers == 0 {
+        if awaited && !waiting.single && waiting.carriers == 0 {
             waiting.single = true;
             return Sender::Caller(item);
         }
