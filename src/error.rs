@@ -72,6 +72,8 @@ pub(crate) enum Cause {
     Disconnected,
     /// The server is there and answers that it cannot serve (LOADING, READONLY, CLUSTERDOWN, …).
     NotServing,
+    /// There was no connection: nothing was sent.
+    NotSent,
     /// The breaker is open: nothing was sent.
     BreakerOpen,
     /// The server answered something that this crate does not understand.
@@ -185,6 +187,11 @@ impl Error {
             Kind::Refused(decision) => Some(decision),
             _ => None,
         }
+    }
+
+    /// Whether the store has certainly not been asked.
+    pub(crate) fn is_not_sent(&self) -> bool {
+        self.outage().is_some_and(|outage| matches!(outage.cause, Cause::NotSent | Cause::BreakerOpen))
     }
 
     pub(crate) fn busy(&self) -> Option<&Busy> {

@@ -6,5 +6,5 @@
 prefetch()
 return each(keys, 4, function()
   sweep()
-  return used(), soonest(), call('LLEN', queue) + (second and call('LLEN', second) or 0)
+  return used(), soonest(), counted()
 end)

@@ -30,15 +30,13 @@ local function take(token)
       local place = call('LPOS', queue, token) or second and call('LPOS', second, token)
       if place then return 2, soonest(), 0, place end
     end
-    before = call('LLEN', queue)
-    length = before + (second and call('LLEN', second) or 0)
+    length = counted()
     if length > 0 and length >= most then
       for _, dead in ipairs(call('ZRANGEBYSCORE', beats, '-inf', now)) do leave(dead) end
       grant()
-      before = call('LLEN', queue)
-      length = before + (second and call('LLEN', second) or 0)
+      length = counted()
     end
-    if rank > 0 then before = length end
+    before = call('LLEN', queue) + (rank > 0 and call('LLEN', second) or 0)
   end
   if before == 0 and fits(token) then return 1, now + ttl, hold(token, now + ttl) end
   if length >= most then return 0, soonest(), 0, before end

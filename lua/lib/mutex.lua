@@ -83,6 +83,11 @@ local function forget()
   values[holders], released[holders] = false, true
 end
 
+-- How many wait to hold something.
+local function counted()
+  return call('LLEN', queue)
+end
+
 -- Who is to go first, and where it stands.
 local function head()
   return call('LINDEX', queue, 0), queue

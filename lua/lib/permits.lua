@@ -68,6 +68,11 @@ local function holds(token)
   return tonumber(call('ZSCORE', holders, token) or 0) > now
 end
 
+-- How many wait to hold something.
+local function counted()
+  return call('LLEN', queue)
+end
+
 -- Who is to go first, and where it stands.
 local function head()
   local first = call('LINDEX', queue, 0)

@@ -21,8 +21,16 @@ local function keep()
   if second then call('PEXPIRE', second, ms(mourning)) end
 end
 
--- Makes a waiter a holder and tells its process: in the reply, if that is who asks. One that nobody hears has lost
--- its place. The message: expiry (µs), fence, number, and the numbers of those who follow.
+-- Whether a process hears what is published to it, as far as is known. It is asked before anything is granted, and
+-- a grant is never taken back: a message may reach who was not counted.
+local function hears(token)
+  if sub(token, 17, 17) ~= '+' then return true end
+  local process = sub(token, 1, 16)
+  return (asker and process == sub(asker, 1, 16)) or call('PUBSUB', 'NUMSUB', channel .. process)[2] > 0
+end
+
+-- Makes a waiter a holder and tells its process: in the reply, if that is who asks. The message: expiry (µs), fence,
+-- number, and the numbers of those who follow.
 local function hand_over(token)
   local expiry, process, number = now + claim, sub(token, 1, 16), tonumber(match(token, '^%x+', 18), 16)
   local followers, count = follow(token)
@@ -31,24 +39,25 @@ local function hand_over(token)
   if asker and process == sub(asker, 1, 16) then
     heard = heard or {}
     heard[#heard + 1] = text
-    return
+  else
+    call('PUBLISH', channel .. process, text)
   end
-  local ears = call('PUBLISH', channel .. process, text)
-  if ears == 0 and sub(token, 17, 17) == '+' then forget(token) end
 end
 
 -- Grants while the first in the queue fits. Those among `asking` get `ttl` and hear of it in the reply: each that is
--- granted has its fence there.
+-- granted has its fence there. Whoever no longer beats, or cannot hear, has lost its place.
 local function grant(asking, ttl)
   local turn
   while not sweep() do
     local token, line
     token, line, turn = head(turn)
-    if not token or not fits(token) then return end
-    local alive = tonumber(call('ZSCORE', beats, token) or 0) > now
+    if not token then return end
+    local asks = asking and asking[token]
+    local alive = asks or (tonumber(call('ZSCORE', beats, token) or 0) > now and hears(token))
+    if alive and not fits(token) then return end
     call('ZREM', beats, token)
     call('LPOP', line)
-    if asking and asking[token] then
+    if asks then
       asking[token] = hold(token, now + ttl)
     elseif alive then
       hand_over(token)

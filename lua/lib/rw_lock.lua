@@ -6,11 +6,11 @@ local keys = 5
 local function prefetch() end
 
 local function mode(token)
-  return match(token, '/([rw].*)$')
+  return match(token, '^[^/]*/(.*)$')
 end
 
 local function writes(token)
-  return match(token, '/w(%d+)$')
+  return match(token, '^[^/]*/w(%d+)$')
 end
 
 local function marked()
@@ -68,6 +68,11 @@ end
 -- Whether a token holds.
 local function holds(token)
   return tonumber(call('ZSCORE', holders, token) or 0) > now
+end
+
+-- How many wait to hold something.
+local function counted()
+  return call('LLEN', queue) + call('LLEN', second)
 end
 
 -- Who is to go first, and where it stands; and whether it is the turn of the readers that wait: once it is, it is

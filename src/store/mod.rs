@@ -55,7 +55,7 @@ use crate::Error;
 ///
 /// It takes Redis 6.2 or later, and where ACLs are in force the commands `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`,
 /// `SET` and `DEL` on `prefix:*` (and `INFO`, to check the version). Leases also take `EXISTS`, `INCRBY`, `PEXPIRE`,
-/// `PTTL`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and the channels `prefix:wake:*`.
+/// `PTTL`, `PUBLISH`, `PUBSUB`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and the channels `prefix:wake:*`.
 ///
 /// Calls must be made within a tokio runtime.
 ///
@@ -225,11 +225,18 @@ pub struct StoreBuilder {
     timeout: Duration,
     lanes: usize,
     wakeups: Vec<String>,
+    by_url: bool,
 }
 
 impl Default for StoreBuilder {
     fn default() -> Self {
-        Self { prefix: "td".into(), timeout: Duration::from_millis(500), lanes: 1, wakeups: Vec::new() }
+        Self {
+            prefix: "td".into(),
+            timeout: Duration::from_millis(500),
+            lanes: 1,
+            wakeups: Vec::new(),
+            by_url: false,
+        }
     }
 }
 
@@ -276,6 +283,7 @@ impl StoreBuilder {
     pub fn redis(mut self, url: &str) -> Result<Store, Error> {
         let pool = Pool::from_url(url)?;
         self.wakeups.insert(0, url.to_owned());
+        self.by_url = true;
         self.pool(pool)
     }
 
@@ -297,7 +305,7 @@ impl StoreBuilder {
     }
 
     pub(crate) fn assemble(self, pool: Pool, clock: &'static str, wakeups: Vec<Client>) -> Store {
-        let store = RedisStore::new(pool, self.prefix, self.timeout, self.lanes, clock, wakeups);
+        let store = RedisStore::new(pool, self.prefix, self.timeout, self.lanes, clock, wakeups, self.by_url);
         Store(Arc::new(Backend::Redis(Arc::new(store))))
     }
 }

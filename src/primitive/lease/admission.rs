@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _, join_all};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
 use super::detached::see_to_the_end;
@@ -23,6 +23,7 @@ use super::operations::{At, Beat, Inspect, Occupancy, Outcome, Renew, Scene, Sta
 use super::renewals::Renewals;
 use super::room::{Room, Spans, Standing, Was};
 use super::terms::Terms;
+use super::waiting::Handed;
 pub(crate) use super::waiting::{Ask, Wait};
 use super::{Keeper, Lease};
 use crate::error::Cause;
@@ -30,7 +31,7 @@ use crate::store::{Attend, Family, Link, Port, Running, Woken, lock};
 use crate::{Error, Key, Store};
 
 /// How long a grant stands until its waiter confirms it.
-const CLAIM: Duration = Duration::from_millis(1500);
+pub(super) const CLAIM: Duration = Duration::from_millis(1500);
 
 /// How often a waiter says that it is alive.
 const BEAT: Duration = Duration::from_secs(2);
@@ -40,6 +41,9 @@ const LIFE: Duration = Duration::from_secs(7);
 
 /// For how long an acquire that was withdrawn is refused if it comes after all.
 const MOURNING: Duration = Duration::from_secs(60);
+
+/// How many try again at a time to release what they could not while the store was away.
+const MOST_RETRIES: usize = 256;
 
 /// How many waiters of a key beat in one call.
 const MOST_TOKENS: usize = 256;
@@ -51,9 +55,11 @@ pub(crate) struct Admission<K: Kind> {
     pub(crate) family: Family<Room<K::Holders>>,
     scene: Arc<Scene>,
     pub(crate) terms: Terms,
-    renewals: Renewals,
+    pub(super) renewals: Renewals,
     /// By the numbers in their tokens.
     waiters: Mutex<HashMap<u64, Waiter>>,
+    /// How many more may try again to release what they could not.
+    retries: Arc<Semaphore>,
     /// Whether those who wait are sent away.
     closed: watch::Sender<bool>,
 }
@@ -105,6 +111,7 @@ impl<K: Kind> Admission<K> {
             renewals: Renewals::new(store, terms.ttl, terms.watchdog),
             terms,
             waiters: Mutex::default(),
+            retries: Arc::new(Semaphore::new(MOST_RETRIES)),
             closed: watch::Sender::new(false),
         });
         let attendant: std::sync::Weak<dyn Attend> = Arc::<Self>::downgrade(&admission);
@@ -230,9 +237,17 @@ impl<K: Kind> Admission<K> {
             let (admission, key, token) = (Arc::clone(&admission), key.clone(), Arc::clone(&token));
             async move {
                 let mut pause = Duration::from_millis(20);
+                let mut place = None;
                 while admission.release(key.clone(), token.clone(), withdrawn).await.is_err()
                     && Instant::now() < until
                 {
+                    // Only so many try again: the others run out by themselves.
+                    if place.is_none() {
+                        match Arc::clone(&admission.retries).try_acquire_owned() {
+                            Ok(permit) => place = Some(permit),
+                            Err(_) => return,
+                        }
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
@@ -386,9 +401,11 @@ impl<K: Kind> Number<K> {
         }
         let Some(next) = line.next() else { return false };
         held.end_here();
+        let due = self.admission.renewals.hand_on(self.number);
+        let keeper = Self { admission: Arc::clone(&self.admission), number: next.number };
+        let lease = Lease::new(held.next(line), Arc::new(keeper));
         // If it goes away before it hears of it, the lease is dropped, and so handed on again or given back.
-        let lease = self.admission.lease(next.number, held.next(line), true);
-        next.wake(Woken::Handed(Box::new(lease)));
+        next.wake(Woken::Handed(Box::new(Handed { lease, due })));
         true
     }
 }
@@ -404,10 +421,10 @@ impl<K: Kind> Keeper for Number<K> {
     }
 
     fn release(self: Arc<Self>, held: Arc<Held>) -> BoxFuture<'static, Result<bool, Error>> {
-        self.admission.renewals.forget(self.number);
         if self.hand_on(&held) {
             return Box::pin(std::future::ready(Ok(true)));
         }
+        self.admission.renewals.forget(self.number);
         Box::pin(async move {
             let was = self.admission.release(held.key.clone(), Arc::clone(&held.token), false).await?;
             held.end();
@@ -416,10 +433,10 @@ impl<K: Kind> Keeper for Number<K> {
     }
 
     fn release_detached(self: Arc<Self>, held: Arc<Held>) {
-        self.admission.renewals.forget(self.number);
         if self.hand_on(&held) {
             return;
         }
+        self.admission.renewals.forget(self.number);
         held.end();
         let until = held.until() + CLAIM;
         self.admission.release_detached(held.key.clone(), Arc::clone(&held.token), false, until);

@@ -38,6 +38,7 @@ local function call(name, ...)
     end
   end
   local key = args[1]
+  if name == 'PUBSUB' then return {args[2], 1} end
   if name == 'PUBLISH' then
     server.call('RPUSH', 'published', args[2])
     return 1
@@ -252,5 +253,5 @@ async fn mutexes_agree() {
 
 #[tokio::test]
 async fn reader_writer_locks_agree() {
-    agree::<ReadWrite>(&["/w1", "/w2", "/r", "/r", "/rgroup"]).await;
+    agree::<ReadWrite>(&["/w1", "/w2", "/r", "/r", "/rteam/w5"]).await;
 }

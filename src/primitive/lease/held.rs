@@ -139,10 +139,15 @@ impl Drift {
     /// What clocks may differ by when they tell milliseconds.
     const GRAIN: Duration = Duration::from_millis(2);
 
+    /// The part of a span that is sure.
+    pub(crate) fn sure(self, span: Duration) -> Duration {
+        span.saturating_sub(span.mul_f64(self.0) + Self::GRAIN)
+    }
+
     /// Until when what the server holds until `expiry` is valid here, if the server's clock said `now` when we
     /// have sent a call at `sent`, or later.
     pub(crate) fn until(self, sent: Instant, now: i64, expiry: i64) -> Instant {
         let span = Duration::from_micros(u64::try_from(expiry - now).unwrap_or(0));
-        sent + span.saturating_sub(span.mul_f64(self.0) + Self::GRAIN)
+        sent + self.sure(span)
     }
 }

@@ -47,6 +47,14 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn held(&self, token: &str, now: i64) -> Option<(i64, i64)>;
     /// Whether a token can hold beside those who do.
     fn fits(&self, token: &str) -> bool;
+    /// Whether nothing is free, for anybody.
+    fn is_full(&self) -> bool {
+        false
+    }
+    /// How many of those who wait are to hold something.
+    fn counted(queue: &Queue) -> i64 {
+        queue.ahead(1)
+    }
     /// Makes a token a holder; returns its fence.
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64;
     /// Moves the end of a holder's lease.

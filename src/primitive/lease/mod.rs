@@ -34,7 +34,7 @@ use tokio::time::Instant;
 pub(crate) use self::admission::{Admission, Ask, Wait};
 pub(crate) use self::held::{Drift, Held};
 pub(crate) use self::renewals::Renewals;
-pub(crate) use self::terms::{Terms, check_ttl};
+pub(crate) use self::terms::Terms;
 use crate::{Error, Key};
 
 /// Something that is held for a while, by the process that has this value. See the [module](self).
@@ -42,7 +42,7 @@ use crate::{Error, Key};
 /// Dropping it releases it from a task of its own; [`release`](Self::release) also tells whether it was still held.
 #[must_use = "a lease that is dropped is released"]
 pub struct Lease {
-    held: Arc<Held>,
+    pub(in crate::primitive) held: Arc<Held>,
     /// `None` once it was released.
     keeper: Option<Arc<dyn Keeper>>,
 }

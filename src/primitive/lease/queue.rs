@@ -14,10 +14,6 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn len(&self) -> i64 {
-        self.ahead(1)
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.beats.is_empty()
     }
@@ -58,6 +54,11 @@ impl Queue {
     /// Says that a token is alive; whether it waits at all.
     pub(crate) fn beat(&mut self, token: &str, until: i64) -> bool {
         self.beats.get_mut(token).map(|alive| *alive = until).is_some()
+    }
+
+    /// Whether a token has beaten of late.
+    pub(crate) fn is_alive(&self, token: &str, now: i64) -> bool {
+        self.beats.get(token).is_some_and(|until| *until > now)
     }
 
     /// Takes a token out; until when it counted as alive, if it waited.

@@ -37,10 +37,31 @@ impl Renewals {
     pub(crate) fn add(&self, number: u64, held: &Arc<Held>, claim: Option<Duration>) {
         if self.watchdog || claim.is_some() {
             let span = claim.map_or(self.ttl, |claim| claim.min(self.ttl));
-            let due = self.about(Instant::now() + span / 3);
-            lock(&self.table).insert(number, Renewal { held: Arc::clone(held), due: Some(due) });
-            self.rounds.see_to(due);
+            self.resume(number, held, self.about(Instant::now() + span / 3));
         }
+    }
+
+    /// Stops seeing to a lease that is handed on; when it is to be renewed by whom it is handed on to.
+    pub(crate) fn hand_on(&self, number: u64) -> Instant {
+        let now = Instant::now();
+        match lock(&self.table).remove(&number) {
+            Some(Renewal { due: Some(due), .. }) => due,
+            // Under way: seen to again in case that fails.
+            Some(Renewal { due: None, .. }) => now + self.soon(),
+            // Without a watchdog each has a full lease.
+            None => now,
+        }
+    }
+
+    /// Sees to a lease that was handed on.
+    pub(crate) fn resume(&self, number: u64, held: &Arc<Held>, due: Instant) {
+        lock(&self.table).insert(number, Renewal { held: Arc::clone(held), due: Some(due) });
+        self.rounds.see_to(due);
+    }
+
+    /// After how long a renewal is tried again.
+    fn soon(&self) -> Duration {
+        (self.ttl / 12).max(Duration::from_millis(20))
     }
 
     pub(crate) fn forget(&self, number: u64) {
@@ -64,7 +85,7 @@ impl Renewals {
     pub(crate) fn settle(&self, number: u64, held: &Held, renewed: bool) {
         let due = match renewed {
             true if self.watchdog => Some(self.about(Instant::now() + self.ttl / 3)),
-            false if held.is_held() => Some(Instant::now() + (self.ttl / 12).max(Duration::from_millis(20))),
+            false if held.is_held() => Some(Instant::now() + self.soon()),
             _ => None,
         };
         let mut table = lock(&self.table);
@@ -76,7 +97,8 @@ impl Renewals {
 
     /// A time a little earlier, so that what is due at about the same time is done together.
     fn about(&self, due: Instant) -> Instant {
-        let grain = (self.ttl / 24).as_nanos().max(1);
+        let until = due.saturating_duration_since(Instant::now());
+        let grain = (self.ttl / 24).min(until / 2).as_nanos().max(1);
         let late = due.duration_since(self.began).as_nanos() % grain;
         due - Duration::from_nanos(u64::try_from(late).unwrap_or(0))
     }

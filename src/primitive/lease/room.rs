@@ -89,7 +89,7 @@ impl<H: Holders> Room<H> {
             return Standing::Queued { soonest: soonest(self), before: self.queue.position(token) };
         }
         let mut before = self.queue.ahead(rank);
-        if !self.queue.is_empty() && self.queue.len() >= most {
+        if H::counted(&self.queue) > 0 && H::counted(&self.queue) >= most {
             self.queue.drop_dead(now);
             self.grant(now, spans, None);
             before = self.queue.ahead(rank);
@@ -98,7 +98,7 @@ impl<H: Holders> Room<H> {
             let fence = self.holders.hold(token, now + ttl, now, &self.queue);
             return Standing::Held { expiry: now + ttl, fence };
         }
-        if self.queue.len() >= most {
+        if H::counted(&self.queue) >= most {
             return Standing::Refused { soonest: soonest(self), before };
         }
         if self.queue.line_up(Arc::clone(token), rank, now + spans.life) == 1 {
@@ -168,7 +168,7 @@ impl<H: Holders> Room<H> {
     /// How much is held, how many wait, and when the next lease ends.
     pub(crate) fn inspect(&mut self, now: i64) -> (i64, i64, i64) {
         self.sweep(now);
-        (self.holders.used(), self.queue.len(), self.holders.soonest(now))
+        (self.holders.used(), H::counted(&self.queue), self.holders.soonest(now))
     }
 
     /// Drops what has expired.
@@ -188,10 +188,15 @@ impl<H: Holders> Room<H> {
     /// Grants while the first in the queue fits. Those among `asking` get a full lease and hear of it there.
     fn grant(&mut self, now: i64, spans: Spans, mut asking: Option<(&mut HashMap<Arc<str>, Standing>, i64)>) {
         let mut turn = false;
-        while let Some(token) = self.holders.head(&self.queue, &mut turn)
-            && self.holders.fits(&token)
+        while !self.holders.is_full()
+            && let Some(token) = self.holders.head(&self.queue, &mut turn)
         {
-            let alive = self.queue.leave(&token).is_some_and(|until| until > now);
+            let asks = asking.as_ref().is_some_and(|(asking, _)| asking.contains_key(&token));
+            let alive = asks || self.queue.is_alive(&token, now);
+            if alive && !self.holders.fits(&token) {
+                return;
+            }
+            self.queue.leave(&token);
             let asks = asking.as_mut().and_then(|(asking, ttl)| Some((asking.get_mut(&token)?, *ttl)));
             if asks.is_none() && !alive {
                 continue;

@@ -36,11 +36,22 @@ impl Default for Terms {
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// Checks a time to live.
-pub(crate) fn check_ttl(ttl: Duration) -> Result<Duration, Error> {
-    if (SHORTEST..=LONGEST).contains(&ttl) {
-        Ok(ttl)
-    } else {
-        Err(Error::invalid(format!("a time to live must be 10 ms to 1 day, is {ttl:?}")))
+impl Terms {
+    /// Checks what a user can set.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let Self { ttl, drift: Drift(factor), .. } = *self;
+        if !(SHORTEST..=LONGEST).contains(&ttl) {
+            return Err(Error::invalid(format!("a time to live must be 10 ms to 1 day, is {ttl:?}")));
+        }
+        if !(0.0..1.0).contains(&factor) {
+            return Err(Error::invalid(format!("the drift factor must be from 0 to below 1, is {factor}")));
+        }
+        if self.drift.sure(ttl) < SHORTEST / 2 {
+            return Err(Error::invalid(format!(
+                "of a time to live of {ttl:?}, a drift factor of {factor} leaves {:?}: it must be 5 ms at least",
+                self.drift.sure(ttl)
+            )));
+        }
+        Ok(())
     }
 }

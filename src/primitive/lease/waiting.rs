@@ -6,12 +6,12 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::Lease;
-use super::admission::{Admission, Granted, Waiter};
+use super::admission::{Admission, CLAIM, Granted, Waiter};
 use super::held::Held;
 use super::kind::Kind;
 use super::operations::At;
 use super::room::Standing;
-use crate::error::{Busy, Subject, Why};
+use crate::error::{Busy, Cause, Subject, Why};
 use crate::store::{Line, Woken};
 use crate::{Error, Key};
 
@@ -56,7 +56,8 @@ impl<K: Kind> Admission<K> {
         loop {
             match self.line_up(&key, &ask, deadline).await? {
                 Turn::Lease(lease) => return Ok(lease),
-                Turn::AskAnew => {}
+                // Whoever is next is let go first.
+                Turn::AskAnew => tokio::task::yield_now().await,
             }
         }
     }
@@ -76,7 +77,12 @@ impl<K: Kind> Admission<K> {
         let mut withdrawal = Withdrawal::new(self, number, key, &token);
         let sent = Instant::now();
         let most = ask.wait.map_or(0, |wait| wait.most.into());
-        let At { now, what } = self.ask(key.clone(), Arc::clone(&token), ask.rank, most).await?;
+        let asked = self.ask(key.clone(), Arc::clone(&token), ask.rank, most).await;
+        let At { now, what } = asked.inspect_err(|error| {
+            if error.is_not_sent() {
+                withdrawal.disarm();
+            }
+        })?;
         let busy = |why, soonest: i64| {
             let left = u64::try_from(soonest - now).ok().filter(|left| *left > 0);
             let retry_after = left.map(std::time::Duration::from_micros);
@@ -85,7 +91,12 @@ impl<K: Kind> Admission<K> {
         let soonest = match (what, &mut listener) {
             (Standing::Held { expiry, fence }, _) => {
                 let until = self.terms.drift.until(sent, now, expiry);
-                return Ok(self.take_on(withdrawal, until, fence, None));
+                return match self.take_on(withdrawal, until, fence, None) {
+                    Turn::AskAnew => {
+                        Err(Error::unavailable(Cause::TimedOut, "granted, and run out on its way"))
+                    }
+                    turn => Ok(turn),
+                };
             }
             (Standing::Refused { soonest, .. }, listener) => {
                 withdrawal.disarm();
@@ -120,13 +131,13 @@ impl<K: Kind> Admission<K> {
                 Woken::Granted { expiry, fence, line } => {
                     // The server's time, by the last call of ours that it answered: never by when the push came.
                     let (sent, now) = self.stop_waiting(number).map_or((sent, now), |waiter| waiter.anchor);
-                    let until = self.terms.drift.until(sent, now, expiry);
+                    let until = self.terms.drift.until(sent, now, expiry).min(Instant::now() + CLAIM);
                     Ok(self.take_on(withdrawal, until, fence, Some(line)))
                 }
-                Woken::Handed(lease) => {
+                Woken::Handed(handed) => {
                     self.stop_waiting(number);
                     withdrawal.disarm();
-                    Ok(lease.downcast().map_or(Turn::AskAnew, |lease| Turn::Lease(*lease)))
+                    Ok(handed.downcast().map_or(Turn::AskAnew, |handed| self.take_over(number, *handed)))
                 }
                 Woken::Gone => {
                     self.stop_waiting(number);
@@ -147,6 +158,11 @@ impl<K: Kind> Admission<K> {
         }
     }
 
+    fn take_over(&self, number: u64, Handed { lease, due }: Handed) -> Turn {
+        self.renewals.resume(number, &lease.held, due);
+        Turn::Lease(lease)
+    }
+
     /// Makes a lease of what was granted, unless it has run out on its way. A `line` comes with a claim.
     fn take_on(
         self: &Arc<Self>,
@@ -165,6 +181,13 @@ impl<K: Kind> Admission<K> {
         self.line_up_behind(&held.tenure, followers);
         Turn::Lease(self.lease(withdrawal.number, held, is_claim))
     }
+}
+
+/// A lease that is handed on within the process, and when it is to be renewed: by whom it reaches, for where nobody
+/// takes it, it is to run out.
+pub(super) struct Handed {
+    pub(super) lease: Lease,
+    pub(super) due: Instant,
 }
 
 /// Ends at a deadline, if there is one.

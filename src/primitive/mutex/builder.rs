@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::quorum::Quorum;
 use super::{Mutex, Place};
-use crate::primitive::lease::{Admission, Drift, Terms, Wait, check_ttl};
+use crate::primitive::lease::{Admission, Drift, Terms, Wait};
 use crate::store::{Family, check_name};
 use crate::{Error, Store};
 
@@ -196,14 +196,10 @@ impl MutexBuilder {
         name: &str,
     ) -> Result<Arc<Admission<super::holder::Exclusive>>, Error> {
         let Settings { tries, timeout_factor, exact_names, .. } = self.settings;
-        check_ttl(self.terms.ttl)?;
+        self.terms.check()?;
         check_name("the name of a family", name)?;
         if tries == Some(0) {
             return Err(Error::invalid("tries must be at least 1, got 0"));
-        }
-        if !(0.0..1.0).contains(&self.terms.drift.0) {
-            let Drift(factor) = self.terms.drift;
-            return Err(Error::invalid(format!("the drift factor must be from 0 to below 1, is {factor}")));
         }
         if !(timeout_factor > 0.0 && timeout_factor < 1.0) {
             let text = format!("the time-out factor must be above 0 and below 1, is {timeout_factor}");

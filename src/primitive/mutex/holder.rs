@@ -59,6 +59,10 @@ impl Holders for Holder {
         self.holder.is_none()
     }
 
+    fn is_full(&self) -> bool {
+        self.holder.is_some()
+    }
+
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, _: &Queue) -> i64 {
         self.holder = Some((value(token).into(), end(expiry, now)));
         self.fence = now.max(self.fence + 1);

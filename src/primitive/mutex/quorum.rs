@@ -225,7 +225,12 @@ impl Ballot {
                         _ => votes.no += 1,
                     }
                 }
-                Err(error) => votes.outage = Some(error),
+                Err(error) => {
+                    if error.is_not_sent() {
+                        self.answered.insert(index);
+                    }
+                    votes.outage = Some(error);
+                }
             }
             let certain = votes.yes >= quorum.majority() || quorum.nodes.len() - votes.no < quorum.majority();
             if quorum.fail_fast && certain {

@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::holders::{ReadWrite, reader, writer};
-use super::lease::{Admission, Ask, Lease, Terms, Wait, check_ttl};
+use super::lease::{Admission, Ask, Lease, Terms, Wait};
 use crate::error::Subject;
 use crate::store::{Family, check_name};
 use crate::{Error, Key, Store};
@@ -307,7 +307,7 @@ impl RwLockBuilder {
     /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
     /// out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<RwLock, Error> {
-        check_ttl(self.terms.ttl)?;
+        self.terms.check()?;
         if self.settings.most_writers == 0 {
             return Err(Error::invalid("writers in a row must be at least 1, got 0"));
         }

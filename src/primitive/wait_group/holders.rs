@@ -61,6 +61,11 @@ impl Holders for PermitHolders {
         size(token).map_or(self.used == 0, |(weight, limit)| self.used + weight <= limit)
     }
 
+    fn counted(queue: &Queue) -> i64 {
+        // Those in the second rank wait until nobody holds, and hold nothing.
+        queue.ahead(0)
+    }
+
     fn hold(&mut self, token: &Arc<str>, expiry: i64, _: i64, _: &Queue) -> i64 {
         if let Some((weight, _)) = size(token) {
             self.until.insert(Arc::clone(token), expiry);

@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::holders::{IDLE, Permits, suffix};
-use super::lease::{Admission, Ask, Lease, Terms, Wait, check_ttl};
+use super::lease::{Admission, Ask, Lease, Terms, Wait};
 use crate::error::Subject;
 use crate::store::Family;
 use crate::{Error, Key, Store};
@@ -275,7 +275,7 @@ impl WaitGroupBuilder {
     /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, the limit is 0,
     /// or the time to live is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<WaitGroup, Error> {
-        check_ttl(self.terms.ttl)?;
+        self.terms.check()?;
         let limit = check_limit(self.limit)?;
         let family = Family::new(store, name)?;
         let admission = Admission::new(store, &family, self.terms);

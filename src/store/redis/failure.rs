@@ -58,7 +58,7 @@ fn is_not_serving(error: &RedisError) -> bool {
 
 /// Whether the server is out of reach or out of service, which is what breakers count.
 pub(super) fn is_outage(cause: Cause) -> bool {
-    matches!(cause, Cause::TimedOut | Cause::Disconnected | Cause::NotServing)
+    matches!(cause, Cause::TimedOut | Cause::Disconnected | Cause::NotSent | Cause::NotServing)
 }
 
 #[cfg(test)]

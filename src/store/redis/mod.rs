@@ -53,6 +53,8 @@ pub(crate) struct RedisStore {
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) rounds: Arc<Rounds>,
     subscription: Subscription,
+    /// The pool was made of the URL that is subscribed to first.
+    by_url: bool,
 }
 
 /// A script ready to be called.
@@ -70,10 +72,12 @@ impl RedisStore {
         lanes: usize,
         clock: &'static str,
         wakeups: Vec<redis::Client>,
+        by_url: bool,
     ) -> Self {
         let wakes = Arc::new(Wakes::new(Link::Down));
         Self {
             subscription: Subscription::new(wakeups),
+            by_url,
             rounds: Rounds::new(wakes.link()),
             wakes,
             prefix,
@@ -106,8 +110,10 @@ impl RedisStore {
         self.subscription.place().is_some_and(|place| Some(place) == other.subscription.place())
     }
 
+    /// Whether the server that runs the scripts is certainly the one that is subscribed to, and so can tell who hears
+    /// nothing.
     pub(super) fn counts_hearers(&self) -> bool {
-        self.pool.counts_hearers()
+        self.by_url && self.subscription.has_one_place()
     }
 
     /// Subscribes to the channel of this process, unless it is at it.
@@ -215,7 +221,9 @@ impl RedisStore {
         {
             lane.discard(held);
         }
-        Err((outage, held.is_some()))
+        let sent = held.is_some();
+        let cause = if sent { outage.cause } else { Cause::NotSent };
+        Err((Outage { cause, ..outage }, sent))
     }
 
     /// Whether the server that has a key takes a write.

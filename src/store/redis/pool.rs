@@ -55,15 +55,6 @@ impl Pool {
         Ok(Self::Server(pool))
     }
 
-    /// Whether a publisher is told for certain how many hear it: not on a Cluster, where each node counts its own.
-    pub(super) fn counts_hearers(&self) -> bool {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(_) => false,
-            _ => true,
-        }
-    }
-
     /// How many breakers it takes.
     pub(super) fn breakers(&self) -> usize {
         match self {

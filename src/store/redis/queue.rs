@@ -129,7 +129,9 @@ impl<O: Operation> Queue<O> {
             waiting.since = Instant::now();
         }
         waiting.pending.push(item);
-        let crowded = waiting.carriers == 0 || waiting.pending.len() >= O::CROWD;
+        // A carrier on another runtime may stand still.
+        let crowded =
+            waiting.carriers == 0 || waiting.home != Some(here) || waiting.pending.len() >= O::CROWD;
         let one_more = crowded && waiting.carriers < O::CARRIERS;
         if one_more {
             waiting.home = (waiting.carriers == 0 || waiting.home == Some(here)).then_some(here);

@@ -28,6 +28,10 @@ impl Subscription {
         Self { clients: clients.into(), task: Mutex::default() }
     }
 
+    pub(super) fn has_one_place(&self) -> bool {
+        self.clients.len() == 1
+    }
+
     /// Which server and database it is.
     pub(super) fn place(&self) -> Option<(String, i64)> {
         let info = self.clients.first()?.get_connection_info();
