@@ -1,5 +1,6 @@
 //! Where state lives: [`Store`]. Knows no primitive by name.
 
+mod detached;
 mod family;
 mod in_process;
 mod key;
@@ -12,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::detached::see_to_the_end;
 pub(crate) use self::family::{Family, Port, Running, detach};
 pub(crate) use self::in_process::{Cells, Clock, lock};
 pub use self::key::Key;

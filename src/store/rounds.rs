@@ -1,7 +1,8 @@
 //! Rounds: one task per store sees to all that must be done in time, such as renewals.
 //!
 //! Whoever has something to see to [joins](Rounds::join) once, and says when it is due; what is due at about the
-//! same time is done together. The task ends when nothing is left to do.
+//! same time is done together. The task ends when nothing is left to do; where its runtime ends first, it goes on on
+//! another. While its runtime stands still, it does too.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -12,6 +13,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::detached::see_to_the_end;
 use super::in_process::lock;
 use super::wakes::Link;
 
@@ -25,6 +27,9 @@ pub(crate) trait Attend: Send + Sync {
 
     /// Pushes may have been missed: makes due now what waits for one.
     fn relinked(&self);
+
+    /// What was under way has ended with its runtime: makes it due now.
+    fn interrupted(&self);
 }
 
 /// The rounds of one store.
@@ -69,11 +74,10 @@ impl Rounds {
                 self.earlier.notify_one();
             }
             None => {
-                // Without a runtime nobody can wait for anything.
-                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                    state.next = Some(due);
-                    runtime.spawn(Round { rounds: Arc::clone(self), done: false }.go());
-                }
+                state.next = Some(due);
+                drop(state);
+                let rounds = Arc::clone(self);
+                see_to_the_end(None, move || Arc::clone(&rounds).go());
             }
         }
     }
@@ -92,48 +96,35 @@ impl Rounds {
         drop(joined);
         next
     }
-}
 
-/// The task. Where its runtime shuts down, another may take over.
-struct Round {
-    rounds: Arc<Rounds>,
-    done: bool,
-}
-
-impl Round {
-    async fn go(mut self) {
-        let rounds = Arc::clone(&self.rounds);
-        let mut link = rounds.link.clone();
+    /// The task.
+    async fn go(self: Arc<Self>) {
+        // Whoever began before has ended with its runtime.
+        let joined = lock(&self.state).joined();
+        joined.iter().for_each(|attendant| attendant.interrupted());
+        drop(joined);
+        let mut link = self.link.clone();
         let mut work = FuturesUnordered::new();
-        while let Some(next) = rounds.plan(!work.is_empty()) {
+        while let Some(next) = self.plan(!work.is_empty()) {
             tokio::select! {
                 () = sleep_until(next) => {
                     let now = Instant::now();
-                    let joined = lock(&rounds.state).joined();
+                    let joined = lock(&self.state).joined();
                     for attendant in joined {
                         if attendant.due().is_some_and(|due| due <= now) {
                             work.push(attendant.attend());
                         }
                     }
                 }
-                () = rounds.earlier.notified() => {}
+                () = self.earlier.notified() => {}
                 Some(()) = work.next() => {}
                 Ok(()) = link.changed() => {
                     if matches!(*link.borrow_and_update(), Link::Up(_)) {
-                        let joined = lock(&rounds.state).joined();
+                        let joined = lock(&self.state).joined();
                         joined.iter().for_each(|attendant| attendant.relinked());
                     }
                 }
             }
-        }
-        self.done = true;
-    }
-}
-
-impl Drop for Round {
-    fn drop(&mut self) {
-        if !self.done {
-            lock(&self.rounds.state).next = None;
         }
     }
 }

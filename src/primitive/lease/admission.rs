@@ -16,7 +16,6 @@ use futures_util::future::{BoxFuture, FutureExt as _, join_all};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
-use super::detached::see_to_the_end;
 use super::held::{Held, Tenure};
 use super::kind::Kind;
 use super::operations::{At, Beat, Inspect, Occupancy, Outcome, Renew, Scene, Standings, Take, Turn, Verb};
@@ -27,7 +26,7 @@ use super::waiting::Handed;
 pub(crate) use super::waiting::{Ask, Wait};
 use super::{Keeper, Lease};
 use crate::error::Cause;
-use crate::store::{Attend, Family, Link, Port, Running, Woken, lock};
+use crate::store::{Attend, Family, Link, Port, Running, Woken, lock, see_to_the_end};
 use crate::{Error, Key, Store};
 
 /// How long a grant stands until its waiter confirms it.
@@ -374,6 +373,14 @@ impl<K: Kind> Attend for Admission<K> {
         Box::pin(async move {
             tokio::join!(renewals, join_all(beats));
         })
+    }
+
+    fn interrupted(&self) {
+        self.renewals.interrupted();
+        let now = Instant::now();
+        for waiter in lock(&self.waiters).values_mut() {
+            waiter.due = waiter.due.or(Some(now));
+        }
     }
 
     fn relinked(&self) {

@@ -14,7 +14,6 @@
 mod admission;
 #[cfg(test)]
 mod agreement;
-mod detached;
 mod held;
 pub(crate) mod kind;
 pub(crate) mod operations;

@@ -72,6 +72,14 @@ impl Renewals {
         lock(&self.table).values().filter_map(|renewal| renewal.due).min()
     }
 
+    /// What was under way has ended with its runtime.
+    pub(crate) fn interrupted(&self) {
+        let now = Instant::now();
+        for renewal in lock(&self.table).values_mut() {
+            renewal.due = renewal.due.or(Some(now));
+        }
+    }
+
     /// The leases that are to be renewed now.
     pub(crate) fn take_due(&self, now: Instant) -> Vec<(u64, Arc<Held>)> {
         let mut table = lock(&self.table);

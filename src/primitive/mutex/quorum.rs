@@ -284,6 +284,10 @@ impl Attend for Quorum {
     }
 
     fn relinked(&self) {}
+
+    fn interrupted(&self) {
+        self.renewals.interrupted();
+    }
 }
 
 /// One lease of a quorum.

@@ -166,3 +166,32 @@ async fn followers_outlive_the_beat_of_those_before_them() {
     let second = got(second).await;
     assert_eq!(second.fence(), fence + 1, "handed on, not asked for anew");
 }
+
+#[test]
+fn what_is_held_and_waited_for_outlives_the_runtime_it_began_on() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let (server, mutex, guard) = first.block_on(async {
+        let server = RedisServer::start().await;
+        let store = Store::redis(&server.url()).unwrap();
+        let mutex = Mutex::builder().ttl(Duration::from_millis(600)).build(&store, "m").unwrap();
+        let guard = mutex.lock("k").await.unwrap();
+        // The subscription begins here too.
+        waiter(&mutex).await.abort();
+        (server, mutex, guard)
+    });
+    drop(first);
+    second.block_on(async {
+        let began = guard.until();
+        eventually("the lock to be renewed", LONG, async || {
+            guard.until() > began + Duration::from_millis(1800)
+        })
+        .await;
+        assert!(guard.is_held());
+        let waiter = waiter(&mutex).await;
+        let elsewhere = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+        assert!(elsewhere.try_lock("k").await.unwrap_err().is_refused());
+        drop(guard);
+        drop(got(waiter).await);
+    });
+}

@@ -1,14 +1,15 @@
 //! The subscription: one connection per store that hears what is granted to waiters of this process.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use deadpool_redis::redis::Client;
 use futures_util::StreamExt as _;
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::store::in_process::lock;
+use crate::store::detached::see_to_the_end;
 use crate::store::wakes::{Push, Wakes};
 
 /// How long connecting may take.
@@ -20,12 +21,14 @@ const CHECK: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(super) struct Subscription {
     clients: Arc<[Client]>,
-    task: Mutex<Option<JoinHandle<()>>>,
+    started: AtomicBool,
+    /// Closed when this value is dropped, which ends the task.
+    open: watch::Sender<()>,
 }
 
 impl Subscription {
     pub(super) fn new(clients: Vec<Client>) -> Self {
-        Self { clients: clients.into(), task: Mutex::default() }
+        Self { clients: clients.into(), started: AtomicBool::new(false), open: watch::Sender::new(()) }
     }
 
     pub(super) fn has_one_place(&self) -> bool {
@@ -40,26 +43,24 @@ impl Subscription {
 
     /// Starts the task, unless it is running.
     pub(super) fn start(&self, channel: String, wakes: &Arc<Wakes>) {
-        if self.clients.is_empty() {
+        if self.clients.is_empty() || self.started.swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut task = lock(&self.task);
-        if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            let listening = listen(Arc::clone(&self.clients), channel, Arc::downgrade(wakes));
-            *task = Some(tokio::spawn(listening));
-        }
+        let (clients, wakes, open) = (Arc::clone(&self.clients), Arc::downgrade(wakes), self.open.subscribe());
+        see_to_the_end(None, move || {
+            let mut open = open.clone();
+            let listening = listen(Arc::clone(&clients), channel.clone(), wakes.clone());
+            async move {
+                tokio::select! {
+                    () = listening => {}
+                    _ = open.changed() => {}
+                }
+            }
+        });
     }
 }
 
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        if let Some(task) = lock(&self.task).take() {
-            task.abort();
-        }
-    }
-}
-
-/// Stays subscribed until it is aborted; after a failure it tries the next client, at growing intervals.
+/// Stays subscribed until it is dropped; after a failure it tries the next client, at growing intervals.
 async fn listen(clients: Arc<[Client]>, channel: String, wakes: Weak<Wakes>) {
     let mut pause = Duration::from_millis(10);
     for client in clients.iter().cycle() {
