@@ -156,6 +156,45 @@ async fn proxy_stalls_and_delivers_late() {
 }
 
 #[tokio::test]
+async fn proxy_holds_back_what_the_gone_have_sent_and_lets_it_through_late() {
+    let (server, proxy) = proxied().await;
+    let mut client = impatient(proxy.port());
+    assert_eq!(incr(&mut client, "n"), Ok(1));
+
+    proxy.hold_back();
+    assert_timed_out(incr(&mut client, "n"));
+    let mut pipeline = redis::pipe();
+    pipeline.incr("n", 1).rpush("order", "first").rpush("order", "last");
+    assert!(client.query_all::<u64>(&pipeline).is_err());
+    drop(client);
+    eventually("all to be held back", SOON, async || proxy.held_back() == 4).await;
+    assert_eq!(incr(&mut impatient(proxy.port()), "new"), Ok(1));
+    assert_eq!(server.cli(&["GET", "n"]), "1");
+
+    proxy.let_through();
+    assert_eq!(proxy.held_back(), 0);
+    assert_eq!(server.cli(&["GET", "n"]), "3");
+    assert_eq!(server.cli(&["LRANGE", "order", "0", "-1"]), "first\nlast");
+    eventually("the late connection to close", SOON, async || {
+        !server.cli(&["CLIENT", "LIST"]).contains("cmd=rpush")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn proxy_lets_a_client_go_on_that_was_held_back() {
+    let (_server, proxy) = proxied().await;
+    let mut client = impatient(proxy.port());
+    assert_eq!(incr(&mut client, "n"), Ok(1));
+    proxy.hold_back();
+    assert_timed_out(incr(&mut client, "n"));
+    proxy.let_through();
+    // The late reply is the first that it reads.
+    assert_eq!(incr(&mut client, "n"), Ok(2));
+    assert_eq!(incr(&mut client, "n"), Ok(3));
+}
+
+#[tokio::test]
 async fn proxy_runs_commands_and_drops_their_replies() {
     let (server, proxy) = proxied().await;
     let mut client = impatient(proxy.port());

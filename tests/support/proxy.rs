@@ -1,5 +1,6 @@
 //! A network that fails on demand, between a client and a server.
 
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,7 +14,7 @@ use tokio::sync::watch;
 
 use super::resp;
 
-const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A TCP proxy in front of a Redis server, which it understands well enough to tell one request from the
 /// next.
@@ -30,6 +31,8 @@ pub struct FaultProxy {
 enum Mode {
     Pass,
     Stall,
+    /// The connections up to this number.
+    HoldBack(u64),
     DropReplies,
     Cut,
     Gone,
@@ -61,6 +64,27 @@ impl FaultProxy {
     /// is chosen.
     pub fn stall(&self) {
         self.shared.mode.send_replace(Mode::Stall);
+    }
+
+    /// Holds back, both ways, what goes over the connections that are open now; those made later pass.
+    ///
+    /// What a client has sent arrives on [`FaultProxy::let_through`], also where the client is gone by then.
+    pub fn hold_back(&self) {
+        let latest = self.shared.connections.load(Ordering::SeqCst);
+        self.shared.mode.send_replace(Mode::HoldBack(latest));
+    }
+
+    /// How many requests are held back now, by this or by [`FaultProxy::stall`].
+    pub fn held_back(&self) -> u64 {
+        *self.shared.late.lock().unwrap()
+    }
+
+    /// Ends [`FaultProxy::hold_back`]; returns when the server has answered what was held back.
+    pub fn let_through(&self) {
+        self.heal();
+        let (late, none_is_late) = (self.shared.late.lock().unwrap(), &self.shared.none_is_late);
+        let (_late, timeout) = none_is_late.wait_timeout_while(late, DEADLINE, |late| *late > 0).unwrap();
+        assert!(!timeout.timed_out(), "the server does not answer what the proxy has held back");
     }
 
     /// Passes requests on, so that the commands run, and swallows what the server answers.
@@ -118,8 +142,12 @@ struct Shared {
     armed: Mutex<Vec<Vec<u8>>>,
     requests: Mutex<Requests>,
     dropped: AtomicU64,
+    connections: AtomicU64,
     open: Mutex<u64>,
     one_closed: Condvar,
+    /// Requests that are held back, or were and are not answered yet.
+    late: Mutex<u64>,
+    none_is_late: Condvar,
 }
 
 impl Shared {
@@ -130,8 +158,11 @@ impl Shared {
             armed: Mutex::default(),
             requests: Mutex::default(),
             dropped: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
             open: Mutex::new(0),
             one_closed: Condvar::new(),
+            late: Mutex::new(0),
+            none_is_late: Condvar::new(),
         }
     }
 
@@ -149,8 +180,7 @@ impl Shared {
 
     fn wait_until_none_is_open(&self) {
         let open = self.open.lock().unwrap();
-        let (_open, timeout) =
-            self.one_closed.wait_timeout_while(open, CLOSE_DEADLINE, |open| *open > 0).unwrap();
+        let (_open, timeout) = self.one_closed.wait_timeout_while(open, DEADLINE, |open| *open > 0).unwrap();
         assert!(!timeout.timed_out(), "the proxy's connections do not close");
     }
 }
@@ -197,6 +227,12 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 /// One client's connection, and ours to the server on its behalf.
 struct Connection {
     shared: Arc<Shared>,
+    /// Counted from 1.
+    number: u64,
+    /// The requests that the server has yet to answer, with those that it gets late.
+    unanswered: Mutex<VecDeque<Option<Late>>>,
+    /// Something was held back: it arrives even if nobody is there to be answered.
+    was_held: AtomicBool,
     /// Requests so far that expect a reply.
     asked: AtomicU64,
     /// Which of them shall not get its reply, counted from 1; 0 is none.
@@ -209,7 +245,10 @@ impl Connection {
     fn new(shared: Arc<Shared>) -> Self {
         *shared.open.lock().unwrap() += 1;
         Self {
+            number: shared.connections.fetch_add(1, Ordering::SeqCst) + 1,
             shared,
+            unanswered: Mutex::default(),
+            was_held: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             unlucky: AtomicU64::new(0),
             out_of_step: AtomicBool::new(false),
@@ -238,16 +277,27 @@ impl Connection {
     }
 
     async fn requests(&self, client: OwnedReadHalf, mut server: OwnedWriteHalf) -> std::io::Result<()> {
-        let mut requests = Frames::new(client);
+        let (mut requests, mut read, mut ended) = (Frames::new(client), VecDeque::new(), false);
         loop {
-            let request = requests.next().await?;
-            let mode = self.shared.mode_that(|mode| *mode != Mode::Stall).await;
-            let Some(request) = request.filter(|_| !self.is_over(mode)) else {
-                return Ok(());
-            };
-            self.note(&request);
-            server.write_all(&request).await?;
+            let passing = self.shared.mode_that(|mode| !self.is_held(*mode));
+            tokio::select! {
+                request = requests.next(), if !ended => match request {
+                    Ok(Some(request)) => read.push_back((request, self.late())),
+                    Ok(None) | Err(_) => ended = true,
+                },
+                mode = passing, if ended || !read.is_empty() => {
+                    let Some((request, late)) = read.pop_front().filter(|_| !self.is_over(mode)) else { break };
+                    self.note(&request, late);
+                    server.write_all(&request).await?;
+                }
+            }
         }
+        if self.was_held.load(Ordering::SeqCst) {
+            // The server closes its side when it has seen to all that it was sent.
+            server.shutdown().await?;
+            std::future::pending::<()>().await;
+        }
+        Ok(())
     }
 
     async fn replies(&self, server: OwnedReadHalf, mut client: OwnedWriteHalf) -> std::io::Result<()> {
@@ -255,33 +305,49 @@ impl Connection {
         let mut answered = 0;
         loop {
             let reply = replies.next().await?;
-            let mode = self.shared.mode_that(|mode| *mode != Mode::Stall).await;
+            let mode = self.shared.mode_that(|mode| !self.is_held(*mode)).await;
             let Some(reply) = reply.filter(|_| !self.is_over(mode)) else {
                 return Ok(());
             };
             let answers = resp::is_reply(&reply);
             answered += u64::from(answers);
+            let late = answers.then(|| self.unanswered.lock().unwrap().pop_front());
             let unlucky = answers && self.unlucky.load(Ordering::SeqCst) == answered;
             if unlucky || mode == Mode::DropReplies {
                 self.out_of_step.store(true, Ordering::SeqCst);
                 self.shared.dropped.fetch_add(1, Ordering::SeqCst);
-            } else {
-                client.write_all(&reply).await?;
+            } else if let Err(error) = client.write_all(&reply).await
+                && !self.was_held.load(Ordering::SeqCst)
+            {
+                return Err(error);
             }
+            drop(late);
             if unlucky {
                 return Ok(());
             }
         }
     }
 
-    fn note(&self, request: &[u8]) {
+    /// What counts a request as late, if it has to wait now.
+    fn late(&self) -> Option<Late> {
+        let waits = self.is_held(*self.shared.mode.borrow());
+        self.was_held.fetch_or(waits, Ordering::SeqCst);
+        waits.then(|| Late::new(&self.shared))
+    }
+
+    fn note(&self, request: &[u8], late: Option<Late>) {
         self.shared.requests.lock().unwrap().push(request);
         if resp::expects_reply(request) {
+            self.unanswered.lock().unwrap().push_back(late);
             let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
             if self.shared.disarm(request) {
                 self.unlucky.store(number, Ordering::SeqCst);
             }
         }
+    }
+
+    fn is_held(&self, mode: Mode) -> bool {
+        mode == Mode::Stall || matches!(mode, Mode::HoldBack(latest) if self.number <= latest)
     }
 
     fn is_over(&self, mode: Mode) -> bool {
@@ -294,6 +360,23 @@ impl Drop for Connection {
     fn drop(&mut self) {
         *self.shared.open.lock().unwrap() -= 1;
         self.shared.one_closed.notify_all();
+    }
+}
+
+/// Counts a request as late while it exists.
+struct Late(Arc<Shared>);
+
+impl Late {
+    fn new(shared: &Arc<Shared>) -> Self {
+        *shared.late.lock().unwrap() += 1;
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        *self.0.late.lock().unwrap() -= 1;
+        self.0.none_is_late.notify_all();
     }
 }
 

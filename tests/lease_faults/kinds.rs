@@ -1,0 +1,153 @@
+//! All that can be held, in one shape, and what of it is left on a server.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use tower_distributed::rw_lock::{RwLockReadGuard, RwLockWriteGuard};
+use tower_distributed::{Error, Lease, Mutex, MutexGuard, Permit, RwLock, Store, WaitGroup};
+
+use crate::support::redis_server::RedisServer;
+
+/// For what is bound to happen.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// Within what a lost message may be made up for: some beats, and far less than a default time to live.
+pub(crate) const IN_TIME: Duration = Duration::from_secs(6);
+
+/// Long enough to be over by release only.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// A primitive of which one at a time holds a key.
+#[derive(Clone, Debug)]
+pub(crate) enum Family {
+    Permits(WaitGroup),
+    Mutex(Mutex),
+    Writers(RwLock),
+}
+
+/// What is held of a family.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Permit(Permit),
+    Mutex(MutexGuard),
+    Writer(RwLockWriteGuard),
+    Reader(RwLockReadGuard),
+}
+
+impl Family {
+    /// One of each kind.
+    pub(crate) fn each(store: &Store, ttl: Duration) -> [Self; 3] {
+        Self::each_watched(store, ttl, true)
+    }
+
+    pub(crate) fn each_watched(store: &Store, ttl: Duration, watchdog: bool) -> [Self; 3] {
+        let permits = WaitGroup::builder(1).ttl(ttl).watchdog(watchdog).build(store, "permits");
+        let mutex = Mutex::builder().ttl(ttl).watchdog(watchdog).build(store, "mutex");
+        let writers = RwLock::builder().ttl(ttl).watchdog(watchdog).build(store, "rw");
+        [Self::Permits(permits.unwrap()), Self::Mutex(mutex.unwrap()), Self::Writers(writers.unwrap())]
+    }
+
+    pub(crate) async fn take(&self, key: &str) -> Result<Taken, Error> {
+        Ok(match self {
+            Self::Permits(permits) => Taken::Permit(permits.add(key).await?),
+            Self::Mutex(mutex) => Taken::Mutex(mutex.lock(key).await?),
+            Self::Writers(lock) => Taken::Writer(lock.write(key).await?),
+        })
+    }
+
+    pub(crate) async fn try_take(&self, key: &str) -> Result<Taken, Error> {
+        Ok(match self {
+            Self::Permits(permits) => Taken::Permit(permits.try_add(key).await?),
+            Self::Mutex(mutex) => Taken::Mutex(mutex.try_lock(key).await?),
+            Self::Writers(lock) => Taken::Writer(lock.try_write(key).await?),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Permits(permits) => permits.name(),
+            Self::Mutex(mutex) => mutex.name(),
+            Self::Writers(lock) => lock.name(),
+        }
+    }
+
+    /// The name in Redis of a part of a key's state.
+    pub(crate) fn part(&self, key: &str, part: &str) -> String {
+        let kind = match self {
+            Self::Permits(_) => "permits:",
+            Self::Mutex(_) => "",
+            Self::Writers(_) => "rw:",
+        };
+        format!("td:{{{}:{key}}}:{kind}{part}", self.name())
+    }
+
+    /// The name in Redis of what says who holds a key.
+    pub(crate) fn holders(&self, key: &str) -> String {
+        self.part(key, if matches!(self, Self::Mutex(_)) { "lock" } else { "holders" })
+    }
+
+    /// How many wait for a key.
+    pub(crate) fn waiting(&self, server: &RedisServer, key: &str) -> u64 {
+        waiting(server, &self.part(key, "beats"))
+    }
+
+    /// How many were given back before they came.
+    pub(crate) fn withdrawn(&self, server: &RedisServer, key: &str) -> u64 {
+        server.query(&["ZCOUNT", &self.part(key, "beats"), WITHDRAWN, "+inf"]).unwrap()
+    }
+}
+
+/// Among the beats of a key stand those who wait, and above this those who have withdrawn.
+const WITHDRAWN: &str = "4503599627370496";
+
+fn waiting(server: &RedisServer, beats: &str) -> u64 {
+    server.query(&["ZCOUNT", beats, "-inf", &format!("({WITHDRAWN}")]).unwrap()
+}
+
+impl Taken {
+    pub(crate) async fn release(self) -> Result<bool, Error> {
+        match self {
+            Self::Permit(permit) => permit.done().await,
+            Self::Mutex(guard) => guard.unlock().await,
+            Self::Writer(guard) => guard.release().await,
+            Self::Reader(guard) => guard.release().await,
+        }
+    }
+}
+
+impl Deref for Taken {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        match self {
+            Self::Permit(permit) => permit,
+            Self::Mutex(guard) => guard,
+            Self::Writer(guard) => guard,
+            Self::Reader(guard) => guard,
+        }
+    }
+}
+
+/// What is left of the states of a key, in any family: all but fences, withdrawals and what breakers try, which go by
+/// themselves.
+pub(crate) fn left(server: &RedisServer, key: &str) -> Vec<String> {
+    let mut keys: Vec<String> = server.query(&["KEYS", &format!("td:{{*:{key}}}:*")]).unwrap();
+    let goes = |key: &String| {
+        key.ends_with(":fence")
+            || key.ends_with(":probe")
+            || key.ends_with(":beats") && waiting(server, key) == 0
+    };
+    keys.retain(|key| !goes(key));
+    keys.sort();
+    keys
+}
+
+/// A store whose time-out is not met on a machine that is busy.
+pub(crate) fn open(url: &str) -> Store {
+    Store::builder().timeout(Duration::from_secs(10)).redis(url).unwrap()
+}
+
+/// How many stores hear what is pushed to them.
+pub(crate) fn subscribed(server: &RedisServer) -> usize {
+    server.query::<Vec<String>>(&["PUBSUB", "CHANNELS", "td:wake:*"]).unwrap().len()
+}

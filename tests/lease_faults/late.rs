@@ -1,0 +1,175 @@
+//! What was sent and given up arrives late, after it was taken back over another connection.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio_test::{assert_pending, task};
+use tower_distributed::Store;
+
+use crate::kinds::{Family, LONG, SOON, left, open};
+use crate::support::eventually;
+use crate::support::keys::keys_without_ttl;
+use crate::support::proxy::FaultProxy;
+use crate::support::redis_server::RedisServer;
+
+/// How long who is far waits for an answer.
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A server, and the families as they are seen by who is near and by who is behind a proxy.
+struct Scene {
+    server: RedisServer,
+    proxy: FaultProxy,
+    near: [Family; 3],
+    far: [Family; 3],
+}
+
+impl Scene {
+    async fn set() -> Self {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let near = Family::each(&open(&server.url()), LONG);
+        let far = Store::builder().timeout(TIMEOUT).redis(&proxy.url()).unwrap();
+        let far = Family::each(&far, LONG);
+        Self { server, proxy, near, far }
+    }
+
+    /// The families from near and far, each once it has a connection and its scripts are known.
+    async fn each(&self, check: impl AsyncFn(&Family, &Family)) {
+        for (near, far) in self.near.iter().zip(&self.far) {
+            eventually("a connection", SOON, async || far.take("warm").await.is_ok()).await;
+            self.quiet("warm").await;
+            check(near, far).await;
+        }
+        assert_eq!(keys_without_ttl(&self.server), [""; 0]);
+    }
+
+    async fn quiet(&self, key: &str) {
+        eventually("nothing to be left", SOON, async || left(&self.server, key).is_empty()).await;
+    }
+
+    async fn withdrawn(&self, family: &Family, key: &str) {
+        eventually("the withdrawal", SOON, async || family.withdrawn(&self.server, key) == 1).await;
+        assert!(self.proxy.held_back() > 0, "nothing is late");
+    }
+
+    fn let_through(&self, key: &str, expected: &[String]) {
+        self.proxy.let_through();
+        assert_eq!(left(&self.server, key), expected, "what came late has made a holder or a waiter");
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_that_timed_out_makes_no_holder() {
+    let scene = Scene::set().await;
+    scene
+        .each(async |near, far| {
+            scene.proxy.hold_back();
+            // They leave in two or three calls.
+            let calls = (0..20).map(|i| async move {
+                if i % 2 == 0 { far.try_take("k").await } else { far.take("k").await }
+            });
+            for outcome in join_all(calls).await {
+                let error = outcome.unwrap_err();
+                assert!(error.is_unavailable() && !error.is_refused(), "{error}");
+            }
+            eventually("all to be withdrawn", SOON, async || near.withdrawn(&scene.server, "k") == 20).await;
+            scene.let_through("k", &[]);
+            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+            scene.quiet("k").await;
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn an_acquire_that_was_dropped_makes_no_holder() {
+    let scene = Scene::set().await;
+    scene
+        .each(async |near, far| {
+            scene.proxy.hold_back();
+            let mut call = task::spawn(far.take("k"));
+            assert_pending!(call.poll());
+            eventually("the acquire to be on its way", SOON, async || scene.proxy.held_back() == 1).await;
+            drop(call);
+            scene.withdrawn(far, "k").await;
+            scene.let_through("k", &[]);
+            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn an_acquire_that_comes_late_does_not_queue() {
+    let scene = Scene::set().await;
+    scene
+        .each(async |near, far| {
+            let holder = near.take("k").await.unwrap();
+            let as_held = left(&scene.server, "k");
+            scene.proxy.hold_back();
+            assert!(far.take("k").await.unwrap_err().is_unavailable());
+            scene.withdrawn(far, "k").await;
+            scene.let_through("k", &as_held);
+            assert!(holder.release().await.unwrap());
+            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_renewal_that_comes_late_revives_nothing() {
+    let scene = Scene::set().await;
+    scene
+        .each(async |near, far| {
+            let holder = far.take("k").await.unwrap();
+            scene.proxy.hold_back();
+            assert!(holder.extend().await.unwrap_err().is_unavailable());
+            assert!(holder.is_held());
+            drop(holder);
+            scene.quiet("k").await;
+            assert!(scene.proxy.held_back() > 0);
+            scene.let_through("k", &[]);
+            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_release_that_comes_late_leaves_the_next_holder_alone() {
+    let scene = Scene::set().await;
+    scene
+        .each(async |near, far| {
+            let holder = far.take("k").await.unwrap();
+            scene.proxy.hold_back();
+            drop(holder);
+            // Freed by a second attempt.
+            let next = near.take("k").await.unwrap();
+            assert!(scene.proxy.held_back() > 0);
+            let as_held = left(&scene.server, "k");
+            scene.let_through("k", &as_held);
+            assert!(next.release().await.unwrap());
+        })
+        .await;
+}
+
+/// Who waits and gives up leaves the queue by another connection; its beats come later.
+#[tokio::test]
+async fn a_beat_that_comes_late_makes_no_waiter() {
+    let scene = Scene::set().await;
+    scene
+        .each(async |near, far| {
+            let holder = near.take("k").await.unwrap();
+            let as_held = left(&scene.server, "k");
+            let waiter = tokio::spawn({
+                let far = far.clone();
+                async move { drop(far.take("k").await) }
+            });
+            eventually("it to wait", SOON, async || near.waiting(&scene.server, "k") == 1).await;
+            scene.proxy.hold_back();
+            eventually("a beat", SOON, async || scene.proxy.held_back() > 0).await;
+            waiter.abort();
+            eventually("it to leave", SOON, async || near.waiting(&scene.server, "k") == 0).await;
+            scene.let_through("k", &as_held);
+            assert!(holder.release().await.unwrap());
+            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+        })
+        .await;
+}

@@ -1,0 +1,22 @@
+//! What becomes of leases when Redis, the way to it, or their holders fail.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_calls;
+mod bad_settings;
+mod dropped;
+mod handed_on;
+mod kinds;
+mod late;
+mod nodes;
+mod outage;
+mod polls;
+mod quorum;
+mod quorum_states;
+mod restarts;
+mod validity;
+mod wakes;
+mod watchdog;
+mod wrong_types;

@@ -1,0 +1,197 @@
+//! Redis is away for a while, or forgets its scripts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::task::JoinHandle;
+use tower_distributed::{Error, Mutex, WaitGroup};
+
+use crate::kinds::{Family, LONG, SOON, left, open};
+use crate::support::eventually;
+use crate::support::keys::keys_without_ttl;
+use crate::support::proxy::FaultProxy;
+use crate::support::redis_server::RedisServer;
+
+#[tokio::test]
+async fn an_outage_is_told_as_such() {
+    let server = RedisServer::start().await;
+    let store = open(&server.url());
+    let families = Family::each(&store, LONG);
+    let held = join_all(families.iter().map(|family| family.take("held"))).await;
+    server.kill9();
+    let told = |error: Error| assert!(error.is_unavailable() && !error.is_refused(), "{error}");
+    for (family, held) in families.iter().zip(held) {
+        let held = held.unwrap();
+        told(family.take("k").await.unwrap_err());
+        told(family.try_take("k").await.unwrap_err());
+        let error = held.extend().await.unwrap_err();
+        assert!(!error.is_lost(), "{error}");
+        told(error);
+        assert!(held.is_held(), "it has not run out");
+        told(held.release().await.unwrap_err());
+        match family {
+            Family::Permits(permits) => {
+                told(permits.count("k").await.unwrap_err());
+                told(permits.wait("k").await.unwrap_err());
+            }
+            Family::Mutex(mutex) => told(mutex.is_locked("k").await.unwrap_err()),
+            Family::Writers(lock) => told(lock.read("k").await.unwrap_err()),
+        }
+    }
+    server.restart().await;
+    for family in &families {
+        eventually("its end", SOON, async || family.try_take("k").await.is_ok()).await;
+    }
+}
+
+/// Given back once the way is free again, long before the time would have run out.
+#[tokio::test]
+async fn what_is_dropped_or_released_during_an_outage_is_free_after_it() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = open(&proxy.url());
+    let mut held = Vec::new();
+    for family in Family::each(&store, LONG) {
+        held.push((family.take("dropped").await.unwrap(), family.take("released").await.unwrap()));
+    }
+    proxy.cut();
+    for (dropped, released) in held {
+        drop(dropped);
+        assert!(released.release().await.unwrap_err().is_unavailable());
+    }
+    assert_eq!((left(&server, "dropped").len(), left(&server, "released").len()), (3, 3));
+    proxy.heal();
+    for key in ["dropped", "released"] {
+        eventually("it to be given back", SOON, async || left(&server, key).is_empty()).await;
+    }
+    assert_eq!(keys_without_ttl(&server), [""; 0]);
+}
+
+/// Callers that take and release a key of each kind on and on, one at a time for each.
+struct Contention {
+    stop: Arc<AtomicBool>,
+    turns: Arc<AtomicU64>,
+    failed: Arc<AtomicU64>,
+    callers: Vec<JoinHandle<()>>,
+}
+
+impl Contention {
+    fn start(families: &[Family]) -> Self {
+        let (stop, turns, failed) = <(Arc<AtomicBool>, Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        let mut callers = Vec::new();
+        for family in families {
+            let held = Arc::new(AtomicBool::new(false));
+            for _ in 0..6 {
+                let (family, held, stop) = (family.clone(), held.clone(), stop.clone());
+                let (turns, failed) = (turns.clone(), failed.clone());
+                callers.push(tokio::spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        if let Err(error) = turn(&family, &held, &turns).await {
+                            assert!(error.is_unavailable(), "{error}");
+                            failed.fetch_add(1, Ordering::Relaxed);
+                            // The breaker answers at once; do not spin.
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
+                    }
+                }));
+            }
+        }
+        Self { stop, turns, failed, callers }
+    }
+
+    async fn more_turns(&self) {
+        let before = self.turns.load(Ordering::Relaxed);
+        eventually("turns", SOON, async || self.turns.load(Ordering::Relaxed) > before + 50).await;
+    }
+
+    async fn end(self) -> (u64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        for caller in self.callers {
+            caller.await.unwrap();
+        }
+        (self.turns.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+    }
+}
+
+async fn turn(family: &Family, held: &AtomicBool, turns: &AtomicU64) -> Result<(), Error> {
+    let taken = family.take("k").await?;
+    assert!(!held.swap(true, Ordering::SeqCst), "two hold {}", family.name());
+    tokio::task::yield_now().await;
+    held.store(false, Ordering::SeqCst);
+    turns.fetch_add(1, Ordering::Relaxed);
+    assert!(taken.release().await?, "it was not held to the end");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flushed_scripts_are_never_noticed() {
+    let servers = join_all((0..3).map(|_| RedisServer::start())).await;
+    let stores: Vec<_> = servers.iter().map(|server| open(&server.url())).collect();
+    let mut families = Family::each(&stores[0], LONG).to_vec();
+    let quorum = Mutex::builder().ttl(LONG).retry_delay(Duration::from_millis(2)).tries(u32::MAX);
+    families.push(Family::Mutex(quorum.build_quorum(stores, "quorum").unwrap()));
+    let contention = Contention::start(&families);
+    for _ in 0..40 {
+        contention.more_turns().await;
+        for server in &servers {
+            server.cli(&["SCRIPT", "FLUSH"]);
+        }
+    }
+    contention.more_turns().await;
+    let (turns, failed) = contention.end().await;
+    println!("{turns} turns while scripts were flushed 40 times");
+    assert_eq!(failed, 0);
+}
+
+/// Calls fail whose answers are lost with their connections; nobody is let in beside another, and nothing is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_connections_let_nobody_in_beside_another() {
+    let server = RedisServer::start().await;
+    let stores = [open(&server.url()), open(&server.url())];
+    let contention = stores.map(|store| Family::each(&store, LONG));
+    let contention = Contention::start(contention.as_flattened());
+    for _ in 0..40 {
+        contention.more_turns().await;
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    }
+    contention.more_turns().await;
+    let (turns, failed) = contention.end().await;
+    println!("{turns} turns and {failed} failures while connections were killed 40 times");
+    eventually("nothing to be left", SOON, async || left(&server, "k").is_empty()).await;
+    assert_eq!(keys_without_ttl(&server), [""; 0]);
+}
+
+/// Who waits through an outage is served after it; the limit holds all along.
+#[tokio::test]
+async fn who_waits_through_an_outage_is_served_after_it() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let near = WaitGroup::new(&open(&server.url()), "permits", 1).unwrap();
+    let far = WaitGroup::new(&open(&proxy.url()), "permits", 1).unwrap();
+    for stalled in [false, true] {
+        let holder = near.add("k").await.unwrap();
+        let waiter = tokio::spawn({
+            let far = far.clone();
+            async move { far.add("k").await }
+        });
+        eventually("it to wait", SOON, async || {
+            Family::Permits(near.clone()).waiting(&server, "k") == 1 && !waiter.is_finished()
+        })
+        .await;
+        if stalled {
+            proxy.stall()
+        } else {
+            proxy.cut()
+        }
+        assert!(holder.done().await.unwrap());
+        assert!(near.count("k").await.unwrap() <= 1);
+        proxy.heal();
+        match tokio::time::timeout(SOON, waiter).await.expect("it is forgotten").unwrap() {
+            Ok(permit) => assert!(permit.done().await.unwrap()),
+            Err(error) => assert!(error.is_unavailable(), "{error}"),
+        }
+        eventually("nothing to be left", SOON, async || left(&server, "k").is_empty()).await;
+    }
+}

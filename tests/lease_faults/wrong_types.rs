@@ -1,0 +1,120 @@
+//! Keys of a lease hold something else.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::timeout;
+use tower_distributed::{Error, Mutex, RwLock, WaitGroup};
+
+use crate::kinds::{Family, LONG, SOON, open};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+fn names_the_cause(error: &Error) -> bool {
+    error.is_unavailable() && error.to_string().contains("WRONGTYPE")
+}
+
+/// Those that were asked for with it get their answer, and it is left as it is.
+#[tokio::test]
+async fn a_holder_of_another_type_concerns_no_other_key() {
+    let server = RedisServer::start().await;
+    for family in Family::each(&open(&server.url()), LONG) {
+        family.take("warm").await.unwrap().release().await.unwrap();
+        let name = family.holders("list");
+        server.cli(&["RPUSH", &name, "a", "b"]);
+        // The first leaves alone, the others in one call.
+        let keys = ["a", "list", "b", "list", "c"];
+        let outcomes = join_all(keys.map(|key| family.take(key))).await;
+        let tries = join_all(["d", "list", "e"].map(|key| family.try_take(key))).await;
+        let keys = keys.into_iter().chain(["d", "list", "e"]);
+        let mut held = Vec::new();
+        for (key, outcome) in keys.zip(outcomes.into_iter().chain(tries)) {
+            match outcome {
+                Ok(taken) => held.push((key, taken)),
+                Err(error) => assert!(key == "list" && names_the_cause(&error), "{key}: {error}"),
+            }
+        }
+        assert_eq!(held.iter().map(|(key, _)| *key).collect::<String>(), "abcde");
+        let extended = join_all(held.iter().map(|(_, taken)| taken.extend())).await;
+        assert!(extended.iter().all(Result::is_ok), "{extended:?}");
+        match &family {
+            Family::Permits(permits) => assert!(names_the_cause(&permits.count("list").await.unwrap_err())),
+            // Whatever it is, nobody has locked it.
+            Family::Mutex(mutex) => {
+                let outcome = mutex.is_locked("list").await;
+                assert!(outcome.as_ref().map_or_else(names_the_cause, |locked| !locked), "{outcome:?}");
+            }
+            Family::Writers(lock) => assert!(names_the_cause(&lock.read("list").await.unwrap_err())),
+        }
+        for released in join_all(held.into_iter().map(|(_, taken)| taken.release())).await {
+            assert!(released.unwrap());
+        }
+        assert_eq!(server.cli(&["LRANGE", &name, "0", "-1"]), "a\nb");
+        // It is not taken for an outage, and is over with its cause.
+        server.cli(&["DEL", &name]);
+        assert!(family.try_take("list").await.unwrap().release().await.unwrap());
+    }
+}
+
+/// It becomes of another type while it is held: that is told, once somebody asks.
+#[tokio::test]
+async fn a_holder_that_becomes_of_another_type_is_told() {
+    let server = RedisServer::start().await;
+    for family in Family::each(&open(&server.url()), LONG) {
+        let (taken, other) = (family.take("k").await.unwrap(), family.take("other").await.unwrap());
+        let name = family.holders("k");
+        server.cli(&["DEL", &name]);
+        server.cli(&["RPUSH", &name, "a"]);
+        let extended = join_all([other.extend(), taken.extend(), other.extend()]).await;
+        assert!(extended[0].is_ok() && extended[2].is_ok(), "{extended:?}");
+        let error = extended[1].as_ref().unwrap_err();
+        assert!(names_the_cause(error) || error.is_lost(), "{error}");
+        match taken.release().await {
+            Ok(was_held) => assert!(!was_held),
+            Err(error) => assert!(names_the_cause(&error), "{error}"),
+        }
+        assert!(other.release().await.unwrap());
+        assert_eq!(server.cli(&["LRANGE", &name, "0", "-1"]), "a");
+        server.cli(&["DEL", &name]);
+    }
+}
+
+/// Whatever part it is, free or contended: who meets it is told its name, or gets the lease, or waits for its holder.
+#[tokio::test]
+async fn any_part_of_another_type_is_named() {
+    let server = RedisServer::start().await;
+    let (store, wait) = (open(&server.url()), Duration::from_millis(50));
+    let families = [
+        Family::Permits(WaitGroup::builder(1).longest_wait(wait).build(&store, "permits").unwrap()),
+        Family::Mutex(Mutex::builder().longest_wait(wait).build(&store, "mutex").unwrap()),
+        Family::Writers(RwLock::builder().longest_wait(wait).build(&store, "rw").unwrap()),
+    ];
+    let mut told = 0;
+    for family in families {
+        for part in ["lock", "holders", "fence", "excess", "queue", "second", "beats"] {
+            let name = family.part(part, part);
+            for is_held in [false, true] {
+                let holder = if is_held { Some(family.take(part).await.unwrap()) } else { None };
+                server.cli(&["DEL", &name]);
+                server.cli(&["XADD", &name, "*", "field", "value"]);
+                match timeout(SOON, family.take(part)).await.expect("it hangs") {
+                    Ok(taken) => drop(taken),
+                    Err(error) if error.is_waited_too_long() => assert!(is_held, "{part}: {error}"),
+                    Err(error) => {
+                        assert!(names_the_cause(&error), "{part}: {error}");
+                        told += 1;
+                    }
+                }
+                // What permits weigh above one each is begun anew where nobody holds any.
+                if part != "excess" {
+                    assert_eq!(server.cli(&["TYPE", &name]), "stream", "{name} was overwritten");
+                }
+                server.cli(&["DEL", &name]);
+                drop(holder);
+                eventually("it to be free", SOON, async || family.try_take(part).await.is_ok()).await;
+            }
+        }
+    }
+    println!("{told} of 42 attempts were told the cause");
+    assert!(told >= 12, "{told}");
+}
