@@ -16,11 +16,13 @@ mod admission;
 mod agreement;
 mod held;
 pub(crate) mod kind;
+mod number;
 pub(crate) mod operations;
 pub(crate) mod queue;
 mod renewals;
 pub(crate) mod room;
 mod terms;
+mod waiters;
 mod waiting;
 
 use std::fmt;

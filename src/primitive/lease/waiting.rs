@@ -6,11 +6,12 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::Lease;
-use super::admission::{Admission, CLAIM, Granted, Waiter};
+use super::admission::{Admission, CLAIM};
 use super::held::Held;
 use super::kind::Kind;
 use super::operations::At;
 use super::room::Standing;
+use super::waiters::{Granted, Waiter};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::store::{Line, Woken};
 use crate::{Error, Key};
