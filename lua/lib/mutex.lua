@@ -2,6 +2,7 @@
 -- Its value is the token, or what follows `:` in it. The mark is the fencing token, kept for a week after the last
 -- grant: what it is worth tells on which day it was set to live for so long.
 local keys = 4
+local alone = true -- whether one is all that can hold
 local values, released = {}, nil -- by name: locks and marks; locks to be deleted
 
 -- Reads the locks and marks of all runs in one command.

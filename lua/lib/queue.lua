@@ -47,9 +47,9 @@ end
 -- Grants while the first in the queue fits. Those among `asking` get `ttl` and hear of it in the reply: each that is
 -- granted has its fence there. Whoever no longer beats, or cannot hear, has lost its place.
 local function grant(asking, ttl)
-  local turn
-  while not sweep() do
-    local token, line
+  if sweep() then return end
+  local token, line, turn
+  repeat
     token, line, turn = head(turn)
     if not token then return end
     local asks = asking and asking[token]
@@ -62,5 +62,5 @@ local function grant(asking, ttl)
     elseif alive then
       hand_over(token)
     end
-  end
+  until alive and alone
 end

@@ -36,7 +36,7 @@
 //!
 //! It is held until there is a response, or with `http::UntilBodyEnd` until the end of its body. What the handler gets
 //! by [`on_lease`](RwLockLayer::on_lease) has the fencing token, which whatever it writes to should check, and tells
-//! when the lock is lost. Then the inner future is dropped, unless
+//! when the lock is lost. Then, until there is a response, the inner future is dropped, unless
 //! [`cancel_when_lost`](RwLockLayer::cancel_when_lost) is off, and the request refused as
 //! [`LeaseLost`](crate::RefusalKind::LeaseLost).
 //!

@@ -117,7 +117,8 @@ impl Lease {
         }
     }
 
-    /// Gives it back. Says whether it was still held: if not, somebody else may have held it meanwhile.
+    /// Gives it back. Says whether it was still held: if not, somebody else may have held it meanwhile. Of a
+    /// [mutex](crate::mutex) that is handed on within the process it says what the process knows.
     ///
     /// # Errors
     ///

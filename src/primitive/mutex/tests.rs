@@ -169,7 +169,8 @@ async fn followers_outlive_the_beat_of_those_before_them() {
 
 #[test]
 fn what_is_held_and_waited_for_outlives_the_runtime_it_began_on() {
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
     let (server, mutex, guard) = first.block_on(async {
         let server = RedisServer::start().await;

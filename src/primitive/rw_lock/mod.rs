@@ -138,7 +138,8 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it is not; [`is_unavailable`](Error::is_unavailable).
+    /// [`is_refused`](Error::is_refused) where it is not; [`is_interrupted`](Error::is_interrupted) after
+    /// [`close`](Self::close); [`is_unavailable`](Error::is_unavailable).
     pub async fn try_read(&self, key: impl Into<Key>) -> Result<RwLockReadGuard, Error> {
         self.acquire(key.into(), Access::Read, None).await.map(RwLockReadGuard)
     }

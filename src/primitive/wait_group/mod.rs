@@ -27,7 +27,8 @@
 //! There are never more permits out than the limit, not for a moment. Who waits is served in the order of arrival
 //! at the store, whatever process it waits in; a heavy one is not overtaken by lighter ones. A crashed holder's permits
 //! are free again after its [time to live](WaitGroupBuilder::ttl); a crashed waiter holds nobody up for longer than
-//! a grant to it takes to lapse (1.5 s). Permits are renewed while they are held, so they may be held for ever.
+//! a grant to it takes to lapse (1.5 s), or where those behind it cannot be told from it, until it has not been heard of
+//! for 7 s. Permits are renewed while they are held, so they may be held for ever.
 //!
 //! # Coming from …
 //!

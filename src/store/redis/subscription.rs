@@ -46,7 +46,8 @@ impl Subscription {
         if self.clients.is_empty() || self.started.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (clients, wakes, open) = (Arc::clone(&self.clients), Arc::downgrade(wakes), self.open.subscribe());
+        let (clients, wakes, open) =
+            (Arc::clone(&self.clients), Arc::downgrade(wakes), self.open.subscribe());
         see_to_the_end(None, move || {
             let mut open = open.clone();
             let listening = listen(Arc::clone(&clients), channel.clone(), wakes.clone());
