@@ -76,6 +76,8 @@ pub(crate) enum Cause {
     NotSent,
     /// The breaker is open: nothing was sent.
     BreakerOpen,
+    /// A key holds something that is none of this crate's.
+    WrongType,
     /// The server answered something that this crate does not understand.
     Unexpected,
 }
@@ -178,6 +180,18 @@ impl Error {
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.outage().is_some_and(|outage| outage.cause == Cause::TimedOut)
+    }
+
+    /// A key of ours holds something else, which is left as it is: delete it, or choose another name. Also
+    /// [unavailable](Self::is_unavailable), but not for want of a store: no layer lets requests pass for it.
+    #[must_use]
+    pub fn is_wrong_type(&self) -> bool {
+        self.outage().is_some_and(|outage| outage.cause == Cause::WrongType)
+    }
+
+    /// Whether there is no store to ask, for now.
+    pub(crate) fn is_away(&self) -> bool {
+        self.is_unavailable() && !self.is_wrong_type()
     }
 
     /// The decision behind a refusal.

@@ -193,8 +193,8 @@ impl<Req, W: Cost<Req>, L: ChooseLimit<Req>> sealed::Provide<Req> for Permits<W,
             }
             let limit = limit.unwrap_or(group.limit());
             let permit = match (group.with_limit(limit)?.acquire(key.clone(), weight, wait).await, away) {
-                (Err(error), Away::Admit) if error.is_unavailable() => return Ok(None),
-                (Err(error), Away::Degrade { replicas, local }) if error.is_unavailable() => {
+                (Err(error), Away::Admit) if error.is_away() => return Ok(None),
+                (Err(error), Away::Degrade { replicas, local }) if error.is_away() => {
                     let share = (limit / replicas).max(1);
                     let permit = local.with_limit(share)?.acquire(key, weight, wait).await;
                     // What is too heavy for a share is refused for the outage.

@@ -11,7 +11,7 @@ use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
 
 fn names_the_cause(error: &Error) -> bool {
-    error.is_unavailable() && error.to_string().contains("WRONGTYPE")
+    error.is_wrong_type() && error.is_unavailable() && error.to_string().contains("WRONGTYPE")
 }
 
 /// Those that were asked for with it get their answer, and it is left as it is.

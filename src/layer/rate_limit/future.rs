@@ -109,8 +109,8 @@ where
                         Err(error) => match (&config.when_away, outage.take()) {
                             // Not even this process's own bucket admits it: it is too small.
                             (_, Some(outage)) => return Poll::Ready(config.reject.reject(outage.into())),
-                            (Away::Admit, None) if error.is_unavailable() => None,
-                            (Away::Degrade { replicas, local }, None) if error.is_unavailable() => {
+                            (Away::Admit, None) if error.is_away() => None,
+                            (Away::Degrade { replicas, local }, None) if error.is_away() => {
                                 *acquire = acquire.again(|bucket| local.standing_in_for(bucket, *replicas));
                                 *outage = Some(error);
                                 continue;

@@ -37,7 +37,7 @@ pub(super) const CLAIM: Duration = Duration::from_millis(1500);
 pub(super) const BEAT: Duration = Duration::from_secs(2);
 
 /// For how long it counts as alive after that.
-const LIFE: Duration = Duration::from_secs(7);
+pub(super) const LIFE: Duration = Duration::from_secs(7);
 
 /// For how long an acquire that was withdrawn is refused if it comes after all.
 const MOURNING: Duration = Duration::from_secs(60);
@@ -178,7 +178,8 @@ impl<K: Kind> Admission<K> {
             async move {
                 let mut pause = Duration::from_millis(20);
                 let mut place = None;
-                while admission.release(key.clone(), token.clone(), withdrawn).await.is_err()
+                while let Err(error) = admission.release(key.clone(), token.clone(), withdrawn).await
+                    && error.is_away()
                     && Instant::now() < until
                 {
                     // Only so many try again: the others run out by themselves.

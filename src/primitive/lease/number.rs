@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::admission::{Admission, CLAIM};
+use super::admission::{Admission, CLAIM, LIFE};
 use super::held::Held;
 use super::kind::Kind;
 use super::room::Was;
@@ -68,7 +68,8 @@ impl<K: Kind> Keeper for Number<K> {
         }
         self.admission.renewals.forget(self.number);
         held.end();
-        let until = held.until() + CLAIM;
+        // Also what has run out: it would stay until somebody else comes.
+        let until = held.until().max(Instant::now()) + LIFE;
         self.admission.release_detached(held.key.clone(), Arc::clone(&held.token), false, until);
     }
 }

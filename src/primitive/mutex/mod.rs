@@ -223,7 +223,7 @@ impl Mutex {
             let error = match self.ask(key.clone(), None).await {
                 Ok(guard) => return Ok(guard),
                 // An outage may pass too, and another node may answer.
-                Err(error) if error.is_refused() || error.is_unavailable() => error,
+                Err(error) if error.is_refused() || error.is_away() => error,
                 Err(error) => return Err(error),
             };
             tried += 1;

@@ -175,7 +175,11 @@ impl<O: Operation> Queue<O> {
                 Ok(reply) => {
                     let fields = Fields::new(&reply.fields[position * width..][..width]);
                     let reply = operation.decode(nth, reply.now, fields);
-                    reply.map_err(|Garbled(text)| Error::unavailable(Cause::Unexpected, text))
+                    reply.map_err(|Garbled(text)| {
+                        let wrong_type = text.starts_with("WRONGTYPE");
+                        let cause = if wrong_type { Cause::WrongType } else { Cause::Unexpected };
+                        Error::unavailable(cause, text)
+                    })
                 }
                 Err(error) => Err(error.clone()),
             };
