@@ -186,7 +186,8 @@ fn random_step(rng: &mut StdRng, tokens: &[(Arc<str>, i64)], usual: Take) -> Ste
 fn granted(store: &Store, published: Vec<String>) -> Vec<Push> {
     let mut granted = store.wakes().take_delivered();
     granted.extend(published.into_iter().map(|text| Push::parse(text.as_bytes()).unwrap()));
-    granted.sort_by_key(|push| push.number);
+    // A number may be granted, given back and granted again.
+    granted.sort_by_key(|push| (push.number, push.fence, push.expiry));
     granted
 }
 
