@@ -1,14 +1,21 @@
 -- lease: what is held for a while: the keys of one run, and how times are written.
--- KEYS      per run: holders (mutex: the lock), mark (fence; permits: excess), queue (LIST of tokens: who waits),
---           beats (ZSET: each that waits -> until when it counts as alive, µs; and each that was withdrawn ->
---           until when that is remembered, lifted by 2^52), and but for a mutex second (LIST: who goes after those in
---           the queue)
+-- KEYS      per run: holders (mutex: the lock), mark (fence; permits: excess; answer; filter), queue (LIST of tokens:
+--           who waits), beats (ZSET: each that waits -> until when it counts as alive, µs; and each that was
+--           withdrawn -> until when that is remembered, lifted by 2^52), then where there are two queues second (LIST:
+--           who goes after those in the queue), else what the kind adds
 -- A token is 16 characters that name its process, `+` where that certainly hears what is published or `-`, a
 -- number, and what the kind of lease adds.
 -- Numbers go into commands as they are: Redis writes whole ones below 2^53 exactly.
 local call, find, match, sub = redis.call, string.find, string.match, string.sub
-local holders, mark, queue, beats, second
+local holders, mark, queue, beats, fifth, sixth, second
+local two = false -- whether there are two queues
 local asker, heard -- the token that asks, and what was granted to its process in this run
+-- What a kind has on record of a key besides. `look` returns what it finds, and whether that leaves nothing to do (false:
+-- not for those who would have to wait; nil: that changes nothing); `enter` writes it. Both read their arguments from
+-- ARGV[at] on, and move `at` past them before they can fail; `scope` more are for all runs.
+local look, enter, at
+local found -- by this run
+local scope = 0
 local day, lift = 86400000, 4503599627370496 -- ms: the longest time to live; 2^52
 
 -- A span as a time to live: ms, rounded up.
@@ -17,12 +24,14 @@ local function ms(micros)
   return ceil(micros / 1000)
 end
 
--- Answers each run, of so many keys, with the 2 or 4 values that `step` returns for it, and what it was granted
--- where `width` is 5; with -1 where a key is of another type, which leaves the other runs alone.
+-- Answers each run, of so many keys, with the 2 or 4 values that `step` returns for it, what it was granted where
+-- `width` is 5 or more, and what it found where that is 6; with -1 where a key is of another type, which leaves the
+-- other runs alone.
 local function each(keys, width, step)
   local reply, n = {now}, 1
   for run = 1, #KEYS / keys do
-    holders, mark, queue, beats, second = unpack(KEYS, keys * (run - 1) + 1, keys * run)
+    holders, mark, queue, beats, fifth, sixth = unpack(KEYS, keys * (run - 1) + 1, keys * run)
+    second, heard, found = two and fifth, nil, nil
     local ok, first, time, third, fourth = pcall(step, run)
     if not ok then
       local text = type(first) == 'table' and first.err or first
@@ -32,6 +41,7 @@ local function each(keys, width, step)
     reply[n + 1], reply[n + 2] = first, time or 0
     if width > 2 then reply[n + 3], reply[n + 4] = third or 0, fourth or 0 end
     if width > 4 then reply[n + 5] = heard or 0 end
+    if width > 5 then reply[n + 6] = found or 0 end
     n = n + width
   end
   return reply

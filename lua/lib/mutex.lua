@@ -1,14 +1,19 @@
 -- mutex: the holder is a string with a time to live, as SET NX PX makes it, so that locks of others count.
 -- Its value is the token, or what follows `:` in it. The mark is the fencing token, kept for a week after the last
--- grant: what it is worth tells on which day it was set to live for so long.
+-- grant: what it is worth tells on which day it was set to live for so long. Where it is not kept, since there are
+-- too many keys, the mark is something else, and the fence the time of the grant.
 local keys = 4
 local alone = true -- whether one is all that can hold
+local kept = true -- whether fences outlive their holders
 local values, released = {}, nil -- by name: locks and marks; locks to be deleted
 
 -- Reads the locks and marks of all runs in one command.
 local function prefetch()
   local names = {}
-  for i = 1, #KEYS, keys do names[#names + 1], names[#names + 2] = KEYS[i], KEYS[i + 1] end
+  for i = 1, #KEYS, keys do
+    names[#names + 1] = KEYS[i]
+    if kept then names[#names + 1] = KEYS[i + 1] end
+  end
   local read = call('MGET', unpack(names))
   for i, name in ipairs(names) do values[name] = read[i] end
 end
@@ -43,7 +48,7 @@ end
 -- Until when, and its fence.
 local function held(token)
   if not holds(token) then return nil end
-  return soonest(), tonumber(values[mark] or 0)
+  return soonest(), kept and tonumber(values[mark] or 0) or now
 end
 
 local function fits()
@@ -53,7 +58,7 @@ end
 -- The fence is above all before, and above what a server that has forgotten them may have given out. Each of those who
 -- hold after each other has one of its own.
 local function hold(token, expiry, followers)
-  local text, ttl, last = value(token), ms(expiry - now), tonumber(values[mark] or 0)
+  local text, ttl, last = value(token), ms(expiry - now), kept and tonumber(values[mark] or 0) or 0
   local fence = last < now and now or last + 1
   local latest, free, fresh = fence + (followers or 0), true, true
   if released and released[holders] then
@@ -62,13 +67,16 @@ local function hold(token, expiry, followers)
   else
     free = call('SET', holders, text, 'PX', ttl, 'NX')
   end
-  values[holders], values[mark] = text, latest
-  if last == 0 then
-    fresh = call('SET', mark, latest, 'PX', 8 * day, 'NX')
-  elseif latest - latest % (day * 1000) > last then
-    call('SET', mark, latest, 'PX', 8 * day)
-  else
-    call('INCRBY', mark, latest - last)
+  values[holders] = text
+  if kept then
+    values[mark] = latest
+    if last == 0 then
+      fresh = call('SET', mark, latest, 'PX', 8 * day, 'NX')
+    elseif latest - latest % (day * 1000) > last then
+      call('SET', mark, latest, 'PX', 8 * day)
+    else
+      call('INCRBY', mark, latest - last)
+    end
   end
   -- What reads as nothing and cannot be set is of another type.
   if not (free and fresh) then error('WRONGTYPE of a lock or its fence', 0) end

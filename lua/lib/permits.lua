@@ -1,6 +1,7 @@
 -- permits: who holds is a ZSET, token -> expiry (µs); a token ends in `/weight/limit`. The mark is the sum of
 -- what weights are above 1 (string, absent for 0). A token in `/idle` waits until nobody holds, and holds nothing.
 local keys = 5
+two = true
 local alone = false -- whether one is all that can hold
 
 local function size(token)

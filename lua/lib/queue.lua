@@ -29,19 +29,43 @@ local function hears(token)
   return (asker and process == sub(asker, 1, 16)) or call('PUBSUB', 'NUMSUB', channel .. process)[2] > 0
 end
 
--- Makes a waiter a holder and tells its process: in the reply, if that is who asks. The message: expiry (µs), fence,
--- number, and the numbers of those who follow.
-local function hand_over(token)
-  local expiry, process, number = now + claim, sub(token, 1, 16), tonumber(match(token, '^%x+', 18), 16)
-  local followers, count = follow(token)
-  local fence = hold(token, expiry, count)
-  local text = string.format('%d %d %d', expiry, fence, number) .. followers
+local function number(token)
+  return tonumber(match(token, '^%x+', 18), 16)
+end
+
+-- Tells a process something: in the reply, if that is who asks.
+local function tell(process, text)
   if asker and process == sub(asker, 1, 16) then
     heard = heard or {}
     heard[#heard + 1] = text
   else
     call('PUBLISH', channel .. process, text)
   end
+end
+
+-- Makes a waiter a holder and tells its process. The message: expiry (µs), fence, number, and the numbers of those
+-- who follow.
+local function hand_over(token)
+  local expiry = now + claim
+  local followers, count = follow(token)
+  local fence = hold(token, expiry, count)
+  tell(sub(token, 1, 16), string.format('%d %d %d', expiry, fence, number(token)) .. followers)
+end
+
+-- Empties the queue: those who wait are to ask anew. The message: 0, 0, and their numbers.
+local function dismiss()
+  local processes, numbers = {}, {}
+  for _, token in ipairs(call('LRANGE', queue, 0, -1)) do
+    local process = sub(token, 1, 16)
+    if not numbers[process] then
+      processes[#processes + 1], numbers[process] = process, '0 0'
+    end
+    numbers[process] = numbers[process] .. string.format(' %d', number(token))
+  end
+  if #processes == 0 then return end
+  call('DEL', queue)
+  call('ZREMRANGEBYSCORE', beats, '-inf', '(' .. string.format('%d', lift))
+  for _, process in ipairs(processes) do tell(process, numbers[process]) end
 end
 
 -- Grants while the first in the queue fits. Those among `asking` get `ttl` and hear of it in the reply: each that is

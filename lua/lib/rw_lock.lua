@@ -2,6 +2,7 @@
 -- and the group, or in `/w` and how many writers in a row may go before readers that wait. The mark is `fence row`:
 -- the fencing token, and how many writers in a row went before readers that waited.
 local keys = 5
+two = true
 local alone = false -- whether one is all that can hold
 
 local function prefetch() end

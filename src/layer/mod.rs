@@ -6,6 +6,7 @@ pub mod leased;
 pub mod rate_limit;
 mod reject;
 pub mod rw_lock;
+pub mod single_flight;
 
 pub use self::key::{IntoKey, KeyExtractor, KeyFn};
 pub use self::reject::{AsError, Refusal, RefusalKind, Reject};

@@ -6,3 +6,4 @@ pub(crate) mod quota;
 pub mod rw_lock;
 pub mod token_bucket;
 pub mod wait_group;
+pub mod single_flight;

@@ -22,7 +22,7 @@ pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never,
 #[cfg(test)]
 pub(crate) use self::redis::pool::Pool;
 pub(crate) use self::rounds::{Attend, Rounds};
-pub(crate) use self::wakes::{Line, Link, Push, Wakes, Woken, number_of};
+pub(crate) use self::wakes::{Line, Link, Push, Wakes, Woken, number_of, process_of};
 
 use self::in_process::InProcess;
 use self::redis::RedisStore;

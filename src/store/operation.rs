@@ -95,7 +95,7 @@ pub(crate) struct Script {
 
 /// Joins the pieces of a script at compile time: `script!(own file, shared pieces…)`, the shared ones put first.
 macro_rules! script {
-    ($name:literal $(, $lib:literal)*) => {
+    ($name:literal $(, $lib:literal)* $(,)?) => {
         $crate::store::Script {
             name: $name,
             body: concat!(

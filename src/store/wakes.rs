@@ -14,11 +14,11 @@ use tokio::sync::{oneshot, watch};
 
 use super::in_process::lock;
 
-/// What was granted to a waiter of this process.
+/// What was granted to a waiter of this process; or, without an expiry, that it and those who follow are to ask anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Push {
     pub(crate) number: u64,
-    /// By the server's clock, µs.
+    /// By the server's clock, µs; 0: nothing was granted.
     pub(crate) expiry: i64,
     pub(crate) fence: i64,
     /// Who waited right behind it here: it is to be handed on to them.
@@ -50,7 +50,7 @@ pub(crate) enum Woken {
     },
     /// Something was handed on to it within the process.
     Handed(Box<dyn Any + Send>),
-    /// Whoever was to hand something on will not.
+    /// Its place is gone: it is to ask anew.
     Gone,
 }
 
@@ -178,7 +178,12 @@ impl Wakes {
         #[cfg(test)]
         lock(&self.delivered).push(push.clone());
         let Push { number, expiry, fence, followers } = push;
-        let line = Line { numbers: followers.into(), wakes: Arc::downgrade(self) };
+        let mut line = Line { numbers: followers.into(), wakes: Arc::downgrade(self) };
+        if expiry == 0 {
+            // A line that is dropped tells those in it.
+            line.numbers.push_front(number);
+            return;
+        }
         let listener = lock(&self.waiting).remove(&number);
         if let Some(listener) = listener {
             let _ = listener.send(Woken::Granted { expiry, fence, line });
@@ -190,6 +195,11 @@ impl Wakes {
     pub(crate) fn take_delivered(&self) -> Vec<Push> {
         std::mem::take(&mut lock(&self.delivered))
     }
+}
+
+/// The name of the process in a token.
+pub(crate) fn process_of(token: &str) -> &str {
+    token.get(..PROCESS).unwrap_or(token)
 }
 
 /// The number in a token: hexadecimal digits behind the name of the process and a sign.

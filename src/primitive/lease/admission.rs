@@ -18,14 +18,14 @@ use tokio::time::Instant;
 
 use super::Lease;
 use super::held::Held;
-use super::kind::Kind;
+use super::kind::{Found, Kind, Query, Scope};
 use super::number::Number;
 use super::operations::{At, Beat, Inspect, Occupancy, Outcome, Renew, Scene, Take, Turn, Verb};
 use super::renewals::Renewals;
 use super::room::{Room, Spans, Standing, Was};
 use super::terms::Terms;
 use super::waiters::Waiter;
-pub(crate) use super::waiting::{Ask, Wait};
+pub(crate) use super::waiting::{Ask, Got, Wait};
 use crate::error::Cause;
 use crate::store::{Attend, Family, Link, Port, Running, see_to_the_end};
 use crate::{Error, Key, Store};
@@ -50,7 +50,7 @@ pub(crate) struct Admission<K: Kind> {
     pub(super) store: Store,
     pub(super) ports: Ports<K>,
     pub(crate) family: Family<Room<K::Holders>>,
-    pub(super) scene: Arc<Scene>,
+    pub(super) scene: Arc<Scene<K>>,
     pub(crate) terms: Terms,
     pub(super) renewals: Renewals,
     /// By the numbers in their tokens.
@@ -69,7 +69,12 @@ pub(super) struct Ports<K: Kind> {
 }
 
 impl<K: Kind> Admission<K> {
-    pub(crate) fn new(store: &Store, family: &Family<Room<K::Holders>>, terms: Terms) -> Arc<Self> {
+    pub(crate) fn new(
+        store: &Store,
+        family: &Family<Room<K::Holders>>,
+        terms: Terms,
+        scope: Scope<K>,
+    ) -> Arc<Self> {
         let spans = Spans {
             claim: micros(CLAIM.min(terms.ttl.max(CLAIM / 3))),
             life: micros(LIFE),
@@ -85,7 +90,7 @@ impl<K: Kind> Admission<K> {
                 inspect: family.port(),
             },
             family: family.clone(),
-            scene: Arc::new(Scene { channels: store.channels().into(), spans, usual }),
+            scene: Arc::new(Scene { channels: store.channels().into(), spans, usual, scope }),
             renewals: Renewals::new(store, terms.ttl, terms.watchdog),
             terms,
             waiters: Mutex::default(),
@@ -122,22 +127,26 @@ impl<K: Kind> Admission<K> {
         *self.store.wakes().link().borrow() != Link::Down
     }
 
+    /// Asks for what stands behind a token, and what is on record.
     pub(crate) async fn ask(
         &self,
         key: Key,
         token: Arc<str>,
-        rank: i64,
-        most: i64,
-    ) -> Result<At<Standing>, Error> {
-        let take = self.turn(token, Verb::Take(Take { ttl: micros(self.terms.ttl), most, rank }));
-        match self.ports.turn.run(key, take).await?.outcome {
-            Outcome::Taken(standing) => Ok(standing),
+        ask: &Ask<Query<K>>,
+    ) -> Result<(At<Standing>, Option<Found<K>>), Error> {
+        let most = ask.wait.map_or(0, |wait| wait.most.into());
+        let take = Take { ttl: micros(self.terms.ttl), most, rank: ask.rank };
+        let verb = if ask.insists { Verb::Insist(take) } else { Verb::Take(take) };
+        let turn = Turn { query: Some(ask.query.clone()), ..self.turn(token, verb) };
+        let turned = self.ports.turn.run(key, turn).await?;
+        match turned.outcome {
+            Outcome::Taken(standing) => Ok((standing, turned.found)),
             Outcome::Given(_) => Err(unasked()),
         }
     }
 
     fn turn(&self, token: Arc<str>, verb: Verb) -> Turn<K> {
-        Turn { scene: Arc::clone(&self.scene), token, verb, kind: PhantomData }
+        Turn { scene: Arc::clone(&self.scene), token, verb, query: None }
     }
 
     /// Takes on a lease.
@@ -228,7 +237,7 @@ impl<K: Kind> Admission<K> {
 }
 
 /// An answer to another question than was asked: decoding gives none.
-fn unasked() -> Error {
+pub(super) fn unasked() -> Error {
     Error::unavailable(Cause::Unexpected, "the answer to another question")
 }
 

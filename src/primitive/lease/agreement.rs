@@ -76,7 +76,7 @@ const TTLS: [i64; 3] = [10_000, 1_000_000, 30_000_000];
 
 /// One store of the two.
 struct Side<K: Kind> {
-    scene: Arc<Scene>,
+    scene: Arc<Scene<K>>,
     turn: Port<Turn<K>>,
     renew: Port<Renew<K>>,
     beat: Port<Beat<K>>,
@@ -108,7 +108,7 @@ impl<K: Kind> Side<K> {
         match step {
             Step::Turns(turns) => {
                 let turns = turns.into_iter().map(|(token, verb)| {
-                    let turn = Turn { scene: Arc::clone(&self.scene), token, verb, kind: PhantomData };
+                    let turn = Turn { scene: Arc::clone(&self.scene), token, verb, query: None };
                     self.turn.run(key.clone(), turn)
                 });
                 format!("{:?}", join_all(turns).await.into_iter().map(Result::unwrap).collect::<Vec<_>>())
@@ -118,7 +118,7 @@ impl<K: Kind> Side<K> {
                 format!("{:?}", self.renew.run(key, renew).await.unwrap())
             }
             Step::Beat(tokens, ttl) => {
-                let beat = Beat { scene: Arc::clone(&self.scene), tokens, ttl, kind: PhantomData };
+                let beat = Beat { scene: Arc::clone(&self.scene), tokens, ttl };
                 format!("{:?}", self.beat.run(key, beat).await.unwrap())
             }
             Step::Inspect => {

@@ -4,16 +4,24 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::queue::Queue;
+use super::record::Record;
 use crate::store::Script;
 
 /// One kind of lease: the rules of its scripts, and the same in Rust.
 pub(crate) trait Kind: fmt::Debug + Send + Sync + 'static {
     /// Who holds, in process.
     type Holders: Holders;
+    /// What is on record of a key besides who holds it; `()` for most.
+    type Record: Record<Self::Holders>;
     /// The last parts of the names of the keys, apart from those of other kinds; see `lua/lib/lease.lua`.
     const PARTS: &'static [&'static str];
     const SCRIPTS: Scripts;
 }
+
+pub(crate) type Scope<K> = <<K as Kind>::Record as Record<<K as Kind>::Holders>>::Scope;
+pub(crate) type Query<K> = <<K as Kind>::Record as Record<<K as Kind>::Holders>>::Query;
+pub(crate) type Found<K> = <<K as Kind>::Record as Record<<K as Kind>::Holders>>::Found;
+pub(crate) type Entry<K> = <<K as Kind>::Record as Record<<K as Kind>::Holders>>::Entry;
 
 /// The scripts of a kind.
 #[derive(Debug)]
@@ -22,16 +30,19 @@ pub(crate) struct Scripts {
     pub(crate) renew: Script,
     pub(crate) beat: Script,
     pub(crate) inspect: Script,
+    /// For kinds that have something on record.
+    pub(crate) settle: Script,
 }
 
-/// Joins the scripts of a kind: `scripts!("lib/permits")`, with the piece that has its rules.
+/// Joins the scripts of a kind: `scripts!("lib/permits")`, with the pieces that have its rules.
 macro_rules! scripts {
-    ($rules:literal) => {
+    ($($rules:literal),+) => {
         $crate::primitive::lease::kind::Scripts {
-            turn: $crate::store::script!("lease/turn", "lib/lease", $rules, "lib/queue"),
-            renew: $crate::store::script!("lease/renew", "lib/lease", $rules),
-            beat: $crate::store::script!("lease/beat", "lib/lease", $rules, "lib/queue"),
-            inspect: $crate::store::script!("lease/inspect", "lib/lease", $rules),
+            turn: $crate::store::script!("lease/turn", "lib/lease", $($rules,)+ "lib/queue"),
+            renew: $crate::store::script!("lease/renew", "lib/lease", $($rules),+),
+            beat: $crate::store::script!("lease/beat", "lib/lease", $($rules,)+ "lib/queue"),
+            inspect: $crate::store::script!("lease/inspect", "lib/lease", $($rules),+),
+            settle: $crate::store::script!("lease/settle", "lib/lease", $($rules,)+ "lib/queue"),
         }
     };
 }

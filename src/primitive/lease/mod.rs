@@ -19,8 +19,10 @@ pub(crate) mod kind;
 mod number;
 pub(crate) mod operations;
 pub(crate) mod queue;
+pub(crate) mod record;
 mod renewals;
 pub(crate) mod room;
+mod settle;
 mod terms;
 mod waiters;
 mod waiting;
@@ -32,9 +34,10 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-pub(crate) use self::admission::{Admission, Ask, Wait};
+pub(crate) use self::admission::{Admission, Ask, Got, Wait};
 pub(crate) use self::held::{Drift, Held};
 pub(crate) use self::renewals::Renewals;
+pub(crate) use self::settle::Settlement;
 pub(crate) use self::terms::Terms;
 use crate::{Error, Key};
 
@@ -58,6 +61,9 @@ pub(crate) trait Keeper: Send + Sync {
 
     /// Gives it back in a task of its own, trying again while that matters.
     fn release_detached(self: Arc<Self>, held: Arc<Held>);
+
+    /// Stops renewing it.
+    fn forget(&self);
 }
 
 impl Lease {
@@ -136,6 +142,14 @@ impl Lease {
             self.keeper = None;
         }
         released
+    }
+
+    /// Takes note that the store has it back.
+    pub(crate) fn settled(mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.forget();
+            self.held.end();
+        }
     }
 
     pub(crate) fn fence(&self) -> u64 {

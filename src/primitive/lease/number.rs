@@ -54,7 +54,7 @@ impl<K: Kind> Keeper for Number<K> {
         if self.hand_on(&held) {
             return Box::pin(std::future::ready(Ok(true)));
         }
-        self.admission.renewals.forget(self.number);
+        self.forget();
         Box::pin(async move {
             let was = self.admission.release(held.key.clone(), Arc::clone(&held.token), false).await?;
             held.end();
@@ -66,10 +66,14 @@ impl<K: Kind> Keeper for Number<K> {
         if self.hand_on(&held) {
             return;
         }
-        self.admission.renewals.forget(self.number);
+        self.forget();
         held.end();
         // Also what has run out: it would stay until somebody else comes.
         let until = held.until().max(Instant::now()) + LIFE;
         self.admission.release_detached(held.key.clone(), Arc::clone(&held.token), false, until);
+    }
+
+    fn forget(&self) {
+        self.admission.renewals.forget(self.number);
     }
 }

@@ -3,18 +3,20 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::kind::Kind;
+use super::kind::{Found, Kind, Query, Scope};
+use super::record::{Look, Record};
 use super::room::{Room, Spans, Standing, Was};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
 
 /// What the scripts of a family need to know besides what is asked.
 #[derive(Debug)]
-pub(crate) struct Scene {
+pub(crate) struct Scene<K: Kind> {
     /// What the names of channels begin with.
     pub(crate) channels: Arc<str>,
     pub(crate) spans: Spans,
     /// How most take.
     pub(crate) usual: Take,
+    pub(crate) scope: Scope<K>,
 }
 
 /// How to take.
@@ -28,8 +30,8 @@ pub(crate) struct Take {
     pub(crate) rank: i64,
 }
 
-impl Scene {
-    fn write(&self, call: &mut Arguments<'_>) {
+impl<K: Kind> Scene<K> {
+    pub(super) fn write(&self, call: &mut Arguments<'_>) {
         call.text(Arc::clone(&self.channels));
         call.integer(self.spans.claim);
         call.integer(self.spans.life);
@@ -40,16 +42,19 @@ impl Scene {
 /// Takes a lease or a place in the queue for one, or gives it back: one operation, so that those who give and those
 /// who take leave together.
 #[derive(Debug)]
-pub(crate) struct Turn<K> {
-    pub(crate) scene: Arc<Scene>,
+pub(crate) struct Turn<K: Kind> {
+    pub(crate) scene: Arc<Scene<K>>,
     pub(crate) token: Arc<str>,
     pub(crate) verb: Verb,
-    pub(crate) kind: PhantomData<fn(K)>,
+    /// For those who take.
+    pub(crate) query: Option<Query<K>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Verb {
     Take(Take),
+    /// Takes whatever is on record.
+    Insist(Take),
     Give {
         /// Whether a take that comes after it is refused; else none can.
         withdrawn: bool,
@@ -58,8 +63,10 @@ pub(crate) enum Verb {
 
 /// The answer to a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Turned {
+pub(crate) struct Turned<F> {
     pub(crate) outcome: Outcome,
+    /// What was on record.
+    pub(crate) found: Option<F>,
     /// What was granted to others of this process.
     pub(crate) granted: Vec<Push>,
 }
@@ -80,11 +87,10 @@ pub(crate) struct Renew<K> {
 
 /// Says that waiters are alive, and asks what has become of them.
 #[derive(Debug)]
-pub(crate) struct Beat<K> {
-    pub(crate) scene: Arc<Scene>,
+pub(crate) struct Beat<K: Kind> {
+    pub(crate) scene: Arc<Scene<K>>,
     pub(crate) tokens: Vec<Arc<str>>,
     pub(crate) ttl: i64,
-    pub(crate) kind: PhantomData<fn(K)>,
 }
 
 /// Looks at who holds and who waits.
@@ -114,17 +120,27 @@ pub(crate) struct Standings {
     pub(crate) each: Vec<Standing>,
 }
 
-const WRONG_TYPE: Garbled =
+pub(super) const WRONG_TYPE: Garbled =
     Garbled("WRONGTYPE a key of the lease holds something else: delete it, or choose another name");
 
 const GARBLED: Garbled = Garbled("a script answered something else where a grant belongs");
 
-type Here<K> = Room<<K as Kind>::Holders>;
+/// Reads the messages to others of this process: a list, or a number where there are none.
+pub(super) fn messages(field: &Field) -> Result<Vec<Push>, Garbled> {
+    let Field::List(list) = field else { return Ok(Vec::new()) };
+    let parse = |message: &Field| match message {
+        Field::Text(text) => Push::parse(text),
+        _ => None,
+    };
+    list.iter().map(|message| parse(message).ok_or(GARBLED)).collect()
+}
 
-impl<K> Turn<K> {
+pub(super) type Here<K> = Room<<K as Kind>::Holders>;
+
+impl<K: Kind> Turn<K> {
     fn take(&self) -> Take {
         match self.verb {
-            Verb::Take(take) => take,
+            Verb::Take(take) | Verb::Insist(take) => take,
             Verb::Give { .. } => self.scene.usual,
         }
     }
@@ -132,7 +148,7 @@ impl<K> Turn<K> {
 
 impl<K: Kind> Operation for Turn<K> {
     type Cell = Here<K>;
-    type Reply = Turned;
+    type Reply = Turned<Found<K>>;
     // Whoever goes away withdraws by itself, since the answer may be lost too.
     type Undo = Never<Here<K>>;
     const SCRIPT: Script = K::SCRIPTS.turn;
@@ -157,26 +173,32 @@ impl<K: Kind> Operation for Turn<K> {
         self.scene.write(call);
         let Take { ttl, most, rank } = self.take();
         [ttl, most, rank].into_iter().for_each(|number| call.integer(number));
+        K::Record::write_scope(&self.scene.scope, call);
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.word(match self.verb {
             Verb::Take(_) => "take",
+            Verb::Insist(_) => "insist",
             Verb::Give { withdrawn: false } => "give",
             Verb::Give { withdrawn: true } => "void",
         });
         call.text(Arc::clone(&self.token));
+        if let (Verb::Take(_) | Verb::Insist(_), Some(query)) = (self.verb, &self.query) {
+            K::Record::write_query(query, call);
+        }
     }
 
-    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Turned, Garbled> {
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
         let (status, time, fence, before) =
             (fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?);
         let outcome = match (self.verb, status) {
             (_, -1) => return Err(WRONG_TYPE),
-            (Verb::Take(_), status) => {
+            (Verb::Take(_) | Verb::Insist(_), status) => {
                 let what = match status {
                     1 => Standing::Held { expiry: time, fence },
                     2 => Standing::Queued { soonest: time, before },
+                    3 => Standing::Done,
                     -2 => Standing::Withdrawn,
                     _ => Standing::Refused { soonest: time, before },
                 };
@@ -186,30 +208,36 @@ impl<K: Kind> Operation for Turn<K> {
             (Verb::Give { .. }, 2) => Outcome::Given(Was::Waiting),
             (Verb::Give { .. }, _) => Outcome::Given(Was::Neither),
         };
-        let mut granted = Vec::new();
-        if let Field::List(list) = fields.next()? {
-            for message in list {
-                let Field::Text(text) = message else { return Err(GARBLED) };
-                granted.push(Push::parse(text).ok_or(GARBLED)?);
-            }
-        }
-        Ok(Turned { outcome, granted })
+        let granted = messages(fields.next()?)?;
+        let found = match K::Record::KEPT.then(|| fields.next()).transpose()? {
+            None | Some(Field::Integer(0)) => None,
+            Some(field) => Some(K::Record::decode(field)?),
+        };
+        Ok(Turned { outcome, found, granted })
     }
 
-    fn apply(self, room: &mut Here<K>, now: i64) -> Turned {
+    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
         let (token, spans) = (&self.token, self.scene.spans);
+        let mut found = None;
         let outcome = match self.verb {
-            Verb::Take(take) => {
-                let what = room.take(token, take, now, spans);
-                Outcome::Taken(At { now, what })
+            Verb::Take(take) | Verb::Insist(take) => {
+                let look = match (&self.query, self.verb) {
+                    (Some(query), Verb::Take(_)) => {
+                        K::Record::look(room.holders(), &self.scene.scope, query, now)
+                    }
+                    _ => Look::Open(None),
+                };
+                let done = look.is_done();
+                found = look.found();
+                Outcome::Taken(At { now, what: room.take(token, take, done, now, spans) })
             }
             Verb::Give { withdrawn } => Outcome::Given(room.give(token, withdrawn, now, spans)),
         };
         // In process all is pushed by the cell.
-        Turned { outcome, granted: Vec::new() }
+        Turned { outcome, found, granted: Vec::new() }
     }
 
-    fn pushes(reply: &mut Turned) -> Vec<Push> {
+    fn pushes(reply: &mut Self::Reply) -> Vec<Push> {
         std::mem::take(&mut reply.granted)
     }
 }

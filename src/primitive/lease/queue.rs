@@ -3,6 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use crate::store::{Push, number_of, process_of};
+
 /// Who waits, in the order of arrival.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
@@ -79,5 +81,18 @@ impl Queue {
         for token in self.beats.iter().filter_map(dead).collect::<Vec<_>>() {
             self.leave(&token);
         }
+    }
+
+    /// Sends all away: what their processes hear.
+    pub(crate) fn dismiss(&mut self) -> Vec<Push> {
+        let mut heard: Vec<(Arc<str>, Push)> = Vec::new();
+        for token in std::mem::take(self).first {
+            let Some(number) = number_of(&token) else { continue };
+            match heard.iter_mut().find(|(other, _)| process_of(other) == process_of(&token)) {
+                Some((_, push)) => push.followers.push(number),
+                None => heard.push((token, Push { number, expiry: 0, fence: 0, followers: Vec::new() })),
+            }
+        }
+        heard.into_iter().map(|(_, push)| push).collect()
     }
 }

@@ -39,6 +39,8 @@ pub(crate) enum Standing {
     },
     /// It was withdrawn before it came.
     Withdrawn,
+    /// By what is on record, nothing is left to do.
+    Done,
 }
 
 /// What a token was when it was released.
@@ -69,12 +71,16 @@ impl<H: Holders> Room<H> {
         &mut self,
         token: &Arc<str>,
         Take { ttl, most, rank }: Take,
+        done: Option<bool>,
         now: i64,
         spans: Spans,
     ) -> Standing {
         self.sweep(now);
         if let Some((expiry, fence)) = self.holders.held(token, now) {
             return Standing::Held { expiry, fence };
+        }
+        if done == Some(true) {
+            return Standing::Done;
         }
         if self.gone.get(token).is_some_and(|until| *until > now) {
             return Standing::Withdrawn;
@@ -97,6 +103,9 @@ impl<H: Holders> Room<H> {
         if before == 0 && self.holders.fits(token) {
             let fence = self.holders.hold(token, now + ttl, now, &self.queue);
             return Standing::Held { expiry: now + ttl, fence };
+        }
+        if done.is_some() {
+            return Standing::Done;
         }
         if H::counted(&self.queue) >= most {
             return Standing::Refused { soonest: soonest(self), before };
@@ -124,6 +133,18 @@ impl<H: Holders> Room<H> {
         }
         self.grant(now, spans, None);
         was
+    }
+
+    /// Gives a lease back after something was entered, and sends those who wait to ask anew. Whether it was held.
+    pub(crate) fn settle(&mut self, token: &str, now: i64, enter: impl FnOnce(&mut H, bool)) -> bool {
+        self.sweep(now);
+        let holding = self.holders.held(token, now).is_some();
+        enter(&mut self.holders, holding);
+        if holding {
+            self.holders.forget(token);
+            self.pushes.extend(self.queue.dismiss());
+        }
+        holding
     }
 
     pub(crate) fn renew(&mut self, token: &str, ttl: i64, now: i64) -> Option<i64> {

@@ -1,7 +1,6 @@
 //! Those who wait in this process: what they hear by asking, and when they ask.
 
 use std::collections::HashMap;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,7 +84,6 @@ impl<K: Kind> Admission<K> {
             scene: Arc::clone(&self.scene),
             tokens: waiters.iter().map(|(_, token)| Arc::clone(token)).collect(),
             ttl: micros(self.terms.ttl),
-            kind: PhantomData,
         };
         match self.ports.beat.run(key, beat).await {
             Ok(At { now, what: Standings { soonest, each } }) => {
@@ -119,7 +117,7 @@ impl<K: Kind> Admission<K> {
                 }
                 return;
             }
-            Standing::Refused { .. } | Standing::Withdrawn => None,
+            Standing::Refused { .. } | Standing::Withdrawn | Standing::Done => None,
         };
         if let Some(Waiter { news: Some(news), .. }) = self.stop_waiting(number)
             && let Some(granted) = granted

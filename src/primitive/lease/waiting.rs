@@ -6,9 +6,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::Lease;
-use super::admission::{Admission, CLAIM};
+use super::admission::{Admission, CLAIM, unasked};
 use super::held::Held;
-use super::kind::Kind;
+use super::kind::{Found, Kind, Query};
 use super::operations::At;
 use super::room::Standing;
 use super::waiters::{Granted, Waiter};
@@ -18,7 +18,7 @@ use crate::{Error, Key};
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct Ask<Q = ()> {
     pub(crate) subject: Subject,
     /// What the kind of lease adds to the token.
     pub(crate) suffix: String,
@@ -26,6 +26,26 @@ pub(crate) struct Ask {
     pub(crate) rank: i64,
     /// `None`: now or not at all.
     pub(crate) wait: Option<Wait>,
+    /// What is looked up on record.
+    pub(crate) query: Q,
+    /// Whether to take whatever is on record.
+    pub(crate) insists: bool,
+}
+
+impl Ask {
+    /// Where nothing is on record.
+    pub(crate) fn new(subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
+        Self { subject, suffix, rank, wait, query: (), insists: false }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) enum Got<F> {
+    /// A lease, and what was on record.
+    Lease(Lease, Option<F>),
+    /// By what is on record, nothing is left to do.
+    Done(F),
 }
 
 /// How to wait.
@@ -42,21 +62,26 @@ impl Wait {
 }
 
 /// What came of one place in the queue.
-enum Turn {
-    Lease(Lease),
+enum Turn<F> {
+    Got(Got<F>),
     /// The place is lost: by a process that stood still, or a server that forgot.
     AskAnew,
 }
 
 impl<K: Kind> Admission<K> {
-    /// Gets a lease, or a refusal. Cancel safe: who goes away leaves the queue, and gives back what was granted.
-    pub(crate) async fn acquire(self: Arc<Self>, key: Key, ask: Ask) -> Result<Lease, Error> {
+    /// Gets a lease, or a refusal, or what is on record. Cancel safe: who goes away leaves the queue, and gives back
+    /// what was granted.
+    pub(crate) async fn acquire_or_find(
+        self: Arc<Self>,
+        key: Key,
+        ask: Ask<Query<K>>,
+    ) -> Result<Got<Found<K>>, Error> {
         // What is too long to be told is for ever.
         let longest = ask.wait.and_then(|wait| wait.longest);
         let deadline = longest.and_then(|longest| Instant::now().checked_add(longest));
         loop {
             match self.line_up(&key, &ask, deadline).await? {
-                Turn::Lease(lease) => return Ok(lease),
+                Turn::Got(got) => return Ok(got),
                 // Whoever is next is let go first.
                 Turn::AskAnew => tokio::task::yield_now().await,
             }
@@ -66,9 +91,9 @@ impl<K: Kind> Admission<K> {
     async fn line_up(
         self: &Arc<Self>,
         key: &Key,
-        ask: &Ask,
+        ask: &Ask<Query<K>>,
         deadline: Option<Instant>,
-    ) -> Result<Turn, Error> {
+    ) -> Result<Turn<Found<K>>, Error> {
         let mut closed = self.closed();
         if *closed.borrow_and_update() {
             return Err(Error::interrupted());
@@ -77,9 +102,8 @@ impl<K: Kind> Admission<K> {
         let mut listener = ask.wait.map(|_| self.store.wakes().listen(number));
         let mut withdrawal = Withdrawal::new(self, number, key, &token);
         let sent = Instant::now();
-        let most = ask.wait.map_or(0, |wait| wait.most.into());
-        let asked = self.ask(key.clone(), Arc::clone(&token), ask.rank, most).await;
-        let At { now, what } = asked.inspect_err(|error| {
+        let asked = self.ask(key.clone(), Arc::clone(&token), ask).await;
+        let (At { now, what }, found) = asked.inspect_err(|error| {
             if error.is_not_sent() {
                 withdrawal.disarm();
             }
@@ -93,11 +117,13 @@ impl<K: Kind> Admission<K> {
             (Standing::Held { expiry, fence }, _) => {
                 let until = self.terms.drift.until(sent, now, expiry);
                 return match self.take_on(withdrawal, until, fence, None) {
-                    Turn::AskAnew => {
-                        Err(Error::unavailable(Cause::TimedOut, "granted, and run out on its way"))
-                    }
-                    turn => Ok(turn),
+                    Some(lease) => Ok(Turn::Got(Got::Lease(lease, found))),
+                    None => Err(Error::unavailable(Cause::TimedOut, "granted, and run out on its way")),
                 };
+            }
+            (Standing::Done, _) => {
+                withdrawal.disarm();
+                return found.map(|found| Turn::Got(Got::Done(found))).ok_or_else(unasked);
             }
             (Standing::Refused { soonest, .. }, listener) => {
                 withdrawal.disarm();
@@ -126,61 +152,72 @@ impl<K: Kind> Admission<K> {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let granted = tokio::select! {
             biased;
             woken = push => match woken {
                 Woken::Granted { expiry, fence, line } => {
                     // The server's time, by the last call of ours that it answered: never by when the push came.
                     let (sent, now) = self.stop_waiting(number).map_or((sent, now), |waiter| waiter.anchor);
                     let until = self.terms.drift.until(sent, now, expiry).min(Instant::now() + CLAIM);
-                    Ok(self.take_on(withdrawal, until, fence, Some(line)))
+                    self.take_on(withdrawal, until, fence, Some(line))
                 }
                 Woken::Handed(handed) => {
                     self.stop_waiting(number);
                     withdrawal.disarm();
-                    Ok(handed.downcast().map_or(Turn::AskAnew, |handed| self.take_over(number, *handed)))
+                    handed.downcast().ok().map(|handed| self.take_over(number, *handed))
                 }
                 Woken::Gone => {
                     self.stop_waiting(number);
                     withdrawal.disarm();
-                    Ok(Turn::AskAnew)
+                    None
                 }
             },
             news = news => match news {
-                Ok(Granted { until, fence }) => Ok(self.take_on(withdrawal, until, fence, None)),
+                Ok(Granted { until, fence }) => self.take_on(withdrawal, until, fence, None),
                 Err(_) => {
                     self.stop_waiting(number);
                     withdrawal.disarm();
-                    Ok(Turn::AskAnew)
+                    None
                 }
             },
-            () = at(deadline) => Err(busy(Why::WaitedTooLong, 0)),
-            _ = closed.changed() => Err(Error::interrupted()),
-        }
+            () = at(deadline) => return Err(busy(Why::WaitedTooLong, 0)),
+            _ = closed.changed() => return Err(Error::interrupted()),
+        };
+        Ok(granted.map_or(Turn::AskAnew, |lease| Turn::Got(Got::Lease(lease, None))))
     }
 
-    fn take_over(&self, number: u64, Handed { lease, due }: Handed) -> Turn {
+    fn take_over(&self, number: u64, Handed { lease, due }: Handed) -> Lease {
         self.renewals.resume(number, &lease.held, due);
-        Turn::Lease(lease)
+        lease
     }
 
-    /// Makes a lease of what was granted, unless it has run out on its way. A `line` comes with a claim.
+    /// Makes a lease of what was granted; `None` where it has run out on its way. A `line` comes with a claim.
     fn take_on(
         self: &Arc<Self>,
         mut withdrawal: Withdrawal<K>,
         until: Instant,
         fence: i64,
         line: Option<Line>,
-    ) -> Turn {
+    ) -> Option<Lease> {
         if until <= Instant::now() {
-            return Turn::AskAnew;
+            return None;
         }
         withdrawal.disarm();
         let is_claim = line.is_some();
         let followers: Vec<_> = line.iter().flat_map(Line::numbers).collect();
         let held = Held::new(withdrawal.key.clone(), Arc::clone(&withdrawal.token), fence, until, line);
         self.line_up_behind(&held.tenure, followers);
-        Turn::Lease(self.lease(withdrawal.number, held, is_claim))
+        Some(self.lease(withdrawal.number, held, is_claim))
+    }
+}
+
+impl<K: Kind<Record = ()>> Admission<K> {
+    /// Gets a lease, or a refusal.
+    pub(crate) async fn acquire(self: Arc<Self>, key: Key, ask: Ask) -> Result<Lease, Error> {
+        match self.acquire_or_find(key, ask).await? {
+            Got::Lease(lease, _) => Ok(lease),
+            Got::Done(never) => match never {},
+        }
     }
 }
 

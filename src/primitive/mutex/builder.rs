@@ -212,7 +212,7 @@ impl MutexBuilder {
         } else {
             self.terms.clone()
         };
-        Ok(Admission::new(store, &family, terms))
+        Ok(Admission::new(store, &family, terms, ()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::primitive::lease::queue::Queue;
 use crate::primitive::lease::room::Room;
-use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script, process_of, script};
 
 /// One at a time.
 #[derive(Debug)]
@@ -13,6 +13,7 @@ pub(crate) enum Exclusive {}
 
 impl Kind for Exclusive {
     type Holders = Holder;
+    type Record = ();
     const PARTS: &'static [&'static str] = &["lock", "fence", "queue", "beats"];
     const SCRIPTS: Scripts = scripts!("lib/mutex");
 }
@@ -88,8 +89,7 @@ impl Holders for Holder {
     }
 
     fn follow(&mut self, token: &str, queue: &mut Queue) -> Vec<Arc<str>> {
-        let process = |token: &str| token.get(..16).map(str::to_owned);
-        let follows = |other: &str| process(other) == process(token) && !other.contains(':');
+        let follows = |other: &str| process_of(other) == process_of(token) && !other.contains(':');
         let mut followers = Vec::new();
         while followers.len() < MOST_FOLLOWERS
             && !token.contains(':')

@@ -199,7 +199,7 @@ impl Mutex {
         }
         let lease = match &self.place {
             Place::Store(admission) => {
-                let ask = Ask { subject: Subject::Lock, suffix, rank: 0, wait };
+                let ask = Ask::new(Subject::Lock, suffix, 0, wait);
                 Arc::clone(admission).acquire(key, ask).await
             }
             Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await,

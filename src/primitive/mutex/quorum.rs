@@ -17,7 +17,7 @@ use super::builder::{Settings, random};
 use super::holder::{Exclusive, Raise};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::room::{Standing, Was};
-use crate::primitive::lease::{Admission, Drift, Held, Keeper, Lease, Renewals, Terms};
+use crate::primitive::lease::{Admission, Ask, Drift, Held, Keeper, Lease, Renewals, Terms};
 use crate::store::{Attend, Port, Running};
 use crate::{Error, Key, Store};
 
@@ -204,10 +204,11 @@ impl Ballot {
             order.sort_by_cached_key(|_| (random() * 1e9) as u64);
         }
         let (key, token) = (&self.key, &self.token);
+        let ask = Ask::new(Subject::Lock, String::new(), 0, None);
         let mut calls: FuturesUnordered<_> = order
             .into_iter()
             .map(|index| {
-                let call = quorum.nodes[index].ask(key.clone(), Arc::clone(token), 0, 0);
+                let call = quorum.nodes[index].ask(key.clone(), Arc::clone(token), &ask);
                 let call = quorum.within(call);
                 async move { (index, call.await) }
             })
@@ -215,7 +216,7 @@ impl Ballot {
         let mut votes = Votes::default();
         while let Some((index, outcome)) = calls.next().await {
             match outcome {
-                Ok(at) => {
+                Ok((at, _)) => {
                     self.answered.insert(index);
                     match at.what {
                         Standing::Held { fence, .. } => {
@@ -318,7 +319,7 @@ impl Keeper for Number {
 
     fn release(self: Arc<Self>, held: Arc<Held>) -> BoxFuture<'static, Result<bool, Error>> {
         let quorum = Arc::clone(&self.quorum);
-        quorum.renewals.forget(self.number);
+        self.forget();
         Box::pin(async move {
             let releases = quorum.nodes.iter().enumerate().map(|(index, node)| {
                 let mourned = !self.answered.contains(&index);
@@ -345,8 +346,12 @@ impl Keeper for Number {
         })
     }
 
-    fn release_detached(self: Arc<Self>, held: Arc<Held>) {
+    fn forget(&self) {
         self.quorum.renewals.forget(self.number);
+    }
+
+    fn release_detached(self: Arc<Self>, held: Arc<Held>) {
+        self.forget();
         held.end();
         (0..self.quorum.nodes.len()).for_each(|index| self.release_node(index, &held));
     }

@@ -12,6 +12,7 @@ pub(crate) enum ReadWrite {}
 
 impl Kind for ReadWrite {
     type Holders = RwHolders;
+    type Record = ();
     const PARTS: &'static [&'static str] = &["rw:holders", "rw:fence", "rw:queue", "rw:beats", "rw:second"];
     const SCRIPTS: Scripts = scripts!("lib/rw_lock");
 }

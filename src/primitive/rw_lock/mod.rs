@@ -183,7 +183,7 @@ impl RwLock {
             Access::Read => (reader(&self.group), i64::from(prefer == Prefer::Writers)),
             Access::Write => (writer(most_writers), i64::from(prefer == Prefer::Readers)),
         };
-        let ask = Ask { subject: Subject::Lock, suffix, rank, wait };
+        let ask = Ask::new(Subject::Lock, suffix, rank, wait);
         Arc::clone(&self.admission).acquire(key, ask).await
     }
 }
@@ -318,7 +318,7 @@ impl RwLockBuilder {
             terms.signature = format!("@{}", app_id.replace('/', "."));
         }
         let family = Family::new(store, name)?;
-        let admission = Admission::new(store, &family, terms);
+        let admission = Admission::new(store, &family, terms, ());
         Ok(RwLock { admission, name: name.into(), group: "".into(), settings: self.settings })
     }
 }

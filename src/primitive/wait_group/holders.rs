@@ -12,6 +12,7 @@ pub(crate) enum Permits {}
 
 impl Kind for Permits {
     type Holders = PermitHolders;
+    type Record = ();
     const PARTS: &'static [&'static str] =
         &["permits:holders", "permits:excess", "permits:queue", "permits:beats", "permits:second"];
     const SCRIPTS: Scripts = scripts!("lib/permits");

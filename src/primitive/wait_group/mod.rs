@@ -148,7 +148,7 @@ impl WaitGroup {
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { most: u32::MAX, ..self.wait };
-        let ask = Ask { subject: Subject::Permit, suffix: IDLE.into(), rank: 1, wait: Some(wait) };
+        let ask = Ask::new(Subject::Permit, IDLE.into(), 1, Some(wait));
         // What is got holds nothing.
         Arc::clone(&self.admission).acquire(key.into(), ask).await.map(drop)
     }
@@ -183,7 +183,7 @@ impl WaitGroup {
     /// The family of the same name in another store.
     pub(crate) fn in_store(&self, store: &Store) -> Self {
         let terms = self.admission.terms.clone();
-        Self { admission: Admission::new(store, &Family::open(store, &self.name), terms), ..self.clone() }
+        Self { admission: Admission::new(store, &Family::open(store, &self.name), terms, ()), ..self.clone() }
     }
 
     pub(crate) async fn acquire(&self, key: Key, n: u32, wait: Option<Wait>) -> Result<Permit, Error> {
@@ -193,7 +193,7 @@ impl WaitGroup {
         if n > self.limit {
             return Err(Error::exceeds_limit(n, self.limit));
         }
-        let ask = Ask { subject: Subject::Permit, suffix: suffix(n, self.limit), rank: 0, wait };
+        let ask = Ask::new(Subject::Permit, suffix(n, self.limit), 0, wait);
         Arc::clone(&self.admission).acquire(key, ask).await.map(Permit)
     }
 }
@@ -279,7 +279,7 @@ impl WaitGroupBuilder {
         self.terms.check()?;
         let limit = check_limit(self.limit)?;
         let family = Family::new(store, name)?;
-        let admission = Admission::new(store, &family, self.terms);
+        let admission = Admission::new(store, &family, self.terms, ());
         Ok(WaitGroup { admission, name: name.into(), limit, wait: self.wait })
     }
 }

@@ -1,0 +1,91 @@
+//! What a kind of lease has on record of a key besides who holds it: what came of the leases before.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use crate::store::{Arguments, Field, Garbled};
+
+/// The records of one kind: looked at by whoever takes, entered by whoever has held. In Lua, `look` and `enter`.
+pub(crate) trait Record<H>: fmt::Debug + Send + Sync + 'static {
+    /// Whether there is anything to look at: then takes are answered with what was found.
+    const KEPT: bool = true;
+    /// What all of a family share.
+    type Scope: fmt::Debug + Send + Sync + 'static;
+    /// What it takes to look.
+    type Query: Clone + fmt::Debug + Send + Sync + 'static;
+    /// What is found.
+    type Found: Clone + fmt::Debug + PartialEq + Eq + Send + Sync + 'static;
+    /// What is entered.
+    type Entry: Clone + fmt::Debug + Send + Sync + 'static;
+
+    /// Writes what all runs of a call share.
+    fn write_scope(scope: &Self::Scope, call: &mut Arguments<'_>);
+    /// Writes what one who looks needs.
+    fn write_query(query: &Self::Query, call: &mut Arguments<'_>);
+    /// Writes what is entered.
+    fn write_entry(entry: &Self::Entry, call: &mut Arguments<'_>);
+    /// Reads what was found.
+    fn decode(field: &Field) -> Result<Self::Found, Garbled>;
+    /// Looks, in process.
+    fn look(holders: &H, scope: &Self::Scope, query: &Self::Query, now: i64) -> Look<Self::Found>;
+    /// Enters, in process; `holding`: whether the lease was still held.
+    fn enter(holders: &mut H, scope: &Self::Scope, entry: &Self::Entry, holding: bool, now: i64);
+}
+
+/// What a look brings.
+#[derive(Clone, Debug)]
+pub(crate) enum Look<F> {
+    /// Nothing, or nothing that changes what is to be done.
+    Open(Option<F>),
+    /// Nothing is left to do for those who would have to wait.
+    Meanwhile(F),
+    /// Nothing is left to do.
+    Done(F),
+}
+
+impl<F> Look<F> {
+    /// `None`: there is; `Some(false)`: not for those who would have to wait.
+    pub(crate) fn is_done(&self) -> Option<bool> {
+        match self {
+            Self::Open(_) => None,
+            Self::Meanwhile(_) => Some(false),
+            Self::Done(_) => Some(true),
+        }
+    }
+
+    pub(crate) fn found(self) -> Option<F> {
+        match self {
+            Self::Open(found) => found,
+            Self::Meanwhile(found) | Self::Done(found) => Some(found),
+        }
+    }
+}
+
+/// Nothing is on record.
+impl<H> Record<H> for () {
+    const KEPT: bool = false;
+    type Scope = ();
+    type Query = ();
+    type Found = Infallible;
+    type Entry = Infallible;
+
+    fn write_scope((): &(), _: &mut Arguments<'_>) {}
+
+    fn write_query((): &(), _: &mut Arguments<'_>) {}
+
+    fn write_entry(entry: &Infallible, _: &mut Arguments<'_>) {
+        match *entry {}
+    }
+
+    fn decode(_: &Field) -> Result<Infallible, Garbled> {
+        Err(Garbled("a script found something where nothing is on record"))
+    }
+
+    fn look(_: &H, (): &(), (): &(), _: i64) -> Look<Infallible> {
+        Look::Open(None)
+    }
+
+    fn enter(_: &mut H, (): &(), entry: &Infallible, _: bool, _: i64) {
+        match *entry {}
+    }
+}

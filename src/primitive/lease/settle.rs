@@ -1,0 +1,86 @@
+//! Entering what came of a lease, which gives it back.
+
+use std::sync::Arc;
+
+use super::admission::Admission;
+use super::held::Held;
+use super::kind::{Entry, Kind};
+use super::operations::{Here, Scene, WRONG_TYPE, messages};
+use super::record::Record;
+use crate::Error;
+use crate::store::{Arguments, Fields, Garbled, Never, Operation, Port, Push, Script};
+
+/// Where what came of the leases of a family is entered.
+pub(crate) struct Settlement<K: Kind> {
+    scene: Arc<Scene<K>>,
+    port: Port<Settle<K>>,
+}
+
+impl<K: Kind> Settlement<K> {
+    pub(crate) fn new(admission: &Admission<K>) -> Self {
+        Self { scene: Arc::clone(&admission.scene), port: admission.family.port() }
+    }
+
+    /// Enters what came of a lease, gives it back to the store, and sends those who wait to ask anew. Whether it was
+    /// still held; the same call twice says no the second time.
+    pub(crate) async fn settle(&self, held: &Held, entry: Entry<K>) -> Result<bool, Error> {
+        let settle = Settle { scene: Arc::clone(&self.scene), token: Arc::clone(&held.token), entry };
+        Ok(self.port.run(held.key.clone(), settle).await?.was_held)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Settle<K: Kind> {
+    pub(crate) scene: Arc<Scene<K>>,
+    pub(crate) token: Arc<str>,
+    pub(crate) entry: Entry<K>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settled {
+    pub(crate) was_held: bool,
+    /// What others of this process are to hear.
+    heard: Vec<Push>,
+}
+
+impl<K: Kind> Operation for Settle<K> {
+    type Cell = Here<K>;
+    type Reply = Settled;
+    type Undo = Never<Here<K>>;
+    const SCRIPT: Script = K::SCRIPTS.settle;
+    const PARTS: &'static [&'static str] = K::PARTS;
+    const MOST_RUNS: usize = 64;
+    const SAME_ONCE: bool = false;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        self.scene.write(call);
+        K::Record::write_scope(&self.scene.scope, call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.token));
+        K::Record::write_entry(&self.entry, call);
+    }
+
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Settled, Garbled> {
+        let status = fields.integer()?;
+        if status < 0 {
+            return Err(WRONG_TYPE);
+        }
+        for _ in 0..3 {
+            fields.integer()?;
+        }
+        Ok(Settled { was_held: status == 1, heard: messages(fields.next()?)? })
+    }
+
+    fn apply(self, room: &mut Here<K>, now: i64) -> Settled {
+        let was_held = room.settle(&self.token, now, |holders, holding| {
+            K::Record::enter(holders, &self.scene.scope, &self.entry, holding, now);
+        });
+        Settled { was_held, heard: Vec::new() }
+    }
+
+    fn pushes(reply: &mut Settled) -> Vec<Push> {
+        std::mem::take(&mut reply.heard)
+    }
+}

@@ -1,0 +1,91 @@
+//! How answers become bytes.
+
+use tower::BoxError;
+
+/// Writes answers as bytes that other processes read.
+///
+/// The [name](Self::name) is kept beside the bytes. An answer under another name is not read: it counts as none, and
+/// is told of. So a codec that begins to write something else needs another name.
+///
+/// ```
+/// use tower::BoxError;
+/// use tower_distributed::single_flight::Codec;
+///
+/// struct Text;
+///
+/// impl Codec<String> for Text {
+///     fn name(&self) -> &str {
+///         "text/1"
+///     }
+///
+///     fn encode(&self, answer: &String) -> Result<Vec<u8>, BoxError> {
+///         Ok(answer.clone().into_bytes())
+///     }
+///
+///     fn decode(&self, bytes: &[u8]) -> Result<String, BoxError> {
+///         Ok(String::from_utf8(bytes.to_vec())?)
+///     }
+/// }
+/// ```
+pub trait Codec<T>: Send + Sync + 'static {
+    /// The name of the format and its version: 1 to 64 visible ASCII characters.
+    fn name(&self) -> &str;
+
+    /// The answer as bytes.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be written: it is not shared with other processes then.
+    fn encode(&self, answer: &T) -> Result<Vec<u8>, BoxError>;
+
+    /// The answer that the bytes stand for.
+    ///
+    /// # Errors
+    ///
+    /// Where they stand for none: they count as no answer then.
+    fn decode(&self, bytes: &[u8]) -> Result<T, BoxError>;
+}
+
+/// [Postcard](postcard), the format of the crate of that name: compact, and without names of fields, so that any
+/// change to the type takes another version.
+#[cfg(feature = "postcard")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Postcard;
+
+#[cfg(feature = "postcard")]
+impl<T: serde::Serialize + serde::de::DeserializeOwned> Codec<T> for Postcard {
+    fn name(&self) -> &str {
+        "postcard/1"
+    }
+
+    fn encode(&self, answer: &T) -> Result<Vec<u8>, BoxError> {
+        Ok(postcard::to_allocvec(answer)?)
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<T, BoxError> {
+        match postcard::take_from_bytes(bytes)? {
+            (answer, []) => Ok(answer),
+            (_, rest) => Err(format!("{} bytes are left over", rest.len()).into()),
+        }
+    }
+}
+
+/// JSON, for answers that others are to read too.
+#[cfg(feature = "json")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Json;
+
+#[cfg(feature = "json")]
+impl<T: serde::Serialize + serde::de::DeserializeOwned> Codec<T> for Json {
+    fn name(&self) -> &str {
+        "json/1"
+    }
+
+    fn encode(&self, answer: &T) -> Result<Vec<u8>, BoxError> {
+        Ok(serde_json::to_vec(answer)?)
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<T, BoxError> {
+        Ok(serde_json::from_slice(bytes)?)
+    }
+}
