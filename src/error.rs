@@ -43,6 +43,8 @@ pub(crate) struct Busy {
 pub(crate) enum Subject {
     Permit,
     Lock,
+    /// Work that somebody else is at.
+    Flight,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,6 +279,9 @@ impl fmt::Display for Busy {
             (Why::Taken, Subject::Lock) => "the lock is held",
             (Why::QueueFull, Subject::Permit) => "too many wait for a permit",
             (Why::QueueFull, Subject::Lock) => "too many wait for the lock",
+            (Why::Taken, Subject::Flight) => "somebody else is at it",
+            (Why::QueueFull, Subject::Flight) => "too many wait for somebody else's work",
+            (Why::WaitedTooLong, Subject::Flight) => "somebody else's work did not end in time",
             (Why::WaitedTooLong, Subject::Permit) => "no permit became free in time",
             (Why::WaitedTooLong, Subject::Lock) => "the lock was not to be had in time",
         })

@@ -15,6 +15,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | `INVALID_ARGUMENT` | |
 /// | [`NoPermit`](RefusalKind::NoPermit) | `RESOURCE_EXHAUSTED` | with `RetryInfo` likewise |
 /// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` likewise |
+/// | [`InFlight`](RefusalKind::InFlight) | `ABORTED` | with `RetryInfo` likewise |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | `DEADLINE_EXCEEDED` | |
 /// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | `INVALID_ARGUMENT` | |
 /// | [`LeaseLost`](RefusalKind::LeaseLost) | `ABORTED` | |
@@ -64,7 +65,7 @@ pub fn status(refusal: &Refusal) -> Status {
             Status::invalid_argument(refusal.to_string())
         }
         RefusalKind::NoPermit => told(Code::ResourceExhausted, refusal),
-        RefusalKind::Locked => told(Code::Aborted, refusal),
+        RefusalKind::Locked | RefusalKind::InFlight => told(Code::Aborted, refusal),
         RefusalKind::WaitedTooLong => Status::deadline_exceeded(refusal.to_string()),
         RefusalKind::LeaseLost => Status::aborted(refusal.to_string()),
         RefusalKind::Closed => Status::unavailable("shutting down"),

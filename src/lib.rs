@@ -67,6 +67,7 @@ mod store;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
+mod telemetry;
 
 pub use error::Error;
 pub use layer::concurrency_limit::{self, ConcurrencyLimitLayer};
@@ -79,7 +80,7 @@ pub use primitive::lease::{self, Lease, LeaseHandle};
 pub use primitive::mutex::{self, Mutex, MutexGuard};
 pub use primitive::quota::{Quota, Quotas};
 pub use primitive::rw_lock::{self, RwLock};
-pub use primitive::single_flight;
+pub use primitive::single_flight::{self, SingleFlight};
 pub use primitive::token_bucket::{self, TokenBucket};
 pub use primitive::wait_group::{self, Permit, WaitGroup};
 pub use store::{IntoPool, Key, Store, StoreBuilder};

@@ -23,8 +23,8 @@ local function take(token, insists)
   local expiry, fence = held(token)
   local done
   if look then found, done = look() end
-  if expiry then return 1, expiry, fence end
   if insists then found, done = nil, nil end
+  if expiry then return 1, expiry, fence end
   if done then return 3 end
   local before, length = 0, 0
   if waiting then

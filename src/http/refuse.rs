@@ -15,6 +15,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | 400 | no `Retry-After`: it can never be admitted |
 /// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After`: when the next permit ends at the latest |
 /// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
+/// | [`InFlight`](RefusalKind::InFlight) | 409 | `Retry-After` likewise |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | 503 | |
 /// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | 400 | it can never be admitted |
 /// | [`LeaseLost`](RefusalKind::LeaseLost), [`Closed`](RefusalKind::Closed) | 503 | |
@@ -82,6 +83,7 @@ fn status(refusal: &Refusal) -> StatusCode {
         RefusalKind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => StatusCode::BAD_REQUEST,
         RefusalKind::Locked => StatusCode::LOCKED,
+        RefusalKind::InFlight => StatusCode::CONFLICT,
         RefusalKind::Invalid => StatusCode::INTERNAL_SERVER_ERROR,
         RefusalKind::NoPermit
         | RefusalKind::WaitedTooLong
@@ -99,12 +101,13 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
             (kind, "Quota exceeded", violated(decision))
         }
         (RefusalKind::Locked, _) => ("about:blank", "Locked", String::new()),
+        (RefusalKind::InFlight, _) => ("about:blank", "Conflict", detail(refusal)),
         (RefusalKind::Invalid, _) => ("about:blank", "Internal Server Error", String::new()),
         (RefusalKind::NoPermit, _) if status == StatusCode::TOO_MANY_REQUESTS => {
             ("about:blank", "Too Many Requests", String::new())
         }
         (RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit, _) => {
-            ("about:blank", "Bad Request", format!(",\"detail\":\"{}\"", refusal.get_ref()))
+            ("about:blank", "Bad Request", detail(refusal))
         }
         _ => {
             let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
@@ -112,6 +115,10 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
         }
     };
     format!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{}{more}}}", status.as_u16())
+}
+
+fn detail(refusal: &Refusal) -> String {
+    format!(",\"detail\":\"{}\"", refusal.get_ref())
 }
 
 fn violated(decision: &Decision) -> String {

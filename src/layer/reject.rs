@@ -29,7 +29,9 @@ pub enum RefusalKind {
     NoPermit,
     /// Others hold the lock, or too many wait for it.
     Locked,
-    /// A permit or lock was waited for as long as is allowed.
+    /// Somebody else is handling the same, and it was not to be waited for.
+    InFlight,
+    /// A permit, a lock or somebody else's work was waited for as long as is allowed.
     WaitedTooLong,
     /// The request weighs more than the limit: it can never be admitted.
     ExceedsLimit,
@@ -51,6 +53,7 @@ impl Refusal {
         match error.busy() {
             Some(busy) if busy.why == Why::WaitedTooLong => RefusalKind::WaitedTooLong,
             Some(busy) if busy.subject == Subject::Permit => RefusalKind::NoPermit,
+            Some(busy) if busy.subject == Subject::Flight => RefusalKind::InFlight,
             Some(_) => RefusalKind::Locked,
             None if error.is_refused() => RefusalKind::RateLimited,
             None if error.is_exceeds_burst() => RefusalKind::ExceedsBurst,

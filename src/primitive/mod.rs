@@ -4,6 +4,6 @@ pub mod lease;
 pub mod mutex;
 pub(crate) mod quota;
 pub mod rw_lock;
+pub mod single_flight;
 pub mod token_bucket;
 pub mod wait_group;
-pub mod single_flight;

@@ -116,6 +116,7 @@ pub(crate) enum Argument {
     Integer(i64),
     Word(&'static str),
     Text(Arc<str>),
+    Bytes(Arc<[u8]>),
 }
 
 impl<'a> Arguments<'a> {
@@ -133,6 +134,10 @@ impl<'a> Arguments<'a> {
 
     pub(crate) fn text(&mut self, value: Arc<str>) {
         self.0.push(Argument::Text(value));
+    }
+
+    pub(crate) fn bytes(&mut self, value: Arc<[u8]>) {
+        self.0.push(Argument::Bytes(value));
     }
 }
 

@@ -4,9 +4,11 @@
 //! Redis whose scripts have a clock that the test sets, and in process with a clock set alike. What has a time to
 //! live ends by that clock too.
 
+use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use deadpool_redis::redis;
 use futures::future::join_all;
@@ -14,11 +16,13 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::kind::Kind;
+use super::kind::{Entry, Kind, Query, Scope};
 use super::operations::{Beat, Inspect, Renew, Scene, Take, Turn, Verb};
 use super::room::Spans;
+use super::settle::Settle;
 use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
+use crate::primitive::single_flight::answer::{self, Flight};
 use crate::primitive::wait_group::holders::Permits;
 use crate::store::{Clock, Family, Port, Push};
 use crate::support::redis_server::RedisServer;
@@ -76,49 +80,62 @@ const TTLS: [i64; 3] = [10_000, 1_000_000, 30_000_000];
 
 /// One store of the two.
 struct Side<K: Kind> {
-    scene: Arc<Scene<K>>,
+    /// One after the other, as in processes that are set up differently.
+    scenes: Vec<Arc<Scene<K>>>,
     turn: Port<Turn<K>>,
     renew: Port<Renew<K>>,
     beat: Port<Beat<K>>,
+    settle: Port<Settle<K>>,
     inspect: Port<Inspect<K>>,
 }
 
 #[derive(Clone, Debug)]
-enum Step {
-    Turns(Vec<(Arc<str>, Verb)>),
+enum Step<K: Kind> {
+    Turns(Vec<(Arc<str>, Verb, Query<K>)>),
+    Settle(Arc<str>, Entry<K>),
     Renew(Arc<str>, i64),
     Beat(Vec<Arc<str>>, i64),
     Inspect,
 }
 
-impl<K: Kind> Side<K> {
-    fn new(store: &Store, usual: Take) -> Self {
+impl<K: Kind + Clone> Side<K> {
+    fn new(store: &Store, usual: Take, scopes: Vec<Scope<K>>) -> Self {
         let family = Family::new(store, "agreement").unwrap();
+        let channels: Arc<str> = store.channels().into();
+        let scene = |scope| Arc::new(Scene { channels: channels.clone(), spans: SPANS, usual, scope });
         Self {
-            scene: Arc::new(Scene { channels: store.channels().into(), spans: SPANS, usual }),
+            scenes: scopes.into_iter().map(scene).collect(),
             turn: family.port(),
             renew: family.port(),
             beat: family.port(),
+            settle: family.port(),
             inspect: family.port(),
         }
     }
 
     /// What a step answers, as text.
-    async fn take(&self, key: Key, step: Step) -> String {
+    async fn take(&self, key: Key, step: Step<K>, round: usize) -> String {
+        let scene = &self.scenes[round % self.scenes.len()];
         match step {
             Step::Turns(turns) => {
-                let turns = turns.into_iter().map(|(token, verb)| {
-                    let turn = Turn { scene: Arc::clone(&self.scene), token, verb, query: None };
+                let turns = turns.into_iter().map(|(token, verb, query)| {
+                    let turn = Turn { scene: Arc::clone(scene), token, verb, query: Some(query) };
                     self.turn.run(key.clone(), turn)
                 });
                 format!("{:?}", join_all(turns).await.into_iter().map(Result::unwrap).collect::<Vec<_>>())
+            }
+            Step::Settle(token, entry) => {
+                let settle = Settle { scene: Arc::clone(scene), token, entry };
+                let mut settled = self.settle.run(key, settle).await.unwrap();
+                settled.heard.clear(); // compared with all that is pushed
+                format!("{settled:?}")
             }
             Step::Renew(token, ttl) => {
                 let renew = Renew { token, ttl, kind: PhantomData };
                 format!("{:?}", self.renew.run(key, renew).await.unwrap())
             }
             Step::Beat(tokens, ttl) => {
-                let beat = Beat { scene: Arc::clone(&self.scene), tokens, ttl };
+                let beat = Beat { scene: Arc::clone(scene), tokens, ttl };
                 format!("{:?}", self.beat.run(key, beat).await.unwrap())
             }
             Step::Inspect => {
@@ -127,12 +144,14 @@ impl<K: Kind> Side<K> {
         }
     }
 
-    async fn round(&self, first: usize, steps: &[Step]) -> Vec<String> {
+    async fn round(&self, first: usize, steps: &[Step<K>], round: usize) -> Vec<String> {
         let key = |sequence| Key::from(format!("sequence {}", first + sequence));
         // With what answers have left of this task's budget, the first call might not leave before the second.
         tokio::task::yield_now().await;
-        join_all(steps.iter().enumerate().map(|(sequence, step)| self.take(key(sequence), step.clone())))
-            .await
+        join_all(
+            steps.iter().enumerate().map(|(sequence, step)| self.take(key(sequence), step.clone(), round)),
+        )
+        .await
     }
 }
 
@@ -150,8 +169,11 @@ fn tokens(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<(Arc<str>,
         .collect()
 }
 
-fn random_step(rng: &mut StdRng, tokens: &[(Arc<str>, i64)], usual: Take) -> Step {
+fn random_step<K: Tried>(rng: &mut StdRng, tokens: &[(Arc<str>, i64)], usual: Take) -> Step<K> {
     let ttl = *TTLS.choose(rng).unwrap();
+    if let Some(entry) = K::entry(rng).filter(|_| rng.random_bool(0.2)) {
+        return Step::Settle(tokens.choose(rng).unwrap().0.clone(), entry);
+    }
     match rng.random_range(0..100) {
         0..75 => {
             let take = match rng.random_bool(0.6) {
@@ -163,16 +185,17 @@ fn random_step(rng: &mut StdRng, tokens: &[(Arc<str>, i64)], usual: Take) -> Ste
                 },
             };
             let chosen: Vec<_> = (0..4).filter_map(|_| tokens.choose(rng)).collect();
+            let query = K::query(rng);
             let turn = |(token, rank): &(Arc<str>, i64)| {
                 // All of one group: others are other calls, and may overtake.
                 let verb = if *rank == take.rank && (take != usual || rng.random_bool(0.6)) {
-                    Verb::Take(take)
+                    if K::INSISTS && rng.random_bool(0.1) { Verb::Insist(take) } else { Verb::Take(take) }
                 } else if take == usual {
                     Verb::Give { withdrawn: rng.random_bool(0.3) }
                 } else {
                     return None;
                 };
-                Some((Arc::clone(token), verb))
+                Some((Arc::clone(token), verb, query.clone()))
             };
             Step::Turns(chosen.into_iter().filter_map(turn).collect())
         }
@@ -191,7 +214,16 @@ fn granted(store: &Store, published: Vec<String>) -> Vec<Push> {
     granted
 }
 
-async fn agree<K: Kind>(suffixes: &[&str]) {
+/// A kind, and what to try on it.
+trait Tried: Kind + Clone {
+    const INSISTS: bool = false;
+
+    fn scopes() -> Vec<Scope<Self>>;
+    fn query(rng: &mut StdRng) -> Query<Self>;
+    fn entry(rng: &mut StdRng) -> Option<Entry<Self>>;
+}
+
+async fn agree<K: Tried>(suffixes: &[&str]) {
     let server = RedisServer::start().await;
     let mut clock = server.client().unwrap();
     let micros = Arc::new(AtomicI64::new(0));
@@ -203,28 +235,33 @@ async fn agree<K: Kind>(suffixes: &[&str]) {
     let in_process = Store::with_clock(Clock::Manual(micros.clone()));
     let (mut now, mut next, mut grants) = (1_760_000_000_000_000_i64, 0, 0);
 
-    let warm = Side::<K>::new(&on_redis, Take { ttl: TTLS[0], most: 0, rank: 0 });
+    let warm = Side::<K>::new(&on_redis, Take { ttl: TTLS[0], most: 0, rank: 0 }, K::scopes());
     // The scripts become known: what is sent in full for that comes later than what was asked for after it.
     clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
-    for step in [Step::Turns(vec![("warm".into(), Verb::Give { withdrawn: false })]), Step::Inspect] {
-        warm.take("warm".into(), step).await;
+    let give = ("warm".into(), Verb::Give { withdrawn: false }, K::query(&mut rng));
+    let settle = K::entry(&mut rng).map(|entry| Step::Settle("warm".into(), entry));
+    for step in [Step::Turns(vec![give]), Step::Inspect].into_iter().chain(settle) {
+        warm.take("warm".into(), step, 0).await;
     }
 
     for batch in 0..SEQUENCES / IN_STEP {
         // As in a family: all leases have one time to live.
         let usual = Take { ttl: *TTLS.choose(&mut rng).unwrap(), most: 1000, rank: 0 };
-        let (lua, rust) = (Side::<K>::new(&on_redis, usual), Side::<K>::new(&in_process, usual));
+        let (lua, rust) =
+            (Side::<K>::new(&on_redis, usual, K::scopes()), Side::<K>::new(&in_process, usual, K::scopes()));
         let tokens: Vec<_> = (0..IN_STEP).map(|_| tokens(suffixes, &mut rng, &mut next)).collect();
-        let mut history: Vec<(i64, Vec<Step>)> = Vec::new();
-        for _ in 0..STEPS {
+        let mut history: Vec<(i64, Vec<Step<K>>)> = Vec::new();
+        for round in 0..STEPS {
             let jumps = [0, 1, 999, 10_000, 400_000, 1_500_000, 3_000_000, 8_000_000, 31_000_000];
             now += *jumps.choose(&mut rng).unwrap();
             micros.store(now, Ordering::Relaxed);
             clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
             let steps: Vec<_> = tokens.iter().map(|tokens| random_step(&mut rng, tokens, usual)).collect();
             history.push((now, steps.clone()));
-            let answers =
-                (lua.round(batch * IN_STEP, &steps).await, rust.round(batch * IN_STEP, &steps).await);
+            let answers = (
+                lua.round(batch * IN_STEP, &steps, round).await,
+                rust.round(batch * IN_STEP, &steps, round).await,
+            );
             for (at, (lua, rust)) in answers.0.iter().zip(&answers.1).enumerate() {
                 let so_far = || {
                     let steps = history.iter().map(|(now, steps)| format!("{now}: {:?}", steps[at]));
@@ -255,4 +292,45 @@ async fn mutexes_agree() {
 #[tokio::test]
 async fn reader_writer_locks_agree() {
     agree::<ReadWrite>(&["/w1", "/w2", "/r", "/r", "/rteam/w5"]).await;
+}
+
+#[tokio::test]
+async fn flights_agree() {
+    agree::<Flight>(&[""]).await;
+}
+
+/// Nothing is on record.
+macro_rules! no_record {
+    ($($kind:ty),*) => {$(
+        impl Tried for $kind {
+            fn scopes() -> Vec<()> {
+                vec![()]
+            }
+
+            fn query(_: &mut StdRng) {}
+
+            fn entry(_: &mut StdRng) -> Option<Infallible> {
+                None
+            }
+        }
+    )*};
+}
+no_record!(Permits, Exclusive, ReadWrite);
+
+impl Tried for Flight {
+    const INSISTS: bool = true;
+
+    fn scopes() -> Vec<Arc<str>> {
+        // The other codec is used in one round of three.
+        ["text/1+", "text/1+", "text/2+"].map(Arc::from).to_vec()
+    }
+
+    fn query(_: &mut StdRng) {}
+
+    fn entry(rng: &mut StdRng) -> Option<answer::Entry> {
+        let fresh = Duration::from_micros(*[1_000, 9_500, 400_000, 5_000_000].choose(rng).unwrap());
+        let keep = fresh + Duration::from_micros(*[0, 1_300_000, 40_000_000].choose(rng).unwrap());
+        let bytes: Vec<u8> = (0..rng.random_range(0..6)).map(|_| rng.random()).collect();
+        Some(answer::Entry { fresh, keep, bytes: bytes.into() })
+    }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Settle<K: Kind> {
 pub(crate) struct Settled {
     pub(crate) was_held: bool,
     /// What others of this process are to hear.
-    heard: Vec<Push>,
+    pub(super) heard: Vec<Push>,
 }
 
 impl<K: Kind> Operation for Settle<K> {

@@ -8,7 +8,7 @@ use crate::primitive::lease::room::Room;
 use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script, process_of, script};
 
 /// One at a time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Exclusive {}
 
 impl Kind for Exclusive {
@@ -31,10 +31,25 @@ fn value(token: &str) -> &str {
 /// To how many a process hands on by itself before others get their turn to be asked.
 const MOST_FOLLOWERS: usize = 31;
 
+/// Who holds; with fences that outlive their holders, or are the times of the grants.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Holder {
+pub(crate) struct Holder<const KEPT: bool = true, A = ()> {
     holder: Option<(Box<str>, i64)>,
     fence: i64,
+    /// What else there is to a key.
+    pub(crate) aside: A,
+}
+
+/// What is kept beside a lock.
+pub(crate) trait Aside: Clone + std::fmt::Debug + Default + Send + 'static {
+    /// Whether forgetting it changes nothing.
+    fn is_idle(&self, now: i64) -> bool;
+}
+
+impl Aside for () {
+    fn is_idle(&self, _: i64) -> bool {
+        true
+    }
 }
 
 /// When a lock ends that is set until `expiry`: Redis counts in whole ms.
@@ -42,7 +57,7 @@ fn end(expiry: i64, now: i64) -> i64 {
     now + (expiry - now + 999) / 1000 * 1000
 }
 
-impl Holders for Holder {
+impl<const KEPT: bool, A: Aside> Holders for Holder<KEPT, A> {
     fn sweep(&mut self, now: i64) {
         self.holder.take_if(|(_, expiry)| *expiry <= now);
     }
@@ -53,7 +68,7 @@ impl Holders for Holder {
 
     fn held(&self, token: &str, now: i64) -> Option<(i64, i64)> {
         let (holder, _) = self.holder.as_ref()?;
-        (**holder == *value(token)).then(|| (self.soonest(now), self.fence))
+        (**holder == *value(token)).then(|| (self.soonest(now), if KEPT { self.fence } else { now }))
     }
 
     fn fits(&self, _: &str) -> bool {
@@ -66,7 +81,7 @@ impl Holders for Holder {
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, _: &Queue) -> i64 {
         self.holder = Some((value(token).into(), end(expiry, now)));
-        self.fence = now.max(self.fence + 1);
+        self.fence = now.max(if KEPT { self.fence + 1 } else { 0 });
         self.fence
     }
 
@@ -103,7 +118,8 @@ impl Holders for Holder {
     }
 
     fn is_idle(&self, now: i64) -> bool {
-        self.fence < now && self.holder.as_ref().is_none_or(|(_, expiry)| *expiry <= now)
+        let is_free = self.holder.as_ref().is_none_or(|(_, expiry)| *expiry <= now);
+        is_free && (!KEPT || self.fence < now) && self.aside.is_idle(now)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::primitive::lease::queue::Queue;
 
 /// Readers of one group, or one writer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum ReadWrite {}
 
 impl Kind for ReadWrite {

@@ -7,7 +7,7 @@ use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::primitive::lease::queue::Queue;
 
 /// So many permits at once.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Permits {}
 
 impl Kind for Permits {

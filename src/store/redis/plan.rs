@@ -92,6 +92,7 @@ fn command<O: Operation>(
             Argument::Integer(integer) => command.arg(integer),
             Argument::Word(word) => command.arg(word),
             Argument::Text(text) => command.arg(&**text),
+            Argument::Bytes(bytes) => command.arg(&**bytes),
         };
     }
     command

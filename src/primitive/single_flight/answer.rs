@@ -1,0 +1,118 @@
+//! What came of a flight, kept for a while beside the lock that its leader held: the twin of `lua/lib/answer.lua`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::primitive::lease::kind::{Kind, Scripts, scripts};
+use crate::primitive::lease::record::{Look, Record};
+use crate::primitive::mutex::holder::{Aside, Holder};
+use crate::store::{Arguments, Field, Garbled};
+
+/// One leads, and leaves an answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Flight {}
+
+impl Kind for Flight {
+    type Holders = Holder<false, Kept>;
+    type Record = Answers;
+    const PARTS: &'static [&'static str] = &["flight:lock", "flight:answer", "flight:queue", "flight:beats"];
+    const SCRIPTS: Scripts = scripts!("lib/mutex", "lib/answer");
+}
+
+/// The answers of a codec.
+#[derive(Debug)]
+pub(crate) enum Answers {}
+
+/// The answer to a key, in process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kept(Option<Answer>);
+
+#[derive(Clone, Debug)]
+struct Answer {
+    /// µs.
+    fresh: i64,
+    until: i64,
+    codec: Arc<str>,
+    bytes: Arc<[u8]>,
+}
+
+/// What is found of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// For how long it is still fresh (µs; 0 or less: it is stale), and what it is.
+    Answer { fresh: i64, bytes: Arc<[u8]> },
+    /// Another codec has written it.
+    Foreign,
+}
+
+/// An answer to be kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) fresh: Duration,
+    /// From now on; at least as long as it is fresh.
+    pub(crate) keep: Duration,
+    pub(crate) bytes: Arc<[u8]>,
+}
+
+impl Aside for Kept {
+    fn is_idle(&self, now: i64) -> bool {
+        self.0.as_ref().is_none_or(|answer| answer.until <= now)
+    }
+}
+
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
+}
+
+impl Record<Holder<false, Kept>> for Answers {
+    /// The name of the codec.
+    type Scope = Arc<str>;
+    type Query = ();
+    type Found = Found;
+    type Entry = Entry;
+
+    fn write_scope(codec: &Arc<str>, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(codec));
+    }
+
+    fn write_query((): &(), _: &mut Arguments<'_>) {}
+
+    fn write_entry(entry: &Entry, call: &mut Arguments<'_>) {
+        call.integer(micros(entry.fresh));
+        call.integer(micros(entry.keep));
+        call.bytes(Arc::clone(&entry.bytes));
+    }
+
+    fn decode(field: &Field) -> Result<Found, Garbled> {
+        const GARBLED: Garbled = Garbled("a script answered something else where an answer belongs");
+        let Field::Text(text) = field else { return Err(GARBLED) };
+        if text == b"other" {
+            return Ok(Found::Foreign);
+        }
+        let space = text.iter().position(|byte| *byte == b' ').ok_or(GARBLED)?;
+        let (fresh, bytes) = text.split_at(space);
+        let fresh = std::str::from_utf8(fresh).ok().and_then(|fresh| fresh.parse().ok()).ok_or(GARBLED)?;
+        Ok(Found::Answer { fresh, bytes: bytes[1..].into() })
+    }
+
+    fn look(holders: &Holder<false, Kept>, codec: &Arc<str>, (): &(), now: i64) -> Look<Found> {
+        match &holders.aside.0 {
+            Some(answer) if answer.until > now && answer.codec != *codec => Look::Open(Some(Found::Foreign)),
+            Some(answer) if answer.until > now => {
+                let fresh = answer.fresh - now;
+                let found = Found::Answer { fresh, bytes: Arc::clone(&answer.bytes) };
+                if fresh > 0 { Look::Done(found) } else { Look::Meanwhile(found) }
+            }
+            _ => Look::Open(None),
+        }
+    }
+
+    fn enter(holders: &mut Holder<false, Kept>, codec: &Arc<str>, entry: &Entry, holding: bool, now: i64) {
+        if holding {
+            // Redis keeps it in whole ms.
+            let until = now + (micros(entry.keep) + 999) / 1000 * 1000;
+            let (fresh, codec) = (now + micros(entry.fresh), Arc::clone(codec));
+            holders.aside.0 = Some(Answer { fresh, until, codec, bytes: Arc::clone(&entry.bytes) });
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Settings of a single flight.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::SingleFlight;
+use super::codec::Codec;
+use super::core::{Core, Settings};
+use super::verdict::{Failures, Format};
+use crate::primitive::lease::Terms;
+use crate::{Error, Store};
+
+/// What those do who do not come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Followers {
+    /// They wait for the leader's answer.
+    #[default]
+    Share,
+    /// They wait for their turn, and run themselves: first come, first served, across processes.
+    TakeTurns,
+    /// They are refused at once.
+    Skip,
+}
+
+/// Who gets an answer that cannot be published, since it is too large or cannot be encoded, besides the caller
+/// whose run it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Unpublished {
+    /// The callers of its process; those elsewhere run themselves, one after another.
+    #[default]
+    InProcess,
+    /// Nobody: all run themselves, one after another.
+    ToNobody,
+}
+
+/// Settings of a [`SingleFlight`].
+#[must_use = "a builder does nothing until it is built"]
+pub struct SingleFlightBuilder<T, E> {
+    settings: Settings,
+    terms: Terms,
+    version: String,
+    format: Format<T, E>,
+    spans: Vec<(&'static str, Duration)>,
+}
+
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(86_400);
+
+impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBuilder<T, E> {
+    pub(super) fn new(codec: impl Codec<T>) -> Self {
+        Self {
+            settings: Settings::default(),
+            terms: Terms { ttl: Duration::from_secs(5), ..Terms::default() },
+            version: String::new(),
+            format: Format {
+                codec: Arc::new(codec),
+                life: Arc::new(|_| Some(Duration::from_secs(1))),
+                failures: None,
+            },
+            spans: Vec::new(),
+        }
+    }
+
+    /// Which version of the answer's type this is, where the codec does not tell: 0 to 64 visible ASCII characters.
+    /// Answers of other versions are not read. Default: none.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.version = version.into();
+        self
+    }
+
+    /// For how long an answer is served to those who come after it was published, 1 ms to 1 day. Followers who are woken
+    /// read it within that time too. Default: 1 s.
+    pub fn life(mut self, life: Duration) -> Self {
+        self.spans.push(("the life of an answer", life));
+        self.format.life = Arc::new(move |_| Some(life));
+        self
+    }
+
+    /// The same for each answer, by a closure; more than a day counts as a day. `None`: it is for the caller alone whose
+    /// run it was, and the others run themselves, one after another.
+    pub fn life_with(mut self, life: impl Fn(&T) -> Option<Duration> + Send + Sync + 'static) -> Self {
+        self.format.life = Arc::new(move |answer| life(answer).map(|life| life.clamp(SHORTEST, LONGEST)));
+        self
+    }
+
+    /// For how long after its life an answer is served while a fresh one is made in the background, 1 ms to 1 day.
+    /// Default: not at all.
+    pub fn stale_for(mut self, stale: Duration) -> Self {
+        self.spans.push(("how long an answer is served after its life", stale));
+        self.settings.stale = stale;
+        self
+    }
+
+    /// Shares errors too, for a life of their own, 1 ms to 1 day: followers fail as the leader did. Default: an error is
+    /// for the caller alone whose run it was, and a follower takes over.
+    pub fn share_errors(mut self, codec: impl Codec<E>, life: Duration) -> Self
+    where
+        E: Clone,
+    {
+        self.spans.push(("the life of an error", life));
+        self.format.failures = Some(Failures { codec: Arc::new(codec), clone: E::clone, life });
+        self
+    }
+
+    /// What those do who do not come first. Default: [`Followers::Share`].
+    pub fn followers(mut self, followers: Followers) -> Self {
+        self.settings.followers = followers;
+        self
+    }
+
+    /// How long to follow, or to wait for one's turn; then the caller is refused. Default: 30 s.
+    pub fn longest_wait(mut self, longest: Duration) -> Self {
+        self.settings.longest_wait = longest;
+        self
+    }
+
+    /// How many bytes an answer that is published has at most, 1 to 64 MiB. Default: 1 MiB.
+    pub fn largest_answer(mut self, bytes: usize) -> Self {
+        self.settings.largest = bytes;
+        self
+    }
+
+    /// Who gets an answer that cannot be published. Default: [`Unpublished::InProcess`].
+    pub fn unpublished(mut self, unpublished: Unpublished) -> Self {
+        self.settings.unpublished = unpublished;
+        self
+    }
+
+    /// After what time a follower takes over from a leader that was killed, 10 ms to 1 day. Default: 5 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.terms.ttl = ttl;
+        self
+    }
+
+    /// Whether a run goes on when the last caller of its process has gone away. Default: no.
+    pub fn go_on(mut self, go_on: bool) -> Self {
+        self.settings.go_on = go_on;
+        self
+    }
+
+    /// Whether a run is dropped when its lease is lost, and its callers told [so](Error::is_lost). Default: no; it goes
+    /// on for its own process.
+    pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
+        self.settings.cancel_when_lost = cancel;
+        self
+    }
+
+    /// Whether to run while the store gives no answer, shared within the process alone. Default: no; that is an error.
+    pub fn alone_when_away(mut self, alone: bool) -> Self {
+        self.settings.alone_when_away = alone;
+        self
+    }
+
+    /// The flights of the family `name` in a store. Whoever uses the same store and name shares them.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
+    /// out of range.
+    pub fn build(self, store: &Store, name: &str) -> Result<SingleFlight<T, E>, Error> {
+        self.terms.check()?;
+        for (what, span) in &self.spans {
+            if !(SHORTEST..=LONGEST).contains(span) {
+                return Err(Error::invalid(format!("{what} must be 1 ms to 1 day, is {span:?}")));
+            }
+        }
+        let largest = self.settings.largest;
+        if !(1..=64 << 20).contains(&largest) {
+            return Err(Error::invalid(format!(
+                "the largest answer must be 1 byte to 64 MiB (67108864), is {largest}"
+            )));
+        }
+        let codec = self.format.name(&self.version)?;
+        Ok(SingleFlight(Arc::new(Core::new(store, name, codec, self.settings, self.terms, self.format)?)))
+    }
+}
+
+impl<T, E> fmt::Debug for SingleFlightBuilder<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SingleFlightBuilder").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

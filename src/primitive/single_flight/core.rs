@@ -1,0 +1,219 @@
+//! A family of flights in this process: how callers take part.
+
+use std::future::Future;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::answer::Flight;
+use super::builder::{Followers, Unpublished};
+use super::driver::Forget;
+use super::table::{Baton, Caller, Heard, Part, Table};
+use super::verdict::{Format, Verdict};
+use crate::error::{Busy, Cause, Subject, Why};
+use crate::primitive::lease::{Admission, Ask, Settlement, Terms, Wait};
+use crate::primitive::mutex::holder::Exclusive;
+use crate::store::{Family, Port};
+use crate::{Error, Key, LeaseHandle, Store};
+
+pub(crate) struct Core<T, E> {
+    pub(super) name: Arc<str>,
+    pub(crate) settings: Settings,
+    pub(crate) format: Format<T, E>,
+    pub(super) admission: Arc<Admission<Flight>>,
+    pub(super) settlement: Settlement<Flight>,
+    forget: Port<Forget>,
+    /// For those who do not share.
+    turns: Arc<Admission<Exclusive>>,
+    table: Arc<Table<Verdict<T, E>>>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) followers: Followers,
+    pub(super) unpublished: Unpublished,
+    pub(super) longest_wait: Duration,
+    pub(super) largest: usize,
+    pub(super) stale: Duration,
+    pub(super) go_on: bool,
+    pub(super) cancel_when_lost: bool,
+    pub(super) alone_when_away: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            followers: Followers::Share,
+            unpublished: Unpublished::InProcess,
+            longest_wait: Duration::from_secs(30),
+            largest: 1 << 20,
+            stale: Duration::ZERO,
+            go_on: false,
+            cancel_when_lost: false,
+            alone_when_away: false,
+        }
+    }
+}
+
+/// What came of a run: for the caller whose it was, and for all others.
+pub(crate) struct Flown<R, T, E> {
+    pub(crate) own: R,
+    pub(crate) shared: Option<Result<T, E>>,
+}
+
+/// What a caller gets.
+pub(crate) enum Landed<R, T, E> {
+    /// What came of its own run.
+    Own(R),
+    /// What came of another's.
+    Shared(Result<T, E>),
+}
+
+impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
+    pub(super) fn new(
+        store: &Store,
+        name: &str,
+        codec: Arc<str>,
+        settings: Settings,
+        terms: Terms,
+        format: Format<T, E>,
+    ) -> Result<Self, Error> {
+        let family = Family::new(store, name)?;
+        let admission = Admission::new(store, &family, terms.clone(), codec);
+        Ok(Self {
+            name: name.into(),
+            table: Table::new(settings.go_on),
+            settings,
+            format,
+            settlement: Settlement::new(&admission),
+            forget: admission.family.port(),
+            admission,
+            turns: Admission::new(store, &Family::open(store, name), terms, ()),
+        })
+    }
+
+    pub(super) async fn forget(&self, key: Key) -> Result<(), Error> {
+        self.forget.run(key, Forget).await
+    }
+
+    /// Runs, or gets what came of another's run.
+    pub(super) async fn fly<R, W, F>(self: &Arc<Self>, key: Key, work: W) -> Result<Landed<R, T, E>, Error>
+    where
+        R: Send + 'static,
+        W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
+        F: Future<Output = Flown<R, T, E>> + Send + 'static,
+    {
+        if self.settings.followers != Followers::Share {
+            return self.run_alone(key, work).await;
+        }
+        // What is too long to be told is for ever.
+        let deadline = Instant::now().checked_add(self.settings.longest_wait);
+        let (baton, caller) = match self.table.join(&key) {
+            Part::Served(stale) => return Ok(Landed::Shared(stale.into_result())),
+            Part::Lead(baton, caller) => (baton, caller),
+            Part::Wait(mut heard, caller) => {
+                let heard = tokio::select! {
+                    biased;
+                    heard = &mut heard => heard,
+                    () = at(deadline) => return Err(waited_too_long()),
+                };
+                match heard {
+                    Ok(Heard::Landed(landed)) => {
+                        return landed.map(|verdict| Landed::Shared(verdict.into_result()));
+                    }
+                    Ok(Heard::Lead(baton)) => (baton, caller),
+                    Err(_) => return Err(gone()),
+                }
+            }
+        };
+        self.lead(baton, caller, work, deadline).await
+    }
+
+    /// Runs in a task of its own.
+    async fn lead<R, W, F>(
+        self: &Arc<Self>,
+        baton: Baton<Verdict<T, E>>,
+        caller: Caller<Verdict<T, E>>,
+        work: W,
+        deadline: Option<Instant>,
+    ) -> Result<Landed<R, T, E>, Error>
+    where
+        R: Send + 'static,
+        W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
+        F: Future<Output = Flown<R, T, E>> + Send + 'static,
+    {
+        let (own, mut landed) = oneshot::channel();
+        let runs = Arc::new(AtomicBool::new(false));
+        let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs));
+        let task = tokio::spawn(flight);
+        caller.runs(task.abort_handle());
+        let outcome = tokio::select! {
+            biased;
+            outcome = &mut landed => outcome,
+            // Whose work runs does not follow any more.
+            () = at(deadline) => match runs.load(Ordering::Acquire) {
+                true => landed.await,
+                false => return Err(waited_too_long()),
+            },
+        };
+        match outcome {
+            Ok(outcome) => outcome,
+            Err(_) => Err(why_gone(task).await),
+        }
+    }
+
+    /// Runs where nobody else does, in the caller's own task.
+    async fn run_alone<R, W, F>(&self, key: Key, work: W) -> Result<Landed<R, T, E>, Error>
+    where
+        W: FnOnce(Option<LeaseHandle>) -> F,
+        F: Future<Output = Flown<R, T, E>>,
+    {
+        let wait = Wait { longest: Some(self.settings.longest_wait), ..Wait::FOR_EVER };
+        let wait = (self.settings.followers == Followers::TakeTurns).then_some(wait);
+        let ask = Ask::new(Subject::Flight, String::new(), 0, wait);
+        let lease = match Arc::clone(&self.turns).acquire(key, ask).await {
+            Ok(lease) => Some(lease),
+            Err(error) if error.is_away() && self.settings.alone_when_away => None,
+            Err(error) => return Err(error),
+        };
+        let work = work(lease.as_ref().map(crate::Lease::handle));
+        let flown = match &lease {
+            Some(lease) if self.settings.cancel_when_lost => tokio::select! {
+                biased;
+                flown = work => flown,
+                () = lease.lost() => return Err(Error::lost()),
+            },
+            _ => work.await,
+        };
+        Ok(Landed::Own(flown.own))
+    }
+}
+
+/// Ends at a deadline, if there is one.
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn waited_too_long() -> Error {
+    Busy { subject: Subject::Flight, why: Why::WaitedTooLong, retry_after: None }.into()
+}
+
+fn gone() -> Error {
+    Error::unavailable(Cause::Disconnected, "the runtime that ran the flight is gone")
+}
+
+/// Why a task said nothing. A panic goes on here.
+async fn why_gone(task: JoinHandle<()>) -> Error {
+    match task.await {
+        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+        _ => gone(),
+    }
+}

@@ -1,0 +1,203 @@
+//! A run: how it gets the lead in the fleet, and what becomes of what comes of it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::answer::{Entry, Flight, Found};
+use super::builder::Unpublished;
+use super::core::{Core, Flown, Landed};
+use super::table::Baton;
+use super::verdict::Verdict;
+use crate::error::Subject;
+use crate::primitive::lease::kind::Kind;
+use crate::primitive::lease::room::Room;
+use crate::primitive::lease::{Ask, Got, Wait};
+use crate::store::{Fields, Garbled, Never, Operation, Script, script};
+use crate::telemetry::{Event, tell};
+use crate::{Error, Key, Lease, LeaseHandle};
+
+/// How a run begins.
+enum Boarding<T, E> {
+    /// There is an answer already.
+    Landed(Verdict<T, E>),
+    /// It leads: in the fleet by a lease, and there may be a stale answer.
+    Lead(Option<Lease>, Option<Verdict<T, E>>),
+}
+
+impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
+    /// A run from beginning to end. Whatever becomes of it, the baton sees to those who wait in this process, and the
+    /// lease to those elsewhere.
+    pub(super) async fn drive<R, W, F>(
+        self: Arc<Self>,
+        baton: Baton<Verdict<T, E>>,
+        work: W,
+        own: oneshot::Sender<Result<Landed<R, T, E>, Error>>,
+        runs: Arc<AtomicBool>,
+    ) where
+        W: FnOnce(Option<LeaseHandle>) -> F,
+        F: Future<Output = Flown<R, T, E>>,
+    {
+        let (lease, stale) = match self.board(baton.key()).await {
+            Ok(Boarding::Lead(lease, stale)) => (lease, stale),
+            Ok(Boarding::Landed(verdict)) => {
+                baton.land(&Ok(verdict.clone()));
+                // Here and below: who has gone away needs nothing.
+                let _ = own.send(Ok(Landed::Shared(verdict.into_result())));
+                return;
+            }
+            Err(error) => {
+                baton.land(&Err(error.clone()));
+                let _ = own.send(Err(error));
+                return;
+            }
+        };
+        let mut own = Some(own);
+        if let Some(stale) = stale {
+            baton.serve(stale.clone());
+            if let Some(own) = own.take() {
+                let _ = own.send(Ok(Landed::Shared(stale.into_result())));
+            }
+        }
+        runs.store(true, Ordering::Release);
+        let work = work(lease.as_ref().map(Lease::handle));
+        let flown = match &lease {
+            Some(lease) if self.settings.cancel_when_lost => tokio::select! {
+                biased;
+                flown = work => flown,
+                () = lease.lost() => {
+                    let _ = own.map(|own| own.send(Err(Error::lost())));
+                    return;
+                }
+            },
+            _ => work.await,
+        };
+        let _ = own.map(|own| own.send(Ok(Landed::Own(flown.own))));
+        let Some((verdict, life)) = flown.shared.and_then(|shared| self.format.verdict(shared)) else {
+            return;
+        };
+        if self.settings.unpublished == Unpublished::InProcess {
+            baton.land(&Ok(verdict.clone()));
+        }
+        let Some(bytes) = self.encode(&verdict) else { return };
+        baton.land(&Ok(verdict));
+        if let Some(lease) = lease {
+            self.publish(lease, bytes, life).await;
+        }
+    }
+
+    /// Gets the lead in the fleet, or the answer of who has it.
+    async fn board(&self, key: &Key) -> Result<Boarding<T, E>, Error> {
+        let mut insists = false;
+        loop {
+            let wait = Some(Wait::FOR_EVER);
+            let ask =
+                Ask { subject: Subject::Flight, suffix: String::new(), rank: 0, wait, query: (), insists };
+            match Arc::clone(&self.admission).acquire_or_find(key.clone(), ask).await {
+                Ok(Got::Done(found)) => match self.read(found) {
+                    Some(verdict) => return Ok(Boarding::Landed(verdict)),
+                    None => insists = true,
+                },
+                Ok(Got::Lease(lease, found)) => {
+                    return Ok(Boarding::Lead(Some(lease), found.and_then(|found| self.read(found))));
+                }
+                Err(error) if error.is_away() && self.settings.alone_when_away => {
+                    return Ok(Boarding::Lead(None, None));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What an answer says, if it is one of ours and not too old.
+    fn read(&self, found: Found) -> Option<Verdict<T, E>> {
+        match found {
+            Found::Foreign => {
+                tell(&self.name, Event::AnswerForeign, "an answer of another codec or version was not read");
+                None
+            }
+            Found::Answer { fresh, .. } if fresh <= 0 && self.settings.stale.is_zero() => None,
+            Found::Answer { bytes, .. } => match self.format.decode(&bytes) {
+                Ok(verdict) => Some(verdict),
+                Err(error) => {
+                    tell(
+                        &self.name,
+                        Event::AnswerGarbled,
+                        format_args!("an answer could not be decoded: {error}"),
+                    );
+                    None
+                }
+            },
+        }
+    }
+
+    fn encode(&self, verdict: &Verdict<T, E>) -> Option<Arc<[u8]>> {
+        let largest = self.settings.largest;
+        match self.format.encode(verdict) {
+            // Of the bytes, the first says whether it is an error.
+            Ok(bytes) if bytes.len() - 1 <= largest => Some(bytes),
+            Ok(bytes) => {
+                let length = bytes.len() - 1;
+                tell(
+                    &self.name,
+                    Event::AnswerTooLarge,
+                    format_args!("an answer of {length} bytes was not published: {largest} are allowed"),
+                );
+                None
+            }
+            Err(error) => {
+                tell(
+                    &self.name,
+                    Event::AnswerNotEncodable,
+                    format_args!("an answer could not be encoded, and was not published: {error}"),
+                );
+                None
+            }
+        }
+    }
+
+    /// Publishes an answer, which gives the lease back.
+    async fn publish(&self, lease: Lease, bytes: Arc<[u8]>, fresh: Duration) {
+        let entry = Entry { fresh, keep: fresh.saturating_add(self.settings.stale), bytes };
+        match self.settlement.settle(&lease.held, entry).await {
+            Ok(true) => lease.settled(),
+            Ok(false) => {
+                tell(
+                    &self.name,
+                    Event::FlightLost,
+                    "the lease of a flight was lost; its answer was not published",
+                );
+            }
+            Err(error) => {
+                tell(
+                    &self.name,
+                    Event::AnswerNotPublished,
+                    format_args!("an answer was not published: {error}"),
+                );
+            }
+        }
+    }
+}
+
+/// Forgets an answer.
+#[derive(Debug)]
+pub(super) struct Forget;
+
+impl Operation for Forget {
+    type Cell = Room<<Flight as Kind>::Holders>;
+    type Reply = ();
+    type Undo = Never<Self::Cell>;
+    const SCRIPT: Script = script!("single_flight/forget");
+    const PARTS: &'static [&'static str] = Flight::PARTS;
+
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
+        Ok(())
+    }
+
+    fn apply(self, room: &mut Self::Cell, _: i64) {
+        room.holders().aside = Default::default();
+    }
+}

@@ -1,0 +1,45 @@
+//! Events and counters for what should not go unnoticed, behind the features `tracing` and `metrics`.
+//!
+//! Each is an event of level WARN on the target `tower_distributed` with the fields `family` and `event`, and counts in
+//! `tower_distributed_events_total`, labelled alike. No key is ever told.
+
+use std::fmt;
+
+/// What should not go unnoticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// An answer was not shared with other processes: it is too large, or cannot be encoded.
+    AnswerTooLarge,
+    AnswerNotEncodable,
+    /// It was not shared since the store was away.
+    AnswerNotPublished,
+    /// It was not shared since the lease of its leader had been lost.
+    FlightLost,
+    /// An answer in the store was taken for none: another codec or version wrote it, or it cannot be decoded.
+    AnswerForeign,
+    AnswerGarbled,
+}
+
+impl Event {
+    #[cfg(any(feature = "tracing", feature = "metrics"))]
+    fn name(self) -> &'static str {
+        match self {
+            Self::AnswerTooLarge => "answer_too_large",
+            Self::AnswerNotEncodable => "answer_not_encodable",
+            Self::AnswerNotPublished => "answer_not_published",
+            Self::FlightLost => "flight_lost",
+            Self::AnswerForeign => "answer_foreign",
+            Self::AnswerGarbled => "answer_garbled",
+        }
+    }
+}
+
+/// Tells of an event in a family.
+pub(crate) fn tell(family: &str, event: Event, detail: impl fmt::Display) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tower_distributed", family, event = event.name(), "{detail}");
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tower_distributed_events_total", "family" => family.to_owned(), "event" => event.name())
+        .increment(1);
+    let _ = (family, event, detail);
+}
