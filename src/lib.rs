@@ -74,7 +74,7 @@ pub use layer::concurrency_limit::{self, ConcurrencyLimitLayer};
 pub use layer::leased;
 pub use layer::rate_limit::{self, RateLimitLayer, WhenAway};
 pub use layer::rw_lock::{self as rw_lock_layer, RwLockLayer};
-pub use layer::single_flight as single_flight_layer;
+pub use layer::single_flight::{self as single_flight_layer, SingleFlightLayer};
 pub use layer::{AsError, IntoKey, KeyExtractor, KeyFn, Refusal, RefusalKind, Reject};
 pub use primitive::lease::{self, Lease, LeaseHandle};
 pub use primitive::mutex::{self, Mutex, MutexGuard};

@@ -1,14 +1,14 @@
 //! How what a service returns becomes an answer that can be shared, and the other way round.
 
-use std::future::Future;
+use std::future::{Future, ready};
 
 /// Makes answers of what a service returns, and what a service returns of answers.
 ///
-/// [`Whole`](super) is for services whose response is the answer; for HTTP there is `http::Responses`.
+/// [`Whole`] is for services whose response is the answer; for HTTP there is `http::Responses`.
 pub trait Capture<Req, Res, E>: Clone + Send + Sync + 'static {
     /// What is shared.
     type Answer: Send + 'static;
-    /// The errors that are shared, if any are.
+    /// The errors that are shared, where any are.
     type Failure: Send + 'static;
     /// What the caller of the layer's service gets.
     type Response: Send + 'static;
@@ -18,15 +18,15 @@ pub trait Capture<Req, Res, E>: Clone + Send + Sync + 'static {
     /// What is to be remembered of a request that is about to be handled.
     fn context(&self, request: &Req) -> Self::Context;
 
-    /// What becomes of an outcome: for the caller whose request it was, and for all others; `None`: it is not for them.
+    /// What becomes of a response.
     fn capture(
         &self,
         context: Self::Context,
-        outcome: Result<Res, E>,
-    ) -> impl Future<Output = Captured<Self::Response, E, Self::Answer, Self::Failure>> + Send;
+        response: Res,
+    ) -> impl Future<Output = Captured<Self::Response, Self::Answer>> + Send;
 
-    /// What a caller gets of an answer to somebody else.
-    fn restore(&self, shared: Result<Self::Answer, Self::Failure>) -> Result<Self::Response, E>;
+    /// What a caller gets of the answer to somebody else.
+    fn restore(&self, answer: Self::Answer) -> Self::Response;
 
     /// What becomes of a response that is not to be shared.
     fn pass(&self, response: Res) -> Self::Response;
@@ -37,13 +37,56 @@ pub trait Capture<Req, Res, E>: Clone + Send + Sync + 'static {
         let _ = (request, answer);
         None
     }
+
+    /// What can be shared of an error.
+    fn failure<'a>(&self, error: &'a E) -> Option<&'a Self::Failure>;
+
+    /// The error that a caller gets where one was shared.
+    fn fail(&self, failure: Self::Failure) -> E;
 }
 
-/// An outcome, [captured](Capture::capture).
+/// A response, [captured](Capture::capture).
 #[derive(Debug)]
-pub struct Captured<Res, E, A, F> {
+pub struct Captured<Res, A> {
     /// For the caller whose request it was.
-    pub own: Result<Res, E>,
-    /// For all others.
-    pub shared: Option<Result<A, F>>,
+    pub own: Res,
+    /// For all others; `None`: it is not for them.
+    pub shared: Option<A>,
+}
+
+/// The response is the answer, and errors are as they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Whole;
+
+impl<Req, Res, E> Capture<Req, Res, E> for Whole
+where
+    Res: Clone + Send + 'static,
+    E: Send + 'static,
+{
+    type Answer = Res;
+    type Failure = E;
+    type Response = Res;
+    type Context = ();
+
+    fn context(&self, _: &Req) {}
+
+    fn capture(&self, (): (), response: Res) -> impl Future<Output = Captured<Res, Res>> + Send {
+        ready(Captured { own: response.clone(), shared: Some(response) })
+    }
+
+    fn restore(&self, answer: Res) -> Res {
+        answer
+    }
+
+    fn pass(&self, response: Res) -> Res {
+        response
+    }
+
+    fn failure<'a>(&self, error: &'a E) -> Option<&'a E> {
+        Some(error)
+    }
+
+    fn fail(&self, failure: E) -> E {
+        failure
+    }
 }

@@ -23,8 +23,8 @@ use crate::{Error, Key, LeaseHandle, Store};
 
 pub(crate) struct Core<T, E> {
     pub(super) name: Arc<str>,
-    pub(crate) settings: Settings,
-    pub(crate) format: Format<T, E>,
+    pub(super) settings: Settings,
+    pub(super) format: Format<T, E>,
     pub(super) admission: Arc<Admission<Flight>>,
     pub(super) settlement: Settlement<Flight>,
     forget: Port<Forget>,
@@ -58,6 +58,13 @@ impl Default for Settings {
             alone_when_away: false,
         }
     }
+}
+
+/// What a caller brings along.
+pub(super) struct Work<P, W> {
+    /// Whether a stale answer is good enough.
+    pub(super) fits: P,
+    pub(super) work: W,
 }
 
 /// What came of a run: for the caller whose it was, and for all others.
@@ -102,14 +109,19 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Runs, or gets what came of another's run.
-    pub(super) async fn fly<R, W, F>(self: &Arc<Self>, key: Key, work: W) -> Result<Landed<R, T, E>, Error>
+    pub(super) async fn fly<R, P, W, F>(
+        self: &Arc<Self>,
+        key: Key,
+        work: Work<P, W>,
+    ) -> Result<Landed<R, T, E>, Error>
     where
         R: Send + 'static,
+        P: FnOnce(&T) -> bool + Send + 'static,
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
         if self.settings.followers != Followers::Share {
-            return self.run_alone(key, work).await;
+            return self.run_alone(key, work.work).await;
         }
         // What is too long to be told is for ever.
         let deadline = Instant::now().checked_add(self.settings.longest_wait);
@@ -135,15 +147,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Runs in a task of its own.
-    async fn lead<R, W, F>(
+    async fn lead<R, P, W, F>(
         self: &Arc<Self>,
         baton: Baton<Verdict<T, E>>,
         caller: Caller<Verdict<T, E>>,
-        work: W,
+        work: Work<P, W>,
         deadline: Option<Instant>,
     ) -> Result<Landed<R, T, E>, Error>
     where
         R: Send + 'static,
+        P: FnOnce(&T) -> bool + Send + 'static,
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::answer::{Entry, Flight, Found};
 use super::builder::Unpublished;
-use super::core::{Core, Flown, Landed};
+use super::core::{Core, Flown, Landed, Work};
 use super::table::Baton;
 use super::verdict::Verdict;
 use crate::error::Subject;
@@ -31,13 +31,14 @@ enum Boarding<T, E> {
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// A run from beginning to end. Whatever becomes of it, the baton sees to those who wait in this process, and the
     /// lease to those elsewhere.
-    pub(super) async fn drive<R, W, F>(
+    pub(super) async fn drive<R, P, W, F>(
         self: Arc<Self>,
         baton: Baton<Verdict<T, E>>,
-        work: W,
+        Work { fits, work }: Work<P, W>,
         own: oneshot::Sender<Result<Landed<R, T, E>, Error>>,
         runs: Arc<AtomicBool>,
     ) where
+        P: FnOnce(&T) -> bool,
         W: FnOnce(Option<LeaseHandle>) -> F,
         F: Future<Output = Flown<R, T, E>>,
     {
@@ -56,7 +57,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
         };
         let mut own = Some(own);
-        if let Some(stale) = stale {
+        if let Some(stale) = stale
+            && stale.answer().is_none_or(fits)
+        {
             baton.serve(stale.clone());
             if let Some(own) = own.take() {
                 let _ = own.send(Ok(Landed::Shared(stale.into_result())));

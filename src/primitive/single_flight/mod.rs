@@ -73,11 +73,14 @@ pub use self::codec::Codec;
 pub use self::codec::Json;
 #[cfg(feature = "postcard")]
 pub use self::codec::Postcard;
-pub(crate) use self::core::{Core, Flown, Landed};
+pub(crate) use self::core::{Flown, Landed};
+
+use self::core::{Core, Work};
+use self::verdict::Format;
 
 #[cfg(feature = "postcard")]
 use crate::Store;
-use crate::{Error, Key};
+use crate::{Error, Key, LeaseHandle};
 
 /// A family of flights, one per key, whose answers are `T`s. A cheap clone; see the [module](self) for the whole story.
 ///
@@ -142,7 +145,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
             let own = work().await;
             Flown { shared: core.format.to_share(&own), own }
         };
-        match self.fly(key.into(), work).await {
+        match self.fly(key.into(), |_| true, work).await {
             Ok(Landed::Own(outcome) | Landed::Shared(outcome)) => outcome.map_err(RunError::Failed),
             Err(error) => Err(RunError::Flight(error)),
         }
@@ -163,17 +166,27 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         &self.0.name
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core<T, E>> {
-        &self.0
+    pub(crate) fn followers(&self) -> Followers {
+        self.0.settings.followers
     }
 
-    pub(crate) async fn fly<R, W, F>(&self, key: Key, work: W) -> Result<Landed<R, T, E>, Error>
+    pub(crate) fn format(&self) -> &Format<T, E> {
+        &self.0.format
+    }
+
+    /// Runs, or gets what came of another's run. A stale answer is good enough for the caller where it `fits`.
+    pub(crate) async fn fly<R, W, F>(
+        &self,
+        key: Key,
+        fits: impl FnOnce(&T) -> bool + Send + 'static,
+        work: W,
+    ) -> Result<Landed<R, T, E>, Error>
     where
         R: Send + 'static,
-        W: FnOnce(Option<crate::LeaseHandle>) -> F + Send + 'static,
+        W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
-        self.0.fly(key, work).await
+        self.0.fly(key, Work { fits, work }).await
     }
 }
 

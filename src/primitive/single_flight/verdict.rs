@@ -30,6 +30,13 @@ pub(super) enum Verdict<T, E> {
 }
 
 impl<T, E> Verdict<T, E> {
+    pub(super) fn answer(&self) -> Option<&T> {
+        match self {
+            Self::Answer(answer) => Some(answer),
+            Self::Failure(..) => None,
+        }
+    }
+
     pub(super) fn into_result(self) -> Result<T, E> {
         match self {
             Self::Answer(answer) => Ok(answer),
@@ -77,8 +84,13 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
     pub(crate) fn to_share(&self, outcome: &Result<T, E>) -> Option<Result<T, E>> {
         match outcome {
             Ok(answer) => Some(Ok(answer.clone())),
-            Err(error) => self.failures.as_ref().map(|failures| Err((failures.clone)(error))),
+            Err(error) => self.share_error(error).map(Err),
         }
+    }
+
+    /// An error, where these are for others too.
+    pub(crate) fn share_error(&self, error: &E) -> Option<E> {
+        self.failures.as_ref().map(|failures| (failures.clone)(error))
     }
 
     /// The verdict, and for how long it lives; `None` where it is not to be shared.

@@ -1,0 +1,207 @@
+//! The service.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use futures_util::future::BoxFuture;
+use tower::Service;
+
+use super::future::ResponseFuture;
+use super::{Capture, Captured, Config};
+use crate::leased::OnLease;
+use crate::single_flight::{Flown, Followers, Landed};
+use crate::store::lock;
+use crate::{Error, Key, KeyExtractor, LeaseHandle, Reject};
+
+/// The [`Service`] of a [`SingleFlightLayer`](super::SingleFlightLayer).
+pub struct Flying<S, K, A, F, C, N, R> {
+    inner: S,
+    config: Arc<Config<K, A, F, C, N, R>>,
+}
+
+impl<S, K, A, F, C, N, R> Flying<S, K, A, F, C, N, R> {
+    pub(super) fn new(inner: S, config: Config<K, A, F, C, N, R>) -> Self {
+        Self { inner, config: Arc::new(config) }
+    }
+
+    /// The inner service.
+    #[must_use]
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service, to be changed.
+    #[must_use]
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The inner service, unwrapped.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, Req, K, A, F, C, N, R> Service<Req> for Flying<S, K, A, F, C, N, R>
+where
+    S: Service<Req> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Response: Send + 'static,
+    S::Error: Send + 'static,
+    Req: Send + 'static,
+    K: KeyExtractor<Req> + Send + Sync + 'static,
+    A: Clone + Send + Sync + 'static,
+    F: Send + Sync + 'static,
+    C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
+    N: OnLease<Req> + Send + Sync + 'static,
+    R: Reject<C::Response, S::Error> + Send + Sync + 'static,
+    R::Error: 'static,
+{
+    type Response = C::Response;
+    type Error = R::Error;
+    type Future = ResponseFuture<S::Future, Req, K, A, F, C, N, R, C::Response, R::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context).map_err(|error| self.config.reject.inner_error(error))
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let config = Arc::clone(&self.config);
+        let Some(key) = config.key.extract(&request) else {
+            return ResponseFuture::passing(self.inner.call(request), config);
+        };
+        // The instance that was polled ready is the one to call; its clone is not ready yet.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        ResponseFuture::flying(Box::pin(fly(config, key, inner, request)))
+    }
+}
+
+/// A request and the service that is ready for it, until its work begins.
+type Slot<S, Req> = Arc<Mutex<Option<(S, Req)>>>;
+
+/// A request that takes part.
+async fn fly<S, Req, K, A, F, C, N, R>(
+    config: Arc<Config<K, A, F, C, N, R>>,
+    key: Key,
+    inner: S,
+    request: Req,
+) -> Result<C::Response, R::Error>
+where
+    S: Service<Req> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Response: Send + 'static,
+    S::Error: Send + 'static,
+    Req: Send + 'static,
+    K: Send + Sync + 'static,
+    A: Clone + Send + Sync + 'static,
+    F: Send + Sync + 'static,
+    C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
+    N: OnLease<Req> + Send + Sync + 'static,
+    R: Reject<C::Response, S::Error> + Send + Sync + 'static,
+{
+    let slot: Slot<S, Req> = Arc::new(Mutex::new(Some((inner, request))));
+    let variant = |slot: &Slot<S, Req>, capture: &C, answer: &A| match &*lock(slot) {
+        Some((_, request)) => capture.variant(request, answer),
+        // It was looked at before.
+        None => None,
+    };
+    let mut flight_key = key.clone();
+    loop {
+        let fits = {
+            let (slot, config) = (Arc::clone(&slot), Arc::clone(&config));
+            move |answer: &A| variant(&slot, &config.capture, answer).is_none()
+        };
+        let work = {
+            let (slot, config) = (Arc::clone(&slot), Arc::clone(&config));
+            move |lease| work(config, slot, lease)
+        };
+        let shared = match config.flight.fly(flight_key.clone(), fits, work).await {
+            Ok(Landed::Own(Some(own))) => return own.map_err(|error| config.reject.inner_error(error)),
+            Ok(Landed::Shared(Ok(answer))) => answer,
+            Ok(Landed::Shared(Err(failure))) => {
+                return Err(config.reject.inner_error(config.capture.fail(failure)));
+            }
+            Err(refusal) => return config.reject.reject(refusal.into()),
+            // Its request is taken once, by the run that it began: this does not come.
+            Ok(Landed::Own(None)) => return config.reject.reject(Error::interrupted().into()),
+        };
+        match variant(&slot, &config.capture, &shared) {
+            None => return Ok(config.capture.restore(shared)),
+            Some(variant) if flight_key == key => {
+                flight_key = [key.as_bytes(), b"\0", &variant].concat().into();
+            }
+            // An answer that differs by yet another field: it is handled on its own.
+            Some(_) => {
+                let Some((mut inner, request)) = lock(&slot).take() else { continue };
+                let outcome = inner.call(request).await;
+                let outcome = outcome.map(|response| config.capture.pass(response));
+                return outcome.map_err(|error| config.reject.inner_error(error));
+            }
+        }
+    }
+}
+
+/// Handles a request that leads; `None` where it has been handled already.
+fn work<S, Req, K, A, F, C, N, R>(
+    config: Arc<Config<K, A, F, C, N, R>>,
+    slot: Slot<S, Req>,
+    lease: Option<LeaseHandle>,
+) -> BoxFuture<'static, Flown<Option<Result<C::Response, S::Error>>, A, F>>
+where
+    S: Service<Req> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Response: Send + 'static,
+    S::Error: Send + 'static,
+    Req: Send + 'static,
+    K: Send + Sync + 'static,
+    A: Clone + Send + Sync + 'static,
+    F: Send + Sync + 'static,
+    C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
+    N: OnLease<Req> + Send + Sync + 'static,
+    R: Send + Sync + 'static,
+{
+    let taken = lock(&slot).take();
+    let Some((mut inner, mut request)) = taken else {
+        return Box::pin(std::future::ready(Flown { own: None, shared: None }));
+    };
+    if let Some(lease) = &lease {
+        config.on_lease.on_lease(lease, &mut request);
+    }
+    let context = config.capture.context(&request);
+    let handling = inner.call(request);
+    Box::pin(async move {
+        let outcome = handling.await;
+        let (capture, format) = (&config.capture, config.flight.format());
+        match outcome {
+            Ok(response) if config.flight.followers() != Followers::Share => {
+                Flown { own: Some(Ok(capture.pass(response))), shared: None }
+            }
+            Ok(response) => {
+                let Captured { own, shared } = capture.capture(context, response).await;
+                Flown { own: Some(Ok(own)), shared: shared.map(Ok) }
+            }
+            Err(error) => {
+                let shared = capture.failure(&error).and_then(|failure| format.share_error(failure));
+                Flown { own: Some(Err(error)), shared: shared.map(Err) }
+            }
+        }
+    })
+}
+
+impl<S: Clone, K, A, F, C, N, R> Clone for Flying<S, K, A, F, C, N, R> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
+    }
+}
+
+impl<S: fmt::Debug, K, A, F, C, N, R> fmt::Debug for Flying<S, K, A, F, C, N, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flying")
+            .field("inner", &self.inner)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
