@@ -35,6 +35,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     const MOST_REPEATS: usize = 1;
     /// Whether the script takes [`own`](Self::own) arguments that are the same for all runs once.
     const SAME_ONCE: bool = true;
+    /// Whether all runs of a call are of one key, whose names the script takes once.
+    const ONE_KEY: bool = false;
 
     /// How many calls are made beside each other at most: while the answers of one are handed out, the server is at
     /// another.
@@ -45,6 +47,16 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// Operations of one group have the same [`shared`](Self::shared) arguments and may leave in one call.
     fn group(&self) -> usize {
         0
+    }
+
+    /// How many runs this one is as good as: it takes as many places in a call, and as many fields of the answer.
+    fn size(&self) -> usize {
+        1
+    }
+
+    /// How many runs one call takes at most where this leaves.
+    fn most_runs(&self) -> usize {
+        Self::MOST_RUNS
     }
 
     /// Whether another of the same group and key asks the very same, so that a count will do for both.

@@ -17,7 +17,14 @@ pub(super) struct Call {
     pub(super) slot: Option<u16>,
     /// The beginning of its first key.
     pub(super) key: RedisKey,
-    pub(super) runs: Vec<Range<usize>>,
+    pub(super) runs: Vec<Run>,
+}
+
+/// Equal operations that stand side by side.
+pub(super) struct Run {
+    pub(super) at: Range<usize>,
+    /// How many runs it is as good as.
+    pub(super) size: usize,
 }
 
 /// Sorts the operations, those of one key staying in their order, and divides them into calls. The ranges
@@ -34,8 +41,8 @@ pub(super) fn plan<O: Operation>(
     let mut start = 0;
     while start < pending.len() {
         let runs = runs(pending, start);
-        start = runs.last().map_or(pending.len(), |last| last.end);
-        let first = &pending[runs.first().map_or(0, |run| run.start)];
+        start = runs.last().map_or(pending.len(), |last| last.at.end);
+        let first = &pending[runs.first().map_or(0, |run| run.at.start)];
         let (slot, key) = (first.slot, family.redis_key(&first.key));
         calls.push(Call { command: command(script, family, pending, &runs), slot, key, runs });
     }
@@ -43,20 +50,27 @@ pub(super) fn plan<O: Operation>(
 }
 
 /// The runs of the call that begins with the operation at `start`: at least one.
-fn runs<O: Operation>(pending: &[Pending<O>], start: usize) -> Vec<Range<usize>> {
+fn runs<O: Operation>(pending: &[Pending<O>], start: usize) -> Vec<Run> {
     let first = &pending[start];
-    let mut runs: Vec<Range<usize>> = Vec::new();
+    let mut room = first.operation.most_runs();
+    let mut runs: Vec<Run> = Vec::new();
     for (at, item) in pending.iter().enumerate().skip(start) {
-        if item.slot != first.slot || item.operation.group() != first.operation.group() {
+        let together = item.slot == first.slot
+            && item.operation.group() == first.operation.group()
+            && (!O::ONE_KEY || item.key == first.key);
+        if !together {
             break;
         }
-        let runs_so_far = runs.len();
+        let size = item.operation.size();
         match runs.last_mut() {
-            Some(run) if run.len() < O::MOST_REPEATS && pending[run.start].is_repeated_by(item) => {
-                run.end = at + 1;
+            Some(run) if run.at.len() < O::MOST_REPEATS && pending[run.at.start].is_repeated_by(item) => {
+                run.at.end = at + 1;
             }
-            _ if runs_so_far == O::MOST_RUNS.max(1) => break,
-            _ => runs.push(at..at + 1),
+            Some(_) if size > room => break,
+            _ => {
+                room = room.saturating_sub(size);
+                runs.push(Run { at: at..at + 1, size });
+            }
         }
     }
     runs
@@ -66,22 +80,23 @@ fn command<O: Operation>(
     script: &Loaded,
     family: &Family<O::Cell>,
     pending: &[Pending<O>],
-    runs: &[Range<usize>],
+    runs: &[Run],
 ) -> Cmd {
-    let mut command = script.call(runs.len() * O::PARTS.len());
-    for run in runs {
-        family.redis_keys(&pending[run.start].key, O::PARTS, |key| {
+    let named = if O::ONE_KEY { &runs[..1] } else { runs };
+    let mut command = script.call(named.len() * O::PARTS.len());
+    for run in named {
+        family.redis_keys(&pending[run.at.start].key, O::PARTS, |key| {
             command.arg(key);
         });
     }
     let mut shared = Vec::new();
     let mut own = Vec::new();
     for (position, run) in runs.iter().enumerate() {
-        let operation = &pending[run.start].operation;
+        let operation = &pending[run.at.start].operation;
         if position == 0 {
             operation.shared(&mut Arguments::new(&mut shared));
         }
-        operation.own(run.len(), &mut Arguments::new(&mut own));
+        operation.own(run.at.len(), &mut Arguments::new(&mut own));
     }
     let each = own.len() / runs.len().max(1);
     if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {

@@ -169,11 +169,15 @@ impl<O: Operation> Queue<O> {
         pending: &mut impl Iterator<Item = Pending<O>>,
         reply: Result<Reply, Error>,
     ) {
-        let width = reply.as_ref().map_or(0, |reply| reply.fields.len() / call.runs.len());
-        for (position, run) in call.runs.iter().enumerate() {
+        let sizes: usize = call.runs.iter().map(|run| run.size).sum();
+        let width = reply.as_ref().map_or(0, |reply| reply.fields.len() / sizes.max(1));
+        let mut position = 0;
+        for run in &call.runs {
+            let (from, fields) = (position * width, run.size * width);
+            position += run.size;
             let decode = |operation: O, nth| match &reply {
                 Ok(reply) => {
-                    let fields = Fields::new(&reply.fields[position * width..][..width]);
+                    let fields = Fields::new(&reply.fields[from..][..fields]);
                     let reply = operation.decode(nth, reply.now, fields);
                     reply.map_err(|Garbled(text)| {
                         let wrong_type = text.starts_with("WRONGTYPE");
@@ -185,7 +189,7 @@ impl<O: Operation> Queue<O> {
             };
             let mut orphans = Vec::new();
             let mut orphaned = None;
-            for (nth, item) in present_first(pending.by_ref().take(run.len())).enumerate() {
+            for (nth, item) in present_first(pending.by_ref().take(run.at.len())).enumerate() {
                 let mut reply = decode(item.operation, nth);
                 if let Ok(reply) = &mut reply {
                     O::pushes(reply).into_iter().for_each(|push| self.store.wakes.deliver(push));
