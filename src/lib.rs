@@ -26,6 +26,7 @@
 //! | [`RateLimitLayer`] | [`TokenBucket`] | at most `rate` per period with a `burst`; [the whole story](rate_limit) |
 //! | [`ConcurrencyLimitLayer`] | [`WaitGroup`] | at most N at once; [the whole story](concurrency_limit) |
 //! | [`RwLockLayer`] | [`RwLock`] | readers share, a writer is alone; [the whole story](rw_lock_layer) |
+//! | | [`BloomFilter`] | what was seen before, in a few bits per item; [the whole story](bloom_filter) |
 //! | | [`Mutex`] | one at a time, on one server or a quorum; [the whole story](mutex) |
 //!
 //! A primitive is a family of states in a [`Store`], one per key, and can be used without tower. What is held for a
@@ -76,6 +77,7 @@ pub use layer::rate_limit::{self, RateLimitLayer, WhenAway};
 pub use layer::rw_lock::{self as rw_lock_layer, RwLockLayer};
 pub use layer::single_flight::{self as single_flight_layer, SingleFlightLayer};
 pub use layer::{AsError, IntoKey, KeyExtractor, KeyFn, Refusal, RefusalKind, Reject};
+pub use primitive::bloom_filter::{self, BloomFilter};
 pub use primitive::lease::{self, Lease, LeaseHandle};
 pub use primitive::mutex::{self, Mutex, MutexGuard};
 pub use primitive::quota::{Quota, Quotas};

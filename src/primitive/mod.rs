@@ -1,5 +1,6 @@
 //! The primitives: usable without tower, and knowing nothing of it.
 
+pub mod bloom_filter;
 pub mod lease;
 pub mod mutex;
 pub(crate) mod quota;

@@ -1,0 +1,174 @@
+-- bloom: one shard of a Bloom filter: a configuration (string: `bloom1 shards bits hashes forget generation`, forget
+-- in ms, 0: never; the newest generation that anything was added in) and two arrays of bits (strings) that are used in
+-- turn: generation g, which is the time by forget, has array g % 2.
+-- Four of ARGV, from `at`, tell what is asked for: the configuration (up to the generation where there are any), hashes,
+-- forget (µs), the offset of the last byte of an array. An item is as many positions in ARGV as there are hashes.
+-- What goes wrong comes as a second value for `refuse`: the configuration that is stored, -1 for a key of another type,
+-- or an error of Redis.
+local bloom = {}
+do
+  local call, format, sub = redis.pcall, string.format, string.sub
+
+  local function trouble(answer)
+    return string.find(answer.err, 'WRONGTYPE', 1, true) and -1 or answer
+  end
+
+  -- What a script answers where something is wrong.
+  function bloom.refuse(problem, fields)
+    if type(problem) == 'table' then return problem end
+    local reply = {now}
+    for i = 1, fields do reply[i + 1] = problem end
+    return reply
+  end
+
+  -- What is wrong with arrays of bits: another type, or a length that is not as asked. Else whether there are any.
+  local function inspect(f)
+    local there = false
+    for slot = 0, 1 do
+      local length = call('STRLEN', f[slot])
+      if type(length) == 'table' then return trouble(length) end
+      if length ~= 0 and length ~= ARGV[f.at + 3] + 1 then return format('%d bytes of bits', length) end
+      there = there or length ~= 0
+    end
+    return nil, there
+  end
+
+  -- Opens a filter, to be read; nil and what is wrong. What is stored is `f.stored`, nil where there is none or
+  -- it was lost; `f.newest` is the generation of the bits, which are not lost with it.
+  function bloom.open(config, bits0, bits1, at)
+    local f = {config = config, [0] = bits0, [1] = bits1, at = at, current = 0}
+    local stored, want = call('GET', config), ARGV[at]
+    if stored == want then
+      f.stored, f.newest = 0, 0
+      return f
+    elseif type(stored) == 'table' then
+      return nil, trouble(stored)
+    end
+    local forget = tonumber(ARGV[at + 2])
+    if forget > 0 then f.forget, f.current = forget, math.floor(now / forget) end
+    if stored then
+      local newest = forget > 0 and sub(stored, 1, #want) == want and tonumber(sub(stored, #want + 1))
+      if not newest then return nil, stored end
+      f.stored, f.newest = newest, newest
+      if newest > f.current then f.current = newest end
+    else
+      local problem, there = inspect(f)
+      if problem then return nil, problem end
+      if there then f.newest = f.current end
+    end
+    return f
+  end
+
+  -- Makes a filter ready to be added to, and drops what is forgotten. Returns what is wrong.
+  function bloom.enter(f)
+    if f.stored == f.current and not f.forget then return end
+    local bits, other, last = f[f.current % 2], f[(f.current + 1) % 2], ARGV[f.at + 3]
+    local lasts = f.forget and f.forget / 1000
+    if f.stored ~= f.current then
+      local problem = inspect(f)
+      if problem then return problem end
+      if f.stored then call('UNLINK', bits, f.current > f.stored + 1 and other or bits) end
+      local saved
+      if lasts then
+        saved = call('SET', f.config, ARGV[f.at] .. format('%d', f.current), 'PX', format('%d', 5 * lasts + 7200000))
+      else
+        saved = call('SET', f.config, ARGV[f.at])
+      end
+      if saved.err then return saved end
+      f.stored = f.current
+    end
+    if call('EXISTS', bits) == 0 then
+      local made = call('SETRANGE', bits, last, '\0') -- in full: growing it later takes more memory
+      if type(made) == 'table' then return made end
+      if lasts then
+        call('PEXPIRE', bits, format('%d', 4 * lasts + 3600000))
+        call('PEXPIRE', f.config, format('%d', 5 * lasts + 7200000))
+      end
+    end
+  end
+
+  -- Marks the items that have all their bits in an answer to BITFIELD.
+  local function judge(seen, old, hashes)
+    local from = 1
+    for item = 1, #old / hashes do
+      local all = 1
+      for j = from, from + hashes - 1 do
+        if old[j] == 0 then all = 0 break end
+      end
+      seen[item], from = all, from + hashes
+    end
+  end
+
+  -- Whether items are in the array of a generation, for those that are not in `seen` as such.
+  local function look(f, generation, seen, from, hashes, items)
+    local a, n, which = {}, 0, {}
+    for item = 1, items do
+      if seen[item] ~= 1 then
+        which[#which + 1] = item
+        local first = from + (item - 1) * hashes
+        for i = first, first + hashes - 1 do
+          a[n + 1], a[n + 2], a[n + 3] = 'GET', 'u1', ARGV[i]
+          n = n + 3
+        end
+      end
+    end
+    if n == 0 then return end
+    local old, found = call('BITFIELD_RO', f[generation % 2], unpack(a)), {}
+    if old.err then return trouble(old) end
+    judge(found, old, hashes)
+    for i, item in ipairs(which) do seen[item] = found[i] end
+  end
+
+  -- Whether each of the items at ARGV[from] to ARGV[to] is in: a list of 1 or 0.
+  function bloom.contains(f, from, to)
+    local hashes, seen = tonumber(ARGV[f.at + 1]), {}
+    local items = (to - from + 1) / hashes
+    for item = 1, items do seen[item] = 0 end
+    local problem
+    if f.newest == f.current then problem = look(f, f.current, seen, from, hashes, items) end
+    if not problem and f.forget and f.newest and f.newest >= f.current - 1 then
+      problem = look(f, f.current - 1, seen, from, hashes, items)
+    end
+    if problem then return nil, problem end
+    return seen
+  end
+
+  -- Adds the items at ARGV[from] to ARGV[to], at most 1900 positions, to a filter that was entered. Whether each was in
+  -- before: a list of 1 or 0.
+  function bloom.add(f, from, to)
+    local hashes, a, n, seen = tonumber(ARGV[f.at + 1]), {}, 0, {}
+    for i = from, to do
+      a[n + 1], a[n + 2], a[n + 3], a[n + 4] = 'SET', 'u1', ARGV[i], '1'
+      n = n + 4
+    end
+    local old = call('BITFIELD', f[f.current % 2], unpack(a))
+    if old.err then return nil, trouble(old) end
+    judge(seen, old, hashes)
+    if f.forget then
+      local problem = look(f, f.current - 1, seen, from, hashes, #seen)
+      if problem then return nil, problem end
+    end
+    return seen
+  end
+
+  -- Forgets a filter that was opened. Returns what is wrong.
+  function bloom.clear(f)
+    local problem = inspect(f)
+    if problem then return problem end
+    local gone = call('UNLINK', f.config, f[0], f[1])
+    if type(gone) == 'table' then return gone end
+  end
+
+  -- How many bits are set in the current generation and in the one before.
+  function bloom.count(f)
+    local counts = {0, 0}
+    for back = 0, f.forget and 1 or 0 do
+      if f.newest and f.newest >= f.current - back then
+        local count = call('BITCOUNT', f[(f.current - back) % 2])
+        if type(count) == 'table' then return nil, trouble(count) end
+        counts[back + 1] = count
+      end
+    end
+    return counts
+  end
+end

@@ -1,0 +1,150 @@
+//! The Lua scripts and their Rust twins must answer alike, whatever the sequence.
+//!
+//! Random sequences run against a real Redis, whose scripts are given a clock that the test sets, and in process,
+//! with a clock set alike; at times by a filter of another configuration.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use deadpool_redis::redis;
+use futures::future::join_all;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::{BloomFilter, BloomFilterBuilder};
+use crate::store::Clock;
+use crate::support::redis_server::RedisServer;
+use crate::{Error, Store, StoreBuilder};
+
+/// A clock for scripts that stands where the test puts it. Nothing expires, since that goes by the server's own.
+const CLOCK: &str = "
+local server = redis
+local now = tonumber(server.call('GET', 'clock'))
+local function pcall(name, key, value, px, ttl)
+  if name == 'PEXPIRE' then ttl = value end
+  if px == 'PX' or name == 'PEXPIRE' then
+    assert(tonumber(ttl) > 0, 'a time to live that Redis would not take')
+    if name == 'PEXPIRE' then return 1 end
+    return server.pcall(name, key, value)
+  end
+end
+local redis = {call = server.call, pcall = function(...) return pcall(...) or server.pcall(...) end}
+";
+
+const SEQUENCES: usize = 10_000;
+const IN_STEP: usize = 250;
+const STEPS: usize = 16;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The same item by so many callers at once.
+    CheckAndInsert {
+        item: u32,
+        callers: usize,
+    },
+    Insert(Vec<u32>),
+    Contains(Vec<u32>),
+    Count,
+    Clear,
+}
+
+fn configurations() -> Vec<BloomFilterBuilder> {
+    let filter = |bits, hashes| BloomFilter::builder().bits(bits).hashes(hashes);
+    let seconds = Duration::from_secs;
+    vec![
+        filter(97, 3),
+        filter(1_000, 7).forget_after(seconds(1)),
+        filter(256, 4).forget_after(seconds(5)),
+        filter(333, 2).keys(3),
+        filter(1, 1),
+        filter(640, 64).keys(2).forget_after(seconds(60)),
+    ]
+}
+
+fn random_step(rng: &mut StdRng) -> Step {
+    let mut items = |most| (0..rng.random_range(0..most)).map(|_| rng.random_range(0..30)).collect();
+    let items: Vec<u32> = items(12);
+    match rng.random_range(0..100) {
+        0..40 => Step::CheckAndInsert { item: rng.random_range(0..30), callers: rng.random_range(1..=3) },
+        40..60 => Step::Insert(items),
+        60..90 => Step::Contains(items),
+        90..97 => Step::Count,
+        _ => Step::Clear,
+    }
+}
+
+async fn answer(filter: &BloomFilter, step: &Step) -> Result<String, Error> {
+    let bytes = |items: &[u32]| items.iter().map(|item| item.to_le_bytes()).collect::<Vec<_>>();
+    Ok(match step {
+        Step::CheckAndInsert { item, callers } => {
+            let calls = (0..*callers).map(|_| filter.check_and_insert(item.to_le_bytes()));
+            let mut answers = join_all(calls).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+            // One of them is the first.
+            answers.sort();
+            format!("{answers:?}")
+        }
+        Step::Insert(items) => format!("{:?}", filter.check_and_insert_all(bytes(items)).await?),
+        Step::Contains(items) => format!("{:?}", filter.contains_all(bytes(items)).await?),
+        Step::Count => format!("{:?}", filter.estimated_count().await?),
+        Step::Clear => filter.clear().await.map(|()| String::new())?,
+    })
+}
+
+/// What the steps of one round answer, as text.
+async fn round(filters: &[Vec<BloomFilter>], steps: &[(usize, Step)]) -> Vec<String> {
+    join_all(filters.iter().zip(steps).map(async |(filters, (which, step))| {
+        answer(&filters[*which], step).await.unwrap_or_else(|error| {
+            assert!(error.is_invalid(), "{error:?}");
+            error.to_string()
+        })
+    }))
+    .await
+}
+
+#[tokio::test]
+async fn lua_and_rust_agree_on_every_sequence() {
+    let server = RedisServer::start().await;
+    let mut clock = server.client().unwrap();
+    let micros = Arc::new(AtomicI64::new(0));
+    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let pool = crate::store::Pool::from_url(&server.url()).unwrap();
+    let on_redis = StoreBuilder::default().timeout(Duration::from_secs(10)).assemble(pool, CLOCK, Vec::new());
+    let configurations = configurations();
+
+    for batch in 0..SEQUENCES / IN_STEP {
+        let in_process = Store::with_clock(Clock::Manual(micros.clone()));
+        let usual: Vec<_> = (0..IN_STEP).map(|_| rng.random_range(0..configurations.len())).collect();
+        let [lua, rust] = [&on_redis, &in_process].map(|store| -> Vec<Vec<_>> {
+            let name = |sequence| format!("{batch}-{sequence}");
+            let all =
+                |sequence| configurations.iter().map(move |it| it.build(store, &name(sequence)).unwrap());
+            (0..IN_STEP).map(|sequence| all(sequence).collect()).collect()
+        });
+        let mut now = 1_760_000_000_000_000_i64;
+        let mut history: Vec<(i64, Vec<(usize, Step)>)> = Vec::new();
+        for _ in 0..STEPS {
+            let jumps =
+                [0, 1, 400_000, 999_999, 1_000_000, 2_500_000, 60_000_000, 150_000_000, -700_000, -9_000_000];
+            now += jumps[rng.random_range(0..jumps.len())];
+            micros.store(now, Ordering::Relaxed);
+            clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+            let mut step = |&usual: &usize| {
+                let other = rng.random_bool(0.05);
+                (if other { rng.random_range(0..configurations.len()) } else { usual }, random_step(&mut rng))
+            };
+            let steps: Vec<_> = usual.iter().map(&mut step).collect();
+            history.push((now, steps.clone()));
+            let (lua, rust) = (round(&lua, &steps).await, round(&rust, &steps).await);
+            for (at, (lua, rust)) in lua.iter().zip(&rust).enumerate() {
+                let so_far = || {
+                    let steps = history.iter().map(|(now, steps)| format!("{now}: {:?}", steps[at]));
+                    steps.collect::<Vec<_>>().join("\n")
+                };
+                assert_eq!(lua, rust, "SEED={seed}, {:?}\n{}", configurations[usual[at]], so_far());
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! One shard of a filter in process: what `lua/lib/bloom.lua` does, in Rust.
+
+use super::hash::Probe;
+use super::layout::{Layout, Mismatch};
+use crate::store::Cell;
+
+/// One shard of a filter.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bits {
+    stored: Option<Stored>,
+    /// Used in turn: generation g has number g % 2. Empty until something is inserted.
+    arrays: [Vec<u64>; 2],
+}
+
+#[derive(Clone, Debug)]
+struct Stored {
+    layout: Layout,
+    /// The newest that anything was inserted in.
+    generation: i64,
+    /// When Redis forgets that there was a filter, µs; `None`: never.
+    expires: Option<i64>,
+}
+
+/// What is stored expires so long after nothing of it counts any more (µs), lest clocks that are set matter.
+const MARGIN: i64 = 2 * 3_600_000_000;
+
+impl Bits {
+    /// Whether an item may have been inserted.
+    pub(crate) fn contains(&self, layout: &Layout, probe: &Probe, now: i64) -> Result<bool, Mismatch> {
+        let current = self.current(layout, now)?;
+        Ok(self.has(current, probe) || (layout.forget > 0 && self.has(current - 1, probe)))
+    }
+
+    /// Inserts an item; whether it was not contained before.
+    pub(crate) fn insert(&mut self, layout: &Layout, probe: &Probe, now: i64) -> Result<bool, Mismatch> {
+        let current = self.enter(layout, now)?;
+        let before = layout.forget > 0 && self.has(current - 1, probe);
+        let array = &mut self.arrays[slot(current)];
+        array.resize(layout.bits.div_ceil(64) as usize, 0);
+        let mut fresh = false;
+        for position in probe.positions() {
+            let (word, bit) = (&mut array[position as usize / 64], 1 << (position % 64));
+            fresh |= *word & bit == 0;
+            *word |= bit;
+        }
+        Ok(fresh && !before)
+    }
+
+    /// Makes sure that the filter is there and in the current generation, which is returned.
+    pub(crate) fn enter(&mut self, layout: &Layout, now: i64) -> Result<i64, Mismatch> {
+        let current = self.current(layout, now)?;
+        let since = self.stored.as_ref().map_or(0, |stored| current - stored.generation);
+        if self.stored.is_none() || since > 0 {
+            let expires = (layout.forget > 0).then(|| now + 5 * layout.forget + MARGIN);
+            self.stored = Some(Stored { layout: layout.clone(), generation: current, expires });
+        }
+        if since > 0 {
+            self.arrays[slot(current)] = Vec::new();
+        }
+        if since > 1 {
+            self.arrays[slot(current - 1)] = Vec::new();
+        }
+        Ok(current)
+    }
+
+    /// How many bits are set in the current generation, and in the one before.
+    pub(crate) fn count(&self, layout: &Layout, now: i64) -> Result<[u64; 2], Mismatch> {
+        let current = self.current(layout, now)?;
+        let before = if layout.forget > 0 { self.ones(current - 1) } else { 0 };
+        Ok([self.ones(current), before])
+    }
+
+    /// Forgets all.
+    pub(crate) fn clear(&mut self, layout: &Layout, now: i64) -> Result<(), Mismatch> {
+        self.current(layout, now)?;
+        *self = Self::default();
+        Ok(())
+    }
+
+    /// The current generation, which never runs backwards.
+    fn current(&self, layout: &Layout, now: i64) -> Result<i64, Mismatch> {
+        let current = layout.generation(now);
+        match &self.stored {
+            None => Ok(current),
+            Some(stored) if stored.layout == *layout => Ok(current.max(stored.generation)),
+            Some(stored) => Err(Mismatch(stored.layout.stored(stored.generation))),
+        }
+    }
+
+    /// The array of a generation, if there is one.
+    fn array(&self, generation: i64) -> &[u64] {
+        let newest = self.stored.as_ref().map(|stored| stored.generation);
+        let there = newest.is_some_and(|newest| generation == newest || generation == newest - 1);
+        if there { &self.arrays[slot(generation)] } else { &[] }
+    }
+
+    fn has(&self, generation: i64, probe: &Probe) -> bool {
+        let array = self.array(generation);
+        let set = |position: u64| array[position as usize / 64] >> (position % 64) & 1 == 1;
+        !array.is_empty() && probe.positions().all(set)
+    }
+
+    fn ones(&self, generation: i64) -> u64 {
+        self.array(generation).iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
+fn slot(generation: i64) -> usize {
+    generation.rem_euclid(2) as usize
+}
+
+impl Cell for Bits {
+    fn is_idle(&self, now: i64) -> bool {
+        self.stored.as_ref().is_none_or(|stored| stored.expires.is_some_and(|expires| expires <= now))
+    }
+}

@@ -1,0 +1,110 @@
+//! What must be the same for all who use a filter: how its bits are laid out, and the text that is stored beside
+//! them to tell.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::store::Arguments;
+
+/// How the bits of a filter are laid out.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// Over how many keys they are spread.
+    pub(crate) shards: u32,
+    /// Of one array.
+    pub(crate) bits: u64,
+    pub(crate) hashes: u32,
+    /// How long a generation lasts, µs; 0: nothing is forgotten.
+    pub(crate) forget: i64,
+    /// What is stored, up to the generation where there are any.
+    descriptor: Arc<str>,
+}
+
+/// A filter of another layout is stored under the name: the text that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mismatch(pub(crate) String);
+
+impl Layout {
+    pub(crate) fn new(shards: u32, bits: u64, hashes: u32, forget: i64) -> Self {
+        let beginning = format!("bloom1 {shards} {bits} {hashes} {} ", forget / 1000);
+        let descriptor = if forget == 0 { beginning + "0" } else { beginning };
+        Self { shards, bits, hashes, forget, descriptor: descriptor.into() }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bits.div_ceil(8)
+    }
+
+    /// What is stored in a generation.
+    pub(crate) fn stored(&self, generation: i64) -> String {
+        if self.forget == 0 {
+            self.descriptor.to_string()
+        } else {
+            format!("{}{generation}", self.descriptor)
+        }
+    }
+
+    /// Which generation it is at a time, in µs.
+    pub(crate) fn generation(&self, now: i64) -> i64 {
+        if self.forget == 0 { 0 } else { now.div_euclid(self.forget) }
+    }
+
+    /// How many items one call takes at most: a script is to stay below half a millisecond.
+    pub(crate) fn most_items(&self) -> usize {
+        (512 / self.hashes as usize).clamp(8, 128)
+    }
+
+    /// About how many items have set so many bits of one array.
+    pub(crate) fn items_behind(&self, ones: u64) -> f64 {
+        // Of a full one nothing is known but that: it counts as if one bit were left.
+        let share = ones.min(self.bits - 1) as f64 / self.bits as f64;
+        -(self.bits as f64 / f64::from(self.hashes)) * (-share).ln_1p()
+    }
+
+    /// Writes what `lua/lib/bloom.lua` takes: four arguments.
+    pub(crate) fn write(&self, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.descriptor));
+        call.integer(self.hashes.into());
+        call.integer(self.forget);
+        call.integer(self.bytes() as i64 - 1);
+    }
+}
+
+impl PartialEq for Layout {
+    fn eq(&self, other: &Self) -> bool {
+        self.descriptor == other.descriptor
+    }
+}
+
+/// `1000 bits and 7 hashes in 1 key, forgetting after 60s`.
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shards, bits, hashes, .. } = self;
+        let keys = if *shards == 1 { "1 key" } else { &format!("each of {shards} keys") };
+        write!(f, "{bits} bits and {hashes} hashes in {keys}, forgetting ")?;
+        match self.forget {
+            0 => f.write_str("nothing"),
+            micros => write!(f, "after {:?}", Duration::from_micros(micros as u64)),
+        }
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.layout() {
+            Some(layout) => layout.fmt(f),
+            None => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+impl Mismatch {
+    fn layout(&self) -> Option<Layout> {
+        let mut numbers = self.0.strip_prefix("bloom1 ")?.split(' ').map(str::parse::<u64>);
+        let mut next = || numbers.next()?.ok();
+        let (shards, bits, hashes, forget) = (next()?, next()?, next()?, next()?);
+        let forget = i64::try_from(forget).ok()?.checked_mul(1000)?;
+        Some(Layout::new(shards.try_into().ok()?, bits, hashes.try_into().ok()?, forget))
+    }
+}

@@ -1,0 +1,107 @@
+//! How many bits and hashes a filter takes, and over how many keys they are spread.
+
+use crate::Error;
+
+/// The most bits of one array: 64 MiB.
+pub(super) const MOST_BITS: u64 = 1 << 29;
+pub(super) const MOST_KEYS: u32 = 64;
+pub(super) const MOST_HASHES: u32 = 64;
+
+/// Below this the usual formula promises more than so few bits keep.
+const LEAST_BITS: u64 = 1024;
+
+/// From this many bits on they are spread over as many keys as waste little of the server's memory.
+const SPREAD_FROM: u64 = 1 << 25;
+/// How many more keys than it takes that may be.
+const MORE_KEYS: u32 = 15;
+/// What may be wasted.
+const WASTE: f64 = 1.049;
+
+/// Fewest bits, and the hashes to go with them, for which `(1 - e^(-k·n/m))^k <= rate`.
+pub(super) fn bits_and_hashes(capacity: u64, rate: f64) -> (f64, u32) {
+    let mut best = (f64::INFINITY, 1);
+    for hashes in 1..=MOST_HASHES {
+        let k = f64::from(hashes);
+        let bits = (-k * capacity as f64 / (-rate.powf(1.0 / k)).ln_1p()).ceil();
+        if bits < best.0 {
+            best = (bits, hashes);
+        }
+    }
+    (best.0.max(LEAST_BITS as f64), best.1)
+}
+
+/// Over how many keys so many bits are spread where nobody has said: part of what is stored, so never to be changed.
+pub(super) fn keys(bits: u64) -> u32 {
+    let least = bits.div_ceil(MOST_BITS) as u32;
+    if bits < SPREAD_FROM {
+        return least;
+    }
+    let most = (least + MORE_KEYS).min(MOST_KEYS);
+    let wastes = (least..=most).map(|keys| (keys, waste(bits, keys)));
+    let fits = wastes.clone().find(|(_, waste)| *waste <= WASTE);
+    fits.or_else(|| wastes.min_by(|(_, a), (_, b)| a.total_cmp(b))).map_or(least, |(keys, _)| keys)
+}
+
+/// What so many keys take, to what their bits do. The server's allocator, jemalloc, has four sizes to each
+/// doubling.
+fn waste(bits: u64, keys: u32) -> f64 {
+    const HEADER: u64 = 16;
+    let bytes = bits.div_ceil(keys.into()).div_ceil(8) + HEADER;
+    let step = bytes.next_power_of_two() / 8;
+    let taken = bytes.div_ceil(step.max(1)) * step.max(1);
+    (taken * u64::from(keys)) as f64 * 8.0 / bits as f64
+}
+
+pub(super) fn check_total(what: &str, bits: f64) -> Result<u64, Error> {
+    let most = u64::from(MOST_KEYS) * MOST_BITS;
+    if bits > most as f64 {
+        let text = format!("{what} takes {bits:.0} bits, {MOST_KEYS} keys hold at most {most}");
+        return Err(Error::invalid(text));
+    }
+    Ok(bits as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What no filter can do without: n·ln(1/p)/ln²2 bits.
+    fn optimum(capacity: u64, rate: f64) -> f64 {
+        capacity as f64 * (1.0 / rate).ln() / std::f64::consts::LN_2.powi(2)
+    }
+
+    #[test]
+    fn bits_are_near_the_optimum_and_keep_the_rate() {
+        for rate in [0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12] {
+            for capacity in [1_000, 1_000_000, 100_000_000] {
+                let (bits, hashes) = bits_and_hashes(capacity, rate);
+                assert!(
+                    bits <= 1.05 * optimum(capacity, rate).max(LEAST_BITS as f64),
+                    "{capacity} {rate}: {bits}"
+                );
+                let k = f64::from(hashes);
+                let reached = (1.0 - (-k * capacity as f64 / bits).exp()).powf(k);
+                assert!(reached <= rate * (1.0 + 1e-9), "{capacity} {rate}: {reached}");
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_are_known() {
+        assert_eq!(bits_and_hashes(1_000_000, 0.01), (9_592_955.0, 7));
+        assert_eq!(bits_and_hashes(10_000_000, 0.001), (143_776_394.0, 10));
+        assert_eq!(bits_and_hashes(1, 0.5), (1024.0, 1));
+        assert_eq!([keys(1), keys(9_592_955), keys(143_776_394), keys(64 * MOST_BITS)], [1, 1, 5, 64]);
+    }
+
+    #[test]
+    fn no_key_is_above_the_most() {
+        for bits in (20..=35).flat_map(|power| [(1_u64 << power) - 1, 1 << power, (1 << power) / 3 * 2]) {
+            let keys = keys(bits);
+            assert!(
+                (1..=MOST_KEYS).contains(&keys) && bits.div_ceil(keys.into()) <= MOST_BITS,
+                "{bits}: {keys}"
+            );
+        }
+    }
+}
