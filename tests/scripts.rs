@@ -32,7 +32,8 @@ fn scripts() -> Vec<(String, String)> {
 }
 
 /// What changes a key, in a script or by a shared piece.
-const WRITES: [&str; 8] = ["save(", "'DEL'", "'SET'", "'ZADD'", "extend(", "hold(", "sweep(", "enter("];
+const WRITES: [&str; 9] =
+    ["save(", "'DEL'", "'SET'", "'ZADD'", "extend(", "hold(", "sweep(", "enter(", "clear("];
 
 #[test]
 fn headers_say_what_a_script_does() {
@@ -69,8 +70,10 @@ async fn scripts_compile_with_every_shared_piece() {
                 &["lease.lua", "permits.lua", "queue.lua"],
                 &["lease.lua", "mutex.lua", "queue.lua"],
                 &["lease.lua", "mutex.lua", "answer.lua", "queue.lua"],
+                &["bloom.lua", "lease.lua", "mutex.lua", "claim.lua", "queue.lua"],
                 &["lease.lua", "rw_lock.lua", "queue.lua"],
             ],
+            Some("bloom_filter") => &[&["bloom.lua"]],
             _ => &[&["bucket.lua"]],
         };
         for pieces in pieces {
