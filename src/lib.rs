@@ -78,6 +78,7 @@ pub use layer::rw_lock::{self as rw_lock_layer, RwLockLayer};
 pub use layer::single_flight::{self as single_flight_layer, SingleFlightLayer};
 pub use layer::{AsError, IntoKey, KeyExtractor, KeyFn, Refusal, RefusalKind, Reject};
 pub use primitive::bloom_filter::{self, BloomFilter};
+pub use primitive::dedupe::{self, Dedupe};
 pub use primitive::lease::{self, Lease, LeaseHandle};
 pub use primitive::mutex::{self, Mutex, MutexGuard};
 pub use primitive::quota::{Quota, Quotas};

@@ -18,6 +18,10 @@ pub(crate) enum Event {
     /// An answer in the store was taken for none: another codec or version wrote it, or it cannot be decoded.
     AnswerForeign,
     AnswerGarbled,
+    /// A claim was lost while its item was handled: somebody else may have handled it too.
+    ClaimLost,
+    /// An item was handled, which could not be noted: it may be handled again.
+    ClaimNotConfirmed,
 }
 
 impl Event {
@@ -30,6 +34,8 @@ impl Event {
             Self::FlightLost => "flight_lost",
             Self::AnswerForeign => "answer_foreign",
             Self::AnswerGarbled => "answer_garbled",
+            Self::ClaimLost => "claim_lost",
+            Self::ClaimNotConfirmed => "claim_not_confirmed",
         }
     }
 }

@@ -5,7 +5,7 @@
 --           process (0, or a list of messages)
 -- writes    what is entered, as the kind says; takes away the lease and the queue
 prefetch()
-at = 5 + scope
+base, at = 5, 5 + scope
 local reply = each(keys, 5, function()
   asker, at = ARGV[at], at + 1
   local holding = holds(asker)

@@ -70,7 +70,7 @@ local function give(token, verb)
   return was
 end
 
-at = 8 + scope
+base, at = 8, 8 + scope
 local reply = each(keys, look and 6 or 5, function()
   local verb = ARGV[at]
   asker, at = ARGV[at + 1], at + 2

@@ -7,7 +7,7 @@ kept, scope = false, 1
 
 -- The bytes, behind `fresh ` or for another codec's as `other`; what is fresh is all there is to do.
 look = function()
-  local answer, codec = call('GET', mark), ARGV[8]
+  local answer, codec = call('GET', mark), ARGV[base]
   if not answer then return nil end
   local fresh, name = match(answer, '^(%d+) (%S+) ')
   if name ~= codec then return 'other', nil end
@@ -20,5 +20,5 @@ enter = function(holding)
   local fresh, keep, bytes = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2]
   at = at + 3
   if not holding then return end
-  call('SET', mark, string.format('%d ', now + fresh) .. ARGV[5] .. ' ' .. bytes, 'PX', ms(keep))
+  call('SET', mark, string.format('%d ', now + fresh) .. ARGV[base] .. ' ' .. bytes, 'PX', ms(keep))
 end

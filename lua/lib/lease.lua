@@ -12,8 +12,8 @@ local two = false -- whether there are two queues
 local asker, heard -- the token that asks, and what was granted to its process in this run
 -- What a kind has on record of a key besides. `look` returns what it finds, and whether that leaves nothing to do (false:
 -- not for those who would have to wait; nil: that changes nothing); `enter` writes it. Both read their arguments from
--- ARGV[at] on, and move `at` past them before they can fail; `scope` more are for all runs.
-local look, enter, at
+-- ARGV[at] on, and move `at` past them before they can fail; `scope` more, from ARGV[base] on, are for all runs.
+local look, enter, at, base
 local found -- by this run
 local scope = 0
 local day, lift = 86400000, 4503599627370496 -- ms: the longest time to live; 2^52

@@ -1,6 +1,7 @@
 //! The primitives: usable without tower, and knowing nothing of it.
 
 pub mod bloom_filter;
+pub mod dedupe;
 pub mod lease;
 pub mod mutex;
 pub(crate) mod quota;

@@ -42,6 +42,14 @@ impl<C: Cell> Family<C> {
         }))
     }
 
+    /// The states that are kept beside those of a family, in the same places of a Cluster; see [`KeySpace::Placed`].
+    pub(crate) fn beside(store: &Store, name: &str) -> Self {
+        Self(Arc::new(match store.backend() {
+            Backend::InProcess(store) => Place::InProcess(store.cells(name)),
+            Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::placed(&store.prefix, name)),
+        }))
+    }
+
     /// The family of all states whose first part is named by the key as it is.
     pub(crate) fn exact(store: &Store) -> Self {
         Self(Arc::new(match store.backend() {

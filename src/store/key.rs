@@ -130,6 +130,9 @@ pub(crate) enum KeySpace {
     Named(Box<[u8]>),
     /// The first part of a state is named by the key as it is, the others `{key}:prefix:part`.
     Exact(Box<[u8]>),
+    /// Keys are `place:rest`, and kept where the key `place` of the same family is: `prefix:{family:place}:rest:part`.
+    /// Parts that begin with `@` are those of the place itself: `prefix:{family:place}:part`.
+    Placed(Box<[u8]>),
 }
 
 /// The Redis key of one state without its last part: `prefix:{family:key}:`.
@@ -143,6 +146,10 @@ impl KeySpace {
         Self::Named(format!("{prefix}:{{{family}:").into_bytes().into())
     }
 
+    pub(crate) fn placed(prefix: &str, family: &str) -> Self {
+        Self::Placed(format!("{prefix}:{{{family}:").into_bytes().into())
+    }
+
     pub(crate) fn exact(prefix: &str) -> Self {
         Self::Exact(format!(":{prefix}:").into_bytes().into())
     }
@@ -153,6 +160,13 @@ impl KeySpace {
             Self::Named(beginning) => named(beginning, key),
             Self::Exact(end) if hash_tag(key).is_some() => [key, end].concat().into(),
             Self::Exact(end) => [b"{", key, b"}", end].concat().into(),
+            Self::Placed(beginning) => {
+                let (place, rest) = split(key);
+                let mut name = named(beginning, place);
+                name.extend_from_slice(rest);
+                name.push(b':');
+                name
+            }
         }
     }
 
@@ -165,10 +179,24 @@ impl KeySpace {
                 give(key);
                 continue;
             }
+            if let (Self::Placed(beginning), Some(part)) = (self, part.strip_prefix('@')) {
+                let mut name = named(beginning, split(key).0);
+                name.extend_from_slice(part.as_bytes());
+                give(&name);
+                continue;
+            }
             name.extend_from_slice(part.as_bytes());
             give(&name);
             name.truncate(stem);
         }
+    }
+}
+
+/// The place of a key, and the rest of it.
+fn split(key: &[u8]) -> (&[u8], &[u8]) {
+    match key.iter().position(|byte| *byte == b':') {
+        Some(colon) => (&key[..colon], &key[colon + 1..]),
+        None => (key, b""),
     }
 }
 

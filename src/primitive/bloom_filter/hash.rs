@@ -35,7 +35,7 @@ impl Probe {
     }
 
     /// What tells items from each other; those with the same are the same to the filter.
-    pub(super) fn hash(&self) -> u128 {
+    pub(crate) fn hash(&self) -> u128 {
         self.hash
     }
 }

@@ -135,6 +135,7 @@ pub struct BloomFilter(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    store: Store,
     name: String,
     config: Config,
     ports: Ports,
@@ -176,7 +177,29 @@ impl BloomFilter {
             clear: family.port(),
             open: family.port(),
         };
-        Ok(Self(Arc::new(Inner { name: name.to_owned(), config, ports, opened: false.into() })))
+        let (store, name) = (store.clone(), name.to_owned());
+        Ok(Self(Arc::new(Inner { store, name, config, ports, opened: false.into() })))
+    }
+
+    /// The same filter in another store.
+    pub(crate) fn in_store(&self, store: &Store) -> Result<Self, Error> {
+        Self::open_in(store, &self.0.name, self.0.config.clone())
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// Looks, or inserts, where the state is in this process.
+    pub(crate) fn step(&self, probe: Probe, insert: bool) -> Option<Result<bool, Mismatch>> {
+        let (layout, probes) = (self.0.config.layout.clone(), smallvec![probe]);
+        let (ports, key) = (&self.0.ports, shard_key(probe.shard));
+        let answers = if insert {
+            ports.check_and_insert.step(&key, || CheckAndInsert { layout, probes })
+        } else {
+            ports.contains.step(&key, || Contains { layout, probes })
+        };
+        answers.map(|answers| answers.map(|answers| answers.first().is_some_and(|&answer| answer)))
     }
 
     /// Inserts an item: any bytes, also none.
@@ -367,10 +390,12 @@ impl BloomFilter {
     }
 
     pub(crate) fn checked<T>(&self, reply: Result<T, Mismatch>) -> Result<T, Error> {
-        reply.map_err(|stored| {
-            let (name, asked) = (&self.0.name, &self.0.config.layout);
-            Error::invalid(format!("the filter {name:?} is stored with {stored}; asked for was {asked}"))
-        })
+        reply.map_err(|stored| self.mismatch(&stored))
+    }
+
+    pub(crate) fn mismatch(&self, stored: &Mismatch) -> Error {
+        let (name, asked) = (&self.0.name, &self.0.config.layout);
+        Error::invalid(format!("the filter {name:?} is stored with {stored}; asked for was {asked}"))
     }
 
     fn first(&self, reply: Result<Answers, Mismatch>) -> Result<bool, Error> {

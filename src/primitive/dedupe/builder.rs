@@ -1,0 +1,44 @@
+//! Settings of claims.
+
+use std::time::Duration;
+
+use super::Dedupe;
+use crate::primitive::lease::Terms;
+use crate::{BloomFilter, Error};
+
+/// Settings of a [`Dedupe`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct DedupeBuilder {
+    pub(super) terms: Terms,
+}
+
+impl Default for DedupeBuilder {
+    fn default() -> Self {
+        Self { terms: Terms { ttl: Duration::from_secs(30), ..Terms::default() } }
+    }
+}
+
+impl DedupeBuilder {
+    /// After what time an item that a crashed process has claimed can be claimed again, 10 ms to 1 day. Default: 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.terms.ttl = ttl;
+        self
+    }
+
+    /// Whether claims are renewed as long as they are held, every third of their time to live. Default: yes.
+    pub fn watchdog(mut self, watchdog: bool) -> Self {
+        self.terms.watchdog = watchdog;
+        self
+    }
+
+    /// Claims on the items of a filter.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where a setting is out of range.
+    pub fn build(self, filter: &BloomFilter) -> Result<Dedupe, Error> {
+        self.terms.check()?;
+        Ok(Dedupe::open(filter, self))
+    }
+}
