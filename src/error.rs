@@ -25,6 +25,7 @@ enum Kind {
     Busy(Busy),
     ExceedsLimit { weight: u32, limit: u32 },
     Lost,
+    Duplicate,
     Interrupted,
     Unavailable(Outage),
 }
@@ -105,6 +106,10 @@ impl Error {
         Self(Arc::new(Kind::Lost))
     }
 
+    pub(crate) fn duplicate() -> Self {
+        Self(Arc::new(Kind::Duplicate))
+    }
+
     pub(crate) fn interrupted() -> Self {
         Self(Arc::new(Kind::Interrupted))
     }
@@ -148,6 +153,12 @@ impl Error {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(*self.0, Kind::Lost)
+    }
+
+    /// It was handled before, by what a filter says.
+    #[must_use]
+    pub fn is_duplicate(&self) -> bool {
+        matches!(*self.0, Kind::Duplicate)
     }
 
     /// The wait was ended by `close`.
@@ -266,6 +277,7 @@ impl fmt::Display for Error {
                 write!(f, "a weight of {weight} can never be admitted by a limit of {limit}")
             }
             Kind::Lost => f.write_str("the lease is not held any more"),
+            Kind::Duplicate => f.write_str("it was handled before"),
             Kind::Interrupted => f.write_str("closed while waiting"),
             Kind::Unavailable(outage) => write!(f, "store unavailable: {}", outage.text),
         }

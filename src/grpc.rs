@@ -15,6 +15,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | `INVALID_ARGUMENT` | |
 /// | [`NoPermit`](RefusalKind::NoPermit) | `RESOURCE_EXHAUSTED` | with `RetryInfo` likewise |
 /// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` likewise |
+/// | [`Duplicate`](RefusalKind::Duplicate) | `ALREADY_EXISTS` | |
 /// | [`InFlight`](RefusalKind::InFlight) | `ABORTED` | with `RetryInfo` likewise |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | `DEADLINE_EXCEEDED` | |
 /// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | `INVALID_ARGUMENT` | |
@@ -67,6 +68,7 @@ pub fn status(refusal: &Refusal) -> Status {
         RefusalKind::NoPermit => told(Code::ResourceExhausted, refusal),
         RefusalKind::Locked | RefusalKind::InFlight => told(Code::Aborted, refusal),
         RefusalKind::WaitedTooLong => Status::deadline_exceeded(refusal.to_string()),
+        RefusalKind::Duplicate => Status::already_exists(refusal.to_string()),
         RefusalKind::LeaseLost => Status::aborted(refusal.to_string()),
         RefusalKind::Closed => Status::unavailable("shutting down"),
         RefusalKind::Invalid => Status::internal("a limit is set up wrongly"),

@@ -72,6 +72,7 @@ mod telemetry;
 
 pub use error::Error;
 pub use layer::concurrency_limit::{self, ConcurrencyLimitLayer};
+pub use layer::dedupe::{self as dedupe_layer, DedupeLayer};
 pub use layer::leased;
 pub use layer::rate_limit::{self, RateLimitLayer, WhenAway};
 pub use layer::rw_lock::{self as rw_lock_layer, RwLockLayer};

@@ -15,6 +15,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | 400 | no `Retry-After`: it can never be admitted |
 /// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After`: when the next permit ends at the latest |
 /// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
+/// | [`Duplicate`](RefusalKind::Duplicate) | 409 | no `Retry-After` |
 /// | [`InFlight`](RefusalKind::InFlight) | 409 | `Retry-After` likewise |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | 503 | |
 /// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | 400 | it can never be admitted |
@@ -83,7 +84,7 @@ fn status(refusal: &Refusal) -> StatusCode {
         RefusalKind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => StatusCode::BAD_REQUEST,
         RefusalKind::Locked => StatusCode::LOCKED,
-        RefusalKind::InFlight => StatusCode::CONFLICT,
+        RefusalKind::InFlight | RefusalKind::Duplicate => StatusCode::CONFLICT,
         RefusalKind::Invalid => StatusCode::INTERNAL_SERVER_ERROR,
         RefusalKind::NoPermit
         | RefusalKind::WaitedTooLong
@@ -101,7 +102,7 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
             (kind, "Quota exceeded", violated(decision))
         }
         (RefusalKind::Locked, _) => ("about:blank", "Locked", String::new()),
-        (RefusalKind::InFlight, _) => ("about:blank", "Conflict", detail(refusal)),
+        (RefusalKind::InFlight | RefusalKind::Duplicate, _) => ("about:blank", "Conflict", detail(refusal)),
         (RefusalKind::Invalid, _) => ("about:blank", "Internal Server Error", String::new()),
         (RefusalKind::NoPermit, _) if status == StatusCode::TOO_MANY_REQUESTS => {
             ("about:blank", "Too Many Requests", String::new())

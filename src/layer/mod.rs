@@ -1,6 +1,7 @@
 //! The tower tier: each primitive as a `Layer` and a `Service`.
 
 pub mod concurrency_limit;
+pub mod dedupe;
 mod key;
 pub mod leased;
 pub mod rate_limit;

@@ -29,6 +29,8 @@ pub enum RefusalKind {
     NoPermit,
     /// Others hold the lock, or too many wait for it.
     Locked,
+    /// It was handled before.
+    Duplicate,
     /// Somebody else is handling the same, and it was not to be waited for.
     InFlight,
     /// A permit, a lock or somebody else's work was waited for as long as is allowed.
@@ -59,6 +61,7 @@ impl Refusal {
             None if error.is_exceeds_burst() => RefusalKind::ExceedsBurst,
             None if error.is_exceeds_limit() => RefusalKind::ExceedsLimit,
             None if error.is_lost() => RefusalKind::LeaseLost,
+            None if error.is_duplicate() => RefusalKind::Duplicate,
             None if error.is_interrupted() => RefusalKind::Closed,
             None if error.is_invalid() => RefusalKind::Invalid,
             None => RefusalKind::StoreUnavailable,
