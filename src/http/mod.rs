@@ -1,4 +1,4 @@
-//! Conveniences for HTTP: refusals as responses, header fields, key extractors.
+//! Conveniences for HTTP: refusals as responses, header fields, key extractors, responses that are shared.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -16,6 +16,7 @@
 //! # Ok(()) }
 //! ```
 
+mod answer;
 mod body;
 mod fields;
 mod key;
@@ -23,6 +24,7 @@ mod leases;
 mod refuse;
 mod retry_after;
 
+pub use self::answer::{Answer, AnswerCodec};
 pub use self::body::{LeasedBody, UntilBodyEnd};
 pub use self::fields::RateLimitFields;
 pub use self::key::{ClientAddr, Header, Method, Path, Peer, client_addr, header, method, path, peer};

@@ -1,0 +1,153 @@
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::*;
+
+fn answer() -> Answer {
+    let mut headers = HeaderMap::new();
+    for (name, value) in [
+        ("content-type", &b"text/plain"[..]),
+        ("link", b"</a>; rel=next"),
+        ("x-empty", b""),
+        ("link", b"</b>; rel=prev"),
+        ("x-latin-1", b"caf\xe9\t\xff"),
+    ] {
+        headers.append(name, HeaderValue::from_bytes(value).unwrap());
+    }
+    let vary = vec![
+        (http::header::ACCEPT, vec!["text/plain".parse().unwrap(), "text/*".parse().unwrap()]),
+        (http::header::ACCEPT_LANGUAGE, vec![]),
+    ];
+    Answer { status: StatusCode::OK, headers, vary, body: Bytes::from_static(b"caf\xc3\xa9 and \x00") }
+}
+
+fn empty() -> Answer {
+    Answer { status: StatusCode::OK, headers: HeaderMap::new(), vary: vec![], body: Bytes::new() }
+}
+
+fn decode(bytes: &[u8]) -> Result<Answer, String> {
+    AnswerCodec.decode(bytes).map_err(|error| error.to_string())
+}
+
+fn assert_round_trip(answer: &Answer) {
+    let bytes = AnswerCodec.encode(answer).unwrap();
+    assert_eq!(&decode(&bytes).unwrap(), answer);
+}
+
+#[test]
+fn an_answer_comes_back_as_it_was() {
+    assert_round_trip(&answer());
+    assert_round_trip(&empty());
+    assert_round_trip(&Answer { body: vec![7; 300_000].into(), ..answer() });
+
+    let links: Vec<_> = answer().headers.get_all("link").iter().cloned().collect();
+    let decoded = decode(&AnswerCodec.encode(&answer()).unwrap()).unwrap();
+    assert_eq!(decoded.headers().get_all("link").iter().cloned().collect::<Vec<_>>(), links);
+}
+
+#[test]
+fn every_status_comes_back() {
+    for code in 100..=999 {
+        assert_round_trip(&Answer { status: StatusCode::from_u16(code).unwrap(), ..empty() });
+    }
+}
+
+/// What other versions of this crate have written and will read: a change to this is a change of the name.
+#[test]
+fn the_format_is_fixed() {
+    let mut small = Answer { vary: vec![(http::header::TE, vec!["x".parse().unwrap()])], ..empty() };
+    small.headers.insert("a", "bc".parse().unwrap());
+    small.body = Bytes::from_static(b"body");
+    let expected = b"\x00\xc8\x00\x01\x00\x01a\x00\x00\x00\x02bc\x00\x01\x00\x02te\x00\x01\x00\x00\x00\x01x\x00\x00\x00\x04body";
+    assert_eq!(AnswerCodec.encode(&small).unwrap(), expected);
+    assert_eq!(Codec::<Answer>::name(&AnswerCodec), "http/1");
+}
+
+#[test]
+fn what_is_cut_short_or_has_more_is_refused() {
+    let bytes = AnswerCodec.encode(&answer()).unwrap();
+    for end in 0..bytes.len() {
+        let error = decode(&bytes[..end]).unwrap_err();
+        assert!(error.starts_with("cut short"), "{end}: {error}");
+    }
+    let error = decode(&[&bytes[..], b"xy"].concat()).unwrap_err();
+    assert_eq!(error, "2 bytes are left over");
+}
+
+#[test]
+fn lengths_that_cannot_be_are_refused() {
+    assert_eq!(
+        decode(b"\x00\xc8\x00\x00\x00\x00\xff\xff\xff\xff").unwrap_err(),
+        "cut short: 0 bytes are left where 4294967295 should be"
+    );
+    assert!(decode(b"\x00\xc8\xff\xff").unwrap_err().starts_with("cut short"));
+
+    // As many fields as can be counted are more than a HeaderMap holds.
+    let mut many = b"\x00\xc8\xff\xff".to_vec();
+    for number in 0..0xffff {
+        let name = format!("x-{number}");
+        many.extend_from_slice(&u16::try_from(name.len()).unwrap().to_be_bytes());
+        many.extend_from_slice(name.as_bytes());
+        many.extend_from_slice(&[0; 4]);
+    }
+    many.extend_from_slice(&[0; 6]);
+    assert!(decode(&many).is_err());
+}
+
+#[test]
+fn what_http_does_not_allow_is_refused() {
+    assert!(decode(b"\x00\x63\x00\x00\x00\x00\x00\x00\x00\x00").is_err(), "status 99");
+    assert!(decode(b"\x03\xe8\x00\x00\x00\x00\x00\x00\x00\x00").is_err(), "status 1000");
+    assert!(decode(b"\x00\xc8\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00").is_err(), "no name");
+    assert!(
+        decode(b"\x00\xc8\x00\x01\x00\x01A\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00").is_err(),
+        "upper case"
+    );
+    assert!(
+        decode(b"\x00\xc8\x00\x01\x00\x01a\x00\x00\x00\x01\n\x00\x00\x00\x00\x00\x00").is_err(),
+        "line feed"
+    );
+}
+
+#[test]
+fn more_than_can_be_counted_is_not_written() {
+    let varied = (http::header::ACCEPT, vec![HeaderValue::from_static("a"); 0x1_0000]);
+    let error = AnswerCodec.encode(&Answer { vary: vec![varied], ..empty() }).unwrap_err();
+    assert_eq!(error.to_string(), "65536 are too many: 65535 at most");
+}
+
+/// What a changed byte leads to is refused, or an answer that is written as it was read.
+#[test]
+fn no_bytes_whatever_panic() {
+    let rewritten = |bytes: &[u8]| {
+        if let Ok(answer) = decode(bytes) {
+            assert_eq!(AnswerCodec.encode(&answer).unwrap().len(), bytes.len());
+            assert_round_trip(&answer);
+        }
+    };
+    let bytes = AnswerCodec.encode(&answer()).unwrap();
+    for place in 0..bytes.len() {
+        for byte in 0..=u8::MAX {
+            let mut changed = bytes.clone();
+            changed[place] = byte;
+            rewritten(&changed);
+        }
+    }
+    let mut rng = StdRng::seed_from_u64(7);
+    for _ in 0..20_000 {
+        let mut noise = vec![0; rng.random_range(0..200)];
+        rng.fill(&mut noise[..]);
+        rewritten(&noise);
+
+        let mut changed = bytes.clone();
+        for _ in 0..rng.random_range(1..8) {
+            let place = rng.random_range(0..changed.len());
+            match rng.random_range(0..3) {
+                0 => changed[place] = rng.random(),
+                1 => drop(changed.remove(place)),
+                _ => changed.insert(place, rng.random()),
+            }
+        }
+        rewritten(&changed);
+    }
+}
