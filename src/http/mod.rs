@@ -19,6 +19,7 @@
 mod answer;
 mod body;
 mod fields;
+mod flight_body;
 mod key;
 mod leases;
 mod refuse;
@@ -27,6 +28,7 @@ mod retry_after;
 pub use self::answer::{Answer, AnswerCodec};
 pub use self::body::{LeasedBody, UntilBodyEnd};
 pub use self::fields::RateLimitFields;
+pub use self::flight_body::FlightBody;
 pub use self::key::{ClientAddr, Header, Method, Path, Peer, client_addr, header, method, path, peer};
 pub use self::leases::{ByMethod, InsertLease, concurrency_limit, rw_lock};
 pub use self::refuse::{Refuse, refuse};
