@@ -24,6 +24,7 @@ mod key;
 mod leases;
 mod refuse;
 mod retry_after;
+mod shareable;
 
 pub use self::answer::{Answer, AnswerCodec};
 pub use self::body::{LeasedBody, UntilBodyEnd};
@@ -33,6 +34,7 @@ pub use self::key::{ClientAddr, Header, Method, Path, Peer, client_addr, header,
 pub use self::leases::{ByMethod, InsertLease, concurrency_limit, rw_lock};
 pub use self::refuse::{Refuse, refuse};
 pub use self::retry_after::RetryAfter;
+pub use self::shareable::is_shareable;
 
 use crate::rate_limit::OnAdmit;
 use crate::token_bucket::Decision;
