@@ -23,6 +23,7 @@ mod flight_body;
 mod key;
 mod leases;
 mod refuse;
+mod responses;
 mod retry_after;
 mod shareable;
 
@@ -33,6 +34,7 @@ pub use self::flight_body::FlightBody;
 pub use self::key::{ClientAddr, Header, Method, Path, Peer, client_addr, header, method, path, peer};
 pub use self::leases::{ByMethod, InsertLease, concurrency_limit, rw_lock};
 pub use self::refuse::{Refuse, refuse};
+pub use self::responses::Responses;
 pub use self::retry_after::RetryAfter;
 pub use self::shareable::is_shareable;
 

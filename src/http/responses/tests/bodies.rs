@@ -1,0 +1,198 @@
+//! What becomes of bodies.
+
+use super::*;
+
+fn trailers() -> HeaderMap {
+    HeaderMap::from_iter([(http::header::ETAG, HeaderValue::from_static("\"7\""))])
+}
+
+#[tokio::test]
+async fn all_get_status_fields_and_body() {
+    let mut response =
+        response(stream(vec![Ok(data("one, ")), Ok(data("")), Ok(data("two"))]), &[("x-a", "7")]);
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response.extensions_mut().insert("extension");
+    let (own, answer) = capture(&Responses::default(), &get(), response).await;
+    assert_eq!(own.extensions().get::<&str>(), Some(&"extension"));
+    assert_eq!(
+        (own.status(), &own.headers()["x-a"]),
+        (StatusCode::NOT_FOUND, &HeaderValue::from_static("7"))
+    );
+    assert_eq!(text(own).await, "one, two");
+
+    let answer = answer.unwrap();
+    assert_eq!(
+        (answer.status(), &answer.headers()["x-a"]),
+        (StatusCode::NOT_FOUND, &HeaderValue::from_static("7"))
+    );
+    assert_eq!(answer.body(), "one, two");
+    let restored = restore(answer);
+    assert_eq!(restored.status(), StatusCode::NOT_FOUND);
+    assert_eq!(restored.headers()["x-a"], "7");
+    assert_eq!(text(restored).await, "one, two");
+}
+
+#[test]
+fn errors_of_the_service_are_not_shared() {
+    let failure = Capture::<Request<()>, Response<Full<Bytes>>, _>::failure(&Responses::default(), &"failed");
+    assert!(failure.is_none());
+}
+
+#[tokio::test]
+async fn what_is_not_shared_is_not_read() {
+    let unread = || Unread(SizeHint::new());
+    let (own, answer) =
+        capture(&Responses::default(), &get(), response(unread(), &[("set-cookie", "a=b")])).await;
+    assert!(answer.is_none() && own.headers().contains_key("set-cookie"));
+
+    let never = Responses::default().share_when(|_| false);
+    assert!(capture(&never, &get(), response(unread(), &[])).await.1.is_none());
+
+    let known = Unread(SizeHint::with_exact(9));
+    let (own, answer) = capture(&Responses::default().largest_body(8), &get(), response(known, &[])).await;
+    assert_eq!((own.body().size_hint().exact(), answer), (Some(9), None));
+
+    Capture::<Request<()>, _, Infallible>::pass(&Responses::default(), response(unread(), &[]));
+}
+
+#[tokio::test]
+async fn the_closure_has_the_last_word() {
+    let cookies = Responses::default().share_when(|parts| parts.status.is_success());
+    let (_, answer) =
+        capture(&cookies, &get(), response(full("body"), &[("set-cookie", "theme=dark")])).await;
+    assert_eq!(answer.unwrap().headers()["set-cookie"], "theme=dark");
+}
+
+#[tokio::test]
+async fn a_body_may_be_as_long_as_the_limit_and_no_longer() {
+    let responses = Responses::default().largest_body(8);
+    let chunks = |last| stream(vec![Ok(data("four")), Ok(data(last)), Ok(Frame::trailers(trailers()))]);
+    assert_eq!(
+        capture(&responses, &get(), response(chunks("four"), &[])).await.1.unwrap().body(),
+        "fourfour"
+    );
+
+    let (own, answer) = capture(&responses, &get(), response(chunks("fiver"), &[])).await;
+    assert!(answer.is_none());
+    let collected = own.into_body().collect().await.unwrap();
+    assert_eq!(collected.trailers(), Some(&trailers()));
+    assert_eq!(collected.to_bytes(), "fourfiver");
+
+    let none = Responses::default().largest_body(0);
+    assert_eq!(capture(&none, &get(), response(full(""), &[])).await.1.unwrap().body(), "");
+}
+
+/// The beginning is there although the rest never comes.
+#[tokio::test]
+async fn a_body_that_is_too_large_streams_on() {
+    use futures::StreamExt as _;
+
+    let endless =
+        stream::iter([Ok::<_, io::Error>(data("four")), Ok(data("five!"))]).chain(stream::pending());
+    let responses = Responses::default().largest_body(8);
+    let (own, answer) = capture(&responses, &get(), response(StreamBody::new(endless), &[])).await;
+    assert!(answer.is_none());
+    let mut body = own.into_body();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "four");
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "five!");
+}
+
+#[tokio::test]
+async fn a_body_that_fails_does_so_for_its_caller_only() {
+    let broken = stream(vec![Ok(data("begun")), Err(io::Error::other("broken"))]);
+    let (own, answer) = capture(&Responses::default(), &get(), response(broken, &[])).await;
+    assert!(answer.is_none());
+    let mut body = own.into_body();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "begun");
+    assert_eq!(body.frame().await.unwrap().unwrap_err().to_string(), "broken");
+}
+
+#[tokio::test]
+async fn trailers_are_for_the_caller_whose_request_it_was() {
+    let frames = vec![Ok(data("body")), Ok(Frame::trailers(trailers()))];
+    let (own, answer) =
+        capture(&Responses::default(), &get(), response(stream(frames), &[("trailer", "etag")])).await;
+    assert_eq!(own.headers()["trailer"], "etag");
+    assert_eq!(own.into_body().collect().await.unwrap().trailers(), Some(&trailers()));
+
+    let restored = restore(answer.unwrap());
+    assert!(!restored.headers().contains_key("trailer"));
+    assert_eq!(restored.body().size_hint().exact(), Some(4));
+    assert!(restored.into_body().collect().await.unwrap().trailers().is_none());
+}
+
+#[tokio::test]
+async fn what_is_not_as_long_as_it_says_is_not_shared() {
+    let told = |length, body| response(full(body), &[("content-length", length)]);
+    let responses = Responses::default();
+    assert!(capture(&responses, &get(), told("4", "body")).await.1.is_some());
+    for wrong in [told("5", "body"), told("4", ""), told("four", "body"), told("-4", "body")] {
+        let body = wrong.body().clone();
+        let (own, answer) = capture(&responses, &get(), wrong).await;
+        assert!(answer.is_none());
+        assert_eq!(
+            own.into_body().collect().await.unwrap().to_bytes(),
+            body.collect().await.unwrap().to_bytes()
+        );
+    }
+}
+
+/// What a server of ours sends for a request, and what is said of HEAD.
+async fn over_http(method: &str, app: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    tokio::spawn(axum::serve(listener, app).into_future());
+    let request = format!("{method} / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut received = String::new();
+    client.read_to_string(&mut received).await.unwrap();
+    received.to_ascii_lowercase()
+}
+
+fn serve<B>(response: Response<FlightBody<B>>) -> Router
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<tower::BoxError> + Send,
+{
+    let response = std::sync::Mutex::new(Some(response));
+    let take = move |_: Request<axum::body::Body>| {
+        std::future::ready(Ok::<_, Infallible>(response.lock().unwrap().take().unwrap()))
+    };
+    let take = std::sync::Arc::new(take);
+    let layer = tower::layer::layer_fn(move |_: axum::routing::Route| {
+        let take = take.clone();
+        tower::service_fn(move |request| take(request))
+    });
+    Router::new().route("/", axum::routing::get(async || ())).layer(layer)
+}
+
+#[tokio::test]
+async fn head_keeps_its_content_length() {
+    let head = Request::head("/").body(()).unwrap();
+    let (own, answer) =
+        capture(&Responses::default(), &head, response(full(""), &[("content-length", "1234")])).await;
+    for sent in
+        [over_http("HEAD", serve(own)).await, over_http("HEAD", serve(restore(answer.unwrap()))).await]
+    {
+        assert!(sent.contains("\r\ncontent-length: 1234\r\n") && sent.ends_with("\r\n\r\n"), "{sent}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_chunked_is_shared_with_its_length() {
+    let chunked =
+        response(stream(vec![Ok(data("one, ")), Ok(data("two"))]), &[("transfer-encoding", "chunked")]);
+    let (_, answer) = capture(&Responses::default(), &get(), chunked).await;
+    let sent = over_http("GET", serve(restore(answer.unwrap()))).await;
+    assert!(sent.contains("\r\ncontent-length: 8\r\n") && sent.ends_with("\r\n\r\none, two"), "{sent}");
+    assert!(!sent.contains("transfer-encoding"), "{sent}");
+}
+
+/// A client can tell by the last chunk, which is not there.
+#[tokio::test]
+async fn what_has_failed_does_not_look_complete() {
+    let broken = stream(vec![Ok(data("begun")), Err(io::Error::other("broken"))]);
+    let (own, _) = capture(&Responses::default(), &get(), response(broken, &[])).await;
+    let sent = over_http("GET", serve(own)).await;
+    assert!(!sent.contains("content-length") && !sent.ends_with("0\r\n\r\n"), "{sent}");
+}
