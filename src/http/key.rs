@@ -14,8 +14,11 @@ use crate::{Error, Key, KeyExtractor};
 ///
 /// [`is_invalid`](Error::is_invalid) where the name cannot be that of a field.
 pub fn header(name: &str) -> Result<Header, Error> {
+    field_name(name).map(Header)
+}
+
+pub(super) fn field_name(name: &str) -> Result<HeaderName, Error> {
     HeaderName::try_from(name)
-        .map(Header)
         .map_err(|_| Error::invalid(format!("a header field cannot be named {name:?} (see RFC 9110, 5.1)")))
 }
 

@@ -1,0 +1,112 @@
+//! The key extractor of what is asked for.
+
+use http::header::{
+    AUTHORIZATION, COOKIE, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
+    PROXY_AUTHORIZATION, RANGE, UPGRADE,
+};
+use http::{HeaderName, HeaderValue, Method, Request};
+use http_body::Body;
+
+use super::shareable::any_directive;
+use crate::{Error, Key, KeyExtractor};
+
+#[cfg(test)]
+mod tests;
+
+/// By what is asked for: the method, the scheme where it is known, the host, the path and the query. For single
+/// flights of what is public.
+///
+/// Only GET and HEAD have a key. Nor has a request one, so that it passes and is answered by itself,
+///
+/// * that may be private: with `Authorization`, `Proxy-Authorization` or `Cookie`, with a user in the URI, or with a
+///   field that you have [named](RequestTarget::private_if);
+/// * that asks for something of its own: with `Range`, with conditions (`If-None-Match` and the other four), with
+///   `Upgrade`, or with a body;
+/// * that asks not to be answered with what others are: with `Cache-Control: no-store` or `no-cache`;
+/// * that names several hosts, be it in the URI or the fields `Host`.
+///
+/// **Nobody may get what is another's.** Name all else that your service knows users by: fields of your own, such as
+/// `x-api-key`, or what a proxy before you adds. Client certificates and addresses cannot be seen here: where they
+/// matter, write a closure. Tokens in the query are part of the key, and so safe. A closure in place of this one is
+/// believed: what it gives the same key may get the same response.
+///
+/// Nor may anybody choose what others get. Whichever field changes a response, `X-Forwarded-Host`, say, must be in its
+/// `Vary`, or be named here, or not reach you from outside.
+///
+/// The host is the URI's or the field's, in lower case; a port is part of it.
+///
+/// ```
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// use tower_distributed::{KeyExtractor, http::request_target};
+///
+/// let key = request_target().private_if("x-api-key")?;
+///
+/// let request = http::Request::get("https://example.com/prices?of=tea");
+/// assert_eq!(key.extract(&request.body(String::new()).unwrap()), Some("GET https example.com /prices?of=tea".into()));
+///
+/// let request = http::Request::get("https://example.com/prices?of=tea").header("x-api-key", "ann");
+/// assert_eq!(key.extract(&request.body(String::new()).unwrap()), None);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn request_target() -> RequestTarget {
+    RequestTarget { private_if: Vec::new() }
+}
+
+/// See [`request_target`].
+#[derive(Clone, Debug)]
+pub struct RequestTarget {
+    private_if: Vec<HeaderName>,
+}
+
+impl RequestTarget {
+    /// Requests with this header field are private as well: they are answered by themselves.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where the name cannot be that of a field.
+    pub fn private_if(mut self, field: &str) -> Result<Self, Error> {
+        self.private_if.push(super::key::field_name(field)?);
+        Ok(self)
+    }
+}
+
+/// A request with one of these is about more than what is asked for.
+const OF_ITS_OWN: [HeaderName; 10] = [
+    AUTHORIZATION,
+    PROXY_AUTHORIZATION,
+    COOKIE,
+    RANGE,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_UNMODIFIED_SINCE,
+    IF_RANGE,
+    UPGRADE,
+];
+
+impl<B: Body> KeyExtractor<Request<B>> for RequestTarget {
+    fn extract(&self, request: &Request<B>) -> Option<Key> {
+        let headers = request.headers();
+        let may_be_shared = matches!(*request.method(), Method::GET | Method::HEAD)
+            && !OF_ITS_OWN.iter().chain(&self.private_if).any(|field| headers.contains_key(field))
+            && !any_directive(headers, &["no-store", "no-cache"])
+            && (request.body().is_end_stream() || request.body().size_hint().exact() == Some(0));
+        if !may_be_shared {
+            return None;
+        }
+        let uri = request.uri();
+        let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
+        let mut hosts = authority.into_iter().chain(headers.get_all(HOST).iter().map(HeaderValue::as_bytes));
+        let host = hosts.next().unwrap_or_default().to_ascii_lowercase();
+        let has_user = authority.is_some_and(|authority| authority.contains(&b'@'));
+        if has_user || hosts.any(|other| !other.eq_ignore_ascii_case(&host)) {
+            return None;
+        }
+        // Only the host can have spaces in it, if it is wrong, so no two targets have the same key.
+        let method = request.method().as_str().as_bytes();
+        let scheme = uri.scheme_str().unwrap_or_default().as_bytes();
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).as_bytes();
+        Some([method, scheme, &host, path].join(&b' ').into())
+    }
+}
