@@ -1,14 +1,18 @@
 //! The layers that hold leases, set up for HTTP.
 
+use std::convert::Infallible;
+
 use http::{Method, Request};
 
-use super::{Refuse, UntilBodyEnd, refuse};
+use super::{Answer, Refuse, Responses, UntilBodyEnd, refuse};
 use crate::concurrency_limit::SameLimit;
 use crate::leased::OnLease;
 use crate::rate_limit::OneToken;
 use crate::rw_lock::Access;
 use crate::rw_lock_layer::ChooseAccess;
-use crate::{ConcurrencyLimitLayer, LeaseHandle, RwLock, RwLockLayer, WaitGroup};
+use crate::{
+    ConcurrencyLimitLayer, LeaseHandle, RwLock, RwLockLayer, SingleFlight, SingleFlightLayer, WaitGroup,
+};
 
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
 ///
@@ -53,6 +57,27 @@ pub fn rw_lock<K>(lock: RwLock, key: K) -> RwLockLayer<K, ByMethod, UntilBodyEnd
         .hold(UntilBodyEnd)
         .on_lease(InsertLease)
         .reject_with(refuse())
+}
+
+/// A [`SingleFlightLayer`] for HTTP: [responses are shared](Responses) with their bodies, refusals are responses.
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::get};
+/// use tower_distributed::{SingleFlight, Store, http as limits};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let flight = SingleFlight::builder(limits::AnswerCodec).life(Duration::from_millis(100));
+/// let flight = flight.build(&Store::in_process(), "prices")?;
+/// let layer = limits::single_flight(flight, limits::request_target().private_if("x-api-key")?);
+/// let app: Router = Router::new().route("/prices", get(async || "all of them")).layer(layer);
+/// # Ok(()) }
+/// ```
+pub fn single_flight<K>(
+    flight: SingleFlight<Answer>,
+    key: K,
+) -> SingleFlightLayer<K, Answer, Infallible, Responses, (), Refuse> {
+    SingleFlightLayer::new(flight, key).capture(Responses::default()).reject_with(refuse())
 }
 
 /// GET, HEAD and OPTIONS read, all else writes.

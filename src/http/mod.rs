@@ -33,7 +33,7 @@ pub use self::body::{LeasedBody, UntilBodyEnd};
 pub use self::fields::RateLimitFields;
 pub use self::flight_body::FlightBody;
 pub use self::key::{ClientAddr, Header, Method, Path, Peer, client_addr, header, method, path, peer};
-pub use self::leases::{ByMethod, InsertLease, concurrency_limit, rw_lock};
+pub use self::leases::{ByMethod, InsertLease, concurrency_limit, rw_lock, single_flight};
 pub use self::refuse::{Refuse, refuse};
 pub use self::request_target::{RequestTarget, request_target};
 pub use self::responses::Responses;

@@ -100,3 +100,4 @@ impl Body for Unread {
 
 mod bodies;
 mod fields;
+mod layer;
