@@ -5,6 +5,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::dedupe_layer::IsSuccess;
 use crate::{Refusal, RefusalKind, Reject};
 
 /// Refusals as trailers-only responses, on servers and around client channels:
@@ -51,6 +52,20 @@ impl<B: Default, E> Reject<http::Response<B>, E> for Refuse {
 
     fn inner_error(&self, error: E) -> E {
         error
+    }
+}
+
+/// What was handled, for a [`DedupeLayer`](crate::DedupeLayer): a response without an error status in its head, which
+/// is where tonic puts the error of a unary call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IsHandled;
+
+impl<B, E> IsSuccess<http::Response<B>, E> for IsHandled {
+    fn is_success(&self, outcome: &Result<http::Response<B>, E>) -> bool {
+        outcome.as_ref().is_ok_and(|response| {
+            let status = response.headers().get("grpc-status");
+            response.status().is_success() && status.is_none_or(|status| status == "0")
+        })
     }
 }
 

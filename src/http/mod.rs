@@ -18,6 +18,7 @@
 
 mod answer;
 mod body;
+mod dedupe;
 mod fields;
 mod flight_body;
 mod key;
@@ -30,6 +31,7 @@ mod shareable;
 
 pub use self::answer::{Answer, AnswerCodec};
 pub use self::body::{LeasedBody, UntilBodyEnd};
+pub use self::dedupe::{Duplicate, IsHandled, MarkDuplicate, dedupe};
 pub use self::fields::RateLimitFields;
 pub use self::flight_body::FlightBody;
 pub use self::key::{ClientAddr, Header, Method, Path, Peer, client_addr, header, method, path, peer};
