@@ -134,3 +134,40 @@ async fn documents_are_read_together_and_written_alone() {
     assert!(first < second.min(third) && second != third, "{first} {second} {third}");
     assert_eq!(fence(client.get(&url)).await, second.max(third));
 }
+
+#[tokio::test]
+async fn a_report_is_made_once_for_all_who_ask_meanwhile_in_all_gateways() {
+    let server = RedisServer::start().await;
+    let gateways = [Gateway::start(Some(&server.url())), Gateway::start(Some(&server.url()))];
+    let reports = (0..20).map(|turn| {
+        let url = format!("{}/report/7", gateways[turn % 2].base);
+        tokio::spawn(async move { Client::new().get(url).send().await.unwrap().text().await.unwrap() })
+    });
+    let mut reports =
+        futures::future::join_all(reports.collect::<Vec<_>>()).await.into_iter().map(Result::unwrap);
+    let first = reports.next().unwrap();
+    assert!(first.starts_with("report 7 of run "), "{first}");
+    assert!(reports.all(|report| report == first));
+    // Who may be somebody else gets what is their own.
+    let private = Client::new().get(format!("{}/report/7", gateways[0].base)).header("cookie", "user=ann");
+    assert_eq!(private.send().await.unwrap().text().await.unwrap(), "report 7, made for you alone\n");
+}
+
+#[tokio::test]
+async fn a_webhook_is_handled_once_unless_it_fails() {
+    let server = RedisServer::start().await;
+    let gateways = [Gateway::start(Some(&server.url())), Gateway::start(Some(&server.url()))];
+    let send = async |gateway: &Gateway, id: &str, body: &'static str| {
+        let request = Client::new().post(format!("{}/webhook", gateway.base)).header("webhook-id", id);
+        request.body(body).send().await.unwrap().status()
+    };
+    assert_eq!(send(&gateways[0], "evt_1", "fail").await, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(send(&gateways[1], "evt_1", "ok").await, StatusCode::OK);
+    for gateway in &gateways {
+        assert_eq!(send(gateway, "evt_1", "ok").await, StatusCode::CONFLICT);
+        assert_eq!(send(gateway, "evt_1", "fail").await, StatusCode::CONFLICT);
+    }
+    assert_eq!(send(&gateways[0], "evt_2", "ok").await, StatusCode::OK);
+    let nameless = Client::new().post(format!("{}/webhook", gateways[0].base)).body("ok");
+    assert_eq!(nameless.send().await.unwrap().status(), StatusCode::BAD_REQUEST);
+}

@@ -1,4 +1,4 @@
-//! An API guarded by limits and locks that hold across processes.
+//! An API guarded by limits, locks, flights and filters that hold across processes.
 //!
 //! ```text
 //! cargo run --example gateway                                        # state in this process
@@ -6,6 +6,7 @@
 //! ```
 
 mod leases;
+mod once;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -42,6 +43,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     println!("  for i in 1 2 3; do curl -s {base}/export & done; wait");
     println!("  curl -X PUT -d 'hello' {base}/document/42; curl -i {base}/document/42");
+    println!("a report is made once for all who ask meanwhile; a webhook is handled once, unless it fails:");
+    println!("  for i in 1 2 3; do curl -s {base}/report/7 & done; wait");
+    println!("  for body in fail ok ok; do curl -i -H 'webhook-id: evt_1' -d $body {base}/webhook; done");
 
     let app = app(&store)?.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).with_graceful_shutdown(interrupted()).await?;
@@ -62,6 +66,7 @@ fn app(store: &Store) -> Result<Router, tower_distributed::Error> {
     Ok(Router::new()
         .route("/limited", get(limited).layer(limit))
         .merge(leases::routes(store)?)
+        .merge(once::routes(store)?)
         .route("/healthz", get(move || std::future::ready(health.clone()))))
 }
 

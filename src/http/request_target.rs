@@ -33,7 +33,8 @@ mod tests;
 /// Nor may anybody choose what others get. Whichever field changes a response, `X-Forwarded-Host`, say, must be in its
 /// `Vary`, or be named here, or not reach you from outside.
 ///
-/// The host is the URI's or the field's, in lower case; a port is part of it.
+/// The host is the URI's or the field's, in lower case and without its port: processes of a service that listen on
+/// different ports share, and services that are different have flights of different names.
 ///
 /// ```
 /// # fn main() -> Result<(), tower_distributed::Error> {
@@ -99,6 +100,7 @@ impl<B: Body> KeyExtractor<Request<B>> for RequestTarget {
         let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
         let mut hosts = authority.into_iter().chain(headers.get_all(HOST).iter().map(HeaderValue::as_bytes));
         let host = hosts.next().unwrap_or_default().to_ascii_lowercase();
+        let name = without_port(&host);
         let has_user = authority.is_some_and(|authority| authority.contains(&b'@'));
         if has_user || hosts.any(|other| !other.eq_ignore_ascii_case(&host)) {
             return None;
@@ -107,6 +109,14 @@ impl<B: Body> KeyExtractor<Request<B>> for RequestTarget {
         let method = request.method().as_str().as_bytes();
         let scheme = uri.scheme_str().unwrap_or_default().as_bytes();
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).as_bytes();
-        Some([method, scheme, &host, path].join(&b' ').into())
+        Some([method, scheme, name, path].join(&b' ').into())
     }
+}
+
+fn without_port(host: &[u8]) -> &[u8] {
+    let Some(colon) = host.iter().rposition(|byte| *byte == b':') else { return host };
+    let (name, port) = (&host[..colon], &host[colon + 1..]);
+    // Of an IPv6 address, the colons are in brackets.
+    let is_port = port.iter().all(u8::is_ascii_digit) && (name.ends_with(b"]") || !name.contains(&b':'));
+    if is_port { name } else { host }
 }
