@@ -7,7 +7,7 @@
 -- or an error of Redis.
 local bloom = {}
 do
-  local call, format, sub = redis.pcall, string.format, string.sub
+  local call, format, sub, ARGV = redis.pcall, string.format, string.sub, ARGV
 
   local function trouble(answer)
     return string.find(answer.err, 'WRONGTYPE', 1, true) and -1 or answer
@@ -48,7 +48,7 @@ do
     if forget > 0 then f.forget, f.current = forget, math.floor(now / forget) end
     if stored then
       local newest = forget > 0 and sub(stored, 1, #want) == want and tonumber(sub(stored, #want + 1))
-      if not newest then return nil, stored end
+      if not newest then return nil, sub(stored, 1, 200) end
       f.stored, f.newest = newest, newest
       if newest > f.current then f.current = newest end
     else

@@ -51,13 +51,14 @@ use crate::Error;
 /// All times are the server's; the clocks of clients do not matter. Where the server's own clock is set back, or a
 /// failover leads to one that is behind, buckets in use refuse for that much longer. What the store keeps is named
 /// `prefix:{family:key}:part` and expires by itself, but for buckets that
-/// [never refill](crate::Quota::non_refilling). A server that evicts keys (`maxmemory-policy allkeys-…`) fills buckets.
+/// [never refill](crate::Quota::non_refilling) and filters that never [forget](crate::bloom_filter). A server that evicts keys (`maxmemory-policy allkeys-…`) fills buckets.
 ///
 /// On a Cluster the breaker is one for each 256 slots, so that a master that is away concerns its own keys alone.
 ///
 /// It takes Redis 6.2 or later, and where ACLs are in force the commands `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`,
 /// `SET` and `DEL` on `prefix:*` (and `INFO`, to check the version). Leases also take `EXISTS`, `INCRBY`, `PEXPIRE`,
 /// `PTTL`, `PUBLISH`, `PUBSUB`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and the channels `prefix:wake:*`.
+/// Bloom filters also take `BITCOUNT`, `BITFIELD`, `BITFIELD_RO`, `EXISTS`, `PEXPIRE`, `SETRANGE`, `STRLEN` and `UNLINK`.
 ///
 /// Calls must be made within a tokio runtime.
 ///

@@ -8,6 +8,8 @@ mod support;
 
 mod buckets;
 mod callers;
+mod filter_keys;
+mod filters;
 mod keys;
 mod kinds;
 mod leases;
@@ -51,6 +53,15 @@ on_every_store! {
     crate::callers::a_crowd_on_many_keys_gets_each_burst as a_crowd_on_many_keys_gets_each_burst,
     crate::callers::a_caller_that_goes_away_gives_back as a_caller_that_goes_away_gives_back,
     crate::callers::futures_that_are_not_polled_hold_nobody_up as unpolled_futures_hold_nobody_up,
+    crate::filters::inserted_items_are_contained as filters_inserted_items_are_contained,
+    crate::filters::one_of_many_callers_is_told_that_it_is_new as filters_one_of_many_callers_is_told_that_it_is_new,
+    crate::filters::batches_answer_in_order as filters_batches_answer_in_order,
+    crate::filters::another_configuration_is_an_error as filters_another_configuration_is_an_error,
+    crate::filters::clear_forgets_all as filters_clear_forgets_all,
+    crate::filters::filters_of_one_name_are_one as filters_of_one_name_are_one,
+    crate::filters::any_item_is_legal as filters_any_item_is_legal,
+    crate::filters::items_are_counted_about as filters_items_are_counted_about,
+    crate::filters::what_is_old_is_forgotten as filters_what_is_old_is_forgotten,
     crate::keys::any_key_is_legal_and_apart_from_others as any_key_is_legal_and_apart_from_others,
     crate::leases::what_is_held_is_refused as what_is_held_is_refused,
     crate::leases::who_waits_is_served_in_the_order_of_arrival as who_waits_is_served_in_the_order_of_arrival,

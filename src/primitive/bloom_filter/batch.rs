@@ -1,9 +1,7 @@
 //! Many items at once.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-
-use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::hash::Probe;
 use super::layout::{Layout, Mismatch};
@@ -36,23 +34,22 @@ impl BloomFilter {
         O: Operation<Reply = Result<Answers, Mismatch>>,
     {
         places.sort_by_key(|&place| probes[place].shard);
-        let calls = places
-            .chunk_by(|&a, &b| probes[a].shard == probes[b].shard)
-            .flat_map(|places| places.chunks(self.layout().most_items()));
-        let mut calls = stream::iter(calls)
-            .map(|places| {
-                let shard = places.first().map_or(0, |&place| probes[place].shard);
-                let items = places.iter().map(|&place| probes[place]).collect();
-                let running = port.run(shard_key(shard), ask(self.layout().clone(), items));
-                async move { Ok::<_, Error>((places, running.await?)) }
-            })
-            .buffered(UNDER_WAY);
         let mut answers = vec![false; probes.len()];
-        while let Some((places, reply)) = calls.try_next().await? {
-            for (&place, answer) in places.iter().zip(self.checked(reply)?) {
+        let mut under_way = VecDeque::new();
+        let mut rest = &places[..];
+        loop {
+            while let (true, Some(&first)) = (under_way.len() < UNDER_WAY, rest.first()) {
+                let shard = probes[first].shard;
+                let alike = rest.iter().take_while(|&&place| probes[place].shard == shard);
+                let (call, later) = rest.split_at(alike.take(self.layout().most_items()).count());
+                let items = call.iter().map(|&place| probes[place]).collect();
+                under_way.push_back((call, port.run(shard_key(shard), ask(self.layout().clone(), items))));
+                rest = later;
+            }
+            let Some((call, running)) = under_way.pop_front() else { return Ok(answers) };
+            for (&place, answer) in call.iter().zip(self.checked(running.await?)?) {
                 answers[place] = answer;
             }
         }
-        Ok(answers)
     }
 }

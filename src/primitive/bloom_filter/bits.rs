@@ -36,7 +36,9 @@ impl Bits {
         let current = self.enter(layout, now)?;
         let before = layout.forget > 0 && self.has(current - 1, probe);
         let array = &mut self.arrays[slot(current)];
-        array.resize(layout.bits.div_ceil(64) as usize, 0);
+        if array.is_empty() {
+            *array = vec![0; layout.bits.div_ceil(64) as usize];
+        }
         let mut fresh = false;
         for position in probe.positions() {
             let (word, bit) = (&mut array[position as usize / 64], 1 << (position % 64));

@@ -55,21 +55,22 @@
 //! # In other languages
 //!
 //! The hash of an item is XXH3 with 128 bits and seed 0; `x` is its lower half and `y` its upper, and all arithmetic on
-//! them wraps at 2⁶⁴. With `N` keys, the item belongs to number `((y >> 32) · N) >> 32`. With `m` bits of a key's array
-//! and `k` hashes its bits are:
+//! them wraps at 2⁶⁴, but for the products that are shifted. With `N` keys, the item belongs to number
+//! `((y >> 32) · N) >> 32`. With `m` bits of a key's array and `k` hashes its bits are:
 //!
 //! ```text
-//! for i in 1..=k { bit = x mod m;  x = x + y;  y = y + i }
+//! k times { bit = (x · m) >> 64;  x = x · 6364136223846793005 + y }
 //! ```
 //!
-//! which is enhanced double hashing (Dillinger and Manolios, "Bloom Filters in Probabilistic Verification", 2004).
+//! where the product by `m` has 128 bits and the multiplier is that of Knuth's MMIX generator. Double hashing
+//! (Kirsch and Mitzenmacher, 2006) would let items of a small filter have all their bits in common far too often.
 //!
 //! | item | hash | `N` | `m` | number | first four bits |
 //! |---|---|---:|---:|---:|---|
-//! | (empty) | `99aa06d3014798d86001c324468d497f` | 1 | 1000003 | 0 | 768477, 131928, 144696, 157466 |
-//! | `user-7` | `6eeef1a6ea2a2373c9d2e0a4ff2c4642` | 1 | 1000003 | 0 | 550942, 583266, 966278, 998605 |
-//! | `user-7` | `6eeef1a6ea2a2373c9d2e0a4ff2c4642` | 5 | 536870912 | 2 | 522995266, 156658101, 327191849, 497725599 |
-//! | `00 ff 00` | `ebcdd8b056f701bae0d991af43624afa` | 64 | 1000003 | 58 | 759233, 289855, 820481, 351106 |
+//! | (empty) | `99aa06d3014798d86001c324468d497f` | 1 | 1000003 | 0 | 375028, 675436, 773159, 564661 |
+//! | `user-7` | `6eeef1a6ea2a2373c9d2e0a4ff2c4642` | 1 | 1000003 | 0 | 788376, 229938, 723424, 154789 |
+//! | `user-7` | `6eeef1a6ea2a2373c9d2e0a4ff2c4642` | 5 | 536870912 | 2 | 423255060, 123446927, 388384281, 83101697 |
+//! | `00 ff 00` | `ebcdd8b056f701bae0d991af43624afa` | 64 | 1000003 | 58 | 878322, 395223, 289000, 718049 |
 //!
 //! What is kept for number `i` of the filter `name`:
 //!

@@ -9,6 +9,8 @@ use crate::Store;
 use crate::store::Clock;
 
 const START: i64 = 1_760_000_000_000_000;
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// A filter in process, and its clock.
 struct World {
@@ -52,16 +54,16 @@ async fn the_rate_is_kept_and_nothing_is_missed() {
     assert!((990_000..1_010_000).contains(&count), "{count}");
 }
 
+/// 10⁶ inserted and 10⁶ absent in all.
 #[tokio::test]
 async fn the_rate_is_kept_over_rotations() {
-    const ITEMS: u64 = 1_000_000;
-    let day = Duration::from_secs(86_400);
-    let world = World::new(BloomFilter::builder().capacity(ITEMS).rate(0.01).forget_after(day));
+    const ITEMS: u64 = 250_000;
+    let world = World::new(BloomFilter::builder().capacity(ITEMS).rate(0.01).forget_after(DAY));
     for turn in 0..4 {
         world.filter.insert_all((turn * ITEMS..(turn + 1) * ITEMS).map(u64::to_le_bytes)).await.unwrap();
         // What was inserted in this generation and in the one before is there, and what is older is not.
         let inserted = turn.saturating_sub(1) * ITEMS..(turn + 1) * ITEMS;
-        let rate = false_positives(&world.filter, inserted, 10 * ITEMS..11 * ITEMS).await;
+        let rate = false_positives(&world.filter, inserted, (10 + turn) * ITEMS..(11 + turn) * ITEMS).await;
         assert!(rate <= 1.1 * 0.01, "{turn}: {rate}");
         if turn > 1 {
             let rate = false_positives(&world.filter, 0..0, (turn - 2) * ITEMS..(turn - 1) * ITEMS).await;
@@ -69,4 +71,105 @@ async fn the_rate_is_kept_over_rotations() {
         }
         world.advance(86_400);
     }
+}
+
+/// What `build` says is wrong.
+fn refused(builder: BloomFilterBuilder) -> String {
+    let error = builder.build(&Store::in_process(), "test").unwrap_err();
+    assert!(error.is_invalid(), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    let filter = BloomFilter::builder;
+    for rate in [0.0, 1.0, -0.5, 1.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let text = refused(filter().capacity(10).rate(rate));
+        assert!(text.contains("above 0 and below 1") && text.contains(&rate.to_string()), "{text}");
+    }
+    let most = (64_u64 << 29).to_string();
+    for (builder, named) in [
+        (filter().capacity(0).rate(0.1), ["capacity", "at least 1", "is 0"]),
+        (filter().capacity(u64::MAX).rate(0.1), ["18446744073709551615", "64 keys", &most]),
+        (filter().capacity(4_000_000_000).rate(0.01), ["4000000000", "0.01", &most]),
+        (filter().capacity(1).rate(f64::from_bits(1)).forget_after(DAY), ["rate", "64 keys", &most]),
+        (filter().bits((64 << 29) + 1).hashes(1), ["34359738369", "64 keys", &most]),
+        (filter().bits(0).hashes(1), ["bit", "at least 1", "0"]),
+        (filter().bits(10).hashes(0), ["hashes", "1 to 64", "got 0"]),
+        (filter().bits(10).hashes(65), ["hashes", "1 to 64", "got 65"]),
+        (filter().bits(1 << 30).hashes(3).keys(1), ["1073741824 bits", "2 to 64 keys", "got 1"]),
+        (filter().bits(3).hashes(3).keys(4), ["3 bits", "1 to 3 keys", "got 4"]),
+        (filter().capacity(100).rate(0.1).keys(65), ["bits", "1 to 64 keys", "got 65"]),
+        (filter().capacity(100), ["both capacity and rate", "Some(100)", "rate None"]),
+        (filter().rate(0.1), ["both capacity and rate", "Some(0.1)", "capacity None"]),
+        (filter().bits(100), ["both bits and hashes", "Some(100)", "hashes None"]),
+        (filter().hashes(3), ["both bits and hashes", "Some(3)", "bits None"]),
+        (filter(), ["both capacity and rate", "None", "None"]),
+        (filter().capacity(1).rate(0.1).bits(9).hashes(1), ["capacity", "bits", "Some(9)"]),
+        (filter().capacity(1).rate(0.1).hashes(1), ["capacity", "hashes", "Some(1)"]),
+    ] {
+        let text = refused(builder);
+        assert!(named.iter().all(|part| text.contains(part)), "{text}: {named:?}");
+    }
+    let usual = filter().capacity(100).rate(0.1);
+    for span in [Duration::ZERO, DAY / 86_401, 3651 * DAY, Duration::from_micros(1_000_500), Duration::MAX] {
+        let text = refused(usual.forget_after(span));
+        assert!(text.contains("1 s to 10 years") && text.contains(&format!("{span:?}")), "{text}");
+    }
+    assert!(usual.build(&Store::in_process(), "a name").unwrap_err().to_string().contains("\"a name\""));
+}
+
+#[test]
+fn settings_at_the_ends_of_their_ranges_are_taken() {
+    let build = |builder: BloomFilterBuilder| builder.build(&Store::in_process(), "test").unwrap();
+    let largest = build(BloomFilter::builder().bits(64 << 29).hashes(64));
+    assert_eq!((largest.bits(), largest.keys(), largest.hashes()), (64 << 29, 64, 64));
+    let smallest = build(BloomFilter::builder().bits(1).hashes(1).forget_after(DAY / 86_400));
+    assert_eq!((smallest.bits(), smallest.keys(), smallest.capacity()), (1, 1, None));
+    let filter =
+        build(BloomFilter::builder().capacity(3_000_000_000).rate(0.01).forget_after(3650 * DAY / 10));
+    assert!((62..=64).contains(&filter.keys()) && filter.bits() <= 64 << 29);
+    assert_eq!((filter.capacity(), filter.rate()), (Some(3_000_000_000), Some(0.01)));
+    assert_eq!(filter.forget_after(), Some(365 * DAY));
+    assert_eq!(build(BloomFilter::builder().capacity(9).rate(0.5)).forget_after(), None);
+}
+
+#[tokio::test]
+async fn an_item_is_remembered_for_one_to_two_spans() {
+    let world = World::new(BloomFilter::builder().capacity(100).rate(1e-9).forget_after(60 * SECOND));
+    for phase in 0..60 {
+        let item = [phase as u8];
+        world.advance(240 - START / 1_000_000 % 60 + phase);
+        assert!(world.filter.check_and_insert(item).await.unwrap());
+        let mut seconds = 0;
+        while world.filter.contains(item).await.unwrap() {
+            world.advance(1);
+            seconds += 1;
+        }
+        assert!((60..=120).contains(&seconds), "{phase}: {seconds}");
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_back_forgets_nothing_early() {
+    let world = World::new(BloomFilter::builder().capacity(100).rate(1e-9).forget_after(60 * SECOND));
+    world.filter.insert("a").await.unwrap();
+    for _ in 0..10 {
+        world.advance(-90);
+        assert!(world.filter.contains("a").await.unwrap());
+        assert!(!world.filter.check_and_insert("a").await.unwrap());
+    }
+    world.advance(10 * 90 + 120);
+    assert!(!world.filter.contains("a").await.unwrap());
+}
+
+#[tokio::test]
+async fn batches_can_be_spawned() {
+    let world = World::new(BloomFilter::builder().capacity(100).rate(1e-9).keys(3));
+    let filter = world.filter.clone();
+    let batch = async move {
+        filter.insert_all(vec!["a", "b"]).await?;
+        filter.contains_all(["a".to_owned(), "c".to_owned()].iter()).await
+    };
+    assert_eq!(tokio::spawn(batch).await.unwrap().unwrap(), [true, false]);
 }

@@ -1,0 +1,131 @@
+//! What Bloom filters keep in Redis.
+
+use std::time::Duration;
+
+use tower_distributed::{BloomFilter, Error};
+
+use crate::stores;
+use crate::support::keys::keys_without_ttl;
+use crate::support::redis_server::RedisServer;
+
+fn server() -> &'static RedisServer {
+    stores::SERVER.get().unwrap()
+}
+
+/// Within 5 % of n·ln(1/p)/ln²2 bits, as the server counts.
+#[tokio::test]
+async fn filters_take_little_more_memory_than_needed() {
+    let store = stores::redis().await;
+    let filter = BloomFilter::new(&store, "filters-memory", 10_000_000, 0.001).unwrap();
+    filter.insert_all((0..1000_u32).map(u32::to_le_bytes)).await.unwrap();
+    let usage = |key: String| server().query::<Option<u64>>(&["MEMORY", "USAGE", &key]).unwrap().unwrap_or(0);
+    let parts = (0..filter.keys()).flat_map(|i| ["config", "bits0", "bits1"].map(|part| (i, part)));
+    let bytes: u64 = parts.map(|(i, part)| usage(format!("td:{{filters-memory:{i}}}:{part}"))).sum();
+    let optimum = 1e7 * 1000_f64.ln() / std::f64::consts::LN_2.powi(2) / 8.0;
+    assert!(bytes as f64 <= 1.05 * optimum, "{bytes}, {optimum}");
+    filter.clear().await.unwrap();
+    let kept: Vec<String> = server().query(&["KEYS", "td:{filters-memory:*"]).unwrap();
+    assert!(kept.is_empty(), "{kept:?}");
+}
+
+/// What is kept is as the documentation of the module says.
+#[tokio::test]
+async fn filters_are_kept_as_documented() {
+    let store = stores::redis().await;
+    let filter = BloomFilter::builder().bits(1_000_003).hashes(4).build(&store, "filters-kept").unwrap();
+    filter.insert("user-7").await.unwrap();
+    let get = |key: &str| server().query::<String>(&["GET", key]).unwrap();
+    assert_eq!(get("td:{filters-kept:0}:config"), "bloom1 1 1000003 4 0 0");
+    for position in ["788376", "229938", "723424", "154789"] {
+        let bit: u8 = server().query(&["GETBIT", "td:{filters-kept:0}:bits0", position]).unwrap();
+        assert_eq!(bit, 1, "{position}");
+    }
+    assert_eq!(server().query::<u64>(&["BITCOUNT", "td:{filters-kept:0}:bits0"]), Ok(4));
+    assert_eq!(server().query::<u64>(&["STRLEN", "td:{filters-kept:0}:bits0"]), Ok(125_001));
+
+    let hour = Duration::from_secs(3600);
+    let filter = BloomFilter::builder().bits(100).hashes(2).forget_after(hour);
+    filter.build(&store, "filters-kept-hour").unwrap().insert("user-7").await.unwrap();
+    let config = get("td:{filters-kept-hour:0}:config");
+    let generation: u64 = config.strip_prefix("bloom1 1 100 2 3600000 ").unwrap().parse().unwrap();
+    let bits = format!("td:{{filters-kept-hour:0}}:bits{}", generation % 2);
+    assert_eq!(server().query::<u64>(&["STRLEN", &bits]), Ok(13));
+}
+
+/// All goes by itself where a filter forgets, the configuration last.
+#[tokio::test]
+async fn filters_that_forget_leave_no_key_without_ttl() {
+    for (store, servers) in [
+        (stores::redis().await, vec![stores::SERVER.get().unwrap()]),
+        (stores::cluster().await, stores::CLUSTER.get().unwrap().nodes().iter().collect()),
+    ] {
+        let filter = BloomFilter::builder().bits(999).hashes(3).keys(5).forget_after(Duration::from_secs(1));
+        let filter = filter.build(&store, "left-filter").unwrap();
+        for item in 0..50_u8 {
+            filter.insert([item]).await.unwrap();
+            filter.contains([item + 1]).await.unwrap();
+        }
+        filter.estimated_count().await.unwrap();
+        let kept: Vec<_> = servers.iter().flat_map(|server| keys_without_ttl(server)).collect();
+        assert!(!kept.iter().any(|key| key.contains("{left-")), "{kept:?}");
+        for i in 0..5 {
+            let state = format!("left-filter:{i}");
+            let ttl = |part: &str| {
+                let key = store.part(&state, part);
+                store.server_of(&key).unwrap().query::<i64>(&["PTTL", &key]).unwrap()
+            };
+            assert!(ttl("config") > ttl("bits0").max(ttl("bits1")), "{state}");
+        }
+    }
+}
+
+/// A configuration that was lost comes back with the next insertion; the bits are not lost with it.
+#[tokio::test]
+async fn filters_outlive_the_loss_of_their_configuration() {
+    let store = stores::redis().await;
+    let forgets = BloomFilter::builder().bits(9_999).hashes(3).forget_after(Duration::from_secs(3600));
+    for (name, builder) in
+        [("filters-lost", BloomFilter::builder().bits(9_999).hashes(3)), ("filters-lost-hour", forgets)]
+    {
+        let filter = builder.build(&store, name).unwrap();
+        filter.insert("a").await.unwrap();
+        let config = format!("td:{{{name}:0}}:config");
+        server().cli(&["DEL", &config]);
+        assert!(filter.contains("a").await.unwrap() && filter.estimated_count().await.unwrap() == 1);
+        let other = builder.bits(99).build(&store, name).unwrap();
+        assert!(other.contains("a").await.unwrap_err().is_invalid());
+        assert!(other.insert("a").await.unwrap_err().is_invalid());
+        assert!(filter.check_and_insert("b").await.unwrap() && !filter.check_and_insert("a").await.unwrap());
+        assert_eq!(server().query::<u8>(&["EXISTS", &config]), Ok(1));
+    }
+}
+
+/// Keys of another type are told as such, and left as they are.
+#[tokio::test]
+async fn filters_tell_keys_of_another_type() {
+    let names_the_cause = |error: Error| error.is_wrong_type() && error.to_string().contains("WRONGTYPE");
+    let store = stores::redis().await;
+    let usual = BloomFilter::builder().bits(999).hashes(3);
+    let hour = Duration::from_secs(3600);
+    for (kind, builder) in [("usual", usual), ("hour", usual.forget_after(hour)), ("spread", usual.keys(1))] {
+        for part in ["config", "bits0", "bits1"] {
+            let name = format!("filters-type-{kind}-{part}");
+            let key = format!("td:{{{name}:0}}:{part}");
+            server().cli(&["RPUSH", &key, "a", "b"]);
+            let filter = builder.build(&store, &name).unwrap();
+            let outcomes = [
+                filter.insert("x").await,
+                filter.contains("x").await.map(|_| ()),
+                filter.insert_all(["x", "y"]).await,
+                filter.estimated_count().await.map(|_| ()),
+                filter.clear().await,
+            ];
+            for (position, outcome) in outcomes.into_iter().enumerate() {
+                assert!(outcome.is_err_and(names_the_cause), "{name} {position}");
+            }
+            assert_eq!(server().cli(&["LRANGE", &key, "0", "-1"]), "a\nb");
+            server().cli(&["DEL", &key]);
+            filter.insert("x").await.unwrap();
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Bloom filters.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use tower_distributed::bloom_filter::BloomFilterBuilder;
+use tower_distributed::{BloomFilter, Store};
+
+use crate::keys::hostile;
+use crate::stores::SOON;
+use crate::support::eventually;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Of different layouts, wrong for none of the items of these tests but by a rare accident.
+fn layouts() -> [(&'static str, BloomFilterBuilder); 4] {
+    let usual = BloomFilter::builder().capacity(10_000).rate(1e-9);
+    [
+        ("usual", usual),
+        ("spread", usual.keys(3)),
+        ("forgets", usual.forget_after(3600 * SECOND)),
+        ("bits", BloomFilter::builder().bits(500_001).hashes(20).keys(2).forget_after(3600 * SECOND)),
+    ]
+}
+
+fn each(store: &Store, name: &str) -> Vec<BloomFilter> {
+    layouts().map(|(layout, builder)| builder.build(store, &format!("{name}.{layout}")).unwrap()).into()
+}
+
+pub(crate) async fn inserted_items_are_contained(store: &Store, name: &str) {
+    for filter in each(store, name) {
+        assert!(!filter.contains("a").await.unwrap());
+        filter.insert("a").await.unwrap();
+        filter.insert("a").await.unwrap();
+        assert!(filter.contains("a").await.unwrap() && !filter.contains("b").await.unwrap());
+        assert!(!filter.check_and_insert("a").await.unwrap());
+        assert!(filter.check_and_insert("b").await.unwrap());
+        assert!(!filter.check_and_insert(String::from("b")).await.unwrap());
+        assert!(filter.contains(b"b").await.unwrap());
+    }
+}
+
+pub(crate) async fn one_of_many_callers_is_told_that_it_is_new(store: &Store, name: &str) {
+    for filter in each(store, name) {
+        let calls: Vec<_> = (0..300_u32)
+            .map(|call| {
+                let filter = filter.clone();
+                tokio::spawn(
+                    async move { filter.check_and_insert((call % 100).to_le_bytes()).await.unwrap() },
+                )
+            })
+            .collect();
+        let new = join_all(calls).await.into_iter().filter(|new| *new.as_ref().unwrap()).count();
+        assert_eq!(new, 100, "{}", filter.name());
+    }
+}
+
+pub(crate) async fn batches_answer_in_order(store: &Store, name: &str) {
+    for filter in each(store, name) {
+        let items = |range: std::ops::Range<u32>| range.map(|item| format!("item {item}"));
+        assert_eq!(filter.contains_all(["a"; 0]).await.unwrap(), [false; 0]);
+        filter.insert_all(items(0..1500)).await.unwrap();
+        filter.insert_all(Vec::<&str>::new()).await.unwrap();
+        let contained = filter.contains_all(items(1000..2000)).await.unwrap();
+        assert!(contained.iter().enumerate().all(|(item, contained)| *contained == (item < 500)));
+        // Whatever stands twice is new once.
+        let new = filter.check_and_insert_all(items(1400..1700).chain(items(1600..1800))).await.unwrap();
+        let expected = |item: usize| match item {
+            0..300 => item >= 100,
+            _ => item >= 400,
+        };
+        assert_eq!(new, (0..500).map(expected).collect::<Vec<_>>(), "{}", filter.name());
+    }
+}
+
+pub(crate) async fn another_configuration_is_an_error(store: &Store, name: &str) {
+    let base = BloomFilter::builder().bits(10_007).hashes(5).keys(3).forget_after(3600 * SECOND);
+    let others = [
+        base.bits(10_010),
+        base.hashes(6),
+        base.keys(1),
+        base.keys(2),
+        base.keys(4),
+        base.forget_after(3601 * SECOND),
+        BloomFilter::builder().bits(10_007).hashes(5).keys(3),
+        BloomFilter::builder().capacity(100).rate(0.1),
+    ];
+    let item = |item: u32| item.to_le_bytes();
+    for (position, other) in others.into_iter().enumerate() {
+        let name = format!("{name}.{position}");
+        let stored = base.build(store, &name).unwrap();
+        stored.insert_all((0..100).map(item)).await.unwrap();
+        let other = other.build(store, &name).unwrap();
+        for i in 0..20 {
+            let outcomes = [
+                other.contains(item(i)).await.map(|_| ()),
+                other.insert(item(i)).await,
+                other.check_and_insert_all([item(i), item(i + 1)]).await.map(|_| ()),
+                other.estimated_count().await.map(|_| ()),
+                other.clear().await,
+            ];
+            for outcome in outcomes {
+                let error = outcome.unwrap_err();
+                assert!(error.is_invalid() && !error.is_unavailable(), "{error}");
+                let text = error.to_string();
+                let named = ["3336 bits and 5 hashes in each of 3 keys, forgetting after 3600s", &name];
+                assert!(named.iter().all(|part| text.contains(part)), "{text}");
+                let asked = format!("{} hashes in ", other.hashes());
+                assert!(text.split_once("asked for was").unwrap().1.contains(&asked), "{text}");
+            }
+        }
+        // It is left as it was.
+        assert!(
+            stored.contains_all((0..100).map(item)).await.unwrap().into_iter().all(|contained| contained)
+        );
+        // And the other way round.
+        stored.clear().await.unwrap();
+        other.insert("x").await.unwrap();
+        assert!(stored.contains_all((0..20).map(item)).await.unwrap_err().is_invalid());
+        assert!(other.contains("x").await.unwrap());
+    }
+}
+
+pub(crate) async fn clear_forgets_all(store: &Store, name: &str) {
+    for filter in each(store, name) {
+        filter.clear().await.unwrap();
+        filter.insert_all((0..100_u8).map(|item| [item])).await.unwrap();
+        filter.clear().await.unwrap();
+        let contained = filter.contains_all((0..100_u8).map(|item| [item])).await.unwrap();
+        assert!(!contained.contains(&true));
+        assert_eq!(filter.estimated_count().await.unwrap(), 0);
+        assert!(filter.check_and_insert([7]).await.unwrap());
+    }
+}
+
+pub(crate) async fn filters_of_one_name_are_one(store: &Store, name: &str) {
+    for (layout, builder) in layouts() {
+        let name = format!("{name}.{layout}");
+        let [one, same] = [(); 2].map(|()| builder.build(store, &name).unwrap());
+        let other = builder.build(store, &format!("{name}.other")).unwrap();
+        one.insert("a").await.unwrap();
+        assert!(same.contains("a").await.unwrap() && !same.check_and_insert("a").await.unwrap());
+        assert!(!other.contains("a").await.unwrap());
+        other.clear().await.unwrap();
+        assert!(one.contains("a").await.unwrap());
+    }
+}
+
+pub(crate) async fn any_item_is_legal(store: &Store, name: &str) {
+    for filter in each(store, name) {
+        for item in hostile() {
+            assert!(filter.check_and_insert(&item).await.unwrap(), "{:?}", &item[..item.len().min(9)]);
+        }
+        assert!(filter.contains_all(hostile()).await.unwrap().into_iter().all(|contained| contained));
+    }
+}
+
+pub(crate) async fn items_are_counted_about(store: &Store, name: &str) {
+    let usual = BloomFilter::builder().capacity(5_000).rate(0.01);
+    for (layout, builder) in
+        [("one", usual), ("spread", usual.keys(4)), ("forgets", usual.forget_after(3600 * SECOND))]
+    {
+        let filter = builder.build(store, &format!("{name}.{layout}")).unwrap();
+        assert_eq!(filter.estimated_count().await.unwrap(), 0);
+        filter.insert_all((0..5_000_u32).map(u32::to_le_bytes)).await.unwrap();
+        filter.insert_all((0..5_000_u32).map(u32::to_le_bytes)).await.unwrap();
+        let count = filter.estimated_count().await.unwrap();
+        // An hour may be over just now, and then some count twice.
+        let most = if layout == "forgets" { 10_200 } else { 5_100 };
+        assert!((4_900..most).contains(&count), "{layout}: {count}");
+    }
+}
+
+pub(crate) async fn what_is_old_is_forgotten(store: &Store, name: &str) {
+    let filter = BloomFilter::builder().capacity(1_000).rate(1e-6).forget_after(SECOND);
+    let filter = filter.build(store, name).unwrap();
+    let began = Instant::now();
+    assert!(filter.check_and_insert("once").await.unwrap());
+    let mut kept = Instant::now();
+    filter.insert("kept").await.unwrap();
+    eventually("an item to be forgotten", SOON, async || {
+        let asked = Instant::now();
+        assert!(!filter.check_and_insert("kept").await.unwrap() || kept.elapsed() > SECOND);
+        kept = asked;
+        !filter.contains("once").await.unwrap()
+    })
+    .await;
+    assert!(began.elapsed() > SECOND, "{:?}", began.elapsed());
+    assert!(filter.contains("kept").await.unwrap() || kept.elapsed() > SECOND);
+    // It is all gone once nobody inserts anything.
+    eventually("all to be forgotten", SOON, async || !filter.contains("kept").await.unwrap()).await;
+    assert!(filter.check_and_insert("once").await.unwrap());
+}
