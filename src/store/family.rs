@@ -66,6 +66,14 @@ impl<C: Cell> Family<C> {
         }
     }
 
+    /// The states themselves, where they are in this process.
+    pub(crate) fn cells(&self) -> Option<&Arc<Cells<C>>> {
+        match &*self.0 {
+            Place::InProcess(cells) => Some(cells),
+            Place::Redis(..) => None,
+        }
+    }
+
     /// The beginning of the names that a key's states have in Redis.
     pub(super) fn redis_key(&self, key: &Key) -> RedisKey {
         match &*self.0 {

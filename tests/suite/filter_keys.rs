@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_distributed::{BloomFilter, Error};
+use tower_distributed::{BloomFilter, Error, Store};
 
 use crate::stores;
 use crate::support::keys::keys_without_ttl;
@@ -127,5 +127,27 @@ async fn filters_tell_keys_of_another_type() {
             server().cli(&["DEL", &key]);
             filter.insert("x").await.unwrap();
         }
+    }
+}
+
+/// A server that takes no writes is told as such, and goes on answering reads.
+#[tokio::test]
+async fn filters_tell_a_server_that_is_full() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let usual = BloomFilter::builder().bits(9_999).hashes(3);
+    for (name, builder) in [("usual", usual), ("forgets", usual.forget_after(Duration::from_secs(3600)))] {
+        let filter = builder.build(&store, name).unwrap();
+        filter.insert("a").await.unwrap();
+        server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        let unused = builder.build(&store, &format!("{name}-unused")).unwrap();
+        for filter in [&filter, &unused] {
+            let error = filter.insert("b").await.unwrap_err();
+            assert!(error.is_unavailable() && !error.is_wrong_type(), "{error}");
+            assert!(error.to_string().contains("OOM"), "{error}");
+        }
+        assert_eq!(filter.contains_all(["a", "b"]).await.unwrap(), [true, false]);
+        server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+        unused.insert("b").await.unwrap();
     }
 }

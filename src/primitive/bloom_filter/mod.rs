@@ -24,7 +24,8 @@
 //!
 //! Items cannot be removed, since their bits are shared. A filter forgets all on [`clear`](BloomFilter::clear), or what is
 //! old: with [`forget_after`](BloomFilterBuilder::forget_after) `F`, an item is remembered for at least `F` and at most
-//! `2F` after it was last inserted, again inserted, or asked for by `check_and_insert`.
+//! `2F` after it was last inserted or asked for by `check_and_insert`. That goes by the server's clock; where it is set
+//! back, by that much longer.
 //!
 //! # Memory
 //!
@@ -120,6 +121,7 @@ pub(crate) use self::hash::Probe;
 pub(crate) use self::layout::{Layout, Mismatch};
 
 use self::batch::first_places;
+use self::bits::Bits;
 use self::config::Config;
 use self::operations::{Answers, CheckAndInsert, Clear, Contains, Count, Open};
 use crate::store::{Family, Port};
@@ -139,6 +141,7 @@ struct Inner {
     store: Store,
     name: String,
     config: Config,
+    family: Family<Bits>,
     ports: Ports,
     /// Whether the first shard is known to have this layout.
     opened: AtomicBool,
@@ -179,7 +182,7 @@ impl BloomFilter {
             open: family.port(),
         };
         let (store, name) = (store.clone(), name.to_owned());
-        Ok(Self(Arc::new(Inner { store, name, config, ports, opened: false.into() })))
+        Ok(Self(Arc::new(Inner { store, name, config, family, ports, opened: false.into() })))
     }
 
     /// The same filter in another store.
@@ -191,16 +194,15 @@ impl BloomFilter {
         &self.0.store
     }
 
-    /// Looks, or inserts, where the state is in this process.
-    pub(crate) fn step(&self, probe: Probe, insert: bool) -> Option<Result<bool, Mismatch>> {
-        let (layout, probes) = (self.0.config.layout.clone(), smallvec![probe]);
-        let (ports, key) = (&self.0.ports, shard_key(probe.shard));
-        let answers = if insert {
-            ports.check_and_insert.step(&key, || CheckAndInsert { layout, probes })
-        } else {
-            ports.contains.step(&key, || Contains { layout, probes })
+    /// Looks, or inserts, where the state is in this process; as [`contains`](Self::contains) and
+    /// [`check_and_insert`](Self::check_and_insert).
+    pub(crate) fn step(&self, probe: &Probe, insert: bool) -> Option<Result<bool, Mismatch>> {
+        let layout = &self.0.config.layout;
+        let step = |bits: &mut Bits, now| match insert {
+            true => bits.insert(layout, probe, now),
+            false => bits.contains(layout, probe, now),
         };
-        answers.map(|answers| answers.map(|answers| answers.first().is_some_and(|&answer| answer)))
+        Some(self.0.family.cells()?.step(shard_key(probe.shard).as_bytes(), step))
     }
 
     /// Inserts an item: any bytes, also none.

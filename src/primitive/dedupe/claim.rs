@@ -74,7 +74,7 @@ impl Record<Holder<false>> for Seen {
     }
 
     fn look(_: &Holder<false>, filter: &BloomFilter, probe: &Probe, _: i64) -> Look<Found> {
-        match filter.step(*probe, false) {
+        match filter.step(probe, false) {
             Some(Ok(true)) => Look::Done(Found::Seen),
             Some(Err(mismatch)) => Look::Done(Found::Other(mismatch)),
             Some(Ok(false)) | None => Look::Open(None),
@@ -83,6 +83,6 @@ impl Record<Holder<false>> for Seen {
 
     fn enter(_: &mut Holder<false>, filter: &BloomFilter, probe: &Probe, _: bool, _: i64) {
         // Of another filter, whose item is claimed: `look` has told.
-        let _ = filter.step(*probe, true);
+        let _ = filter.step(probe, true);
     }
 }
