@@ -5,7 +5,8 @@
 -- returns   now (µs); per item 1 if it was in before, else 0; or in place of each what lib/bloom says is wrong
 -- writes    the bits; the configuration and a whole array when a generation begins; with a time to live where the
 --           filter forgets, else without
--- cost      one GET, one BITFIELD; where it forgets also one EXISTS, and one BITFIELD_RO for what seems new
+-- cost      one GET, one BITFIELD for some items at a time; where it forgets also one EXISTS, and a BITFIELD_RO for those that
+--           seem new
 local f, problem = bloom.open(KEYS[1], KEYS[2], KEYS[3], 1)
 problem = problem or bloom.enter(f)
 local seen

@@ -4,7 +4,8 @@
 -- ARGV      configuration (see lib/bloom); then per item its positions
 -- returns   now (µs); per item 1 if it is in, else 0; or in place of each what lib/bloom says is wrong
 -- writes    nothing
--- cost      one GET, one BITFIELD_RO; where the filter forgets, another for what is not in the current generation
+-- cost      one GET, one BITFIELD_RO for some items at a time; where the filter forgets, another for those that are not in
+--           the current generation
 local f, problem = bloom.open(KEYS[1], KEYS[2], KEYS[3], 1)
 local seen
 if f then seen, problem = bloom.contains(f, 5, #ARGV) end

@@ -87,36 +87,45 @@ do
     end
   end
 
-  -- Marks the items that have all their bits in an answer to BITFIELD.
-  local function judge(seen, old, hashes)
-    local from = 1
-    for item = 1, #old / hashes do
-      local all = 1
-      for j = from, from + hashes - 1 do
-        if old[j] == 0 then all = 0 break end
+  local together = 64 -- bits in one command: more take larger tables, which is slower
+
+  -- Sends the bits of the items that are not `seen`, the first of which is at ARGV[from], in a command that takes
+  -- `width` words for each; those that are all set already make an item seen. Returns what is wrong.
+  local function ask(command, verb, width, key, seen, from, hashes, items)
+    local most = math.min(items, math.max(1, math.floor(together / hashes)))
+    local words, which, item = {}, {}, 1
+    for i = 1, most * hashes * width, width do
+      words[i], words[i + 1], words[i + 2] = verb, 'u1', ''
+      if width > 3 then words[i + 3] = '1' end
+    end
+    while item <= items do
+      local at, n = 3, 0
+      while item <= items and n < most do
+        if seen[item] ~= 1 then
+          n = n + 1
+          which[n] = item
+          local first = from + (item - 1) * hashes
+          for i = first, first + hashes - 1 do
+            words[at], at = ARGV[i], at + width
+          end
+        end
+        item = item + 1
       end
-      seen[item], from = all, from + hashes
+      if n == 0 then return end
+      local old = call(command, key, unpack(words, 1, n * hashes * width))
+      if old.err then return trouble(old) end
+      for i = 1, n do
+        local all = 1
+        for j = (i - 1) * hashes + 1, i * hashes do
+          if old[j] == 0 then all = 0 break end
+        end
+        seen[which[i]] = all
+      end
     end
   end
 
-  -- Whether items are in the array of a generation, for those that are not in `seen` as such.
   local function look(f, generation, seen, from, hashes, items)
-    local a, n, which = {}, 0, {}
-    for item = 1, items do
-      if seen[item] ~= 1 then
-        which[#which + 1] = item
-        local first = from + (item - 1) * hashes
-        for i = first, first + hashes - 1 do
-          a[n + 1], a[n + 2], a[n + 3] = 'GET', 'u1', ARGV[i]
-          n = n + 3
-        end
-      end
-    end
-    if n == 0 then return end
-    local old, found = call('BITFIELD_RO', f[generation % 2], unpack(a)), {}
-    if old.err then return trouble(old) end
-    judge(found, old, hashes)
-    for i, item in ipairs(which) do seen[item] = found[i] end
+    return ask('BITFIELD_RO', 'GET', 3, f[generation % 2], seen, from, hashes, items)
   end
 
   -- Whether each of the items at ARGV[from] to ARGV[to] is in: a list of 1 or 0.
@@ -133,21 +142,13 @@ do
     return seen
   end
 
-  -- Adds the items at ARGV[from] to ARGV[to], at most 1900 positions, to a filter that was entered. Whether each was in
-  -- before: a list of 1 or 0.
+  -- Adds the items at ARGV[from] to ARGV[to] to a filter that was entered. Whether each was in before: a list of 1 or 0.
   function bloom.add(f, from, to)
-    local hashes, a, n, seen = tonumber(ARGV[f.at + 1]), {}, 0, {}
-    for i = from, to do
-      a[n + 1], a[n + 2], a[n + 3], a[n + 4] = 'SET', 'u1', ARGV[i], '1'
-      n = n + 4
-    end
-    local old = call('BITFIELD', f[f.current % 2], unpack(a))
-    if old.err then return nil, trouble(old) end
-    judge(seen, old, hashes)
-    if f.forget then
-      local problem = look(f, f.current - 1, seen, from, hashes, #seen)
-      if problem then return nil, problem end
-    end
+    local hashes, seen = tonumber(ARGV[f.at + 1]), {}
+    local items = (to - from + 1) / hashes
+    local problem = ask('BITFIELD', 'SET', 4, f[f.current % 2], seen, from, hashes, items)
+    if not problem and f.forget then problem = look(f, f.current - 1, seen, from, hashes, items) end
+    if problem then return nil, problem end
     return seen
   end
 
