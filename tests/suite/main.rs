@@ -10,6 +10,7 @@ mod buckets;
 mod callers;
 mod filter_keys;
 mod filters;
+mod flights;
 mod keys;
 mod kinds;
 mod leases;
@@ -102,4 +103,35 @@ on_every_store! {
     crate::rw_locks::an_intent_dies_with_its_writer as an_intent_dies_with_its_writer,
     crate::rw_locks::a_reader_that_runs_out_frees_itself_alone as a_reader_that_runs_out_frees_itself_alone,
     crate::rw_locks::waits_and_settings as waits_and_settings,
+    crate::flights::shared::callers_of_a_process_share_one_run as callers_of_a_process_share_one_run,
+    crate::flights::shared::callers_everywhere_share_one_run as callers_everywhere_share_one_run,
+    crate::flights::shared::an_answer_lives_for_its_life as an_answer_lives_for_its_life,
+    crate::flights::shared::each_answer_of_a_hot_key_lives_for_its_life as each_answer_of_a_hot_key_lives_for_its_life,
+    crate::flights::shared::answers_without_life_are_for_one as answers_without_life_are_for_one,
+    crate::flights::shared::errors_are_for_one_and_one_takes_over as errors_are_for_one_and_one_takes_over,
+    crate::flights::shared::errors_that_are_shared_fail_all_alike as errors_that_are_shared_fail_all_alike,
+    crate::flights::shared::what_is_forgotten_runs_anew as what_is_forgotten_runs_anew,
+    crate::flights::shared::any_key_is_legal_and_apart_from_others as any_key_of_a_flight_is_legal,
+    crate::flights::shared::mutexes_of_one_name_are_apart as mutexes_of_one_name_are_apart,
+    crate::flights::followers::by_turns_each_runs_in_the_order_of_arrival as by_turns_each_runs_in_the_order_of_arrival,
+    crate::flights::followers::who_is_to_skip_is_refused_at_once as who_is_to_skip_is_refused_at_once,
+    crate::flights::followers::nobody_follows_longer_than_the_longest_wait as nobody_follows_longer_than_the_longest_wait,
+    crate::flights::followers::who_takes_over_follows_no_more as who_takes_over_follows_no_more,
+    crate::flights::followers::nobody_waits_for_a_turn_longer_than_the_longest_wait as nobody_waits_for_a_turn_longer_than_the_longest_wait,
+    crate::flights::leaders::a_follower_takes_over_from_who_goes_away as a_follower_takes_over_from_who_goes_away,
+    crate::flights::leaders::a_run_goes_on_for_those_who_are_left as a_run_goes_on_for_those_who_are_left,
+    crate::flights::leaders::the_last_who_goes_away_ends_the_run as the_last_who_goes_away_ends_the_run,
+    crate::flights::leaders::a_run_that_is_to_go_on_goes_on as a_run_that_is_to_go_on_goes_on,
+    crate::flights::leaders::a_panic_goes_on_in_its_caller_and_one_takes_over as a_panic_goes_on_in_its_caller_and_one_takes_over,
+    crate::flights::leaders::unpolled_callers_hold_nobody_up as unpolled_callers_hold_nobody_up,
+    crate::flights::leaders::an_answer_is_published_though_its_caller_is_content as an_answer_is_published_though_its_caller_is_content,
+    crate::flights::answers::what_cannot_be_published_is_shared_in_process as what_cannot_be_published_is_shared_in_process,
+    crate::flights::answers::what_cannot_be_published_may_be_for_nobody_else as what_cannot_be_published_may_be_for_nobody_else,
+    crate::flights::answers::the_largest_answer_is_shared as the_largest_answer_is_shared,
+    crate::flights::answers::answers_of_another_codec_or_version_are_not_read as answers_of_another_codec_or_version_are_not_read,
+    crate::flights::answers::what_cannot_be_decoded_counts_as_none as what_cannot_be_decoded_counts_as_none,
+    crate::flights::stale::what_is_stale_is_served_while_one_runs as what_is_stale_is_served_while_one_runs,
+    crate::flights::stale::a_refresh_that_fails_changes_nothing as a_refresh_that_fails_changes_nothing,
+    crate::flights::stale::a_refresh_goes_on_without_callers as a_refresh_goes_on_without_callers,
+    crate::flights::stale::what_is_stale_may_be_unwanted as what_is_stale_may_be_unwanted,
 }

@@ -1,0 +1,160 @@
+//! Answers that cannot be published, or are not read.
+
+use tower::BoxError;
+use tower_distributed::SingleFlight;
+use tower_distributed::single_flight::{Codec, Json, Postcard, SingleFlightBuilder, Unpublished};
+
+use super::{LONG, Origin, all_differ, all_ended, begin, begin_run, builder, several};
+use crate::stores::Place;
+
+/// Writes nothing.
+struct Mute;
+
+impl Codec<u64> for Mute {
+    fn name(&self) -> &str {
+        "mute"
+    }
+
+    fn encode(&self, _: &u64) -> Result<Vec<u8>, BoxError> {
+        Err("no words".into())
+    }
+
+    fn decode(&self, _: &[u8]) -> Result<u64, BoxError> {
+        Err("no words".into())
+    }
+}
+
+/// Writes more than is allowed: of nine bytes, the last is too much.
+struct Wide;
+
+impl Codec<u64> for Wide {
+    fn name(&self) -> &str {
+        "wide"
+    }
+
+    fn encode(&self, _: &u64) -> Result<Vec<u8>, BoxError> {
+        Ok(vec![0; 9])
+    }
+
+    fn decode(&self, _: &[u8]) -> Result<u64, BoxError> {
+        unreachable!("nothing is published")
+    }
+}
+
+fn settings(
+    codec: impl Codec<u64>,
+    unpublished: Unpublished,
+) -> SingleFlightBuilder<u64, std::convert::Infallible> {
+    SingleFlight::builder(codec).life(LONG).ttl(LONG).largest_answer(8).unpublished(unpublished)
+}
+
+async fn crowd(flights: &[SingleFlight<u64>], origin: &Origin) -> Vec<u64> {
+    let mut callers = vec![begin_run(&flights[0], origin).await];
+    for number in [0, 1, 0, 1, 0, 1] {
+        let (flight, work) = (flights[number].clone(), origin.work());
+        callers.push(begin(async move { flight.run("k", work).await }).await);
+    }
+    origin.let_go(7);
+    all_ended(callers).await
+}
+
+/// One run for each process, one after the other.
+pub(crate) async fn what_cannot_be_published_is_shared_in_process(place: &Place, name: &str) {
+    let unpublished = Unpublished::default();
+    let flights = |codec| {
+        let build = || match codec {
+            "wide" => settings(Wide, unpublished),
+            _ => settings(Mute, unpublished),
+        };
+        several(place, &format!("{name}.{codec}"), 2, build)
+    };
+    for codec in ["wide", "mute"] {
+        let origin = Origin::shut();
+        let answers = crowd(&flights(codec), &origin).await;
+        assert_eq!(answers, [1, 1, 2, 1, 2, 1, 2], "{codec}");
+        assert_eq!(origin.runs(), 2);
+    }
+}
+
+/// All run, one after the other.
+pub(crate) async fn what_cannot_be_published_may_be_for_nobody_else(place: &Place, name: &str) {
+    for codec in ["wide", "mute"] {
+        let build = || match codec {
+            "wide" => settings(Wide, Unpublished::ToNobody),
+            _ => settings(Mute, Unpublished::ToNobody),
+        };
+        let (flights, origin) = (several(place, &format!("{name}.{codec}"), 2, build), Origin::shut());
+        let answers = crowd(&flights, &origin).await;
+        assert!(all_differ(&answers), "{codec}: {answers:?}");
+        assert_eq!(origin.runs(), 7);
+    }
+    // What can be published is for all.
+    let build = || builder().unpublished(Unpublished::ToNobody);
+    let (flights, origin) = (several(place, name, 2, build), Origin::shut());
+    assert_eq!(crowd(&flights, &origin).await, [1; 7]);
+}
+
+/// As many bytes as are allowed, not one more.
+pub(crate) async fn the_largest_answer_is_shared(place: &Place, name: &str) {
+    let build = |bytes: usize| {
+        let flight = SingleFlight::<Vec<u8>>::builder(Json).life(LONG).largest_answer(bytes);
+        flight.build(place, name).unwrap()
+    };
+    let answer = || async { vec![1, 2, 3] };
+    let length = serde_json::to_vec(&[1, 2, 3]).unwrap().len();
+    assert_eq!(build(length - 1).run("k", answer).await.unwrap(), [1, 2, 3]);
+    assert_eq!(build(length).run("k", answer).await.unwrap(), [1, 2, 3], "it was not there");
+    let unasked = || async { unreachable!("there is an answer") };
+    assert_eq!(build(length - 1).run("k", unasked).await.unwrap(), [1, 2, 3]);
+}
+
+pub(crate) async fn answers_of_another_codec_or_version_are_not_read(place: &Place, name: &str) {
+    let json = || SingleFlight::builder(Json).life(LONG).build(place, name).unwrap();
+    let version = |version: &str| builder().version(version).build(place, name).unwrap();
+    let writers: [SingleFlight<u64>; 4] = [version(""), version("1"), version("2"), json()];
+    let origin = Origin::open();
+    for run in 1..=8 {
+        let writer = &writers[run as usize % 4];
+        assert_eq!(writer.run("k", origin.work()).await.unwrap(), run, "another's was read");
+        assert_eq!(writer.run("k", origin.work()).await.unwrap(), run, "it was not overwritten");
+    }
+}
+
+/// Reads only what a codec like it wrote, if that is told.
+struct Picky(bool);
+
+impl Codec<u64> for Picky {
+    fn name(&self) -> &str {
+        "picky"
+    }
+
+    fn encode(&self, answer: &u64) -> Result<Vec<u8>, BoxError> {
+        Codec::encode(&Postcard, &(*answer, self.0))
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<u64, BoxError> {
+        match Codec::<(u64, bool)>::decode(&Postcard, bytes)? {
+            (answer, true) => Ok(answer),
+            (_, false) => Err("no answer".into()),
+        }
+    }
+}
+
+/// One runs, however many find it.
+pub(crate) async fn what_cannot_be_decoded_counts_as_none(place: &Place, name: &str) {
+    let garbles = SingleFlight::builder(Picky(false)).life(LONG).build(place, name).unwrap();
+    let flights = several(place, name, 6, || SingleFlight::builder(Picky(true)).life(LONG).ttl(LONG));
+    let origin = Origin::shut();
+    origin.let_go(1);
+    assert_eq!(garbles.run("k", origin.work()).await.unwrap(), 1);
+    let mut callers = Vec::new();
+    for flight in &flights {
+        let (flight, work) = (flight.clone(), origin.work());
+        callers.push(begin(async move { flight.run("k", work).await }).await);
+    }
+    place.lined_up(&format!("{name}:k"), 5).await;
+    origin.began(2).await;
+    origin.let_go(6);
+    assert_eq!(all_ended(callers).await, [2; 6], "of {} runs", origin.runs());
+    assert_eq!(origin.runs(), 2);
+}

@@ -1,0 +1,134 @@
+//! What becomes of a run whose caller goes away or panics.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures::poll;
+use tokio::task::JoinHandle;
+use tower_distributed::single_flight::Unpublished;
+use tower_distributed::{Error, SingleFlight};
+
+use super::{LONG, Origin, all_ended, begin, begin_run, builder, ended, several};
+use crate::stores::Place;
+
+/// Followers in the leader's process and elsewhere.
+async fn follow(
+    flights: &[SingleFlight<u64>],
+    origin: &Origin,
+    numbers: &[usize],
+) -> Vec<JoinHandle<Result<u64, Error>>> {
+    let mut followers = Vec::new();
+    for number in numbers {
+        let (flight, work) = (flights[*number].clone(), origin.work());
+        followers.push(begin(async move { flight.run("k", work).await }).await);
+    }
+    followers
+}
+
+/// Long before its lease would have run out. Its run is dropped with its last caller, so that it is not beside it.
+pub(crate) async fn a_follower_takes_over_from_who_goes_away(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 3, builder), Origin::shut());
+    let leader = begin_run(&flights[0], &origin).await;
+    let followers = follow(&flights, &origin, &[1, 1, 2]).await;
+    place.lined_up(&format!("{name}:k"), 2).await;
+    leader.abort();
+    origin.began(2).await;
+    origin.let_go(1);
+    assert_eq!(all_ended(followers).await, [2; 3]);
+    assert_eq!(origin.runs(), 2);
+}
+
+pub(crate) async fn a_run_goes_on_for_those_who_are_left(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 2, builder), Origin::shut());
+    let leader = begin_run(&flights[0], &origin).await;
+    let followers = follow(&flights, &origin, &[0, 0, 1]).await;
+    place.lined_up(&format!("{name}:k"), 1).await;
+    leader.abort();
+    assert!(leader.await.unwrap_err().is_cancelled());
+    origin.let_go(1);
+    assert_eq!(all_ended(followers).await, [1; 3]);
+    assert_eq!(origin.runs(), 1);
+}
+
+pub(crate) async fn the_last_who_goes_away_ends_the_run(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 2, builder), Origin::shut());
+    let mut here = vec![begin_run(&flights[0], &origin).await];
+    here.extend(follow(&flights, &origin, &[0, 0]).await);
+    let elsewhere = follow(&flights, &origin, &[1]).await;
+    place.lined_up(&format!("{name}:k"), 1).await;
+    for caller in here {
+        assert_eq!(origin.runs(), 1);
+        caller.abort();
+    }
+    origin.began(2).await;
+    origin.let_go(1);
+    assert_eq!(all_ended(elsewhere).await, [2]);
+}
+
+pub(crate) async fn a_run_that_is_to_go_on_goes_on(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 2, || builder().go_on(true)), Origin::shut());
+    let leader = begin_run(&flights[0], &origin).await;
+    let elsewhere = follow(&flights, &origin, &[1]).await;
+    place.lined_up(&format!("{name}:k"), 1).await;
+    leader.abort();
+    assert!(leader.await.unwrap_err().is_cancelled());
+    let here = follow(&flights, &origin, &[0]).await;
+    origin.let_go(1);
+    assert_eq!((all_ended(here).await, all_ended(elsewhere).await), (vec![1], vec![1]));
+    assert_eq!(origin.runs(), 1);
+}
+
+pub(crate) async fn a_panic_goes_on_in_its_caller_and_one_takes_over(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 2, builder), Origin::shut());
+    let (flight, work) = (flights[0].clone(), origin.work());
+    let panics = begin(async move {
+        let work = || async {
+            panic!("as run {}", work().await);
+        };
+        flight.run("k", work).await
+    })
+    .await;
+    origin.began(1).await;
+    let followers = follow(&flights, &origin, &[0, 1, 0, 1]).await;
+    place.lined_up(&format!("{name}:k"), 1).await;
+    origin.let_go(2);
+    let panic = panics.await.unwrap_err().into_panic();
+    assert_eq!(panic.downcast_ref::<String>().unwrap(), "as run 1");
+    assert_eq!(all_ended(followers).await, [2; 4]);
+    assert_eq!(origin.runs(), 2);
+}
+
+/// A leader that is not polled any more holds up nobody.
+pub(crate) async fn unpolled_callers_hold_nobody_up(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 2, builder), Origin::shut());
+    let mut leader = Box::pin(flights[0].run("k", origin.work()));
+    assert!(poll!(leader.as_mut()).is_pending());
+    origin.began(1).await;
+    let followers = follow(&flights, &origin, &[0, 1]).await;
+    origin.let_go(1);
+    assert_eq!(all_ended(followers).await, [1; 2]);
+    assert_eq!(ended(tokio::spawn(async { 0 })).await, 0);
+    assert_eq!(leader.await.unwrap(), 1);
+}
+
+/// As soon as its caller has what it wants it goes away; the answer is published all the same.
+pub(crate) async fn an_answer_is_published_though_its_caller_is_content(place: &Place, name: &str) {
+    for unpublished in [Unpublished::InProcess, Unpublished::ToNobody] {
+        let (content, is_content) = std::sync::mpsc::channel();
+        let is_content = Mutex::new(is_content);
+        let name = format!("{name}.{unpublished:?}");
+        let leads = builder().unpublished(unpublished).life_with(move |_| {
+            // It may also have to wait for this.
+            let _ = is_content.lock().unwrap().recv_timeout(Duration::from_millis(100));
+            Some(LONG)
+        });
+        let leads = leads.build(place, &name).unwrap();
+        let follows = builder().unpublished(unpublished).build(place, &name).unwrap();
+        for key in 0..10_u64 {
+            let origin = Origin::open();
+            assert_eq!(leads.run(key, origin.work()).await.unwrap(), 1);
+            content.send(()).unwrap();
+            assert_eq!(follows.run(key, origin.work()).await.unwrap(), 1, "{key}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Settings that are not allowed are told, with what is.
+
+use std::time::Duration;
+
+use tower::BoxError;
+use tower_distributed::single_flight::{Codec, Postcard, SingleFlightBuilder};
+use tower_distributed::{SingleFlight, Store};
+
+use super::builder;
+
+struct Named(&'static str);
+
+impl Codec<u64> for Named {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn encode(&self, _: &u64) -> Result<Vec<u8>, BoxError> {
+        unreachable!()
+    }
+
+    fn decode(&self, _: &[u8]) -> Result<u64, BoxError> {
+        unreachable!()
+    }
+}
+
+fn is_told(builder: SingleFlightBuilder<u64, u64>, parts: &[&str]) {
+    let error = builder.build(&Store::in_process(), "x").unwrap_err();
+    let text = error.to_string();
+    assert!(
+        error.is_invalid() && parts.iter().all(|part| text.contains(part)),
+        "{text:?} names no {parts:?}"
+    );
+}
+
+fn is_fine(builder: SingleFlightBuilder<u64, u64>) {
+    builder.build(&Store::in_process(), "x").unwrap();
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+const NANO: Duration = Duration::from_nanos(1);
+
+#[test]
+fn spans() {
+    for span in [Duration::ZERO, Duration::from_millis(1) - NANO, DAY + NANO, Duration::MAX] {
+        let shown = format!("{span:?}");
+        is_told(builder().life(span), &["the life of an answer", "1 ms to 1 day", &shown]);
+        is_told(builder().stale_for(span), &["after its life", "1 ms to 1 day", &shown]);
+        is_told(builder().share_errors(Postcard, span), &["the life of an error", "1 ms to 1 day", &shown]);
+    }
+    for span in [Duration::from_millis(1), DAY] {
+        is_fine(builder().life(span).stale_for(span).share_errors(Postcard, span));
+    }
+    for ttl in [Duration::from_millis(1), Duration::ZERO, DAY + NANO] {
+        is_told(builder().ttl(ttl), &["time to live", "10 ms to 1 day", &format!("{ttl:?}")]);
+    }
+    for longest in [Duration::ZERO, Duration::MAX] {
+        is_fine(builder().longest_wait(longest));
+    }
+}
+
+#[test]
+fn sizes() {
+    for bytes in [0, (64 << 20) + 1, 65 << 20, usize::MAX] {
+        is_told(builder().largest_answer(bytes), &["largest answer", "64 MiB", &bytes.to_string()]);
+    }
+    for bytes in [1, 64 << 20] {
+        is_fine(builder().largest_answer(bytes));
+    }
+}
+
+#[test]
+fn names() {
+    let long = "x".repeat(65);
+    for name in ["", "a b", "\n", "ä", &long] {
+        let codec = || SingleFlight::builder(Named(name.to_owned().leak()));
+        let shown = format!("{name:?}");
+        is_told(codec(), &["codec", "1 to 64 visible", &shown]);
+        is_told(
+            builder().share_errors(Named(name.to_owned().leak()), DAY),
+            &["codec", "1 to 64 visible", &shown],
+        );
+        if !name.is_empty() {
+            is_told(builder().version(name), &["version", "0 to 64 visible", &shown]);
+        }
+    }
+    for name in ["x", &long[1..]] {
+        is_fine(SingleFlight::builder(Named(name.to_owned().leak())).version(name));
+    }
+    for name in ["", "a b", "a:b", "{x}", "ä", &long, "\0"] {
+        let error = SingleFlight::<u64>::new(&Store::in_process(), name).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            error.is_invalid() && text.contains("1 to 64") && text.contains(&format!("{name:?}")),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,204 @@
+//! What is shared, by whom, and for how long.
+
+use std::time::{Duration, Instant};
+
+use tower_distributed::single_flight::{Postcard, RunError};
+use tower_distributed::{Error, Mutex, SingleFlight};
+
+use super::{Origin, all_differ, all_ended, begin, begin_run, builder, ended, several};
+use crate::keys::hostile;
+use crate::stores::{Place, SOON};
+use crate::support::eventually;
+
+pub(crate) async fn callers_of_a_process_share_one_run(place: &Place, name: &str) {
+    let (flight, origin) = (SingleFlight::<u64>::new(place, name).unwrap(), Origin::shut());
+    assert_eq!(flight.name(), name);
+    let mut callers = vec![begin_run(&flight, &origin).await];
+    for _ in 0..15 {
+        let (flight, work) = (flight.clone(), origin.work());
+        callers.push(begin(async move { flight.run("k", work).await }).await);
+    }
+    origin.let_go(1);
+    assert_eq!(all_ended(callers).await, [1; 16]);
+    assert_eq!(origin.runs(), 1);
+}
+
+pub(crate) async fn callers_everywhere_share_one_run(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 4, builder), Origin::shut());
+    let mut callers = vec![begin_run(&flights[0], &origin).await];
+    for _ in 0..5 {
+        for flight in &flights {
+            let (flight, work) = (flight.clone(), origin.work());
+            callers.push(begin(async move { flight.run("k", work).await }).await);
+        }
+    }
+    // One for each process.
+    place.lined_up(&format!("{name}:k"), 3).await;
+    origin.let_go(1);
+    assert_eq!(all_ended(callers).await, [1; 21]);
+    for flight in &flights {
+        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1, "it lives for ten minutes");
+    }
+    assert_eq!(origin.runs(), 1);
+    origin.let_go(1);
+    assert_eq!(flights[1].run("another", origin.work()).await.unwrap(), 2);
+}
+
+pub(crate) async fn an_answer_lives_for_its_life(place: &Place, name: &str) {
+    const LIFE: Duration = Duration::from_millis(300);
+    let (flights, origin) = (several(place, name, 2, || builder().life(LIFE)), Origin::open());
+    let began = Instant::now();
+    assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), 1);
+    eventually("another run", SOON, async || match flights[1].run("k", origin.work()).await.unwrap() {
+        1 => false,
+        other => {
+            assert_eq!(other, 2);
+            assert!(began.elapsed() >= LIFE, "after {:?}", began.elapsed());
+            true
+        }
+    })
+    .await;
+}
+
+/// A key under load: whenever its answer has run out, one runs.
+pub(crate) async fn each_answer_of_a_hot_key_lives_for_its_life(place: &Place, name: &str) {
+    const LIFE: Duration = Duration::from_millis(40);
+    let flights = several(place, name, 4, || builder::<String>().life(LIFE));
+    let (sender, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    let mut callers = Vec::new();
+    let until = Instant::now() + LIFE * 40;
+    for flight in flights.iter().cycle().take(12) {
+        let (flight, sender) = (flight.clone(), sender.clone());
+        callers.push(tokio::spawn(async move {
+            while Instant::now() < until {
+                let sender = sender.clone();
+                let work = move || async move {
+                    let begins = Instant::now();
+                    tokio::time::sleep(Duration::from_millis(3)).await;
+                    sender.send((begins, Instant::now())).unwrap();
+                    Ok(7)
+                };
+                assert_eq!(flight.try_run("k", work).await.unwrap(), 7);
+                tokio::task::yield_now().await;
+            }
+            Ok::<_, Error>(())
+        }));
+    }
+    all_ended(callers).await;
+    let (mut last, mut runs) = (None, 0);
+    while let Ok((begins, ends)) = ends.try_recv() {
+        // Clocks are told in whole ms here and there.
+        if let Some(last) = last.replace(ends) {
+            let after: Duration = begins - last;
+            assert!(
+                after + Duration::from_millis(2) > LIFE,
+                "run {runs} came {after:?} after the one before"
+            );
+        }
+        runs += 1;
+    }
+    assert!(runs > 1, "{runs}");
+}
+
+pub(crate) async fn answers_without_life_are_for_one(place: &Place, name: &str) {
+    let flights = several(place, name, 3, || builder().life_with(|_| None));
+    let origin = Origin::shut();
+    let mut callers = vec![begin_run(&flights[0], &origin).await];
+    for _ in 0..3 {
+        for flight in &flights {
+            let (flight, work) = (flight.clone(), origin.work());
+            callers.push(begin(async move { flight.run("k", work).await }).await);
+        }
+    }
+    origin.let_go(10);
+    let answers = all_ended(callers).await;
+    assert!(all_differ(&answers), "{answers:?}");
+    assert_eq!(origin.runs(), 10);
+    // Each answer has a life of its own.
+    let even = || builder().life_with(|run| (run % 2 == 0).then_some(super::LONG));
+    let flights = several(place, &format!("{name}.even"), 2, even);
+    let origin = Origin::open();
+    for (number, expected) in [1, 2, 2, 2].into_iter().enumerate() {
+        assert_eq!(flights[number % 2].run("k", origin.work()).await.unwrap(), expected);
+    }
+}
+
+pub(crate) async fn errors_are_for_one_and_one_takes_over(place: &Place, name: &str) {
+    let (flights, origin) = (several::<String>(place, name, 3, builder), Origin::shut());
+    let call = |number: usize| {
+        let (flight, work) = (flights[number].clone(), origin.failing(1));
+        begin(async move { flight.try_run("k", work).await })
+    };
+    let first = call(0).await;
+    origin.began(1).await;
+    let mut others = Vec::new();
+    for number in [0, 1, 2, 0, 1, 2] {
+        others.push(call(number).await);
+    }
+    place.lined_up(&format!("{name}:k"), 2).await;
+    origin.let_go(2);
+    let error = ended(first).await.unwrap_err();
+    assert!(matches!(&error, RunError::Failed(error) if error == "1"), "{error}");
+    assert_eq!(all_ended(others).await, [2; 6]);
+    assert_eq!(origin.runs(), 2);
+}
+
+pub(crate) async fn errors_that_are_shared_fail_all_alike(place: &Place, name: &str) {
+    let shared = || builder::<String>().share_errors(Postcard, Duration::from_secs(3));
+    let (flights, origin) = (several(place, name, 3, shared), Origin::shut());
+    let mut callers = Vec::new();
+    for number in [0, 0, 1, 1, 2, 2] {
+        let (flight, work) = (flights[number].clone(), origin.failing(1));
+        callers.push(begin(async move { flight.try_run("k", work).await }).await);
+    }
+    place.lined_up(&format!("{name}:k"), 2).await;
+    origin.let_go(1);
+    for caller in callers {
+        let error = ended(caller).await.unwrap_err();
+        assert!(matches!(&error, RunError::Failed(error) if error == "1"), "{error}");
+    }
+    assert_eq!(origin.runs(), 1);
+    // An error has a life of its own.
+    origin.let_go(1);
+    eventually("another run", SOON, async || {
+        flights[1].try_run("k", origin.failing(1)).await.is_ok_and(|run| run == 2)
+    })
+    .await;
+}
+
+pub(crate) async fn what_is_forgotten_runs_anew(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 2, builder), Origin::shut());
+    origin.let_go(1);
+    assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), 1);
+    flights[1].forget("another").await.unwrap();
+    assert_eq!(flights[1].run("k", origin.work()).await.unwrap(), 1);
+    flights[1].forget("k").await.unwrap();
+    let second = begin_run(&flights[0], &origin).await;
+    // What is under way goes on, and is published.
+    flights[1].forget("k").await.unwrap();
+    origin.let_go(1);
+    assert_eq!(ended(second).await.unwrap(), 2);
+    assert_eq!(flights[1].run("k", origin.work()).await.unwrap(), 2);
+    assert_eq!(origin.runs(), 2);
+}
+
+pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 2, builder), Origin::open());
+    for (number, key) in hostile().iter().enumerate() {
+        for flight in &flights {
+            let shown = key[..key.len().min(9)].escape_ascii();
+            assert_eq!(flight.run(key, origin.work()).await.unwrap(), number as u64 + 1, "{shown}");
+        }
+    }
+}
+
+/// A mutex of the same name is what those share who take turns, and nothing to those who share answers.
+pub(crate) async fn mutexes_of_one_name_are_apart(place: &Place, name: &str) {
+    let (mutex, flight) = (Mutex::new(place, name).unwrap(), SingleFlight::new(place, name).unwrap());
+    let (guard, origin) = (mutex.lock("k").await.unwrap(), Origin::shut());
+    let leader = begin_run(&flight, &origin).await;
+    assert!(guard.unlock().await.unwrap());
+    assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
+    origin.let_go(1);
+    assert_eq!(ended(leader).await.unwrap(), 1);
+}

@@ -1,0 +1,120 @@
+//! Answers that are served after their life, while a fresh one is made.
+
+use std::time::Duration;
+
+use tower_distributed::SingleFlight;
+use tower_distributed::single_flight::{Followers, SingleFlightBuilder};
+
+use super::{LONG, Origin, begin, begin_run, builder, ended, several};
+use crate::stores::{Place, SOON};
+use crate::support::eventually;
+
+const LIFE: Duration = Duration::from_millis(50);
+
+fn stale<E: Send + Sync + 'static>() -> SingleFlightBuilder<u64, E> {
+    builder().life(LIFE).stale_for(Duration::from_secs(3600))
+}
+
+pub(crate) async fn what_is_stale_is_served_while_one_runs(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 3, stale), Origin::shut());
+    let first = begin_run(&flights[0], &origin).await;
+    let (other, work) = (flights[1].clone(), origin.work());
+    let follower = begin(async move { other.run("k", work).await }).await;
+    origin.let_go(1);
+    // Where there is none, all wait.
+    assert_eq!((ended(first).await.unwrap(), ended(follower).await.unwrap()), (1, 1));
+    for run in 2..=4 {
+        // Nobody waits: the run that it brings about is not let go.
+        eventually("it to be stale", SOON, async || {
+            for flight in &flights {
+                assert_eq!(flight.run("k", origin.work()).await.unwrap(), run - 1);
+            }
+            origin.runs() >= run
+        })
+        .await;
+        for _ in 0..3 {
+            let mut callers = Vec::new();
+            for flight in &flights {
+                let (flight, work) = (flight.clone(), origin.work());
+                callers.push(begin(async move { flight.run("k", work).await }).await);
+            }
+            for caller in callers {
+                assert_eq!(ended(caller).await.unwrap(), run - 1);
+            }
+        }
+        assert_eq!(origin.runs(), run, "more than one refreshes");
+        origin.let_go(1);
+        for flight in &flights {
+            eventually("the fresh one", SOON, async || flight.run("k", origin.work()).await.unwrap() >= run)
+                .await;
+        }
+        // The next may be under way already.
+        assert!(origin.runs() <= run + 1);
+    }
+    origin.let_go(1);
+}
+
+/// The last good answer is served on.
+pub(crate) async fn a_refresh_that_fails_changes_nothing(place: &Place, name: &str) {
+    let (flights, origin) = (several::<String>(place, name, 2, stale), Origin::shut());
+    let fail = |last: u64| {
+        let work = origin.work();
+        move || async move {
+            match work().await {
+                1 => Ok(1),
+                run if run <= last => Err(run.to_string()),
+                run => Ok(run),
+            }
+        }
+    };
+    origin.let_go(3);
+    assert_eq!(flights[0].try_run("k", fail(3)).await.unwrap(), 1);
+    eventually("two failures, and a third run", SOON, async || {
+        assert_eq!(flights[1].try_run("k", fail(3)).await.unwrap(), 1);
+        origin.runs() == 4
+    })
+    .await;
+    origin.let_go(1);
+    eventually("a good one", SOON, async || flights[0].try_run("k", fail(3)).await.unwrap() > 1).await;
+}
+
+/// A refresh is nobody's: it goes on though all have gone.
+pub(crate) async fn a_refresh_goes_on_without_callers(place: &Place, name: &str) {
+    let (flights, origin) = (several(place, name, 2, stale), Origin::shut());
+    origin.let_go(1);
+    assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), 1);
+    eventually("a refresh", SOON, async || {
+        let flight: &SingleFlight<u64> = &flights[0];
+        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
+        origin.runs() == 2
+    })
+    .await;
+    origin.let_go(1);
+    eventually("its answer", SOON, async || flights[1].run("k", origin.work()).await.unwrap() == 2).await;
+    origin.let_go(1);
+}
+
+/// An answer without a stale time is not served after its life, to whom it is all the same.
+pub(crate) async fn what_is_stale_may_be_unwanted(place: &Place, name: &str) {
+    let origin = Origin::shut();
+    let [keeps, reads] = [stale(), builder().life(LIFE)].map(|builder| builder.build(place, name).unwrap());
+    origin.let_go(1);
+    assert_eq!(keeps.run("k", origin.work()).await.unwrap(), 1);
+    eventually("a refresh", SOON, async || {
+        assert_eq!(keeps.run("k", origin.work()).await.unwrap(), 1);
+        origin.runs() == 2
+    })
+    .await;
+    let (reader, work) = (reads.clone(), origin.work());
+    let waits = begin(async move { reader.run("k", work).await }).await;
+    place.lined_up(&format!("{name}:k"), 1).await;
+    assert_eq!(keeps.run("k", origin.work()).await.unwrap(), 1);
+    // It takes turns or gets the answer, as long as that lives.
+    origin.let_go(2);
+    assert!(ended(waits).await.unwrap() >= 2);
+    // And where nothing is shared, nothing is kept.
+    let alone = stale().followers(Followers::Skip).ttl(LONG).build(place, name).unwrap();
+    let before = origin.runs();
+    origin.let_go(1);
+    assert!(alone.run("k", origin.work()).await.unwrap() > before);
+}
