@@ -23,7 +23,7 @@ local function take(token, insists)
   local expiry, fence = held(token)
   local done
   if look then found, done = look() end
-  if insists then found, done = nil, nil end
+  if insists then done = nil end
   if expiry then return 1, expiry, fence end
   if done then return 3 end
   local before, length = 0, 0

@@ -221,13 +221,11 @@ impl<K: Kind> Operation for Turn<K> {
         let mut found = None;
         let outcome = match self.verb {
             Verb::Take(take) | Verb::Insist(take) => {
-                let look = match (&self.query, self.verb) {
-                    (Some(query), Verb::Take(_)) => {
-                        K::Record::look(room.holders(), &self.scene.scope, query, now)
-                    }
-                    _ => Look::Open(None),
+                let look = match &self.query {
+                    Some(query) => K::Record::look(room.holders(), &self.scene.scope, query, now),
+                    None => Look::Open(None),
                 };
-                let done = look.is_done();
+                let done = look.is_done().filter(|_| !matches!(self.verb, Verb::Insist(_)));
                 found = look.found();
                 Outcome::Taken(At { now, what: room.take(token, take, done, now, spans) })
             }

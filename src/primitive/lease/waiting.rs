@@ -28,7 +28,7 @@ pub(crate) struct Ask<Q = ()> {
     pub(crate) wait: Option<Wait>,
     /// What is looked up on record.
     pub(crate) query: Q,
-    /// Whether to take whatever is on record.
+    /// Whether to take whatever is on record, as long as its place in the queue is not lost.
     pub(crate) insists: bool,
 }
 
@@ -74,7 +74,7 @@ impl<K: Kind> Admission<K> {
     pub(crate) async fn acquire_or_find(
         self: Arc<Self>,
         key: Key,
-        ask: Ask<Query<K>>,
+        mut ask: Ask<Query<K>>,
     ) -> Result<Got<Found<K>>, Error> {
         // What is too long to be told is for ever.
         let longest = ask.wait.and_then(|wait| wait.longest);
@@ -82,8 +82,11 @@ impl<K: Kind> Admission<K> {
         loop {
             match self.line_up(&key, &ask, deadline).await? {
                 Turn::Got(got) => return Ok(got),
-                // Whoever is next is let go first.
-                Turn::AskAnew => tokio::task::yield_now().await,
+                // Whoever is next is let go first. Something else may be on record by now.
+                Turn::AskAnew => {
+                    ask.insists = false;
+                    tokio::task::yield_now().await;
+                }
             }
         }
     }

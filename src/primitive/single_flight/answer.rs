@@ -45,6 +45,16 @@ pub(crate) enum Found {
     Foreign,
 }
 
+impl Found {
+    /// Whether it is the same, however old it is by now.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Answer { bytes, .. }, Self::Answer { bytes: others, .. }) => bytes == others,
+            (one, other) => one == other,
+        }
+    }
+}
+
 /// An answer to be kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {

@@ -94,18 +94,30 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Gets the lead in the fleet, or the answer of who has it.
     async fn board(&self, key: &Key) -> Result<Boarding<T, E>, Error> {
-        let mut insists = false;
+        // What cannot be read is no reason not to lead.
+        let mut unread: Option<Found> = None;
         loop {
-            let wait = Some(Wait::FOR_EVER);
+            let (wait, insists) = (Some(Wait::FOR_EVER), unread.is_some());
             let ask =
                 Ask { subject: Subject::Flight, suffix: String::new(), rank: 0, wait, query: (), insists };
             match Arc::clone(&self.admission).acquire_or_find(key.clone(), ask).await {
-                Ok(Got::Done(found)) => match self.read(found) {
+                Ok(Got::Done(found)) => match self.read(&found) {
                     Some(verdict) => return Ok(Boarding::Landed(verdict)),
-                    None => insists = true,
+                    None => unread = Some(found),
                 },
                 Ok(Got::Lease(lease, found)) => {
-                    return Ok(Boarding::Lead(Some(lease), found.and_then(|found| self.read(found))));
+                    let found = found.filter(|found| unread.as_ref().is_none_or(|unread| !found.is(unread)));
+                    let verdict = found.as_ref().and_then(|found| self.read(found));
+                    return Ok(match (found, verdict) {
+                        (Some(Found::Answer { fresh: fresh @ 1.., bytes }), Some(verdict)) => {
+                            // Somebody was quicker. Entered once more, it sends those who wait to itself; where that
+                            // fails, one of them runs.
+                            let _ =
+                                self.settle(lease, bytes, Duration::from_micros(fresh.unsigned_abs())).await;
+                            Boarding::Landed(verdict)
+                        }
+                        (_, stale) => Boarding::Lead(Some(lease), stale),
+                    });
                 }
                 Err(error) if error.is_away() && self.settings.alone_when_away => {
                     return Ok(Boarding::Lead(None, None));
@@ -116,14 +128,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// What an answer says, if it is one of ours and not too old.
-    fn read(&self, found: Found) -> Option<Verdict<T, E>> {
+    fn read(&self, found: &Found) -> Option<Verdict<T, E>> {
         match found {
             Found::Foreign => {
                 tell(&self.name, Event::AnswerForeign, "an answer of another codec or version was not read");
                 None
             }
-            Found::Answer { fresh, .. } if fresh <= 0 && self.settings.stale.is_zero() => None,
-            Found::Answer { bytes, .. } => match self.format.decode(&bytes) {
+            Found::Answer { fresh, .. } if *fresh <= 0 && self.settings.stale.is_zero() => None,
+            Found::Answer { bytes, .. } => match self.format.decode(bytes) {
                 Ok(verdict) => Some(verdict),
                 Err(error) => {
                     tell(
@@ -162,11 +174,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// Publishes an answer, which gives the lease back.
-    async fn publish(&self, lease: Lease, bytes: Arc<[u8]>, fresh: Duration) {
+    /// Enters an answer, which gives the lease back; whether it was still held.
+    async fn settle(&self, lease: Lease, bytes: Arc<[u8]>, fresh: Duration) -> Result<bool, Error> {
         let entry = Entry { fresh, keep: fresh.saturating_add(self.settings.stale), bytes };
-        match self.settlement.settle(&lease.held, entry).await {
-            Ok(true) => lease.settled(),
+        let held = self.settlement.settle(&lease.held, entry).await?;
+        if held {
+            lease.settled();
+        }
+        Ok(held)
+    }
+
+    /// Publishes an answer.
+    async fn publish(&self, lease: Lease, bytes: Arc<[u8]>, fresh: Duration) {
+        match self.settle(lease, bytes, fresh).await {
+            Ok(true) => {}
             Ok(false) => {
                 tell(
                     &self.name,
