@@ -162,9 +162,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     {
         let (own, mut landed) = oneshot::channel();
         let runs = Arc::new(AtomicBool::new(false));
+        let run = baton.run();
         let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs));
         let task = tokio::spawn(flight);
-        caller.runs(task.abort_handle());
+        caller.runs(run, task.abort_handle());
         let outcome = tokio::select! {
             biased;
             outcome = &mut landed => outcome,

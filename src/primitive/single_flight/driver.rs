@@ -78,6 +78,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             },
             _ => work.await,
         };
+        baton.done();
         let _ = own.map(|own| own.send(Ok(Landed::Own(flown.own))));
         let Some((verdict, life)) = flown.shared.and_then(|shared| self.format.verdict(shared)) else {
             return;

@@ -29,7 +29,9 @@ struct Entry<V> {
     waiters: VecDeque<oneshot::Sender<Heard<V>>>,
     /// How many callers there are: those who wait, and whose work is run.
     callers: usize,
-    /// What runs.
+    /// Which run this is: of those of one flight, one after the other.
+    run: u64,
+    /// What runs, until its work is done.
     task: Option<AbortHandle>,
     /// What callers get while a fresh answer is made.
     stale: Option<V>,
@@ -70,9 +72,9 @@ impl<V: Clone> Table<V> {
             return Part::Wait(receiver, self.caller(key, entry.id));
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { id, waiters: VecDeque::new(), callers: 1, task: None, stale: None };
+        let entry = Entry { id, waiters: VecDeque::new(), callers: 1, run: 0, task: None, stale: None };
         entries.insert(key.clone(), entry);
-        Part::Lead(Baton { table: Arc::clone(self), key: key.clone(), id }, self.caller(key, id))
+        Part::Lead(Baton { table: Arc::clone(self), key: key.clone(), id, run: 0 }, self.caller(key, id))
     }
 }
 
@@ -97,17 +99,36 @@ impl<V> Table<V> {
     }
 }
 
+impl<V> Entry<V> {
+    /// What has run so far is not to be aborted any more.
+    fn next_run(&mut self) -> u64 {
+        self.task = None;
+        self.run += 1;
+        self.run
+    }
+}
+
 /// The lead of a flight within the process. If it is dropped before the flight has [landed](Self::land), the next who
 /// waits leads.
 pub(super) struct Baton<V> {
     table: Arc<Table<V>>,
     key: Key,
     id: u64,
+    run: u64,
 }
 
 impl<V: Clone> Baton<V> {
     pub(super) fn key(&self) -> &Key {
         &self.key
+    }
+
+    pub(super) fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// Says that the work is done. What is left to do is done also where all callers are content and go away.
+    pub(super) fn done(&self) {
+        self.table.with(&self.key, self.id, Entry::next_run);
     }
 
     /// Ends the flight: all who wait get this.
@@ -136,7 +157,8 @@ impl<V> Drop for Baton<V> {
         loop {
             let mut entries = lock(self.table.shard(&self.key));
             let Some(entry) = entries.get_mut(&self.key).filter(|entry| entry.id == self.id) else { return };
-            (entry.task, entry.stale) = (None, None);
+            entry.stale = None;
+            let run = entry.next_run();
             let next = loop {
                 match entry.waiters.pop_front() {
                     Some(waiter) if waiter.is_closed() => {}
@@ -148,7 +170,7 @@ impl<V> Drop for Baton<V> {
                 return;
             };
             drop(entries);
-            let baton = Self { table: Arc::clone(&self.table), key: self.key.clone(), id: self.id };
+            let baton = Self { table: Arc::clone(&self.table), key: self.key.clone(), id: self.id, run };
             match next.send(Heard::Lead(baton)) {
                 Ok(()) => return,
                 // It has gone away just now: what it was handed is dropped without passing it on from there.
@@ -175,9 +197,13 @@ pub(super) struct Caller<V> {
 }
 
 impl<V> Caller<V> {
-    /// Says what is to be aborted when nobody is left.
-    pub(super) fn runs(&self, task: AbortHandle) {
-        self.table.with(&self.key, self.id, |entry| entry.task = Some(task));
+    /// Says what is to be aborted when nobody is left, as long as this run is not over.
+    pub(super) fn runs(&self, run: u64, task: AbortHandle) {
+        self.table.with(&self.key, self.id, |entry| {
+            if entry.run == run {
+                entry.task = Some(task);
+            }
+        });
     }
 }
 
