@@ -1,0 +1,141 @@
+//! Callers that come and go in a crowd, on several threads.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures::future::join_all;
+use rand::RngExt as _;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+use tower_distributed::single_flight::{Postcard, RunError, SingleFlightBuilder, Unpublished};
+
+use crate::flights::{Flight, builder};
+use crate::places::{Place, SOON};
+use crate::work::Work;
+
+const CALLERS: usize = 24;
+const CALLS: usize = 150;
+const KEYS: [&str; 3] = ["a", "b", "c"];
+const LIFE: Duration = Duration::from_millis(1);
+
+type Builder = SingleFlightBuilder<u64, String>;
+
+fn plain(builder: Builder) -> Builder {
+    builder
+}
+
+fn with_errors(builder: Builder) -> Builder {
+    builder.share_errors(Postcard, LIFE)
+}
+
+fn for_nobody(builder: Builder) -> Builder {
+    builder.unpublished(Unpublished::ToNobody).life_with(|run| run.is_multiple_of(2).then_some(LIFE))
+}
+
+fn stale(builder: Builder) -> Builder {
+    builder.stale_for(LIFE * 3)
+}
+
+fn going_on(builder: Builder) -> Builder {
+    builder.go_on(true)
+}
+
+macro_rules! on_both_stores {
+    ($($settings:ident),* $(,)?) => {
+        mod in_process {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $settings() {
+                    super::come_and_go(super::Place::in_process(3), super::$settings).await;
+                }
+            )*
+        }
+
+        mod redis {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $settings() {
+                    super::come_and_go(super::Place::redis(3).await, super::$settings).await;
+                }
+            )*
+        }
+    };
+}
+
+on_both_stores!(plain, with_errors, for_nobody, stale, going_on);
+
+/// `None` where it was not done within so many times that others had their turn.
+async fn within<F: Future>(turns: usize, call: F) -> Option<F::Output> {
+    let patience = async {
+        for _ in 0..turns {
+            yield_now().await;
+        }
+    };
+    tokio::select! {
+        outcome = call => Some(outcome),
+        () = patience => None,
+    }
+}
+
+/// A call that lasts for some polls, is dropped at any time or never, and may fail.
+async fn visit(flight: &Flight, work: &Work) -> Option<bool> {
+    let (key, lasts, fails, patience) = {
+        let mut rng = rand::rng();
+        let patience = rng.random_bool(0.5).then(|| rng.random_range(0..60));
+        (KEYS[rng.random_range(0..KEYS.len())], rng.random_range(0..8), rng.random_bool(0.2), patience)
+    };
+    let run = work.run();
+    let work = move || async move {
+        for _ in 0..lasts {
+            yield_now().await;
+        }
+        let run = run().await?;
+        if fails { Err(run.to_string()) } else { Ok(run) }
+    };
+    let call = timeout(SOON, flight.try_run(key, work));
+    let outcome = match patience {
+        Some(turns) => within(turns, call).await?,
+        None => call.await,
+    };
+    match outcome.expect("a caller is forgotten") {
+        Ok(_) => Some(true),
+        Err(RunError::Failed(_)) => Some(false),
+        Err(RunError::Flight(error)) => panic!("{error}"),
+    }
+}
+
+/// Whoever stays gets an answer, and in the end nothing is left.
+async fn come_and_go(place: Place, settings: fn(Builder) -> Builder) {
+    let build = |store| settings(builder().life(LIFE)).build(store, "flights").unwrap();
+    let flights: Vec<Flight> = place.stores.iter().map(build).collect();
+    let work = Work::open();
+    let callers = (0..CALLERS).map(|caller| {
+        let (flight, work) = (flights[caller % flights.len()].clone(), work.clone());
+        tokio::spawn(async move {
+            let mut ends = [0; 3];
+            for _ in 0..CALLS {
+                ends[visit(&flight, &work).await.map_or(2, usize::from)] += 1;
+            }
+            ends
+        })
+    });
+    let mut ends = [0; 3];
+    for caller in join_all(callers.collect::<Vec<_>>()).await {
+        ends.iter_mut().zip(caller.unwrap()).for_each(|(sum, count)| *sum += count);
+    }
+    println!(
+        "{} runs; {} calls failed, {} got an answer, {} went away",
+        work.runs(),
+        ends[0],
+        ends[1],
+        ends[2]
+    );
+    assert!(ends[1] > 0 && ends[2] > 0, "{ends:?}");
+    work.is_over().await;
+    for key in KEYS {
+        place.free(key).await;
+        assert!(timeout(SOON, flights[0].try_run(key, work.run())).await.expect("it is stuck").is_ok());
+        place.free(key).await;
+    }
+    place.leaves_nothing();
+}
