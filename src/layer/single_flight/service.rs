@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use futures_util::future::BoxFuture;
 use tower::Service;
 
 use super::future::ResponseFuture;
@@ -116,7 +115,33 @@ where
         };
         let work = {
             let (slot, config) = (Arc::clone(&slot), Arc::clone(&config));
-            move |lease| work(config, slot, lease)
+            move |lease: Option<LeaseHandle>| async move {
+                let taken = lock(&slot).take();
+                let Some((mut inner, mut request)) = taken else {
+                    return Flown { own: None, shared: None };
+                };
+                if let Some(lease) = &lease {
+                    config.on_lease.on_lease(lease, &mut request);
+                }
+                let context = config.capture.context(&request);
+                let outcome = inner.call(request).await;
+                let Config { flight, capture, .. } = &*config;
+                let (own, shared) = match outcome {
+                    Ok(response) if flight.followers() != Followers::Share => {
+                        (Ok(capture.pass(response)), None)
+                    }
+                    Ok(response) => {
+                        let Captured { own, shared } = capture.capture(context, response).await;
+                        (Ok(own), shared.map(Ok))
+                    }
+                    Err(error) => {
+                        let failure = capture.failure(&error);
+                        let shared = failure.and_then(|failure| flight.format().share_error(failure));
+                        (Err(error), shared.map(Err))
+                    }
+                };
+                Flown { own: Some(own), shared }
+            }
         };
         let shared = match config.flight.fly(flight_key.clone(), fits, work).await {
             Ok(Landed::Own(Some(own))) => return own.map_err(|error| config.reject.inner_error(error)),
@@ -142,53 +167,6 @@ where
             }
         }
     }
-}
-
-/// Handles a request that leads; `None` where it has been handled already.
-fn work<S, Req, K, A, F, C, N, R>(
-    config: Arc<Config<K, A, F, C, N, R>>,
-    slot: Slot<S, Req>,
-    lease: Option<LeaseHandle>,
-) -> BoxFuture<'static, Flown<Option<Result<C::Response, S::Error>>, A, F>>
-where
-    S: Service<Req> + Send + 'static,
-    S::Future: Send + 'static,
-    S::Response: Send + 'static,
-    S::Error: Send + 'static,
-    Req: Send + 'static,
-    K: Send + Sync + 'static,
-    A: Clone + Send + Sync + 'static,
-    F: Send + Sync + 'static,
-    C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
-    N: OnLease<Req> + Send + Sync + 'static,
-    R: Send + Sync + 'static,
-{
-    let taken = lock(&slot).take();
-    let Some((mut inner, mut request)) = taken else {
-        return Box::pin(std::future::ready(Flown { own: None, shared: None }));
-    };
-    if let Some(lease) = &lease {
-        config.on_lease.on_lease(lease, &mut request);
-    }
-    let context = config.capture.context(&request);
-    let handling = inner.call(request);
-    Box::pin(async move {
-        let outcome = handling.await;
-        let (capture, format) = (&config.capture, config.flight.format());
-        match outcome {
-            Ok(response) if config.flight.followers() != Followers::Share => {
-                Flown { own: Some(Ok(capture.pass(response))), shared: None }
-            }
-            Ok(response) => {
-                let Captured { own, shared } = capture.capture(context, response).await;
-                Flown { own: Some(Ok(own)), shared: shared.map(Ok) }
-            }
-            Err(error) => {
-                let shared = capture.failure(&error).and_then(|failure| format.share_error(failure));
-                Flown { own: Some(Err(error)), shared: shared.map(Err) }
-            }
-        }
-    })
 }
 
 impl<S: Clone, K, A, F, C, N, R> Clone for Flying<S, K, A, F, C, N, R> {

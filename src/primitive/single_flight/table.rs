@@ -20,8 +20,10 @@ pub(super) struct Table<V> {
     /// Whether a run goes on when nobody waits for it any more.
     goes_on: bool,
     hasher: RandomState,
-    shards: Box<[Mutex<HashMap<Key, Entry<V>>>]>,
+    shards: Box<[Shard<V>]>,
 }
+
+type Shard<V> = Mutex<HashMap<Key, Entry<V>>>;
 
 struct Entry<V> {
     /// Which flight this is: of those of one key, one after the other.
@@ -79,7 +81,7 @@ impl<V: Clone> Table<V> {
 }
 
 impl<V> Table<V> {
-    fn shard(&self, key: &Key) -> &Mutex<HashMap<Key, Entry<V>>> {
+    fn shard(&self, key: &Key) -> &Shard<V> {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 

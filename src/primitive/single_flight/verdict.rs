@@ -11,10 +11,12 @@ use crate::Error;
 /// How what comes of a run is shared.
 pub(crate) struct Format<T, E> {
     pub(super) codec: Arc<dyn Codec<T>>,
-    /// `None`: it is not.
-    pub(super) life: Arc<dyn Fn(&T) -> Option<Duration> + Send + Sync>,
+    pub(super) life: Life<T>,
     pub(super) failures: Option<Failures<E>>,
 }
+
+/// For how long an answer lives; `None`: it is not shared.
+type Life<T> = Arc<dyn Fn(&T) -> Option<Duration> + Send + Sync>;
 
 /// How errors are shared.
 pub(super) struct Failures<E> {
