@@ -1,4 +1,5 @@
-//! Tower middleware whose state lives in Redis, so that a limit holds across every process of a fleet.
+//! Tower middleware whose state lives in Redis, so that a limit, a lock, a "do it once" or a "seen before" holds across
+//! every process of a fleet.
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -26,7 +27,8 @@
 //! | [`RateLimitLayer`] | [`TokenBucket`] | at most `rate` per period with a `burst`; [the whole story](rate_limit) |
 //! | [`ConcurrencyLimitLayer`] | [`WaitGroup`] | at most N at once; [the whole story](concurrency_limit) |
 //! | [`RwLockLayer`] | [`RwLock`] | readers share, a writer is alone; [the whole story](rw_lock_layer) |
-//! | | [`BloomFilter`] | what was seen before, in a few bits per item; [the whole story](bloom_filter) |
+//! | [`SingleFlightLayer`] | [`SingleFlight`] | one does the work, the others get its answer; [the whole story](single_flight) |
+//! | [`DedupeLayer`] | [`Dedupe`], [`BloomFilter`] | what was handled once is not handled again; [the whole story](dedupe) |
 //! | | [`Mutex`] | one at a time, on one server or a quorum; [the whole story](mutex) |
 //!
 //! A primitive is a family of states in a [`Store`], one per key, and can be used without tower. What is held for a
@@ -42,14 +44,17 @@
 //!
 //! A restart without persistence, or a failover to a replica that lagged, forgets what was charged since: buckets
 //! are fuller than they should be, by at most what was forgotten. Locks and permits can be granted a second time: see
-//! [`pitfalls`].
+//! [`pitfalls`]. Flights run again, and filters take what they forgot for new.
 //!
 //! # Features
 //!
 //! | feature | default | |
 //! |---|---|---|
 //! | `http` | yes | module [`http`]: refusals as responses, header fields, key extractors |
+//! | `postcard` | yes | answers of single flights as serde values in the postcard format |
+//! | `json` | | answers of single flights as JSON |
 //! | `tonic` | | module `grpc`: refusals as statuses |
+//! | `tracing`, `metrics` | | what should not go unnoticed, as events and counters; [which](single_flight#events) |
 //! | `cluster` | | [`Store`] from a `deadpool_redis::cluster::Pool` |
 //! | `sentinel` | | [`Store`] from a `deadpool_redis::sentinel::Pool` |
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -48,11 +48,21 @@
 //! refused at once: "lock or skip", so that two processes never bill the same user at a time. Both are the
 //! [mutex](crate::mutex) of the same name.
 //!
+//! # Coming from …
+//!
+//! | there | here |
+//! |---|---|
+//! | Go `singleflight.Group`: `Do(key, fn)` | [`run`](SingleFlight::run), [`try_run`](SingleFlight::try_run), for all processes |
+//! | `DoChan` | the future that these return; with a [longest wait](SingleFlightBuilder::longest_wait) |
+//! | `Forget(key)` | [`forget`](SingleFlight::forget), of the published answer |
+//! | "lock or skip" (billing) | [`Followers::Skip`] |
+//! | nginx `proxy_cache_lock`, `proxy_cache_use_stale updating` | `http::single_flight`, [`stale_for`](SingleFlightBuilder::stale_for) |
+//!
 //! # Events
 //!
 //! With the feature `tracing` or `metrics` (target `tower_distributed`, counter `tower_distributed_events_total`, both
 //! with `family` and `event`): `answer_too_large`, `answer_not_encodable`, `answer_not_published`, `flight_lost`,
-//! `answer_foreign`, `answer_garbled`.
+//! `answer_foreign`, `answer_garbled`; and of [claims](crate::dedupe) `claim_lost`, `claim_not_confirmed`.
 
 pub(crate) mod answer;
 mod builder;
