@@ -45,18 +45,18 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let (lease, stale) = match self.board(baton.key()).await {
             Ok(Boarding::Lead(lease, stale)) => (lease, stale),
             Ok(Boarding::Landed(verdict)) => {
-                baton.land(&Ok(verdict.clone()));
+                baton.land(Ok(&verdict));
                 // Here and below: who has gone away needs nothing.
                 let _ = own.send(Ok(Landed::Shared(verdict.into_result())));
                 return;
             }
             Err(error) => {
-                baton.land(&Err(error.clone()));
+                baton.land(Err(&error));
                 let _ = own.send(Err(error));
                 return;
             }
         };
-        let mut own = Some(own);
+        let (mut own, has_stale) = (Some(own), stale.is_some());
         if let Some(stale) = stale
             && stale.answer().is_none_or(fits)
         {
@@ -83,13 +83,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let Some((verdict, life)) = flown.shared.and_then(|shared| self.format.verdict(shared)) else {
             return;
         };
+        let Some(lease) = lease else { return baton.land(Ok(&verdict)) };
         if self.settings.unpublished == Unpublished::InProcess {
-            baton.land(&Ok(verdict.clone()));
+            baton.land(Ok(&verdict));
         }
         let Some(bytes) = self.encode(&verdict) else { return };
-        baton.land(&Ok(verdict));
-        if let Some(lease) = lease {
-            self.publish(lease, bytes, life).await;
+        baton.land(Ok(&verdict));
+        // The last good answer is worth more than that there is none now.
+        if verdict.answer().is_some() || !has_stale {
+            self.publish(lease, self.entry(&verdict, bytes, life)).await;
         }
     }
 
@@ -113,8 +115,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                         (Some(Found::Answer { fresh: fresh @ 1.., bytes }), Some(verdict)) => {
                             // Somebody was quicker. Entered once more, it sends those who wait to itself; where that
                             // fails, one of them runs.
-                            let _ =
-                                self.settle(lease, bytes, Duration::from_micros(fresh.unsigned_abs())).await;
+                            let fresh = Duration::from_micros(fresh.unsigned_abs());
+                            let _ = self.settle(lease, self.entry(&verdict, bytes, fresh)).await;
                             Boarding::Landed(verdict)
                         }
                         (_, stale) => Boarding::Lead(Some(lease), stale),
@@ -175,9 +177,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
+    /// How a verdict is kept: errors are not served when they are stale.
+    fn entry(&self, verdict: &Verdict<T, E>, bytes: Arc<[u8]>, fresh: Duration) -> Entry {
+        let stale = if verdict.answer().is_some() { self.settings.stale } else { Duration::ZERO };
+        Entry { fresh, keep: fresh.saturating_add(stale), bytes }
+    }
+
     /// Enters an answer, which gives the lease back; whether it was still held.
-    async fn settle(&self, lease: Lease, bytes: Arc<[u8]>, fresh: Duration) -> Result<bool, Error> {
-        let entry = Entry { fresh, keep: fresh.saturating_add(self.settings.stale), bytes };
+    async fn settle(&self, lease: Lease, entry: Entry) -> Result<bool, Error> {
         let held = self.settlement.settle(&lease.held, entry).await?;
         if held {
             lease.settled();
@@ -186,8 +193,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Publishes an answer.
-    async fn publish(&self, lease: Lease, bytes: Arc<[u8]>, fresh: Duration) {
-        match self.settle(lease, bytes, fresh).await {
+    async fn publish(&self, lease: Lease, entry: Entry) {
+        match self.settle(lease, entry).await {
             Ok(true) => {}
             Ok(false) => {
                 tell(

@@ -40,7 +40,7 @@
 //!
 //! With [`stale_for`](SingleFlightBuilder::stale_for) the last good answer is served for a while after its life. The first
 //! who finds it stale gets it at once, and its work runs in the background, once in the fleet; meanwhile all get the
-//! stale one. So nobody waits where there is any answer.
+//! stale one. So nobody waits where there is any answer. A run that fails leaves the last good answer as it is.
 //!
 //! # Rather than share
 //!

@@ -134,11 +134,11 @@ impl<V: Clone> Baton<V> {
     }
 
     /// Ends the flight: all who wait get this.
-    pub(super) fn land(&self, outcome: &Result<V, Error>) {
+    pub(super) fn land(&self, outcome: Result<&V, &Error>) {
         let Some(entry) = self.table.remove(&self.key, self.id) else { return };
         for waiter in entry.waiters {
             // Who has gone away needs nothing.
-            let _ = waiter.send(Heard::Landed(outcome.clone()));
+            let _ = waiter.send(Heard::Landed(outcome.cloned().map_err(Error::clone)));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tower_distributed::SingleFlight;
-use tower_distributed::single_flight::{Followers, SingleFlightBuilder};
+use tower_distributed::single_flight::{Followers, Postcard, SingleFlightBuilder};
 
 use super::{LONG, Origin, begin, begin_run, builder, ended, several};
 use crate::stores::{Place, SOON};
@@ -54,9 +54,15 @@ pub(crate) async fn what_is_stale_is_served_while_one_runs(place: &Place, name: 
     origin.let_go(1);
 }
 
-/// The last good answer is served on.
+/// The last good answer is served on, whether or not errors are shared.
 pub(crate) async fn a_refresh_that_fails_changes_nothing(place: &Place, name: &str) {
-    let (flights, origin) = (several::<String>(place, name, 2, stale), Origin::shut());
+    refreshes_that_fail(several(place, name, 2, stale)).await;
+    let shared = || stale().share_errors(Postcard, LIFE);
+    refreshes_that_fail(several(place, &format!("{name}/errors"), 2, shared)).await;
+}
+
+async fn refreshes_that_fail(flights: Vec<SingleFlight<u64, String>>) {
+    let origin = Origin::shut();
     let fail = |last: u64| {
         let work = origin.work();
         move || async move {
