@@ -248,7 +248,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     println!("SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let pool = crate::store::Pool::from_url(&server.url()).unwrap();
-    let on_redis = StoreBuilder::default().assemble(pool, CLOCK, Vec::new());
+    let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(pool, CLOCK, Vec::new());
     let in_process = Store::with_clock(Clock::Manual(micros.clone()));
     let (mut now, mut next, mut grants) = (1_760_000_000_000_000_i64, 0, 0);
 

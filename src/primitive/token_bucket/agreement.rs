@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use deadpool_redis::redis;
 use futures::future::join_all;
@@ -179,7 +180,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
     println!("SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let pool = crate::store::Pool::from_url(&server.url()).unwrap();
-    let on_redis = StoreBuilder::default().assemble(pool, CLOCK, Vec::new());
+    let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(pool, CLOCK, Vec::new());
     let in_process = Store::with_clock(Clock::Manual(micros.clone()));
 
     for batch in 0..SEQUENCES / IN_STEP {
