@@ -356,16 +356,12 @@ impl Tried for Flight {
 
 fn filter(store: &Store) -> BloomFilter {
     let forget = Duration::from_secs(300);
-    BloomFilter::builder()
-        .capacity(10_000)
-        .rate(0.000_1)
-        .forget_after(forget)
-        .build(store, "agreement")
-        .unwrap()
+    BloomFilter::builder().capacity(10_000).rate(0.05).forget_after(forget).build(store, "agreement").unwrap()
 }
 
 fn probe(sequence: usize) -> Probe {
-    filter(&Store::in_process()).probe(sequence.to_string().as_bytes())
+    static FILTER: LazyLock<BloomFilter> = LazyLock::new(|| filter(&Store::in_process()));
+    FILTER.probe(sequence.to_string().as_bytes())
 }
 
 impl Tried for Claims {
