@@ -169,10 +169,13 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let outcome = tokio::select! {
             biased;
             outcome = &mut landed => outcome,
-            // Whose work runs does not follow any more.
-            () = at(deadline) => match runs.load(Ordering::Acquire) {
+            // Whose work runs does not follow any more. And the work of who is refused is not to run: the next leads.
+            () = at(deadline) => match runs.swap(true, Ordering::AcqRel) {
                 true => landed.await,
-                false => return Err(waited_too_long()),
+                false => {
+                    task.abort();
+                    return Err(waited_too_long());
+                }
             },
         };
         match outcome {

@@ -65,7 +65,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 let _ = own.send(Ok(Landed::Shared(stale.into_result())));
             }
         }
-        runs.store(true, Ordering::Release);
+        if runs.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let work = work(lease.as_ref().map(Lease::handle));
         let flown = match &lease {
             Some(lease) if self.settings.cancel_when_lost => tokio::select! {
