@@ -116,6 +116,7 @@ on_every_store! {
     crate::flights::followers::by_turns_each_runs_in_the_order_of_arrival as by_turns_each_runs_in_the_order_of_arrival,
     crate::flights::followers::who_is_to_skip_is_refused_at_once as who_is_to_skip_is_refused_at_once,
     crate::flights::followers::nobody_follows_longer_than_the_longest_wait as nobody_follows_longer_than_the_longest_wait,
+    crate::flights::followers::the_work_of_who_was_refused_does_not_run as the_work_of_who_was_refused_does_not_run,
     crate::flights::followers::who_takes_over_follows_no_more as who_takes_over_follows_no_more,
     crate::flights::followers::nobody_waits_for_a_turn_longer_than_the_longest_wait as nobody_waits_for_a_turn_longer_than_the_longest_wait,
     crate::flights::leaders::a_follower_takes_over_from_who_goes_away as a_follower_takes_over_from_who_goes_away,

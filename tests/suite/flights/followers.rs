@@ -1,12 +1,13 @@
 //! Those who do not come first, and how long they wait.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tower_distributed::single_flight::{Followers, RunError};
 use tower_distributed::{Error, Mutex};
 
 use super::{Origin, all_ended, begin, begin_run, builder, ended, several};
-use crate::stores::Place;
+use crate::stores::{Place, SOON};
+use crate::support::eventually;
 
 const SHORT: Duration = Duration::from_millis(700);
 
@@ -94,6 +95,30 @@ pub(crate) async fn who_takes_over_follows_no_more(place: &Place, name: &str) {
         assert_eq!(ended(follower).await.unwrap(), 2);
         assert_eq!(origin.runs(), 2);
     }
+}
+
+/// Who waits with it goes on with work of its own.
+pub(crate) async fn the_work_of_who_was_refused_does_not_run(place: &Place, name: &str) {
+    let [leads, follows] =
+        [builder(), builder().longest_wait(SHORT)].map(|builder| builder.build(place, name).unwrap());
+    let (origin, refused, other) = (Origin::shut(), Origin::open(), Origin::open());
+    let leader = begin_run(&leads, &origin).await;
+    let began = Instant::now();
+    let follow = |origin: &Origin| {
+        let (flight, work) = (follows.clone(), origin.work());
+        begin(async move { flight.run("k", work).await })
+    };
+    let first = follow(&refused).await;
+    eventually("some of its time to be over", SOON, async || began.elapsed() > SHORT / 2).await;
+    let second = follow(&other).await;
+    is_over(&ended(first).await.unwrap_err());
+    leader.abort();
+    match ended(second).await {
+        Ok(run) => assert_eq!((run, other.runs()), (1, 1)),
+        Err(error) => is_over(&error),
+    }
+    assert_eq!(follows.run("k", other.work()).await.unwrap(), 1);
+    assert_eq!(refused.runs(), 0);
 }
 
 pub(crate) async fn nobody_waits_for_a_turn_longer_than_the_longest_wait(place: &Place, name: &str) {
