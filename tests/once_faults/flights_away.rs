@@ -279,3 +279,33 @@ async fn a_run_may_end_with_its_lease() {
         }
     }
 }
+
+/// Those who follow when the store goes away are not told that somebody else's work was slow, and need not wait for it.
+#[tokio::test]
+async fn who_follows_hears_of_an_outage_or_goes_on_alone() {
+    let place = Place::redis(2).await;
+    let work = Work::shut();
+    let longest = Duration::from_secs(8); // several beats
+    let build = |number: usize, name, alone| {
+        builder().longest_wait(longest).alone_when_away(alone).build(&place.stores[number], name).unwrap()
+    };
+    let leaders = [build(0, "told", false), build(0, "alone", false)];
+    let leaders = [lead(&leaders[0], "k", &work).await, lead(&leaders[1], "k", &work).await];
+    let (told, alone) = (build(1, "told", false), build(1, "alone", true));
+    let told = [(); 2].map(|()| tokio::spawn(call(&told, "k", &work)));
+    let alone = [(); 2].map(|()| tokio::spawn(call(&alone, "k", &work)));
+    place.lined_up("k", 2).await;
+    place.server.as_ref().unwrap().kill9();
+    work.began(3).await;
+    work.let_go(3);
+    for caller in alone {
+        assert_eq!(ended(caller).await.unwrap(), 3);
+    }
+    for caller in told {
+        let error = flight_error(ended(caller).await);
+        assert!(error.is_unavailable() && !error.is_refused(), "{error}");
+    }
+    for leader in leaders {
+        assert!(ended(leader).await.unwrap() < 3);
+    }
+}

@@ -48,6 +48,8 @@ fn write_positions(probe: &Probe, call: &mut Arguments<'_>) {
 }
 
 impl Record<Holder<false>> for Seen {
+    // Each looks at as many bits as there are hashes.
+    const MOST_RUNS: usize = 32;
     type Scope = BloomFilter;
     type Query = Probe;
     type Found = Found;

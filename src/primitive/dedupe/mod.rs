@@ -171,7 +171,7 @@ impl Dedupe {
         filter.open().await?;
         let wait = longest_wait.map(|longest| Wait { longest: Some(longest), ..Wait::FOR_EVER });
         let (subject, suffix) = (Subject::Flight, String::new());
-        let ask = Ask { subject, suffix, rank: 0, wait, query: probe, insists };
+        let ask = Ask { subject, suffix, rank: 0, wait, query: probe, insists, gives_up: false };
         match Arc::clone(&self.0.admission).acquire_or_find(claim::key(&probe), ask).await? {
             Got::Lease(lease, _) => Ok(Claimed::New(Claim { lease, probe, dedupe: self.clone() })),
             Got::Done(Found::Seen) => Ok(Claimed::Duplicate),

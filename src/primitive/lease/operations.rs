@@ -153,7 +153,7 @@ impl<K: Kind> Operation for Turn<K> {
     type Undo = Never<Here<K>>;
     const SCRIPT: Script = K::SCRIPTS.turn;
     const PARTS: &'static [&'static str] = K::PARTS;
-    const MOST_RUNS: usize = 64;
+    const MOST_RUNS: usize = K::Record::MOST_RUNS;
     const SAME_ONCE: bool = false;
     // On a contended key there is one who gives and one who asks anew in each round: they should leave together. And
     // what a call costs by itself is a third of the cost of a dozen runs.

@@ -9,6 +9,8 @@ use crate::store::{Arguments, Field, Garbled};
 pub(crate) trait Record<H>: fmt::Debug + Send + Sync + 'static {
     /// Whether there is anything to look at: then takes are answered with what was found.
     const KEPT: bool = true;
+    /// How many runs one call takes at most, by what they write and find.
+    const MOST_RUNS: usize = 64;
     /// What all of a family share.
     type Scope: fmt::Debug + Send + Sync + 'static;
     /// What it takes to look.

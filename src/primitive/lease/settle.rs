@@ -49,7 +49,7 @@ impl<K: Kind> Operation for Settle<K> {
     type Undo = Never<Here<K>>;
     const SCRIPT: Script = K::SCRIPTS.settle;
     const PARTS: &'static [&'static str] = K::PARTS;
-    const MOST_RUNS: usize = 64;
+    const MOST_RUNS: usize = K::Record::MOST_RUNS;
     const SAME_ONCE: bool = false;
 
     fn shared(&self, call: &mut Arguments<'_>) {

@@ -13,8 +13,8 @@ use super::held::{Held, Tenure};
 use super::kind::Kind;
 use super::operations::{At, Beat, Standings};
 use super::room::Standing;
-use crate::Key;
 use crate::store::{Attend, lock};
+use crate::{Error, Key};
 
 /// How many waiters of a key beat in one call.
 const MOST_TOKENS: usize = 256;
@@ -30,7 +30,11 @@ pub(super) struct Waiter {
     /// `None` while it is under way.
     pub(super) due: Option<Instant>,
     /// Dropped without news: its place is lost.
-    pub(super) news: Option<oneshot::Sender<Granted>>,
+    pub(super) news: Option<oneshot::Sender<Result<Granted, Error>>>,
+    /// Whether it waits no longer when the store is away.
+    pub(super) gives_up: bool,
+    /// Why the store gave no answer, when it was last asked.
+    pub(super) outage: Option<Error>,
 }
 
 /// What a waiter learns by asking.
@@ -49,6 +53,14 @@ impl<K: Kind> Admission<K> {
 
     pub(super) fn stop_waiting(&self, number: u64) -> Option<Waiter> {
         lock(&self.waiters).remove(&number)
+    }
+
+    /// Why the store gave no answer to those who wait for a key, if it gave none.
+    pub(crate) fn outage(&self, key: &Key) -> Option<Error> {
+        lock(&self.waiters)
+            .values()
+            .filter(|waiter| waiter.key == *key)
+            .find_map(|waiter| waiter.outage.clone())
     }
 
     /// These wait no longer in the store, but for what their process hands on.
@@ -91,12 +103,19 @@ impl<K: Kind> Admission<K> {
                     self.stands(*number, standing, (sent, now), soonest);
                 }
             }
-            Err(_) => {
+            Err(error) => {
                 let again = Instant::now() + self.terms.ask_every.min(BEAT);
                 let mut table = lock(&self.waiters);
                 for (number, _) in &waiters {
                     if let Some(waiter) = table.get_mut(number) {
                         waiter.due = Some(again);
+                        waiter.outage = Some(error.clone()).filter(Error::is_away);
+                        if let (true, Some(outage)) = (waiter.gives_up, &waiter.outage)
+                            && let Some(news) = waiter.news.take()
+                        {
+                            // If it has gone away by now, it has withdrawn.
+                            let _ = news.send(Err(outage.clone()));
+                        }
                     }
                 }
             }
@@ -113,7 +132,7 @@ impl<K: Kind> Admission<K> {
             Standing::Queued { .. } => {
                 let due = self.next_beat(anchor, soonest);
                 if let Some(waiter) = lock(&self.waiters).get_mut(&number) {
-                    (waiter.anchor, waiter.due) = (anchor, Some(due));
+                    (waiter.anchor, waiter.due, waiter.outage) = (anchor, Some(due), None);
                 }
                 return;
             }
@@ -123,7 +142,7 @@ impl<K: Kind> Admission<K> {
             && let Some(granted) = granted
         {
             // If it has gone away by now, it has seen to what it was granted.
-            let _ = news.send(granted);
+            let _ = news.send(Ok(granted));
         }
     }
 

@@ -30,12 +30,14 @@ pub(crate) struct Ask<Q = ()> {
     pub(crate) query: Q,
     /// Whether to take whatever is on record, as long as its place in the queue is not lost.
     pub(crate) insists: bool,
+    /// Whether to wait no longer when the store is away.
+    pub(crate) gives_up: bool,
 }
 
 impl Ask {
     /// Where nothing is on record.
     pub(crate) fn new(subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
-        Self { subject, suffix, rank, wait, query: (), insists: false }
+        Self { subject, suffix, rank, wait, query: (), insists: false, gives_up: false }
     }
 }
 
@@ -147,6 +149,8 @@ impl<K: Kind> Admission<K> {
             behind: None,
             due: None,
             news: Some(sender),
+            gives_up: ask.gives_up,
+            outage: None,
         };
         self.wait(number, waiter, soonest);
         let push = async {
@@ -176,14 +180,18 @@ impl<K: Kind> Admission<K> {
                 }
             },
             news = news => match news {
-                Ok(Granted { until, fence }) => self.take_on(withdrawal, until, fence, None),
+                Ok(Ok(Granted { until, fence })) => self.take_on(withdrawal, until, fence, None),
+                Ok(Err(outage)) => return Err(outage),
                 Err(_) => {
                     self.stop_waiting(number);
                     withdrawal.disarm();
                     None
                 }
             },
-            () = at(deadline) => return Err(busy(Why::WaitedTooLong, 0)),
+            () = at(deadline) => {
+                let outage = self.stop_waiting(number).and_then(|waiter| waiter.outage);
+                return Err(outage.unwrap_or_else(|| busy(Why::WaitedTooLong, 0)));
+            }
             _ = closed.changed() => return Err(Error::interrupted()),
         };
         Ok(granted.map_or(Turn::AskAnew, |lease| Turn::Got(Got::Lease(lease, None))))

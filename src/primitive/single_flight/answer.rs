@@ -75,6 +75,8 @@ fn micros(span: Duration) -> i64 {
 }
 
 impl Record<Holder<false, Kept>> for Answers {
+    // Answers are up to 64 MiB.
+    const MOST_RUNS: usize = 8;
     /// The name of the codec.
     type Scope = Arc<str>;
     type Query = ();

@@ -64,8 +64,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         }
     }
 
-    /// Which version of the answer's type this is, where the codec does not tell: 0 to 64 visible ASCII characters.
-    /// Answers of other versions are not read. Default: none.
+    /// Which version of the answer's type this is, where the codec does not tell: 0 to 64 visible ASCII characters but
+    /// `+`. Answers of other versions are not read, and replaced: while two versions run side by side, as during a
+    /// deployment, there are more runs. Default: none.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.version = version.into();
         self
@@ -87,7 +88,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     }
 
     /// For how long after its life an answer is served while a fresh one is made in the background, 1 ms to 1 day.
-    /// Default: not at all.
+    /// Where that fails, the next caller has it tried again: one at a time in the fleet, without a pause. Default: not
+    /// at all.
     pub fn stale_for(mut self, stale: Duration) -> Self {
         self.spans.push(("how long an answer is served after its life", stale));
         self.settings.stale = stale;
@@ -111,7 +113,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// How long to follow, or to wait for one's turn; then the caller is refused. Default: 30 s.
+    /// How long to follow, or to wait for one's turn, counted from the call; then the caller is refused. It is to be
+    /// longer than it takes to ask the store. Default: 30 s.
     pub fn longest_wait(mut self, longest: Duration) -> Self {
         self.settings.longest_wait = longest;
         self
@@ -141,14 +144,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// Whether a run is dropped when its lease is lost, and its callers told [so](Error::is_lost). Default: no; it goes
-    /// on for its own process.
+    /// Whether a run is dropped when its lease is lost: the caller whose it was is told [so](Error::is_lost), and others
+    /// take over. Default: no; it goes on for its own process.
     pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
         self.settings.cancel_when_lost = cancel;
         self
     }
 
-    /// Whether to run while the store gives no answer, shared within the process alone. Default: no; that is an error.
+    /// Whether to run while the store gives no answer, shared within the process alone; also those who follow when it goes
+    /// away. Default: no; that is an error.
     pub fn alone_when_away(mut self, alone: bool) -> Self {
         self.settings.alone_when_away = alone;
         self

@@ -28,7 +28,7 @@ use tower::BoxError;
 /// }
 /// ```
 pub trait Codec<T>: Send + Sync + 'static {
-    /// The name of the format and its version: 1 to 64 visible ASCII characters.
+    /// The name of the format and its version: 1 to 64 visible ASCII characters but `+`.
     fn name(&self) -> &str;
 
     /// The answer as bytes.

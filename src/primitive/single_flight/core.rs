@@ -132,7 +132,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 let heard = tokio::select! {
                     biased;
                     heard = &mut heard => heard,
-                    () = at(deadline) => return Err(waited_too_long()),
+                    () = at(deadline) => return Err(self.waited_too_long(&key)),
                 };
                 match heard {
                     Ok(Heard::Landed(landed)) => {
@@ -162,7 +162,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     {
         let (own, mut landed) = oneshot::channel();
         let runs = Arc::new(AtomicBool::new(false));
-        let run = baton.run();
+        let (run, key) = (baton.run(), baton.key().clone());
         let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs));
         let task = tokio::spawn(flight);
         caller.runs(run, task.abort_handle());
@@ -173,8 +173,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             () = at(deadline) => match runs.swap(true, Ordering::AcqRel) {
                 true => landed.await,
                 false => {
+                    let error = self.waited_too_long(&key);
                     task.abort();
-                    return Err(waited_too_long());
+                    return Err(error);
                 }
             },
         };
@@ -182,6 +183,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             Ok(outcome) => outcome,
             Err(_) => Err(why_gone(task).await),
         }
+    }
+
+    /// Why it came to nothing: a store that is away is not told as somebody's slow work.
+    fn waited_too_long(&self, key: &Key) -> Error {
+        let busy = Busy { subject: Subject::Flight, why: Why::WaitedTooLong, retry_after: None };
+        self.admission.outage(key).unwrap_or_else(|| busy.into())
     }
 
     /// Runs where nobody else does, in the caller's own task.
@@ -217,10 +224,6 @@ async fn at(deadline: Option<Instant>) {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
     }
-}
-
-fn waited_too_long() -> Error {
-    Busy { subject: Subject::Flight, why: Why::WaitedTooLong, retry_after: None }.into()
 }
 
 fn gone() -> Error {

@@ -103,8 +103,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let mut unread: Option<Found> = None;
         loop {
             let (wait, insists) = (Some(Wait::FOR_EVER), unread.is_some());
+            let gives_up = self.settings.alone_when_away;
             let ask =
-                Ask { subject: Subject::Flight, suffix: String::new(), rank: 0, wait, query: (), insists };
+                Ask { query: (), insists, gives_up, ..Ask::new(Subject::Flight, String::new(), 0, wait) };
             match Arc::clone(&self.admission).acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => match self.read(&found) {
                     Some(verdict) => return Ok(Boarding::Landed(verdict)),

@@ -46,7 +46,8 @@
 //!
 //! By [`Followers::TakeTurns`] each runs itself, one after another; by [`Followers::Skip`] who does not come first is
 //! refused at once: "lock or skip", so that two processes never bill the same user at a time. Both are the
-//! [mutex](crate::mutex) of the same name.
+//! [mutex](crate::mutex) of the same name; the work is done in the caller's own task, and settings about answers do not
+//! matter.
 //!
 //! # Coming from …
 //!

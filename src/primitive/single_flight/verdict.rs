@@ -63,19 +63,20 @@ const FAILURE: u8 = b'-';
 impl<T: Clone + 'static, E: 'static> Format<T, E> {
     /// The names of the codecs and the version, in one word.
     pub(super) fn name(&self, version: &str) -> Result<Arc<str>, Error> {
-        let visible = |text: &str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let visible =
+            |text: &str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'+');
         let mut names = vec![self.codec.name()];
         names.extend(self.failures.as_ref().map(|failures| failures.codec.name()));
         for codec in &names {
             if codec.is_empty() || !visible(codec) {
                 return Err(Error::invalid(format!(
-                    "the name of a codec must be 1 to 64 visible ASCII characters, is {codec:?}"
+                    "the name of a codec must be 1 to 64 visible ASCII characters but +, is {codec:?}"
                 )));
             }
         }
         if !visible(version) {
             return Err(Error::invalid(format!(
-                "a version must be 0 to 64 visible ASCII characters, is {version:?}"
+                "a version must be 0 to 64 visible ASCII characters but +, is {version:?}"
             )));
         }
         names.push(version);
