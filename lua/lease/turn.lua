@@ -22,8 +22,7 @@ local function take(token, insists)
   sweep()
   local expiry, fence = held(token)
   local done
-  if look then found, done = look() end
-  if insists then done = nil end
+  if look then found, done = look(insists) end
   if expiry then return 1, expiry, fence end
   if done then return 3 end
   local before, length = 0, 0

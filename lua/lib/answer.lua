@@ -5,20 +5,24 @@
 -- ARGV      for all runs: the codec; to enter: for how long it is fresh (µs), for how long it is kept (µs), bytes
 kept, scope = false, 1
 
--- The bytes, behind `fresh ` or for another codec's as `other`; what is fresh is all there is to do.
-look = function()
+-- The bytes, behind `fresh ` or for another codec's as `other`; what is fresh is all there is to do, but for those who
+-- insist.
+look = function(insists)
   local answer, codec = call('GET', mark), ARGV[base]
   if not answer then return nil end
   local fresh, name = match(answer, '^(%d+) (%S+) ')
   if name ~= codec then return 'other', nil end
   local span = tonumber(fresh) - now
   local bytes = sub(answer, #fresh + #name + 3)
-  return string.format('%d ', span) .. bytes, span > 0
+  local text = string.format('%d ', span) .. bytes
+  if insists then return text, nil end
+  return text, span > 0
 end
 
 enter = function(holding)
   local fresh, keep, bytes = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2]
   at = at + 3
-  if not holding then return end
+  if not holding then return nil, false end
   call('SET', mark, string.format('%d ', now + fresh) .. ARGV[base] .. ' ' .. bytes, 'PX', ms(keep))
+  return nil, true
 end

@@ -17,20 +17,22 @@ local function fail(problem)
 end
 
 -- `seen`, or what is stored in place of this filter: either way there is nothing to do.
-look = function()
+look = function(insists)
   local f, problem, first = filter()
   local seen
   if f then seen, problem = bloom.contains(f, first, at - 1) end
   if type(problem) == 'string' then return problem, true end
   if problem then fail(problem) end
-  if seen[1] == 1 then return 'seen', true end
+  if seen[1] == 1 and not insists then return 'seen', true end
 end
 
--- What was handled was handled, whoever holds the claim by now.
+-- What was handled was handled, whoever holds the claim by now: those who wait need to look again.
 enter = function()
   local f, problem, first = filter()
   problem = problem or bloom.enter(f)
   local _
   if not problem then _, problem = bloom.add(f, first, at - 1) end
+  if type(problem) == 'string' then return problem end
   if problem then fail(problem) end
+  return nil, true
 end

@@ -75,16 +75,22 @@ impl Record<Holder<false>> for Seen {
         }
     }
 
-    fn look(_: &Holder<false>, filter: &BloomFilter, probe: &Probe, _: i64) -> Look<Found> {
+    fn look(_: &Holder<false>, filter: &BloomFilter, probe: &Probe, insists: bool, _: i64) -> Look<Found> {
         match filter.step(probe, false) {
-            Some(Ok(true)) => Look::Done(Found::Seen),
+            Some(Ok(true)) if !insists => Look::Done(Found::Seen),
             Some(Err(mismatch)) => Look::Done(Found::Other(mismatch)),
-            Some(Ok(false)) | None => Look::Open(None),
+            Some(Ok(_)) | None => Look::Open(None),
         }
     }
 
-    fn enter(_: &mut Holder<false>, filter: &BloomFilter, probe: &Probe, _: bool, _: i64) {
-        // Of another filter, whose item is claimed: `look` has told.
-        let _ = filter.step(probe, true);
+    fn enter(
+        _: &mut Holder<false>,
+        filter: &BloomFilter,
+        probe: &Probe,
+        _: bool,
+        _: i64,
+    ) -> Result<bool, Found> {
+        // What was handled was handled, whoever holds the claim by now.
+        filter.step(probe, true).unwrap_or(Ok(true)).map(|_| true).map_err(Found::Other)
     }
 }

@@ -204,6 +204,7 @@ impl Claim {
     ///
     /// [`is_unavailable`](Error::is_unavailable) where it is not known whether the item is in the filter. It goes on
     /// trying in the background while the claim lasts; after that the item may be handled again.
+    /// [`is_invalid`](Error::is_invalid) where meanwhile a filter of another configuration was stored under the name.
     ///
     /// # Cancel safety
     ///
@@ -228,7 +229,12 @@ impl Claim {
     async fn confirm_to_the_end(self, told: oneshot::Sender<Result<bool, Error>>) {
         let Self { lease, probe, dedupe } = self;
         let Inner { filter, settlement, .. } = &*dedupe.0;
-        let first = settlement.settle(&lease.held, probe).await;
+        let enter = async || match settlement.settle(&lease.held, probe).await? {
+            Ok(was_held) => Ok(was_held),
+            Err(Found::Other(stored)) => Err(filter.mismatch(&stored)),
+            Err(Found::Seen) => Err(unasked()),
+        };
+        let first = enter().await;
         match &first {
             Ok(true) => {}
             Ok(false) => tell(filter.name(), Event::ClaimLost, "a claim was lost while its item was handled"),
@@ -245,7 +251,7 @@ impl Claim {
         while again && lease.is_held() {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
-            let outcome = settlement.settle(&lease.held, probe).await;
+            let outcome = enter().await;
             again = outcome.as_ref().is_err_and(Error::is_away);
             settled = outcome.is_ok();
         }

@@ -221,11 +221,12 @@ impl<K: Kind> Operation for Turn<K> {
         let mut found = None;
         let outcome = match self.verb {
             Verb::Take(take) | Verb::Insist(take) => {
+                let insists = matches!(self.verb, Verb::Insist(_));
                 let look = match &self.query {
-                    Some(query) => K::Record::look(room.holders(), &self.scene.scope, query, now),
+                    Some(query) => K::Record::look(room.holders(), &self.scene.scope, query, insists, now),
                     None => Look::Open(None),
                 };
-                let done = look.is_done().filter(|_| !matches!(self.verb, Verb::Insist(_)));
+                let done = look.is_done();
                 found = look.found();
                 Outcome::Taken(At { now, what: room.take(token, take, done, now, spans) })
             }

@@ -28,10 +28,22 @@ pub(crate) trait Record<H>: fmt::Debug + Send + Sync + 'static {
     fn write_entry(entry: &Self::Entry, call: &mut Arguments<'_>);
     /// Reads what was found.
     fn decode(field: &Field) -> Result<Self::Found, Garbled>;
-    /// Looks, in process.
-    fn look(holders: &H, scope: &Self::Scope, query: &Self::Query, now: i64) -> Look<Self::Found>;
-    /// Enters, in process; `holding`: whether the lease was still held.
-    fn enter(holders: &mut H, scope: &Self::Scope, entry: &Self::Entry, holding: bool, now: i64);
+    /// Looks, in process; for those who insist, only for what keeps even them from it.
+    fn look(
+        holders: &H,
+        scope: &Self::Scope,
+        query: &Self::Query,
+        insists: bool,
+        now: i64,
+    ) -> Look<Self::Found>;
+    /// Enters, in process; `holding`: whether the lease was still held. Whether anything was entered, or what is in the way.
+    fn enter(
+        holders: &mut H,
+        scope: &Self::Scope,
+        entry: &Self::Entry,
+        holding: bool,
+        now: i64,
+    ) -> Result<bool, Self::Found>;
 }
 
 /// What a look brings.
@@ -83,11 +95,11 @@ impl<H> Record<H> for () {
         Err(Garbled("a script found something where nothing is on record"))
     }
 
-    fn look(_: &H, (): &(), (): &(), _: i64) -> Look<Infallible> {
+    fn look(_: &H, (): &(), (): &(), _: bool, _: i64) -> Look<Infallible> {
         Look::Open(None)
     }
 
-    fn enter(_: &mut H, (): &(), entry: &Infallible, _: bool, _: i64) {
+    fn enter(_: &mut H, (): &(), entry: &Infallible, _: bool, _: i64) -> Result<bool, Infallible> {
         match *entry {}
     }
 }

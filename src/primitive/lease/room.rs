@@ -135,16 +135,24 @@ impl<H: Holders> Room<H> {
         was
     }
 
-    /// Gives a lease back after something was entered, and sends those who wait to ask anew. Whether it was held.
-    pub(crate) fn settle(&mut self, token: &str, now: i64, enter: impl FnOnce(&mut H, bool)) -> bool {
+    /// Gives a lease back after something was entered, and sends those who wait to ask anew. Whether it was held, or what
+    /// keeps it from being entered.
+    pub(crate) fn settle<F>(
+        &mut self,
+        token: &str,
+        now: i64,
+        enter: impl FnOnce(&mut H, bool) -> Result<bool, F>,
+    ) -> Result<bool, F> {
         self.sweep(now);
         let holding = self.holders.held(token, now).is_some();
-        enter(&mut self.holders, holding);
+        let entered = enter(&mut self.holders, holding)?;
         if holding {
             self.holders.forget(token);
+        }
+        if entered {
             self.pushes.extend(self.queue.dismiss());
         }
-        holding
+        Ok(holding)
     }
 
     pub(crate) fn renew(&mut self, token: &str, ttl: i64, now: i64) -> Option<i64> {

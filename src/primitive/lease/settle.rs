@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::admission::Admission;
 use super::held::Held;
-use super::kind::{Entry, Kind};
+use super::kind::{Entry, Found, Kind};
 use super::operations::{Here, Scene, WRONG_TYPE, messages};
 use super::record::Record;
 use crate::Error;
-use crate::store::{Arguments, Fields, Garbled, Never, Operation, Port, Push, Script};
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Port, Push, Script};
 
 /// Where what came of the leases of a family is entered.
 pub(crate) struct Settlement<K: Kind> {
@@ -22,10 +22,11 @@ impl<K: Kind> Settlement<K> {
     }
 
     /// Enters what came of a lease, gives it back to the store, and sends those who wait to ask anew. Whether it was
-    /// still held; the same call twice says no the second time.
-    pub(crate) async fn settle(&self, held: &Held, entry: Entry<K>) -> Result<bool, Error> {
+    /// still held; the same call twice says no the second time. Or else what keeps it from being entered: then nothing
+    /// is changed.
+    pub(crate) async fn settle(&self, held: &Held, entry: Entry<K>) -> Result<Result<bool, Found<K>>, Error> {
         let settle = Settle { scene: Arc::clone(&self.scene), token: Arc::clone(&held.token), entry };
-        Ok(self.port.run(held.key.clone(), settle).await?.was_held)
+        Ok(self.port.run(held.key.clone(), settle).await?.outcome)
     }
 }
 
@@ -37,15 +38,16 @@ pub(crate) struct Settle<K: Kind> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Settled {
-    pub(crate) was_held: bool,
+pub(crate) struct Settled<F> {
+    /// Whether it was still held, or what is in the way.
+    pub(crate) outcome: Result<bool, F>,
     /// What others of this process are to hear.
     pub(super) heard: Vec<Push>,
 }
 
 impl<K: Kind> Operation for Settle<K> {
     type Cell = Here<K>;
-    type Reply = Settled;
+    type Reply = Settled<Found<K>>;
     type Undo = Never<Here<K>>;
     const SCRIPT: Script = K::SCRIPTS.settle;
     const PARTS: &'static [&'static str] = K::PARTS;
@@ -62,7 +64,7 @@ impl<K: Kind> Operation for Settle<K> {
         K::Record::write_entry(&self.entry, call);
     }
 
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Settled, Garbled> {
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
         let status = fields.integer()?;
         if status < 0 {
             return Err(WRONG_TYPE);
@@ -70,17 +72,21 @@ impl<K: Kind> Operation for Settle<K> {
         for _ in 0..3 {
             fields.integer()?;
         }
-        Ok(Settled { was_held: status == 1, heard: messages(fields.next()?)? })
+        let last = fields.next()?;
+        if let Field::Text(_) = last {
+            return Ok(Settled { outcome: Err(K::Record::decode(last)?), heard: Vec::new() });
+        }
+        Ok(Settled { outcome: Ok(status == 1), heard: messages(last)? })
     }
 
-    fn apply(self, room: &mut Here<K>, now: i64) -> Settled {
-        let was_held = room.settle(&self.token, now, |holders, holding| {
-            K::Record::enter(holders, &self.scene.scope, &self.entry, holding, now);
+    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
+        let outcome = room.settle(&self.token, now, |holders, holding| {
+            K::Record::enter(holders, &self.scene.scope, &self.entry, holding, now)
         });
-        Settled { was_held, heard: Vec::new() }
+        Settled { outcome, heard: Vec::new() }
     }
 
-    fn pushes(reply: &mut Settled) -> Vec<Push> {
+    fn pushes(reply: &mut Self::Reply) -> Vec<Push> {
         std::mem::take(&mut reply.heard)
     }
 }

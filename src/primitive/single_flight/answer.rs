@@ -107,24 +107,41 @@ impl Record<Holder<false, Kept>> for Answers {
         Ok(Found::Answer { fresh, bytes: bytes[1..].into() })
     }
 
-    fn look(holders: &Holder<false, Kept>, codec: &Arc<str>, (): &(), now: i64) -> Look<Found> {
+    fn look(
+        holders: &Holder<false, Kept>,
+        codec: &Arc<str>,
+        (): &(),
+        insists: bool,
+        now: i64,
+    ) -> Look<Found> {
         match &holders.aside.0 {
             Some(answer) if answer.until > now && answer.codec != *codec => Look::Open(Some(Found::Foreign)),
             Some(answer) if answer.until > now => {
                 let fresh = answer.fresh - now;
                 let found = Found::Answer { fresh, bytes: Arc::clone(&answer.bytes) };
-                if fresh > 0 { Look::Done(found) } else { Look::Meanwhile(found) }
+                match insists {
+                    true => Look::Open(Some(found)),
+                    false if fresh > 0 => Look::Done(found),
+                    false => Look::Meanwhile(found),
+                }
             }
             _ => Look::Open(None),
         }
     }
 
-    fn enter(holders: &mut Holder<false, Kept>, codec: &Arc<str>, entry: &Entry, holding: bool, now: i64) {
+    fn enter(
+        holders: &mut Holder<false, Kept>,
+        codec: &Arc<str>,
+        entry: &Entry,
+        holding: bool,
+        now: i64,
+    ) -> Result<bool, Found> {
         if holding {
             // Redis keeps it in whole ms.
             let until = now + (micros(entry.keep) + 999) / 1000 * 1000;
             let (fresh, codec) = (now + micros(entry.fresh), Arc::clone(codec));
             holders.aside.0 = Some(Answer { fresh, until, codec, bytes: Arc::clone(&entry.bytes) });
         }
+        Ok(holding)
     }
 }

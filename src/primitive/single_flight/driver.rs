@@ -188,7 +188,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Enters an answer, which gives the lease back; whether it was still held.
     async fn settle(&self, lease: Lease, entry: Entry) -> Result<bool, Error> {
-        let held = self.settlement.settle(&lease.held, entry).await?;
+        let held = matches!(self.settlement.settle(&lease.held, entry).await?, Ok(true));
         if held {
             lease.settled();
         }
