@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::{Away, Common, Config, ConfirmDuplicate, IsSuccess, OnDuplicate, Unsure, Verdict};
+use super::{Away, Common, Config, ConfirmDuplicate, IsSuccess, OnDuplicate, OnUnsure, Unsure, Verdict};
 use crate::dedupe::{Claim, Claimed};
 use crate::leased::OnLease;
 use crate::{Error, Key, Reject};
@@ -43,11 +43,14 @@ pin_project! {
     {
         Claiming {
             claiming: Claiming,
+            // Whatever the filter says.
+            insists: bool,
             call: Call<S, Req>,
         },
-        // Whether a duplicate is one is looked up.
+        // Whether a duplicate is one is looked up: at first without a claim, and if it is none, once more with it.
         Confirming {
             confirming: BoxFuture<'static, bool>,
+            claim: Option<Claim>,
             call: Call<S, Req>,
         },
         Calling {
@@ -59,7 +62,7 @@ pin_project! {
         },
         // The claim is confirmed or given back.
         Settling {
-            settling: BoxFuture<'static, Option<Unsure>>,
+            settling: BoxFuture<'static, ()>,
             outcome: Option<Result<S::Response, S::Error>>,
         },
         Done,
@@ -77,7 +80,8 @@ where
 
     pub(super) fn claiming(key: Key, inner: S, request: Req, config: Arc<Config<K, U, D, Q, N, R>>) -> Self {
         let claiming = claim(&config.common, &key, false);
-        Self { config, key, state: State::Claiming { claiming, call: Some((inner, request)) } }
+        let state = State::Claiming { claiming, insists: false, call: Some((inner, request)) };
+        Self { config, key, state }
     }
 }
 
@@ -97,19 +101,46 @@ fn claim(common: &Common, key: &Key, insists: bool) -> Claiming {
 }
 
 /// Confirms a claim, or gives it back.
-fn settle(claim: Claim, key: Key, success: bool) -> BoxFuture<'static, Option<Unsure>> {
+fn settle(claim: Claim, key: Key, success: bool, on_unsure: OnUnsure) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         if !success {
             // What could not be given back now is so in the background, or runs out.
             let _ = claim.release().await;
-            return None;
+            return;
         }
-        match claim.confirm().await {
-            Ok(true) => None,
-            Ok(false) => Some(Unsure { key, error: None }),
-            Err(error) => Some(Unsure { key, error: Some(error) }),
-        }
+        let hear = move |outcome: &Result<bool, Error>| {
+            let error = match outcome {
+                Ok(true) => return,
+                Ok(false) => None,
+                Err(error) => Some(error.clone()),
+            };
+            if let Some(told) = on_unsure {
+                told(&Unsure { key, error });
+            }
+        };
+        // Whom it concerns has heard.
+        let _ = claim.confirm_and(hear).await;
     })
+}
+
+/// Calls the inner service, with its claim if there is one.
+fn call<S, Req, K, U, D, Q, N, R>(
+    config: &Config<K, U, D, Q, N, R>,
+    claim: Option<Claim>,
+    (mut inner, mut request): (S, Req),
+) -> State<S, Req>
+where
+    S: Service<Req>,
+    N: OnLease<Req>,
+{
+    let mut lost: Option<BoxFuture<'static, ()>> = None;
+    if let Some(claim) = &claim {
+        config.on_lease.on_lease(&claim.handle(), &mut request);
+        if config.common.cancel_when_lost {
+            lost = Some(Box::pin(claim.lost()));
+        }
+    }
+    State::Calling { future: inner.call(request), claim, lost }
 }
 
 impl<S, Req, K, U, D, Q, N, R> Future for ResponseFuture<S, Req, K, U, D, Q, N, R>
@@ -128,39 +159,41 @@ where
         let config = &**this.config;
         loop {
             let next = match this.state.as_mut().project() {
-                StateProjection::Claiming { claiming, call } => {
+                StateProjection::Claiming { claiming, insists, call: kept } => {
                     let claimed = match ready!(claiming.as_mut().poll(context)) {
                         Ok(claimed) => claimed,
                         Err(error) => return Poll::Ready(config.reject.reject(error.into())),
                     };
-                    let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
+                    let Some((inner, request)) = kept.take() else { return Poll::Pending };
                     let claim = match claimed {
-                        None => None,
-                        Some(Claimed::New(claim)) => Some(claim),
-                        Some(Claimed::Duplicate) => {
-                            let confirming = config.confirm_duplicate.confirm(&request);
-                            let confirming = confirming.unwrap_or_else(|| Box::pin(future::ready(true)));
-                            this.state.set(State::Confirming { confirming, call: Some((inner, request)) });
+                        Some(Claimed::Duplicate) => None,
+                        Some(Claimed::New(claim)) if *insists => Some(claim),
+                        claimed => {
+                            let claim = claimed.and_then(Claimed::new);
+                            this.state.set(call(config, claim, (inner, request)));
                             continue;
                         }
                     };
-                    let mut lost: Option<BoxFuture<'static, ()>> = None;
-                    if let Some(claim) = &claim {
-                        config.on_lease.on_lease(&claim.handle(), &mut request);
-                        if config.common.cancel_when_lost {
-                            lost = Some(Box::pin(claim.lost()));
-                        }
-                    }
-                    State::Calling { future: inner.call(request), claim, lost }
+                    let confirming = config.confirm_duplicate.confirm(&request);
+                    let confirming = confirming.unwrap_or_else(|| Box::pin(future::ready(true)));
+                    State::Confirming { confirming, claim, call: Some((inner, request)) }
                 }
-                StateProjection::Confirming { confirming, call } => {
+                StateProjection::Confirming { confirming, claim: held, call: kept } => {
                     let is_duplicate = ready!(confirming.as_mut().poll(context));
-                    let Some((mut inner, request)) = call.take() else { return Poll::Pending };
+                    let Some((mut inner, request)) = kept.take() else { return Poll::Pending };
                     if !is_duplicate {
-                        let claiming = claim(&config.common, this.key, true);
-                        this.state.set(State::Claiming { claiming, call: Some((inner, request)) });
+                        let next = match held.take() {
+                            Some(claim) => call(config, Some(claim), (inner, request)),
+                            None => {
+                                let claiming = claim(&config.common, this.key, true);
+                                State::Claiming { claiming, insists: true, call: Some((inner, request)) }
+                            }
+                        };
+                        this.state.set(next);
                         continue;
                     }
+                    // Somebody else has handled it between the two.
+                    drop(held.take());
                     let request = match config.on_duplicate.on_duplicate(request) {
                         Verdict::Pass(request) => request,
                         Verdict::Answer(response) => return Poll::Ready(Ok(response)),
@@ -183,15 +216,13 @@ where
                         this.state.set(State::Done);
                         return Poll::Ready(outcome.map_err(|error| config.reject.inner_error(error)));
                     };
-                    let settling = settle(claim, this.key.clone(), config.success.is_success(&outcome));
+                    let (key, told) = (this.key.clone(), config.common.on_unsure.clone());
+                    let settling = settle(claim, key, config.success.is_success(&outcome), told);
                     State::Settling { settling, outcome: Some(outcome) }
                 }
                 StateProjection::Settling { settling, outcome } => {
-                    let unsure = ready!(settling.as_mut().poll(context));
+                    ready!(settling.as_mut().poll(context));
                     let Some(outcome) = outcome.take() else { return Poll::Pending };
-                    if let (Some(unsure), Some(told)) = (unsure, &config.common.on_unsure) {
-                        told(&unsure);
-                    }
                     this.state.set(State::Done);
                     return Poll::Ready(outcome.map_err(|error| config.reject.inner_error(error)));
                 }

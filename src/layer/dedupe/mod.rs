@@ -180,7 +180,7 @@ impl<K, U, D, Q, N, R> DedupeLayer<K, U, D, Q, N, R> {
     }
 
     /// Looks up whether what the filter takes for a duplicate is one, by a closure from `&Req` to a future of `bool`,
-    /// which borrows nothing from the request. What is none is handled.
+    /// which borrows nothing from the request. What is none is handled, if once it is claimed that is still so.
     #[must_use]
     pub fn confirm_duplicate<Q2>(self, confirm: Q2) -> DedupeLayer<K, U, D, Q2, N, R> {
         let Config { key, success, on_duplicate, confirm_duplicate: _, on_lease, reject, common } =

@@ -60,6 +60,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 pub use self::builder::DedupeBuilder;
 
@@ -94,6 +95,15 @@ pub enum Claimed {
     New(Claim),
     /// By what the filter says it was handled before. That is wrong at the filter's [rate](BloomFilter::rate).
     Duplicate,
+}
+
+impl Claimed {
+    pub(crate) fn new(self) -> Option<Claim> {
+        match self {
+            Self::New(claim) => Some(claim),
+            Self::Duplicate => None,
+        }
+    }
 }
 
 impl Dedupe {
@@ -210,8 +220,16 @@ impl Claim {
     ///
     /// Once polled, it goes on even where the future is dropped.
     pub async fn confirm(self) -> Result<bool, Error> {
+        self.confirm_and(|_| {}).await
+    }
+
+    /// The same; whoever is to hear of the outcome does so even where the future is dropped.
+    pub(crate) async fn confirm_and(
+        self,
+        hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
+    ) -> Result<bool, Error> {
         let (told, outcome) = oneshot::channel();
-        tokio::spawn(self.confirm_to_the_end(told));
+        tokio::spawn(self.confirm_to_the_end(hear, told));
         outcome.await.unwrap_or_else(|_| {
             Err(Error::unavailable(Cause::Disconnected, "the runtime that confirmed the claim is gone"))
         })
@@ -226,7 +244,11 @@ impl Claim {
         self.lease.release().await
     }
 
-    async fn confirm_to_the_end(self, told: oneshot::Sender<Result<bool, Error>>) {
+    async fn confirm_to_the_end(
+        self,
+        hear: impl FnOnce(&Result<bool, Error>),
+        told: oneshot::Sender<Result<bool, Error>>,
+    ) {
         let Self { lease, probe, dedupe } = self;
         let Inner { filter, settlement, .. } = &*dedupe.0;
         let enter = async || match settlement.settle(&lease.held, probe).await? {
@@ -245,10 +267,12 @@ impl Claim {
         }
         let mut again = first.as_ref().is_err_and(Error::is_away);
         let mut settled = first.is_ok();
+        hear(&first);
         // Who has gone away needs nothing.
         let _ = told.send(first);
         let mut pause = Duration::from_millis(20);
-        while again && lease.is_held() {
+        // Also where it turns out to be lost meanwhile: the item was handled all the same.
+        while again && Instant::now() < lease.until() {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
             let outcome = enter().await;
