@@ -11,6 +11,7 @@ mod callers;
 mod filter_keys;
 mod filters;
 mod flights;
+mod claims;
 mod keys;
 mod kinds;
 mod leases;
@@ -63,6 +64,21 @@ on_every_store! {
     crate::filters::any_item_is_legal as filters_any_item_is_legal,
     crate::filters::items_are_counted_about as filters_items_are_counted_about,
     crate::filters::what_is_old_is_forgotten as filters_what_is_old_is_forgotten,
+    crate::claims::what_is_confirmed_is_a_duplicate as what_is_confirmed_is_a_duplicate,
+    crate::claims::what_is_in_flight_is_refused as what_is_in_flight_is_refused,
+    crate::claims::what_is_given_back_can_be_claimed_again as what_is_given_back_can_be_claimed_again,
+    crate::claims::who_waits_hears_what_came_of_it as who_waits_hears_what_came_of_it,
+    crate::claims::a_duplicate_can_be_claimed_anyway as a_duplicate_can_be_claimed_anyway,
+    crate::claims::a_claim_that_ran_out_is_lost as a_claim_that_ran_out_is_lost,
+    crate::claims::who_waits_hears_of_a_late_confirmation as who_waits_hears_of_a_late_confirmation,
+    crate::claims::the_fences_of_claims_grow as the_fences_of_claims_grow,
+    crate::claims::a_filter_of_another_configuration_is_told as a_filter_of_another_configuration_is_told,
+    crate::claims::a_filter_that_is_replaced_meanwhile_is_told as a_filter_that_is_replaced_meanwhile_is_told,
+    crate::claims::a_filter_over_several_keys as a_filter_over_several_keys,
+    crate::claims::what_a_filter_forgets_is_new_again as what_a_filter_forgets_is_new_again,
+    crate::claims::any_item_is_legal_and_apart_from_others as any_item_is_legal,
+    crate::claims::nothing_but_the_filter_stays as nothing_but_the_filter_stays,
+    crate::claims::settings_out_of_range_are_told as settings_of_claims_out_of_range_are_told,
     crate::keys::any_key_is_legal_and_apart_from_others as any_key_is_legal_and_apart_from_others,
     crate::leases::what_is_held_is_refused as what_is_held_is_refused,
     crate::leases::who_waits_is_served_in_the_order_of_arrival as who_waits_is_served_in_the_order_of_arrival,

@@ -1,0 +1,202 @@
+//! Webhooks that are sent several times, to handlers that fail, in processes that are killed and stopped.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use http::header::RETRY_AFTER;
+use http::{Request, Response, StatusCode};
+use rand::seq::SliceRandom as _;
+use tokio::sync::Notify;
+use tower::{Service, ServiceBuilder, ServiceExt as _, service_fn};
+use tower_distributed::{Dedupe, http as limits};
+
+use crate::fleet::{Fleet, LONG, filter, store_of_role};
+use crate::judge::judge;
+use crate::messages::Messages;
+use crate::referee::Referee;
+use crate::support::eventually;
+use crate::support::processes::{Child, is_child, setting};
+
+const MESSAGES: usize = 20_000;
+const TIMES: usize = 3;
+const PROCESSES: usize = 4;
+const TASKS: usize = 32;
+const KILLS: usize = 12;
+const TTL: Duration = Duration::from_millis(1500);
+
+/// The fate of a request: whoever has sent it goes away.
+#[derive(Clone)]
+struct GoneAway(Arc<Notify>);
+
+/// Fails one time in four, in all ways there are.
+async fn handle(referee: Referee, request: Request<String>) -> Result<Response<String>, Infallible> {
+    tokio::time::sleep(Duration::from_micros(rand::random_range(0..2000))).await;
+    let answer = |status| Ok(Response::builder().status(status).body(String::new()).unwrap());
+    match rand::random_range(0..16) {
+        0 => return answer(StatusCode::INTERNAL_SERVER_ERROR),
+        1 => return answer(StatusCode::TOO_MANY_REQUESTS),
+        2 => std::panic::resume_unwind(Box::new("a handler panics")),
+        3 => {
+            request.extensions().get::<GoneAway>().unwrap().0.notify_one();
+            std::future::pending().await
+        }
+        _ => {}
+    }
+    let visit = request.headers()["visit"].to_str().unwrap();
+    referee.note("messages", "success", &format!("{} {visit}", request.body())).await;
+    answer(StatusCode::OK)
+}
+
+#[derive(Clone)]
+struct Worker {
+    process: String,
+    referee: Referee,
+    messages: Messages,
+    unsure: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Worker {
+    /// Takes deliveries until there is no end to it.
+    async fn work<S>(self, task: usize, service: S)
+    where
+        S: Service<Request<String>, Response = Response<String>, Error = Infallible> + Clone + Send + 'static,
+        S::Future: Send,
+    {
+        for number in 0.. {
+            let visit = format!("{}.{task}.{number}", self.process);
+            let Some(delivery) = self.messages.next(&self.process).await else {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                continue;
+            };
+            let (message, _) = delivery.split_once(':').unwrap();
+            let gone = Arc::new(Notify::new());
+            let mut request = Request::new(message.to_owned());
+            request.headers_mut().insert("webhook-id", message.parse().unwrap());
+            request.headers_mut().insert("visit", visit.parse().unwrap());
+            request.extensions_mut().insert(GoneAway(gone.clone()));
+            let mut call = tokio::spawn(service.clone().oneshot(request));
+            let answer = tokio::select! {
+                answer = &mut call => answer.ok().map(|Ok(response)| response),
+                () = gone.notified() => {
+                    call.abort();
+                    None
+                }
+            };
+            let status = answer.as_ref().map(Response::status);
+            if status == Some(StatusCode::OK) {
+                let was_unsure = self.unsure.lock().unwrap().remove(message);
+                let verb = if was_unsure { "unsure" } else { "done" };
+                self.referee.note("messages", verb, &format!("{message} {visit}")).await;
+            }
+            let is_known =
+                status == Some(StatusCode::CONFLICT) && !answer.unwrap().headers().contains_key(RETRY_AFTER);
+            if status == Some(StatusCode::OK) || is_known {
+                self.messages.taken(&self.process, &delivery).await;
+            } else {
+                self.messages.again(&self.process, &delivery).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "a role, started by the tests"]
+async fn role_worker() {
+    if !is_child() {
+        return;
+    }
+    let (process, referee) = (setting("NAME"), Referee::of_role().await);
+    let messages = Messages::at(&setting("REFEREE")).await;
+    let unsure = Arc::default();
+    let worker = Worker { process, referee, messages, unsure };
+    let dedupe = Dedupe::builder().ttl(TTL).build(&filter(&store_of_role())).unwrap();
+    let told = worker.unsure.clone();
+    let mut layer = limits::dedupe(dedupe, limits::header("webhook-id").unwrap()).on_unsure(move |unsure| {
+        told.lock().unwrap().insert(String::from_utf8(unsure.key.as_bytes().to_vec()).unwrap());
+    });
+    if worker.process.ends_with(['0', '2', '4', '6', '8']) {
+        layer = layer.wait_up_to(LONG);
+    }
+    let referee = worker.referee.clone();
+    let service = ServiceBuilder::new()
+        .layer(layer)
+        .service(service_fn(move |request| handle(referee.clone(), request)));
+    join_all((0..TASKS).map(|task| worker.clone().work(task, service.clone()))).await;
+}
+
+struct Workers<'a> {
+    fleet: &'a Fleet,
+    alive: Vec<(String, Child)>,
+    dead: Vec<String>,
+    started: usize,
+}
+
+impl Workers<'_> {
+    fn start(&mut self) {
+        let name = format!("p{}", self.started);
+        self.started += 1;
+        self.alive.push((name.clone(), self.fleet.spawn("redelivery::role_worker", &name)));
+    }
+
+    async fn replace(&mut self) {
+        let (name, mut child) = self.alive.remove(0);
+        self.fleet.referee.note("messages", "kill", &format!("{name} 0")).await;
+        child.kill9();
+        self.dead.push(name);
+        self.start();
+    }
+
+    /// Stops one for longer than its claims last.
+    async fn stop(&self) {
+        let child = &self.alive.last().unwrap().1;
+        child.pause();
+        let stopped = Instant::now();
+        eventually("its claims to run out", LONG, async || stopped.elapsed() > TTL * 3 / 2).await;
+        child.resume();
+    }
+}
+
+#[tokio::test]
+async fn each_webhook_is_handled_once_or_it_is_reported() {
+    let fleet = &Fleet::start().await;
+    let messages = Messages::at(&fleet.refereeing.url()).await;
+    let deliveries = (0..MESSAGES * TIMES).map(|number| format!("m{}:{}", number / TIMES, number % TIMES));
+    let mut deliveries: Vec<_> = deliveries.collect();
+    // The three are sent at about the same time, and some of them much later.
+    for chunk in deliveries.chunks_mut(300) {
+        chunk.shuffle(&mut rand::rng());
+    }
+    for _ in 0..MESSAGES / 10 {
+        let (one, other) = (rand::random_range(0..deliveries.len()), rand::random_range(0..deliveries.len()));
+        deliveries.swap(one, other);
+    }
+    messages.send(&deliveries).await;
+    let began = Instant::now();
+    let mut workers = Workers { fleet, alive: Vec::new(), dead: Vec::new(), started: 0 };
+    (0..PROCESSES).for_each(|_| workers.start());
+    for kill in 1..=KILLS {
+        let until = kill * MESSAGES * TIMES / (KILLS + 2);
+        eventually("deliveries", LONG, async || messages.how_many_taken().await >= until).await;
+        if kill % 4 == 0 {
+            workers.stop().await;
+        }
+        workers.replace().await;
+    }
+    let dead = workers.dead.clone();
+    eventually("all deliveries", LONG, async || {
+        // What they have sent may arrive after they are gone.
+        for process in &dead {
+            messages.take_back(process).await;
+        }
+        messages.how_many_taken().await == MESSAGES * TIMES
+    })
+    .await;
+    let took = began.elapsed();
+    let verdict = judge(&fleet.referee.notes("messages").await).unwrap();
+    println!("{verdict:?} in {took:?}");
+    assert_eq!((verdict.handled, verdict.kills), (MESSAGES, KILLS));
+    assert!(verdict.unsure > 0, "no claim was lost by processes that were stopped");
+}

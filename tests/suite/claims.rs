@@ -1,0 +1,335 @@
+//! Claims on the items of a filter: what is confirmed is a duplicate, what is given back can be claimed again.
+
+use std::time::Duration;
+
+use tower_distributed::dedupe::{Claim, Claimed, Dedupe, DedupeBuilder};
+use tower_distributed::{BloomFilter, Store};
+
+use crate::keys::hostile;
+use crate::stores::{Place, SOON};
+use crate::support::eventually;
+
+fn filter(store: &Store, name: &str) -> BloomFilter {
+    BloomFilter::new(store, name, 1000, 1e-9).unwrap()
+}
+
+fn claims(store: &Store, name: &str) -> Dedupe {
+    Dedupe::new(&filter(store, name)).unwrap()
+}
+
+/// Whether an item is new, whose claim comes along.
+pub(crate) fn new(claimed: Claimed) -> Option<Claim> {
+    match claimed {
+        Claimed::New(claim) => Some(claim),
+        Claimed::Duplicate => None,
+    }
+}
+
+async fn take(dedupe: &Dedupe, item: impl AsRef<[u8]>) -> Claim {
+    new(dedupe.try_claim(item).await.unwrap()).expect("a new item is taken for a duplicate")
+}
+
+async fn is_duplicate(dedupe: &Dedupe, item: impl AsRef<[u8]>) -> bool {
+    new(dedupe.try_claim(item).await.unwrap()).is_none()
+}
+
+async fn becomes_free(dedupe: &Dedupe, item: &str) {
+    eventually(&format!("{item} to be free"), SOON, async || match dedupe.try_claim(item).await {
+        Ok(claimed) => new(claimed).unwrap().release().await.unwrap(),
+        Err(error) => !error.is_refused(),
+    })
+    .await;
+}
+
+fn short(ttl: u64) -> DedupeBuilder {
+    Dedupe::builder().ttl(Duration::from_millis(ttl)).watchdog(false)
+}
+
+pub(crate) async fn what_is_confirmed_is_a_duplicate(place: &Place, name: &str) {
+    let dedupe = claims(place, name);
+    for item in ["a", "b"] {
+        let claim = take(&dedupe, item).await;
+        assert!(claim.is_held() && !dedupe.filter().contains(item).await.unwrap());
+        assert!(claim.confirm().await.unwrap());
+        assert!(is_duplicate(&dedupe, item).await);
+        assert!(new(dedupe.claim(item, SOON).await.unwrap()).is_none(), "nothing to wait for");
+        assert!(!dedupe.filter().check_and_insert(item).await.unwrap());
+    }
+    assert!(dedupe.filter().check_and_insert("inserted").await.unwrap());
+    assert!(is_duplicate(&dedupe, "inserted").await);
+}
+
+pub(crate) async fn what_is_in_flight_is_refused(place: &Place, name: &str) {
+    let filter = filter(place, name);
+    let (one, other) = (Dedupe::new(&filter).unwrap(), claims(place, name));
+    let claim = take(&one, "a").await;
+    for dedupe in [&one, &other] {
+        let error = dedupe.try_claim("a").await.unwrap_err();
+        assert!(error.is_refused() && !error.is_waited_too_long() && !error.is_duplicate(), "{error}");
+        let after = error.retry_after().unwrap();
+        assert!(after > Duration::from_secs(15) && after <= Duration::from_secs(30), "{after:?}");
+        assert!(dedupe.claim_anyway("a").await.unwrap_err().is_refused());
+        let error = dedupe.claim("a", Duration::from_millis(40)).await.unwrap_err();
+        assert!(error.is_refused() && error.is_waited_too_long(), "{error}");
+        let elsewhere = take(dedupe, "b").await;
+        assert!(elsewhere.release().await.unwrap());
+    }
+    assert!(claim.confirm().await.unwrap());
+    assert!(is_duplicate(&one, "a").await && is_duplicate(&other, "a").await);
+}
+
+pub(crate) async fn what_is_given_back_can_be_claimed_again(place: &Place, name: &str) {
+    let dedupe = claims(place, name);
+    assert!(take(&dedupe, "a").await.release().await.unwrap());
+    let claim = take(&dedupe, "a").await;
+    let handle = claim.handle();
+    drop(claim);
+    handle.lost().await;
+    becomes_free(&dedupe, "a").await;
+    assert!(take(&dedupe, "a").await.confirm().await.unwrap());
+}
+
+pub(crate) async fn who_waits_hears_what_came_of_it(place: &Place, name: &str) {
+    let (dedupe, state) = (claims(place, name), format!("{name}:0"));
+    let waiting = |item: &'static str| {
+        let dedupe = dedupe.clone();
+        async move { new(dedupe.claim(item, SOON).await.unwrap()) }
+    };
+    let claim = take(&dedupe, "confirmed").await;
+    let mut waiters = Vec::new();
+    for number in 1..=3 {
+        waiters.push(place.line_up(&state, number, waiting("confirmed")).await);
+    }
+    assert!(claim.confirm().await.unwrap());
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().is_none());
+    }
+    place.lined_up(&state, 0).await;
+
+    // Each that gives it back lets the next have it; the last confirms, and those behind it need nothing.
+    let claim = take(&dedupe, "given back").await;
+    let mut waiters = Vec::new();
+    for number in 1..=4 {
+        let waiting = waiting("given back");
+        let visit = async move {
+            let claim = waiting.await?;
+            match number {
+                1 => drop(claim),
+                2 => assert!(claim.release().await.unwrap()),
+                _ => assert!(claim.confirm().await.unwrap()),
+            }
+            Some(number)
+        };
+        waiters.push(place.line_up(&state, number, visit).await);
+    }
+    drop(claim);
+    for (waiter, came_of_it) in waiters.into_iter().zip([Some(1), Some(2), Some(3), None]) {
+        assert_eq!(waiter.await.unwrap(), came_of_it);
+    }
+    assert!(is_duplicate(&dedupe, "given back").await);
+}
+
+pub(crate) async fn a_duplicate_can_be_claimed_anyway(place: &Place, name: &str) {
+    let dedupe = claims(place, name);
+    assert!(take(&dedupe, "a").await.confirm().await.unwrap());
+    let claim = dedupe.claim_anyway("a").await.unwrap();
+    assert!(dedupe.claim_anyway("a").await.unwrap_err().is_refused());
+    assert!(is_duplicate(&dedupe, "a").await, "others need not wait");
+    assert!(claim.confirm().await.unwrap());
+    assert!(dedupe.claim_anyway("a").await.unwrap().release().await.unwrap());
+    assert!(dedupe.claim_anyway("new").await.unwrap().confirm().await.unwrap());
+    assert!(is_duplicate(&dedupe, "a").await && is_duplicate(&dedupe, "new").await);
+}
+
+pub(crate) async fn a_claim_that_ran_out_is_lost(place: &Place, name: &str) {
+    let dedupe = short(40).build(&filter(place, name)).unwrap();
+    for item in ["nobody else", "another"] {
+        let claim = take(&dedupe, item).await;
+        claim.lost().await;
+        assert!(!claim.is_held());
+        becomes_free(&dedupe, item).await;
+        let patient = claims(place, name);
+        let other = if item == "another" { Some(take(&patient, item).await) } else { None };
+        assert!(!claim.confirm().await.unwrap(), "it was lost");
+        assert!(is_duplicate(&dedupe, item).await, "it was handled, whoever holds the claim by now");
+        if let Some(other) = other {
+            assert!(other.confirm().await.unwrap(), "it was not lost to the one who confirmed too late");
+        }
+        assert!(is_duplicate(&patient, item).await);
+    }
+}
+
+/// Who still waits when an item is confirmed too late has nothing to do.
+pub(crate) async fn who_waits_hears_of_a_late_confirmation(place: &Place, name: &str) {
+    let (late, dedupe) = (short(40).build(&filter(place, name)).unwrap(), claims(place, name));
+    let claim = take(&late, "a").await;
+    claim.lost().await;
+    becomes_free(&late, "a").await;
+    let other = take(&dedupe, "a").await;
+    let waiting = dedupe.clone();
+    let waiter = async move { new(waiting.claim("a", SOON).await.unwrap()).is_none() };
+    let waiter = place.line_up(&format!("{name}:0"), 1, waiter).await;
+    assert!(!claim.confirm().await.unwrap());
+    assert!(other.release().await.unwrap());
+    assert!(waiter.await.unwrap(), "what was confirmed is handled again");
+}
+
+pub(crate) async fn the_fences_of_claims_grow(place: &Place, name: &str) {
+    let (dedupe, mut last) = (claims(place, name), 0);
+    for number in 0..200 {
+        let claim =
+            if number % 2 == 0 { take(&dedupe, "a").await } else { dedupe.claim_anyway("a").await.unwrap() };
+        let fence = claim.handle().fence().unwrap();
+        assert!(fence > last, "{number}: {fence} after {last}");
+        last = fence;
+        assert!(claim.release().await.unwrap());
+    }
+}
+
+pub(crate) async fn a_filter_of_another_configuration_is_told(place: &Place, name: &str) {
+    let dedupe = claims(place, name);
+    let (held, handled) = (take(&dedupe, "held").await, take(&dedupe, "handled").await);
+    assert!(handled.confirm().await.unwrap());
+    let others = [
+        BloomFilter::builder().bits(1234).hashes(5),
+        BloomFilter::builder().bits(12345).hashes(5).keys(2),
+        BloomFilter::builder().capacity(1000).rate(1e-9).forget_after(Duration::from_secs(60)),
+    ];
+    for other in others {
+        let other = Dedupe::new(&other.build(place, name).unwrap()).unwrap();
+        for item in ["held", "handled", "new"] {
+            for error in [
+                other.try_claim(item).await.unwrap_err(),
+                other.claim(item, SOON).await.unwrap_err(),
+                other.claim_anyway(item).await.unwrap_err(),
+            ] {
+                let (text, bits) = (error.to_string(), dedupe.filter().bits().to_string());
+                let asked = (other.filter().bits() / u64::from(other.filter().keys())).to_string();
+                assert!(
+                    error.is_invalid() && text.contains(&bits) && text.contains(&asked),
+                    "{item}: {text}"
+                );
+            }
+        }
+    }
+    assert!(held.is_held() && is_duplicate(&dedupe, "handled").await);
+    assert!(held.confirm().await.unwrap());
+    assert!(take(&dedupe, "new").await.confirm().await.unwrap());
+}
+
+/// While an item is handled its filter is replaced: that it was handled cannot be noted, which is not silent.
+pub(crate) async fn a_filter_that_is_replaced_meanwhile_is_told(place: &Place, name: &str) {
+    let dedupe = claims(place, name);
+    let (one, two) = (take(&dedupe, "a").await, take(&dedupe, "b").await);
+    dedupe.filter().insert("c").await.unwrap();
+    dedupe.filter().clear().await.unwrap();
+    let other = BloomFilter::builder().bits(1234).hashes(5).build(place, name).unwrap();
+    other.insert("d").await.unwrap();
+    for claim in [one, two] {
+        let error = claim.confirm().await.unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains("1234"), "{error}");
+    }
+    let other = Dedupe::new(&other).unwrap();
+    becomes_free(&other, "a").await;
+    assert!(is_duplicate(&other, "d").await);
+}
+
+pub(crate) async fn a_filter_over_several_keys(place: &Place, name: &str) {
+    const ITEMS: usize = 40;
+    let filter = BloomFilter::builder().capacity(1000).rate(1e-9).keys(5).build(place, name).unwrap();
+    assert_eq!(filter.keys(), 5);
+    let dedupe = Dedupe::new(&filter).unwrap();
+    let items: Vec<_> = (0..ITEMS).map(|number| format!("item {number}")).collect();
+    for (number, item) in items.iter().enumerate() {
+        let claim = take(&dedupe, item).await;
+        assert!(claims_of(place, name, &filter).try_claim(item).await.unwrap_err().is_refused());
+        assert!(if number % 2 == 0 { claim.confirm().await } else { claim.release().await }.unwrap());
+    }
+    for (number, item) in items.iter().enumerate() {
+        assert_eq!(is_duplicate(&dedupe, item).await, number % 2 == 0, "{item}");
+    }
+    let known = filter.contains_all(&items).await.unwrap();
+    assert!(known.into_iter().enumerate().all(|(number, known)| known == (number % 2 == 0)));
+}
+
+/// As another process sees it.
+fn claims_of(place: &Place, name: &str, filter: &BloomFilter) -> Dedupe {
+    let builder = BloomFilter::builder().capacity(1000).rate(1e-9).keys(filter.keys());
+    Dedupe::new(&builder.build(place, name).unwrap()).unwrap()
+}
+
+pub(crate) async fn what_a_filter_forgets_is_new_again(place: &Place, name: &str) {
+    let builder = BloomFilter::builder().capacity(1000).rate(1e-9);
+    let forgetting = builder.forget_after(Duration::from_secs(1)).build(place, name).unwrap();
+    let dedupe = Dedupe::new(&forgetting).unwrap();
+    let began = std::time::Instant::now();
+    assert!(take(&dedupe, "a").await.confirm().await.unwrap());
+    eventually("it to be forgotten", SOON, async || match new(dedupe.try_claim("a").await.unwrap()) {
+        Some(claim) => claim.release().await.unwrap(),
+        None => false,
+    })
+    .await;
+    assert!(began.elapsed() >= Duration::from_millis(999), "{:?}", began.elapsed());
+
+    let cleared = claims(place, &format!("{name}.cleared"));
+    let held = take(&cleared, "held").await;
+    assert!(take(&cleared, "a").await.confirm().await.unwrap());
+    cleared.filter().clear().await.unwrap();
+    assert!(cleared.try_claim("held").await.unwrap_err().is_refused(), "claims are none of the filter's");
+    assert!(take(&cleared, "a").await.release().await.unwrap());
+    assert!(held.confirm().await.unwrap());
+    assert!(is_duplicate(&cleared, "held").await);
+}
+
+pub(crate) async fn any_item_is_legal_and_apart_from_others(place: &Place, name: &str) {
+    let dedupe = claims(place, name);
+    let mut held = Vec::new();
+    for item in hostile() {
+        held.push(take(&dedupe, &item).await);
+    }
+    for (item, claim) in hostile().into_iter().zip(held) {
+        assert!(dedupe.try_claim(&item).await.unwrap_err().is_refused());
+        assert!(claim.confirm().await.unwrap());
+        assert!(is_duplicate(&dedupe, &item).await);
+    }
+}
+
+pub(crate) async fn nothing_but_the_filter_stays(place: &Place, name: &str) {
+    let dedupe = claims(place, name);
+    let held = take(&dedupe, "held").await;
+    assert!(dedupe.claim("held", Duration::from_millis(20)).await.unwrap_err().is_waited_too_long());
+    assert!(take(&dedupe, "a").await.confirm().await.unwrap());
+    drop(take(&dedupe, "b").await);
+    assert!(take(&dedupe, "c").await.release().await.unwrap());
+    let state = format!("{name}:0");
+    if let Some(server) = place.server_of(&place.part(&state, "config")) {
+        let stays = || {
+            let mut kept = crate::support::keys::keys_without_ttl(server);
+            kept.retain(|key| key.starts_with(&format!("{}:{{{name}:", place.prefix)));
+            kept
+        };
+        let expected = ["bits0", "config"].map(|part| place.part(&state, part));
+        assert_eq!(stays(), expected);
+        let claim = place.part(&state, "*:claim");
+        assert_eq!(server.query::<Vec<String>>(&["KEYS", &claim]).unwrap().len(), 1);
+        assert!(held.confirm().await.unwrap());
+        eventually("the claims to be gone", SOON, async || {
+            server.query::<Vec<String>>(&["KEYS", &claim]).unwrap().is_empty()
+        })
+        .await;
+        assert_eq!(stays(), expected);
+    }
+}
+
+pub(crate) async fn settings_out_of_range_are_told(place: &Place, name: &str) {
+    let filter = filter(place, name);
+    let day = Duration::from_secs(86_400);
+    for ttl in [Duration::ZERO, Duration::from_micros(9_999), day + Duration::from_nanos(1), Duration::MAX] {
+        let error = Dedupe::builder().ttl(ttl).build(&filter).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(&format!("{ttl:?}")), "{error}");
+    }
+    for ttl in [Duration::from_millis(10), day] {
+        let dedupe = Dedupe::builder().ttl(ttl).build(&filter).unwrap();
+        assert_eq!(dedupe.filter().name(), name);
+    }
+}
