@@ -13,7 +13,7 @@ fn filter(store: &Store, name: &str) -> BloomFilter {
     BloomFilter::new(store, name, 1000, 1e-9).unwrap()
 }
 
-fn claims(store: &Store, name: &str) -> Dedupe {
+pub(crate) fn claims(store: &Store, name: &str) -> Dedupe {
     Dedupe::new(&filter(store, name)).unwrap()
 }
 
@@ -25,15 +25,15 @@ pub(crate) fn new(claimed: Claimed) -> Option<Claim> {
     }
 }
 
-async fn take(dedupe: &Dedupe, item: impl AsRef<[u8]>) -> Claim {
+pub(crate) async fn take(dedupe: &Dedupe, item: impl AsRef<[u8]>) -> Claim {
     new(dedupe.try_claim(item).await.unwrap()).expect("a new item is taken for a duplicate")
 }
 
-async fn is_duplicate(dedupe: &Dedupe, item: impl AsRef<[u8]>) -> bool {
+pub(crate) async fn is_duplicate(dedupe: &Dedupe, item: impl AsRef<[u8]>) -> bool {
     new(dedupe.try_claim(item).await.unwrap()).is_none()
 }
 
-async fn becomes_free(dedupe: &Dedupe, item: &str) {
+pub(crate) async fn becomes_free(dedupe: &Dedupe, item: &str) {
     eventually(&format!("{item} to be free"), SOON, async || match dedupe.try_claim(item).await {
         Ok(claimed) => new(claimed).unwrap().release().await.unwrap(),
         Err(error) => !error.is_refused(),
@@ -184,101 +184,6 @@ pub(crate) async fn the_fences_of_claims_grow(place: &Place, name: &str) {
         last = fence;
         assert!(claim.release().await.unwrap());
     }
-}
-
-pub(crate) async fn a_filter_of_another_configuration_is_told(place: &Place, name: &str) {
-    let dedupe = claims(place, name);
-    let (held, handled) = (take(&dedupe, "held").await, take(&dedupe, "handled").await);
-    assert!(handled.confirm().await.unwrap());
-    let others = [
-        BloomFilter::builder().bits(1234).hashes(5),
-        BloomFilter::builder().bits(12345).hashes(5).keys(2),
-        BloomFilter::builder().capacity(1000).rate(1e-9).forget_after(Duration::from_secs(60)),
-    ];
-    for other in others {
-        let other = Dedupe::new(&other.build(place, name).unwrap()).unwrap();
-        for item in ["held", "handled", "new"] {
-            for error in [
-                other.try_claim(item).await.unwrap_err(),
-                other.claim(item, SOON).await.unwrap_err(),
-                other.claim_anyway(item).await.unwrap_err(),
-            ] {
-                let (text, bits) = (error.to_string(), dedupe.filter().bits().to_string());
-                let asked = (other.filter().bits() / u64::from(other.filter().keys())).to_string();
-                assert!(
-                    error.is_invalid() && text.contains(&bits) && text.contains(&asked),
-                    "{item}: {text}"
-                );
-            }
-        }
-    }
-    assert!(held.is_held() && is_duplicate(&dedupe, "handled").await);
-    assert!(held.confirm().await.unwrap());
-    assert!(take(&dedupe, "new").await.confirm().await.unwrap());
-}
-
-/// While an item is handled its filter is replaced: that it was handled cannot be noted, which is not silent.
-pub(crate) async fn a_filter_that_is_replaced_meanwhile_is_told(place: &Place, name: &str) {
-    let dedupe = claims(place, name);
-    let (one, two) = (take(&dedupe, "a").await, take(&dedupe, "b").await);
-    dedupe.filter().insert("c").await.unwrap();
-    dedupe.filter().clear().await.unwrap();
-    let other = BloomFilter::builder().bits(1234).hashes(5).build(place, name).unwrap();
-    other.insert("d").await.unwrap();
-    for claim in [one, two] {
-        let error = claim.confirm().await.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains("1234"), "{error}");
-    }
-    let other = Dedupe::new(&other).unwrap();
-    becomes_free(&other, "a").await;
-    assert!(is_duplicate(&other, "d").await);
-}
-
-pub(crate) async fn a_filter_over_several_keys(place: &Place, name: &str) {
-    const ITEMS: usize = 40;
-    let filter = BloomFilter::builder().capacity(1000).rate(1e-9).keys(5).build(place, name).unwrap();
-    assert_eq!(filter.keys(), 5);
-    let dedupe = Dedupe::new(&filter).unwrap();
-    let items: Vec<_> = (0..ITEMS).map(|number| format!("item {number}")).collect();
-    for (number, item) in items.iter().enumerate() {
-        let claim = take(&dedupe, item).await;
-        assert!(claims_of(place, name, &filter).try_claim(item).await.unwrap_err().is_refused());
-        assert!(if number % 2 == 0 { claim.confirm().await } else { claim.release().await }.unwrap());
-    }
-    for (number, item) in items.iter().enumerate() {
-        assert_eq!(is_duplicate(&dedupe, item).await, number % 2 == 0, "{item}");
-    }
-    let known = filter.contains_all(&items).await.unwrap();
-    assert!(known.into_iter().enumerate().all(|(number, known)| known == (number % 2 == 0)));
-}
-
-/// As another process sees it.
-fn claims_of(place: &Place, name: &str, filter: &BloomFilter) -> Dedupe {
-    let builder = BloomFilter::builder().capacity(1000).rate(1e-9).keys(filter.keys());
-    Dedupe::new(&builder.build(place, name).unwrap()).unwrap()
-}
-
-pub(crate) async fn what_a_filter_forgets_is_new_again(place: &Place, name: &str) {
-    let builder = BloomFilter::builder().capacity(1000).rate(1e-9);
-    let forgetting = builder.forget_after(Duration::from_secs(1)).build(place, name).unwrap();
-    let dedupe = Dedupe::new(&forgetting).unwrap();
-    let began = std::time::Instant::now();
-    assert!(take(&dedupe, "a").await.confirm().await.unwrap());
-    eventually("it to be forgotten", SOON, async || match new(dedupe.try_claim("a").await.unwrap()) {
-        Some(claim) => claim.release().await.unwrap(),
-        None => false,
-    })
-    .await;
-    assert!(began.elapsed() >= Duration::from_millis(999), "{:?}", began.elapsed());
-
-    let cleared = claims(place, &format!("{name}.cleared"));
-    let held = take(&cleared, "held").await;
-    assert!(take(&cleared, "a").await.confirm().await.unwrap());
-    cleared.filter().clear().await.unwrap();
-    assert!(cleared.try_claim("held").await.unwrap_err().is_refused(), "claims are none of the filter's");
-    assert!(take(&cleared, "a").await.release().await.unwrap());
-    assert!(held.confirm().await.unwrap());
-    assert!(is_duplicate(&cleared, "held").await);
 }
 
 pub(crate) async fn any_item_is_legal_and_apart_from_others(place: &Place, name: &str) {

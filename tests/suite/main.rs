@@ -11,6 +11,7 @@ mod callers;
 mod filter_keys;
 mod filters;
 mod flights;
+mod claimed_filters;
 mod claims;
 mod keys;
 mod kinds;
@@ -72,10 +73,10 @@ on_every_store! {
     crate::claims::a_claim_that_ran_out_is_lost as a_claim_that_ran_out_is_lost,
     crate::claims::who_waits_hears_of_a_late_confirmation as who_waits_hears_of_a_late_confirmation,
     crate::claims::the_fences_of_claims_grow as the_fences_of_claims_grow,
-    crate::claims::a_filter_of_another_configuration_is_told as a_filter_of_another_configuration_is_told,
-    crate::claims::a_filter_that_is_replaced_meanwhile_is_told as a_filter_that_is_replaced_meanwhile_is_told,
-    crate::claims::a_filter_over_several_keys as a_filter_over_several_keys,
-    crate::claims::what_a_filter_forgets_is_new_again as what_a_filter_forgets_is_new_again,
+    crate::claimed_filters::a_filter_of_another_configuration_is_told as a_filter_of_another_configuration_is_told,
+    crate::claimed_filters::a_filter_that_is_replaced_meanwhile_is_told as a_filter_that_is_replaced_meanwhile_is_told,
+    crate::claimed_filters::a_filter_over_several_keys as a_filter_over_several_keys,
+    crate::claimed_filters::what_a_filter_forgets_is_new_again as what_a_filter_forgets_is_new_again,
     crate::claims::any_item_is_legal_and_apart_from_others as any_item_is_legal,
     crate::claims::nothing_but_the_filter_stays as nothing_but_the_filter_stays,
     crate::claims::settings_out_of_range_are_told as settings_of_claims_out_of_range_are_told,
