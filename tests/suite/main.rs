@@ -8,11 +8,11 @@ mod support;
 
 mod buckets;
 mod callers;
+mod claimed_filters;
+mod claims;
 mod filter_keys;
 mod filters;
 mod flights;
-mod claimed_filters;
-mod claims;
 mod keys;
 mod kinds;
 mod leases;

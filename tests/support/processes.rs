@@ -27,7 +27,7 @@ use super::supervised::Supervised;
 const ROLE: &str = "TOWER_DISTRIBUTED_ROLE";
 /// Tells the lines of a role from what the test runner prints around them.
 const MARK: &str = "@@ ";
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Whether this process was started by [`Child::spawn`]. A role returns at once if not.
 pub fn is_child() -> bool {
