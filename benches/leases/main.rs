@@ -17,6 +17,8 @@
 #![allow(missing_docs, unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../common/child.rs"]
+mod child;
 #[path = "../common/mod.rs"]
 mod common;
 mod contestants;
@@ -32,8 +34,8 @@ mod throughput;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if let Some(cell) = processes::role() {
-        return processes::play(cell);
+    if let Some(role) = child::Role::of_this_process() {
+        return processes::play(&role);
     }
     common::run(|bench| {
         throughput::run(bench);

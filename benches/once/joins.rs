@@ -1,0 +1,48 @@
+//! How many callers of one process join a flight, or have its fresh answer.
+
+use std::future::ready;
+
+use tower_distributed::{SingleFlight, Store};
+
+use crate::callers::{self, Caller, Sample};
+use crate::common::stats::median;
+use crate::common::{Bench, figure};
+
+const NAME: &str = "flight-joins-per-second";
+const KEY: &str = "key-0000000000000001";
+const OURS: &str = "SingleFlight on Redis";
+const IN_PROCESS: &str = "SingleFlight in process";
+
+pub fn run(bench: &Bench) {
+    if !bench.settings.wants(NAME) {
+        return;
+    }
+    let stores = [(OURS, Store::redis(&bench.server.url).unwrap()), (IN_PROCESS, Store::in_process())];
+    let wanted = |title: &str| bench.settings.only().is_none_or(|part| title.contains(part));
+    let mut samples = [const { Vec::<Sample>::new() }; 2];
+    for _ in 0..bench.settings.rounds {
+        for ((title, store), samples) in stores.iter().zip(&mut samples) {
+            if wanted(title) {
+                bench.server.empty();
+                let flights = SingleFlight::new(store, "bench").unwrap();
+                let joiner = |_| Joiner(flights.clone());
+                samples.push(callers::run(&bench.runtime, bench.settings.length, joiner));
+            }
+        }
+    }
+    println!("\none process, one key, {} callers, no work, answers live for 1 s", callers::CALLERS);
+    for ((title, _), samples) in stores.iter().zip(&samples).filter(|((title, _), _)| wanted(title)) {
+        callers::print(title, samples);
+    }
+    if bench.settings.only().is_none() {
+        figure(NAME, median(samples[0].iter().map(|sample| sample.per_second)));
+    }
+}
+
+struct Joiner(SingleFlight<u64>);
+
+impl Caller for Joiner {
+    async fn call(&mut self) {
+        assert_eq!(self.0.run(KEY, || ready(7)).await.unwrap(), 7);
+    }
+}

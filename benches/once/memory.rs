@@ -1,0 +1,35 @@
+//! What a filter takes of the server's memory, beside what no filter can do without.
+
+use tower_distributed::{BloomFilter, Store};
+
+use crate::common::{Bench, figure};
+
+const NAME: &str = "bloom-bytes-vs-optimum";
+const CAPACITY: u64 = 10_000_000;
+const RATE: f64 = 0.001;
+
+pub fn run(bench: &Bench) {
+    if !bench.settings.wants(NAME) {
+        return;
+    }
+    bench.server.empty();
+    let filter = BloomFilter::new(&Store::redis(&bench.server.url).unwrap(), "bench", CAPACITY, RATE);
+    let filter = filter.unwrap();
+    // Arrays are made in full by the first item in each of them.
+    bench.runtime.block_on(filter.insert_all((0..1000_u32).map(u32::to_le_bytes))).unwrap();
+
+    let keys: Vec<String> = bench.server.query(&["KEYS", "*"]);
+    let usage = |key: &String| bench.server.query::<u64>(&["MEMORY", "USAGE", key]);
+    let bytes: u64 = keys.iter().map(usage).sum();
+    let optimum = CAPACITY as f64 * (1.0 / RATE).ln() / std::f64::consts::LN_2.powi(2) / 8.0;
+    println!(
+        "\ncapacity {CAPACITY}, rate {RATE}: {bytes} bytes in {} keys of Redis, {} arrays, {} bits, {} hashes; \
+         optimum {optimum:.0} bytes",
+        keys.len(),
+        filter.keys(),
+        filter.bits(),
+        filter.hashes()
+    );
+    assert_eq!(keys.len(), 2 * filter.keys() as usize, "a configuration and an array each");
+    figure(NAME, bytes as f64 / optimum);
+}
