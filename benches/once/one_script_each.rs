@@ -59,11 +59,10 @@ impl Bare {
         call.arg(config).arg(hashes).arg(0).arg(bits.div_ceil(8) - 1);
         // As the documentation of the filter has it.
         let hash = xxh3_128(item);
-        let (mut x, mut y) = (hash as u64, (hash >> 64) as u64);
-        for i in 1..=u64::from(*hashes) {
-            call.arg(x % bits);
-            x = x.wrapping_add(y);
-            y = y.wrapping_add(i);
+        let (mut x, y) = (hash as u64, (hash >> 64) as u64);
+        for _ in 0..*hashes {
+            call.arg(((u128::from(x) * u128::from(*bits)) >> 64) as u64);
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(y);
         }
         let (_now, seen): (u64, u8) = call.query_async(&mut self.connection).await.unwrap();
         seen == 0
