@@ -15,7 +15,7 @@ local reply = each(keys, 5, function()
     return 0
   end
   if holding then forget(asker) end
-  if entered then dismiss() end
+  if entered then dismiss(entered) end
   return holding and 1 or 0
 end)
 finish()

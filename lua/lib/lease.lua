@@ -12,7 +12,8 @@ local two = false -- whether there are two queues
 local asker, heard -- the token that asks, and what was granted to its process in this run
 -- What a kind has on record of a key besides. `look` returns what it finds, and whether that leaves nothing to do (false:
 -- not for those who would have to wait; nil: that changes nothing), for those who insist only what keeps them from it
--- as well; `enter` writes it, and returns what keeps it from that, and whether it has. Both read their arguments from
+-- as well; `enter` writes it, and returns what keeps it from that, and whether it has: true,
+-- or what is to be told to those who wait. Both read their arguments from
 -- ARGV[at] on, and move `at` past them before they can fail; `scope` more, from ARGV[base] on, are for all runs.
 local look, enter, at, base
 local found -- by this run

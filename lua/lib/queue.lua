@@ -52,8 +52,9 @@ local function hand_over(token)
   tell(sub(token, 1, 16), string.format('%d %d %d', expiry, fence, number(token)) .. followers)
 end
 
--- Empties the queue: those who wait are to ask anew. The message: 0, 0, and their numbers.
-local function dismiss()
+-- Empties the queue: those who wait are to ask anew, unless they are told all there is to know. The message: 0, 0, their
+-- numbers, and on another line what they are told.
+local function dismiss(told)
   local processes, numbers = {}, {}
   for _, token in ipairs(call('LRANGE', queue, 0, -1)) do
     local process = sub(token, 1, 16)
@@ -65,7 +66,8 @@ local function dismiss()
   if #processes == 0 then return end
   call('DEL', queue)
   call('ZREMRANGEBYSCORE', beats, '-inf', '(' .. string.format('%d', lift))
-  for _, process in ipairs(processes) do tell(process, numbers[process]) end
+  local text = type(told) == 'string' and '\n' .. told or ''
+  for _, process in ipairs(processes) do tell(process, numbers[process] .. text) end
 end
 
 -- Grants while the first in the queue fits. Those among `asking` get `ttl` and hear of it in the reply: each that is

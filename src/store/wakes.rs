@@ -23,18 +23,22 @@ pub(crate) struct Push {
     pub(crate) fence: i64,
     /// Who waited right behind it here: it is to be handed on to them.
     pub(crate) followers: Vec<u64>,
+    /// Where nothing was granted: all there is to know instead.
+    pub(crate) told: Option<Arc<[u8]>>,
 }
 
 impl Push {
-    /// Reads `expiry fence number followers…`.
+    /// Reads `expiry fence number followers…`, and on another line what is told.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(text).ok()?;
-        let mut numbers = text.split(' ').map(|number| number.parse::<i64>().ok());
+        let mut lines = text.splitn(2, |byte| *byte == b'\n');
+        let first = std::str::from_utf8(lines.next()?).ok()?;
+        let mut numbers = first.split(' ').map(|number| number.parse::<i64>().ok());
         Some(Self {
             expiry: numbers.next()??,
             fence: numbers.next()??,
             number: numbers.next()??.unsigned_abs(),
             followers: numbers.map(|number| number.map(i64::unsigned_abs)).collect::<Option<_>>()?,
+            told: lines.next().map(Arc::from),
         })
     }
 }
@@ -52,6 +56,8 @@ pub(crate) enum Woken {
     Handed(Box<dyn Any + Send>),
     /// Its place is gone: it is to ask anew.
     Gone,
+    /// Its place is gone, and this is all there is to know.
+    Told(Arc<[u8]>),
 }
 
 /// Those of one process to whom something is handed on in turn. If it is dropped, those left hear that they have
@@ -177,11 +183,16 @@ impl Wakes {
     pub(crate) fn deliver(self: &Arc<Self>, push: Push) {
         #[cfg(test)]
         lock(&self.delivered).push(push.clone());
-        let Push { number, expiry, fence, followers } = push;
+        let Push { number, expiry, fence, followers, told } = push;
         let mut line = Line { numbers: followers.into(), wakes: Arc::downgrade(self) };
         if expiry == 0 {
-            // A line that is dropped tells those in it.
             line.numbers.push_front(number);
+            while let Some(told) = &told
+                && let Some(next) = line.next()
+            {
+                next.wake(Woken::Told(Arc::clone(told)));
+            }
+            // Where nothing is told, the line tells those in it that their places are gone.
             return;
         }
         let listener = lock(&self.waiting).remove(&number);
@@ -251,8 +262,11 @@ mod tests {
 
     #[test]
     fn only_messages_are_read() {
-        let push = Push { expiry: 77, fence: 3, number: 5, followers: vec![6, 9] };
+        let push = Push { expiry: 77, fence: 3, number: 5, followers: vec![6, 9], told: None };
         assert_eq!(Push::parse(b"77 3 5 6 9"), Some(push));
+        let told =
+            Push { number: 5, expiry: 0, fence: 0, followers: vec![6], told: Some(b"a\nb"[..].into()) };
+        assert_eq!(Push::parse(b"0 0 5 6\na\nb"), Some(told));
         for nonsense in [&b""[..], b"77 3", b"77 3 x", b"77 3 5 ", b"\xff"] {
             assert_eq!(Push::parse(nonsense), None);
         }
@@ -263,7 +277,7 @@ mod tests {
         let wakes = Arc::new(Wakes::new(Link::Down));
         let mut follower = wakes.listen(1);
         // Number 0 listens no longer.
-        wakes.deliver(Push { number: 0, expiry: 77, fence: 3, followers: vec![1] });
+        wakes.deliver(Push { number: 0, expiry: 77, fence: 3, followers: vec![1], told: None });
         assert!(matches!(follower.heard().await, Woken::Gone));
     }
 

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use crate::Key;
 use crate::primitive::bloom_filter::{BloomFilter, Mismatch, Probe};
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
-use crate::primitive::lease::record::{Look, Record};
+use crate::primitive::lease::record::{Entered, Look, Record};
 use crate::primitive::mutex::holder::Holder;
 use crate::store::{Arguments, Field, Garbled};
 
@@ -89,8 +89,8 @@ impl Record<Holder<false>> for Seen {
         probe: &Probe,
         _: bool,
         _: i64,
-    ) -> Result<bool, Found> {
+    ) -> Result<Entered, Found> {
         // What was handled was handled, whoever holds the claim by now.
-        filter.step(probe, true).unwrap_or(Ok(true)).map(|_| true).map_err(Found::Other)
+        filter.step(probe, true).unwrap_or(Ok(true)).map(|_| Entered::Something).map_err(Found::Other)
     }
 }

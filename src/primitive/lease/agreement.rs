@@ -215,9 +215,9 @@ fn random_step<K: Tried>(
 }
 
 /// What was granted to waiters, in whatever way they were told.
-fn granted(store: &Store, published: Vec<String>) -> Vec<Push> {
+fn granted(store: &Store, published: Vec<Vec<u8>>) -> Vec<Push> {
     let mut granted = store.wakes().take_delivered();
-    granted.extend(published.into_iter().map(|text| Push::parse(text.as_bytes()).unwrap()));
+    granted.extend(published.into_iter().map(|text| Push::parse(&text).unwrap()));
     // A number may be granted, given back and granted again.
     granted.sort_by_key(|push| (push.number, push.fence, push.expiry));
     granted

@@ -84,13 +84,16 @@ impl Queue {
     }
 
     /// Sends all away: what their processes hear.
-    pub(crate) fn dismiss(&mut self) -> Vec<Push> {
+    pub(crate) fn dismiss(&mut self, told: Option<Arc<[u8]>>) -> Vec<Push> {
         let mut heard: Vec<(Arc<str>, Push)> = Vec::new();
         for token in std::mem::take(self).first {
             let Some(number) = number_of(&token) else { continue };
             match heard.iter_mut().find(|(other, _)| process_of(other) == process_of(&token)) {
                 Some((_, push)) => push.followers.push(number),
-                None => heard.push((token, Push { number, expiry: 0, fence: 0, followers: Vec::new() })),
+                None => {
+                    let (followers, told) = (Vec::new(), told.clone());
+                    heard.push((token, Push { number, expiry: 0, fence: 0, followers, told }));
+                }
             }
         }
         heard.into_iter().map(|(_, push)| push).collect()

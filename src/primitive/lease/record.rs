@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::store::{Arguments, Field, Garbled};
 
@@ -36,14 +37,29 @@ pub(crate) trait Record<H>: fmt::Debug + Send + Sync + 'static {
         insists: bool,
         now: i64,
     ) -> Look<Self::Found>;
-    /// Enters, in process; `holding`: whether the lease was still held. Whether anything was entered, or what is in the way.
+    /// What those who wait are told, if that is all there is to know.
+    fn hear(_scope: &Self::Scope, _told: &[u8]) -> Option<Self::Found> {
+        None
+    }
+
+    /// Enters, in process; `holding`: whether the lease was still held. Or says what is in the way.
     fn enter(
         holders: &mut H,
         scope: &Self::Scope,
         entry: &Self::Entry,
         holding: bool,
         now: i64,
-    ) -> Result<bool, Self::Found>;
+    ) -> Result<Entered, Self::Found>;
+}
+
+/// What was entered.
+#[derive(Clone, Debug)]
+pub(crate) enum Entered {
+    Nothing,
+    /// Those who wait are to look.
+    Something,
+    /// This is told to those who wait.
+    Told(Arc<[u8]>),
 }
 
 /// What a look brings.
@@ -99,7 +115,7 @@ impl<H> Record<H> for () {
         Look::Open(None)
     }
 
-    fn enter(_: &mut H, (): &(), entry: &Infallible, _: bool, _: i64) -> Result<bool, Infallible> {
+    fn enter(_: &mut H, (): &(), entry: &Infallible, _: bool, _: i64) -> Result<Entered, Infallible> {
         match *entry {}
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::kind::Holders;
 use super::operations::Take;
 use super::queue::Queue;
+use super::record::Entered;
 use crate::store::{Cell, Push, number_of};
 
 /// The state of one key.
@@ -141,7 +142,7 @@ impl<H: Holders> Room<H> {
         &mut self,
         token: &str,
         now: i64,
-        enter: impl FnOnce(&mut H, bool) -> Result<bool, F>,
+        enter: impl FnOnce(&mut H, bool) -> Result<Entered, F>,
     ) -> Result<bool, F> {
         self.sweep(now);
         let holding = self.holders.held(token, now).is_some();
@@ -149,8 +150,10 @@ impl<H: Holders> Room<H> {
         if holding {
             self.holders.forget(token);
         }
-        if entered {
-            self.pushes.extend(self.queue.dismiss());
+        match entered {
+            Entered::Nothing => {}
+            Entered::Something => self.pushes.extend(self.queue.dismiss(None)),
+            Entered::Told(told) => self.pushes.extend(self.queue.dismiss(Some(told))),
         }
         Ok(holding)
     }
@@ -237,7 +240,8 @@ impl<H: Holders> Room<H> {
                 None => {
                     let followers = self.holders.follow(&token, &mut self.queue);
                     let followers = followers.iter().filter_map(|token| number_of(token)).collect();
-                    let push = number_of(&token).map(|number| Push { number, expiry, fence, followers });
+                    let push =
+                        number_of(&token).map(|number| Push { number, expiry, fence, followers, told: None });
                     self.pushes.extend(push);
                 }
             }

@@ -10,6 +10,7 @@ use super::admission::{Admission, CLAIM, unasked};
 use super::held::Held;
 use super::kind::{Found, Kind, Query};
 use super::operations::At;
+use super::record::Record;
 use super::room::Standing;
 use super::waiters::{Granted, Waiter};
 use crate::error::{Busy, Cause, Subject, Why};
@@ -177,6 +178,14 @@ impl<K: Kind> Admission<K> {
                     self.stop_waiting(number);
                     withdrawal.disarm();
                     None
+                }
+                Woken::Told(told) => {
+                    self.stop_waiting(number);
+                    withdrawal.disarm();
+                    match K::Record::hear(&self.scene.scope, &told) {
+                        Some(found) => return Ok(Turn::Got(Got::Done(found))),
+                        None => None,
+                    }
                 }
             },
             news = news => match news {

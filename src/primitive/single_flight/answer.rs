@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
-use crate::primitive::lease::record::{Look, Record};
+use crate::primitive::lease::record::{Entered, Look, Record};
 use crate::primitive::mutex::holder::{Aside, Holder};
 use crate::store::{Arguments, Field, Garbled};
 
@@ -69,6 +69,9 @@ impl Aside for Kept {
         self.0.as_ref().is_none_or(|answer| answer.until <= now)
     }
 }
+
+/// Larger answers are not told to those who wait: they read them.
+const TOLD: usize = 8192;
 
 fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
@@ -135,13 +138,22 @@ impl Record<Holder<false, Kept>> for Answers {
         entry: &Entry,
         holding: bool,
         now: i64,
-    ) -> Result<bool, Found> {
-        if holding {
-            // Redis keeps it in whole ms.
-            let until = now + (micros(entry.keep) + 999) / 1000 * 1000;
-            let (fresh, codec) = (now + micros(entry.fresh), Arc::clone(codec));
-            holders.aside.0 = Some(Answer { fresh, until, codec, bytes: Arc::clone(&entry.bytes) });
+    ) -> Result<Entered, Found> {
+        if !holding {
+            return Ok(Entered::Nothing);
         }
-        Ok(holding)
+        // Redis keeps it in whole ms.
+        let until = now + (micros(entry.keep) + 999) / 1000 * 1000;
+        let (span, bytes) = (micros(entry.fresh), Arc::clone(&entry.bytes));
+        holders.aside.0 = Some(Answer { fresh: now + span, until, codec: Arc::clone(codec), bytes });
+        if entry.bytes.len() > TOLD {
+            return Ok(Entered::Something);
+        }
+        Ok(Entered::Told([format!("{codec} {span} ").as_bytes(), &entry.bytes].concat().into()))
+    }
+
+    fn hear(codec: &Arc<str>, told: &[u8]) -> Option<Found> {
+        let answer = told.strip_prefix(codec.as_bytes())?.strip_prefix(b" ")?;
+        Self::decode(&Field::Text(answer.to_vec())).ok()
     }
 }
