@@ -1,10 +1,13 @@
 //! The key extractor of what is asked for.
 
+use std::fmt;
+use std::sync::Arc;
+
 use http::header::{
     AUTHORIZATION, COOKIE, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
     PROXY_AUTHORIZATION, RANGE, UPGRADE,
 };
-use http::{HeaderName, HeaderValue, Method, Request};
+use http::{Extensions, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::Body;
 
 use super::shareable::any_directive;
@@ -36,6 +39,9 @@ mod tests;
 /// The host is the URI's or the field's, in lower case and without its port: processes of a service that listen on
 /// different ports share, and services that are different have flights of different names.
 ///
+/// **In routers that axum nests, give it the [whole URI](RequestTarget::uri)**: axum takes the prefix off the one that
+/// their layers see, and `/v1/prices` and `/v2/prices` would share answers where they share a flight.
+///
 /// ```
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// use tower_distributed::{KeyExtractor, http::request_target};
@@ -51,13 +57,16 @@ mod tests;
 /// ```
 #[must_use]
 pub fn request_target() -> RequestTarget {
-    RequestTarget { private_if: Vec::new() }
+    RequestTarget { private_if: Vec::new(), uri: None }
 }
 
+type ReadUri = Arc<dyn Fn(&Extensions) -> Option<&Uri> + Send + Sync>;
+
 /// See [`request_target`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RequestTarget {
     private_if: Vec<HeaderName>,
+    uri: Option<ReadUri>,
 }
 
 impl RequestTarget {
@@ -69,6 +78,20 @@ impl RequestTarget {
     pub fn private_if(mut self, field: &str) -> Result<Self, Error> {
         self.private_if.push(super::key::field_name(field)?);
         Ok(self)
+    }
+
+    /// Goes by the URI that has been put among the request's extensions as a `T`, where there is one, rather than by
+    /// the request's own.
+    ///
+    /// ```
+    /// use axum::extract::OriginalUri;
+    /// use tower_distributed::http::request_target;
+    ///
+    /// request_target().uri(|uri: &OriginalUri| &uri.0);
+    /// ```
+    #[must_use]
+    pub fn uri<T: Send + Sync + 'static>(self, read: impl Fn(&T) -> &Uri + Send + Sync + 'static) -> Self {
+        Self { uri: Some(Arc::new(move |extensions| extensions.get::<T>().map(&read))), ..self }
     }
 }
 
@@ -96,7 +119,8 @@ impl<B: Body> KeyExtractor<Request<B>> for RequestTarget {
         if !may_be_shared {
             return None;
         }
-        let uri = request.uri();
+        let original = self.uri.as_ref().and_then(|read| read(request.extensions()));
+        let uri = original.unwrap_or(request.uri());
         let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
         let mut hosts = authority.into_iter().chain(headers.get_all(HOST).iter().map(HeaderValue::as_bytes));
         let host = hosts.next().unwrap_or_default().to_ascii_lowercase();
@@ -119,4 +143,10 @@ fn without_port(host: &[u8]) -> &[u8] {
     // Of an IPv6 address, the colons are in brackets.
     let is_port = port.iter().all(u8::is_ascii_digit) && (name.ends_with(b"]") || !name.contains(&b':'));
     if is_port { name } else { host }
+}
+
+impl fmt::Debug for RequestTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestTarget").field("private_if", &self.private_if).finish_non_exhaustive()
+    }
 }

@@ -112,3 +112,15 @@ fn a_port_makes_no_difference() {
         assert_eq!(key_of(host), Key::from(format!("GET  {name} /a")), "{host}");
     }
 }
+
+#[test]
+fn the_uri_can_be_one_that_was_put_aside() {
+    #[derive(Clone)]
+    struct Whole(Uri);
+
+    let by = request_target().uri(|whole: &Whole| &whole.0);
+    let keyed = |request| keyed(&by, request, String::new()).unwrap();
+    let whole = Request::get("/prices").extension(Whole(Uri::from_static("/v1/prices?of=tea")));
+    assert_eq!(keyed(whole), "GET   /v1/prices?of=tea".into());
+    assert_eq!(keyed(Request::get("/prices")), "GET   /prices".into());
+}
