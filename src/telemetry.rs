@@ -49,3 +49,14 @@ pub(crate) fn tell(family: &str, event: Event, detail: impl fmt::Display) {
         .increment(1);
     let _ = (family, event, detail);
 }
+
+/// For what runs in a task of its own: in the span of who began it.
+#[cfg(feature = "tracing")]
+pub(crate) fn in_current_span<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    tracing::Instrument::in_current_span(future)
+}
+
+#[cfg(not(feature = "tracing"))]
+pub(crate) fn in_current_span<F: Future>(future: F) -> F {
+    future
+}

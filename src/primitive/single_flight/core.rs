@@ -19,6 +19,7 @@ use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::{Admission, Ask, Settlement, Terms, Wait};
 use crate::primitive::mutex::holder::Exclusive;
 use crate::store::{Family, Port};
+use crate::telemetry::in_current_span;
 use crate::{Error, Key, LeaseHandle, Store};
 
 pub(crate) struct Core<T, E> {
@@ -164,7 +165,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let runs = Arc::new(AtomicBool::new(false));
         let (run, key) = (baton.run(), baton.key().clone());
         let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs));
-        let task = tokio::spawn(flight);
+        let task = tokio::spawn(in_current_span(flight));
         caller.runs(run, task.abort_handle());
         let outcome = tokio::select! {
             biased;
