@@ -1,0 +1,23 @@
+//! What can be said of the types.
+
+use std::convert::Infallible;
+
+use static_assertions::{assert_impl_all, assert_not_impl_any};
+use tower::{BoxError, Layer};
+use tower_distributed::single_flight_layer::{Flying, ResponseFuture, Whole};
+use tower_distributed::{AsError, Key, SingleFlightLayer};
+
+use crate::probe::{Echo, Probe};
+
+type By = fn(&String) -> Option<Key>;
+type Flights = SingleFlightLayer<By, String, Infallible>;
+type Service = Flying<Probe, By, String, Infallible, Whole, (), AsError>;
+type Future =
+    ResponseFuture<Echo<String>, String, By, String, Infallible, Whole, (), AsError, String, BoxError>;
+
+assert_impl_all!(Flights: Clone, Send, Sync, std::fmt::Debug, Layer<Probe>);
+assert_impl_all!(Service: Clone, Send, Sync, std::fmt::Debug, tower::Service<String, Error = BoxError>);
+assert_impl_all!(Future: Send, std::fmt::Debug, std::future::Future<Output = Result<String, BoxError>>);
+
+// The probe's error cannot be made of a request that it does not take.
+assert_not_impl_any!(Service: tower::Service<std::rc::Rc<str>>);

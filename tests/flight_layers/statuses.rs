@@ -1,0 +1,104 @@
+//! How refusals are told: over HTTP by status, Retry-After and a problem document, over gRPC by codes.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::get as on_get;
+use tokio_test::{assert_pending, task};
+use tower_distributed::http::{Answer as Shared, AnswerCodec, single_flight};
+use tower_distributed::single_flight::{Followers, SingleFlightBuilder};
+use tower_distributed::{SingleFlight, Store};
+
+use crate::net::{Answer, get, serve};
+use crate::stores::{SOON, Stores, away, on_each_store};
+use crate::support::eventually;
+
+on_each_store!(who_is_skipped, who_waited_too_long, whose_turn_did_not_come);
+
+fn everything(_: &Request) -> &'static str {
+    "everything"
+}
+
+type Builder = SingleFlightBuilder<Shared, std::convert::Infallible>;
+
+fn builder(followers: Followers) -> Builder {
+    SingleFlight::builder(AnswerCodec).followers(followers).ttl(Duration::from_secs(20))
+}
+
+fn build(builder: Builder, store: &Store) -> SingleFlight<Shared> {
+    builder.build(store, "requests").unwrap()
+}
+
+async fn behind(flight: SingleFlight<Shared>) -> String {
+    let app = Router::new().route("/", on_get(async || "hello"));
+    serve(app.layer(single_flight(flight, everything))).await
+}
+
+/// The status; the seconds in Retry-After; the title of the problem, whose status is the same.
+fn told(answer: &Answer) -> (u16, Option<u64>, String) {
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    let problem = answer.json();
+    assert_eq!(problem["status"], answer.status.as_u16());
+    let after = answer.header("retry-after").map(|after| after.parse().unwrap());
+    (answer.status.as_u16(), after, problem["title"].as_str().unwrap().to_owned())
+}
+
+const REDUCED: &str = "Temporarily reduced capacity";
+
+/// Somebody in another process holds the key while this block runs.
+macro_rules! while_held {
+    ($stores:expr, $builder:expr, |$url:ident| $block:block) => {{
+        let other = build($builder, &$stores.open());
+        let mut holding = task::spawn(other.run("everything", std::future::pending));
+        let $url = behind(build($builder.longest_wait(Duration::from_millis(30)), &$stores.open())).await;
+        eventually("it to be held", SOON, async || {
+            assert_pending!(holding.poll());
+            get(&$url, &[]).await.status != 200
+        })
+        .await;
+        $block
+        drop(holding);
+        eventually("it to be free", SOON, async || get(&$url, &[]).await.body == "hello").await;
+    }};
+}
+
+async fn who_is_skipped(stores: Stores) {
+    while_held!(stores, builder(Followers::Skip), |url| {
+        let (status, after, title) = told(&get(&url, &[]).await);
+        assert_eq!((status, &*title), (409, "Conflict"));
+        assert!(after.is_some_and(|after| (1..=20).contains(&after)), "{after:?}");
+    });
+}
+
+async fn who_waited_too_long(stores: Stores) {
+    while_held!(stores, builder(Followers::Share), |url| {
+        assert_eq!(told(&get(&url, &[]).await), (503, None, REDUCED.into()));
+    });
+}
+
+async fn whose_turn_did_not_come(stores: Stores) {
+    while_held!(stores, builder(Followers::TakeTurns), |url| {
+        assert_eq!(told(&get(&url, &[]).await), (503, None, REDUCED.into()));
+    });
+}
+
+#[tokio::test]
+async fn an_outage_is_503_and_says_nothing_of_the_cause() {
+    for followers in [Followers::Share, Followers::TakeTurns, Followers::Skip] {
+        let url = behind(build(builder(followers), &away())).await;
+        for _ in 0..4 {
+            let answer = get(&url, &[]).await;
+            assert_eq!(told(&answer), (503, None, REDUCED.into()));
+            assert!(!answer.body.contains("127.0.0.1"), "the cause is ours alone: {}", answer.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn alone_it_is_answered() {
+    for followers in [Followers::Share, Followers::TakeTurns, Followers::Skip] {
+        let url = behind(build(builder(followers).alone_when_away(true), &away())).await;
+        assert_eq!(get(&url, &[]).await.body, "hello");
+    }
+}
