@@ -36,8 +36,9 @@ mod tests;
 /// Nor may anybody choose what others get. Whichever field changes a response, `X-Forwarded-Host`, say, must be in its
 /// `Vary`, or be named here, or not reach you from outside.
 ///
-/// The host is the URI's or the field's, in lower case and without its port: processes of a service that listen on
-/// different ports share, and services that are different have flights of different names.
+/// The host is in lower case. Where it is the field's it goes without its port: processes of a service that listen on
+/// different ports share, and services that are different have flights of different names. Where it is the URI's, as
+/// in what a client sends, the port is part of it: there it is another service's.
 ///
 /// **In routers that axum nests, give it the [whole URI](RequestTarget::uri)**: axum takes the prefix off the one that
 /// their layers see, and `/v1/prices` and `/v2/prices` would share answers where they share a flight.
@@ -124,7 +125,7 @@ impl<B: Body> KeyExtractor<Request<B>> for RequestTarget {
         let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
         let mut hosts = authority.into_iter().chain(headers.get_all(HOST).iter().map(HeaderValue::as_bytes));
         let host = hosts.next().unwrap_or_default().to_ascii_lowercase();
-        let name = without_port(&host);
+        let name = if authority.is_some() { &host } else { without_port(&host) };
         let has_user = authority.is_some_and(|authority| authority.contains(&b'@'));
         if has_user || hosts.any(|other| !other.eq_ignore_ascii_case(&host)) {
             return None;

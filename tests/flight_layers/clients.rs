@@ -19,6 +19,7 @@ on_each_store!(
     hyper_asks_once,
     reqwest_asks_once,
     who_goes_away_leaves_nothing,
+    ports_are_services_of_their_own,
     failures_are_asked_for_again
 );
 
@@ -73,6 +74,16 @@ async fn reqwest_asks_once(stores: Stores) {
         assert_eq!(response.text().await.unwrap(), "hello");
     }
     assert_eq!(upstream.requests(), 1);
+}
+
+async fn ports_are_services_of_their_own(stores: Stores) {
+    let (one, other) = (Upstream::start().await, Upstream::start().await);
+    let layer = single_flight(flight(&stores), request_target());
+    let service = ServiceBuilder::new().layer(layer).service(hyper_client());
+    for upstream in [&one, &other, &one, &other] {
+        assert_eq!(text(service.clone().oneshot(upstream.get("/")).await.unwrap()).await, "hello");
+    }
+    assert_eq!((one.requests(), other.requests()), (1, 1));
 }
 
 async fn who_goes_away_leaves_nothing(stores: Stores) {

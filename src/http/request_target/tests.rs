@@ -13,7 +13,7 @@ fn key(request: http::request::Builder) -> Option<Key> {
 
 #[test]
 fn the_key_is_method_scheme_host_path_and_query() {
-    let expected = Some(Key::from("GET https example.com /a/B?q=%20&Q"));
+    let expected = Some(Key::from("GET https example.com:8443 /a/B?q=%20&Q"));
     assert_eq!(key(Request::get("https://Example.com:8443/a/B?q=%20&Q")), expected);
     assert_eq!(key(Request::get("/a?b").header("host", "Example.com")), Some("GET  example.com /a?b".into()));
     assert_eq!(key(Request::get("/")), Some("GET   /".into()));
@@ -106,11 +106,12 @@ fn named_fields_make_a_request_private() {
 }
 
 #[test]
-fn a_port_makes_no_difference() {
+fn a_port_makes_a_difference_to_clients_only() {
     let key_of = |host: &str| key(Request::get("/a").header(HOST, host)).unwrap();
     for (host, name) in [("a.com:80", "a.com"), ("[::1]:3000", "[::1]"), ("[::1]", "[::1]"), ("a:b", "a:b")] {
         assert_eq!(key_of(host), Key::from(format!("GET  {name} /a")), "{host}");
     }
+    assert_eq!(key(Request::get("http://a.com:8001/a")), Some("GET http a.com:8001 /a".into()));
 }
 
 #[test]

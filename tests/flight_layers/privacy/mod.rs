@@ -16,7 +16,7 @@ use tower_distributed::SingleFlight;
 use tower_distributed::http::{AnswerCodec, request_target, single_flight};
 
 pub(crate) use self::origin::Builder;
-use self::origin::Origin;
+use self::origin::{Origin, never};
 use self::users::{Tally, ask, rng, seed};
 use crate::net::serve;
 use crate::stores::{SOON, Stores, on_each_store};
@@ -119,7 +119,8 @@ async fn through_proxies_over_sockets(stores: Stores) {
             tower_distributed::KeyExtractor::extract(&key, &asked)
         };
         let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
-        let guarded = ServiceBuilder::new().layer(single_flight(flight, key)).service(client);
+        let guarded =
+            ServiceBuilder::new().layer(single_flight(flight, key).reject_with(never)).service(client);
         let upstream = upstream.clone();
         Router::new().fallback(move |mut request: Request<Body>| {
             *request.uri_mut() = format!("{upstream}{}", request.uri()).parse().unwrap();

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use serde_json::{Map, Value, json};
-use tower_distributed::http::{AnswerCodec, request_target, single_flight};
+use tower_distributed::http::{AnswerCodec, FlightBody, request_target, single_flight};
 use tower_distributed::single_flight::SingleFlightBuilder;
-use tower_distributed::{SingleFlight, Store};
+use tower_distributed::{Refusal, SingleFlight, Store};
 
 /// The field that tells requests apart; an answer that depends on it is for one request alone.
 pub(super) const NONCE: &str = "x-nonce";
@@ -77,8 +77,13 @@ impl Origin {
         let origin = self.clone();
         Router::new()
             .fallback(move |request: Request<Body>| origin.clone().answer(request))
-            .layer(single_flight(flight, key))
+            .layer(single_flight(flight, key).reject_with(never))
     }
+}
+
+/// Nobody is refused here.
+pub(super) fn never<B: http_body::Body<Data = Bytes>>(refusal: Refusal) -> Response<FlightBody<B>> {
+    panic!("{refusal:?}")
 }
 
 pub(crate) type Builder = SingleFlightBuilder<tower_distributed::http::Answer, std::convert::Infallible>;
