@@ -42,14 +42,16 @@ where
     builder.build(store, "flights").unwrap()
 }
 
+/// By closures that name a key or none.
+pub(crate) type Named<E> = SingleFlightLayer<fn(&String) -> Option<Key>, String, E>;
+
 /// Of `ann:7` the key is `ann`; what has no colon passes.
+#[allow(clippy::ptr_arg, reason = "the request is a String")]
 pub(crate) fn by_name(request: &String) -> Option<Key> {
     request.split_once(':').map(|(name, _)| name.into())
 }
 
-pub(crate) fn layer<E: Send + Sync + 'static>(
-    stores: &Stores,
-) -> SingleFlightLayer<fn(&String) -> Option<Key>, String, E> {
+pub(crate) fn layer<E: Send + Sync + 'static>(stores: &Stores) -> Named<E> {
     SingleFlightLayer::new(build(builder(), &stores.open()), by_name)
 }
 

@@ -11,7 +11,7 @@ use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::single_flight::Followers;
 use tower_distributed::{LeaseHandle, Refusal, RefusalKind, SingleFlightLayer, Store};
 
-use crate::flights::{build, builder, by_name, kind, moody};
+use crate::flights::{Named, build, builder, by_name, kind, moody};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, away, on_each_store};
 use crate::support::eventually;
@@ -25,10 +25,7 @@ on_each_store!(
     errors_in_turn_are_the_callers_own,
 );
 
-fn set<E: Send + Sync + 'static>(
-    followers: Followers,
-    stores: &Stores,
-) -> SingleFlightLayer<fn(&String) -> Option<tower_distributed::Key>, String, E> {
+fn set<E: Send + Sync + 'static>(followers: Followers, stores: &Stores) -> Named<E> {
     SingleFlightLayer::new(build(builder().followers(followers), &stores.open()), by_name)
 }
 

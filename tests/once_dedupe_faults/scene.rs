@@ -88,9 +88,11 @@ pub(crate) async fn is_duplicate(dedupe: &Dedupe, item: &str) -> bool {
 pub(crate) fn left(server: &RedisServer) -> Vec<String> {
     let mut keys: Vec<String> = server.query(&["KEYS", "td:*"]).unwrap();
     let waiting = |beats: &str| server.query::<u64>(&["ZCOUNT", beats, "-inf", "(4503599627370496"]).unwrap();
-    keys.retain(|key| {
-        !["}:config", "}:bits0", "}:bits1", ":probe"].iter().any(|part| key.ends_with(part))
-            && !(key.ends_with(":beats") && waiting(key) == 0)
-    });
+    let goes = |key: &str| {
+        let is_of_no_claim =
+            ["}:config", "}:bits0", "}:bits1", ":probe"].iter().any(|part| key.ends_with(part));
+        is_of_no_claim || (key.ends_with(":beats") && waiting(key) == 0)
+    };
+    keys.retain(|key| !goes(key));
     keys
 }

@@ -169,7 +169,7 @@ where
                         Some(Claimed::Duplicate) => None,
                         Some(Claimed::New(claim)) if *insists => Some(claim),
                         claimed => {
-                            let claim = claimed.and_then(Claimed::new);
+                            let claim = claimed.and_then(Claimed::into_claim);
                             this.state.set(call(config, claim, (inner, request)));
                             continue;
                         }

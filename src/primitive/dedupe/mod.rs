@@ -98,7 +98,7 @@ pub enum Claimed {
 }
 
 impl Claimed {
-    pub(crate) fn new(self) -> Option<Claim> {
+    pub(crate) fn into_claim(self) -> Option<Claim> {
         match self {
             Self::New(claim) => Some(claim),
             Self::Duplicate => None,
