@@ -72,8 +72,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// For how long an answer is served to those who come after it was published, 1 ms to 1 day. Followers who are woken
-    /// read it within that time too. Default: 1 s.
+    /// For how long an answer is served to those who come after it was published, 1 ms to 1 day. Followers are told of
+    /// it at once, and get small ones (8 KiB) with the news; larger ones they read, within that time. Default: 1 s.
     pub fn life(mut self, life: Duration) -> Self {
         self.spans.push(("the life of an answer", life));
         self.format.life = Arc::new(move |_| Some(life));
