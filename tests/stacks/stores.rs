@@ -42,13 +42,13 @@ impl Stores {
         Self(Box::new(move || store.clone()))
     }
 
-    /// On a server that all tests of this process share; the state is this test's alone.
+    /// On a server that all tests of this process share; the state is this test's alone. Slow machines are no outage.
     pub(crate) async fn redis() -> Self {
         static SERVER: OnceCell<RedisServer> = OnceCell::const_new();
         static TESTS: AtomicUsize = AtomicUsize::new(0);
         let url = SERVER.get_or_init(RedisServer::start).await.url();
         let prefix = format!("test-{}", TESTS.fetch_add(1, Ordering::Relaxed));
-        Self(Box::new(move || Store::builder().prefix(&prefix).redis(&url).unwrap()))
+        Self(Box::new(move || Store::builder().prefix(&prefix).timeout(SOON).redis(&url).unwrap()))
     }
 
     /// A store; in Redis one with connections of its own, as another process would have.
