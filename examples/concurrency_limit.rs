@@ -14,7 +14,7 @@ use tower_distributed::{ConcurrencyLimitLayer, Store, WaitGroup};
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let store = match std::env::var("REDIS_URL") {
         Ok(url) => Store::redis(&url)?,
-        Err(_) => Store::in_process(),
+        Err(_) => Store::in_memory(),
     };
     let exports = WaitGroup::new(&store, "exports", 2)?;
     let limit = ConcurrencyLimitLayer::new(exports.clone(), |(tenant, _): &(String, u32)| tenant.clone())

@@ -20,7 +20,7 @@ struct Message {
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let store = match std::env::var("REDIS_URL") {
         Ok(url) => Store::redis(&url)?,
-        Err(_) => Store::in_process(),
+        Err(_) => Store::in_memory(),
     };
     // One new message of a million is taken for a duplicate, once the filter has a million.
     let seen = BloomFilter::builder()

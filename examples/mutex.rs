@@ -19,7 +19,7 @@ type Bills = Arc<Cell<HashMap<&'static str, u64>>>;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = match std::env::var("REDIS_URL") {
         Ok(url) => Store::redis(&url)?,
-        Err(_) => Store::in_process(),
+        Err(_) => Store::in_memory(),
     };
     let bills = Bills::default();
     let instances = ["billing A", "billing B"].map(|name| {

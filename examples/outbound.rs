@@ -26,7 +26,7 @@ async fn main() -> Result<(), BoxError> {
     let upstream = start_upstream().await?;
     let store = match std::env::var("REDIS_URL") {
         Ok(url) => Store::redis(&url)?,
-        Err(_) => Store::in_process(),
+        Err(_) => Store::in_memory(),
     };
     let bucket = TokenBucket::new(&store, "outbound", Quota::per_second(10).burst(3))?;
     let per_host = RateLimitLayer::new(bucket, |request: &Request| request.url().host_str().map(Key::from))

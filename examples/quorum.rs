@@ -13,7 +13,7 @@ use tower_distributed::{Error, Mutex, Store};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let nodes = match std::env::var("REDIS_URLS") {
         Ok(urls) => urls.split(',').map(Store::redis).collect::<Result<_, _>>()?,
-        Err(_) => vec![Store::in_process(), Store::in_process(), Store::in_process()],
+        Err(_) => vec![Store::in_memory(), Store::in_memory(), Store::in_memory()],
     };
     println!("{} servers, {} of them may be away", nodes.len(), (nodes.len() - 1) / 2);
     let leaders = Mutex::builder().ttl(Duration::from_secs(5)).build_quorum(nodes, "leaders")?;

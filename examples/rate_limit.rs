@@ -24,7 +24,7 @@ async fn print(job: Job) -> Result<String, BoxError> {
 async fn main() -> Result<(), BoxError> {
     let store = match std::env::var("REDIS_URL") {
         Ok(url) => Store::redis(&url)?,
-        Err(_) => Store::in_process(),
+        Err(_) => Store::in_memory(),
     };
     // 20 pages a second, 50 at once; each tenant has its own.
     let bucket = TokenBucket::new(&store, "printer", Quota::per_second(20).burst(50))?;

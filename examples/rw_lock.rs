@@ -13,7 +13,7 @@ use tower_distributed::{Error, RwLock, Store};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = match std::env::var("REDIS_URL") {
         Ok(url) => Store::redis(&url)?,
-        Err(_) => Store::in_process(),
+        Err(_) => Store::in_memory(),
     };
     let documents = RwLock::builder().ttl(Duration::from_secs(10)).build(&store, "documents")?;
 

@@ -23,7 +23,7 @@ struct Report {
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let store = match std::env::var("REDIS_URL") {
         Ok(url) => Store::redis(&url)?,
-        Err(_) => Store::in_process(),
+        Err(_) => Store::in_memory(),
     };
     let reports = SingleFlight::<Report>::builder(Postcard)
         .life(Duration::from_secs(2)) // for those who come a little later

@@ -29,7 +29,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, grpc, http::header};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
-/// let bucket = TokenBucket::new(&Store::in_process(), "rpc", Quota::per_second(100))?;
+/// let bucket = TokenBucket::new(&Store::in_memory(), "rpc", Quota::per_second(100))?;
 /// let limit = RateLimitLayer::new(bucket, header("authorization")?).reject_with(grpc::refuse());
 /// let server = tonic::transport::Server::builder().layer(limit);
 /// # Ok(()) }

@@ -6,7 +6,7 @@
 //! use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let bucket = TokenBucket::new(&store, "mail", Quota::per_second(5).burst(10))?;
 //!
 //! let mut send = ServiceBuilder::new()
@@ -31,14 +31,14 @@
 //! | [`DedupeLayer`] | [`Dedupe`], [`BloomFilter`] | what was handled once is not handled again; [the whole story](dedupe) |
 //! | | [`Mutex`] | one at a time, on one server or a quorum; [the whole story](mutex) |
 //!
-//! A primitive is a family of states in a [`Store`], one per key, and can be used without tower. What is held for a
+//! A primitive is a namespace of states in a [`Store`], one per key, and can be used without tower. What is held for a
 //! while is a [`Lease`]: renewed while it is held, and telling when it is lost.
 //!
 //! # When Redis is away
 //!
 //! Every call ends within the store's time-out with an error that [is an outage](Error::is_unavailable), never a
 //! refusal; after three in a row the store answers at once until Redis is back. Layers refuse such requests unless
-//! told otherwise: see [`WhenAway`].
+//! told otherwise: see [`StoreFailure`].
 //!
 //! # After a loss of Redis's state
 //!
@@ -79,7 +79,7 @@ pub use error::Error;
 pub use layer::concurrency_limit::{self, ConcurrencyLimitLayer};
 pub use layer::dedupe::{self as dedupe_layer, DedupeLayer};
 pub use layer::leased;
-pub use layer::rate_limit::{self, RateLimitLayer, WhenAway};
+pub use layer::rate_limit::{self, RateLimitLayer, StoreFailure};
 pub use layer::rw_lock::{self as rw_lock_layer, RwLockLayer};
 pub use layer::single_flight::{self as single_flight_layer, SingleFlightLayer};
 pub use layer::{AsError, IntoKey, KeyExtractor, KeyFn, Refusal, RefusalKind, Reject};

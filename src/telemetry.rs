@@ -1,6 +1,6 @@
 //! Events and counters for what should not go unnoticed, behind the features `tracing` and `metrics`.
 //!
-//! Each is an event of level WARN on the target `tower_distributed` with the fields `family` and `event`, and counts in
+//! Each is an event of level WARN on the target `tower_distributed` with the fields `namespace` and `event`, and counts in
 //! `tower_distributed_events_total`, labelled alike. No key is ever told.
 
 use std::fmt;
@@ -40,14 +40,14 @@ impl Event {
     }
 }
 
-/// Tells of an event in a family.
-pub(crate) fn tell(family: &str, event: Event, detail: impl fmt::Display) {
+/// Tells of an event in a namespace.
+pub(crate) fn tell(namespace: &str, event: Event, detail: impl fmt::Display) {
     #[cfg(feature = "tracing")]
-    tracing::warn!(target: "tower_distributed", family, event = event.name(), "{detail}");
+    tracing::warn!(target: "tower_distributed", namespace, event = event.name(), "{detail}");
     #[cfg(feature = "metrics")]
-    metrics::counter!("tower_distributed_events_total", "family" => family.to_owned(), "event" => event.name())
+    metrics::counter!("tower_distributed_events_total", "namespace" => namespace.to_owned(), "event" => event.name())
         .increment(1);
-    let _ = (family, event, detail);
+    let _ = (namespace, event, detail);
 }
 
 /// For what runs in a task of its own: in the span of who began it.

@@ -58,7 +58,7 @@ impl Gateway {
 #[tokio::test]
 async fn limits_each_caller_in_process() {
     let gateway = Gateway::start(None);
-    assert_eq!(gateway.health().await, (StatusCode::OK, "ok, state: in-process\n".to_owned()));
+    assert_eq!(gateway.health().await, (StatusCode::OK, "ok, state: in-memory\n".to_owned()));
     let first = gateway.limited(Some("alice")).await;
     assert_eq!(first.status(), StatusCode::OK);
     assert_eq!(first.headers()["ratelimit-policy"], "\"default\";q=10;w=2");

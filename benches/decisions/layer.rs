@@ -1,4 +1,4 @@
-//! What the layer adds to a request, over the in-process store, beside tower_governor's.
+//! What the layer adds to a request, over the in-memory store, beside tower_governor's.
 
 use std::time::{Duration, Instant};
 

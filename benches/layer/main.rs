@@ -1,4 +1,4 @@
-//! What a request costs within the layer, over the in-process store: `cargo bench --bench layer`.
+//! What a request costs within the layer, over the in-memory store: `cargo bench --bench layer`.
 //!
 //! The figures that this crate owes come from `cargo bench --bench decisions -- layer`, which lets the
 //! contestants take turns; this program is for looking closer.

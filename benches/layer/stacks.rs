@@ -60,7 +60,7 @@ pub fn ours_by_peer() -> impl Service {
 
 pub fn bucket() -> TokenBucket {
     let quota = Quota::per_second(RATE).burst(BURST);
-    TokenBucket::new(&Store::in_process(), "bench", quota).unwrap()
+    TokenBucket::new(&Store::in_memory(), "bench", quota).unwrap()
 }
 
 pub fn governor_by_header() -> impl Service {

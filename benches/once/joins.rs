@@ -17,7 +17,7 @@ pub fn run(bench: &Bench) {
     if !bench.settings.wants(NAME) {
         return;
     }
-    let stores = [(OURS, Store::redis(&bench.server.url).unwrap()), (IN_PROCESS, Store::in_process())];
+    let stores = [(OURS, Store::redis(&bench.server.url).unwrap()), (IN_PROCESS, Store::in_memory())];
     let wanted = |title: &str| bench.settings.only().is_none_or(|part| title.contains(part));
     let mut samples = [const { Vec::<Sample>::new() }; 2];
     for _ in 0..bench.settings.rounds {

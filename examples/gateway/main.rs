@@ -22,7 +22,7 @@ use tower_distributed::{Key, KeyExtractor, Quota, RateLimitLayer, Store, TokenBu
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = match std::env::var("REDIS_URL") {
         Ok(url) => Store::redis(&url)?,
-        Err(_) => Store::in_process(),
+        Err(_) => Store::in_memory(),
     };
     let port = match std::env::var("PORT") {
         Ok(port) => port.parse().map_err(|_| format!("PORT must be 0 to 65535, is {port:?}"))?,

@@ -14,7 +14,7 @@ use crate::{Dedupe, DedupeLayer};
 /// use tower_distributed::{BloomFilter, Dedupe, Store, http as limits};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
-/// let seen = BloomFilter::new(&Store::in_process(), "webhooks", 1_000_000, 0.0001)?;
+/// let seen = BloomFilter::new(&Store::in_memory(), "webhooks", 1_000_000, 0.0001)?;
 /// let once = limits::dedupe(Dedupe::new(&seen)?, limits::header("webhook-id")?);
 /// let app: Router = Router::new().route("/webhook", post(async || "handled")).layer(once);
 /// # Ok(()) }

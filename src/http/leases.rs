@@ -22,7 +22,7 @@ use crate::{
 /// use tower_distributed::{Store, WaitGroup, http as limits};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
-/// let exports = WaitGroup::new(&Store::in_process(), "exports", 2)?;
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
 /// let limit = limits::concurrency_limit(exports, limits::path()).wait_up_to(Duration::from_secs(10));
 /// let app: Router = Router::new().route("/export", get(async || "all of it")).layer(limit);
 /// # Ok(()) }
@@ -46,7 +46,7 @@ pub fn concurrency_limit<K>(
 /// }
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
-/// let documents = RwLock::new(&Store::in_process(), "documents")?;
+/// let documents = RwLock::new(&Store::in_memory(), "documents")?;
 /// let lock = limits::rw_lock(documents, limits::path());
 /// let app: Router = Router::new().route("/document/{id}", get(async || "text").put(write)).layer(lock);
 /// # Ok(()) }
@@ -68,7 +68,7 @@ pub fn rw_lock<K>(lock: RwLock, key: K) -> RwLockLayer<K, ByMethod, UntilBodyEnd
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let flight = SingleFlight::builder(limits::AnswerCodec).life(Duration::from_millis(100));
-/// let flight = flight.build(&Store::in_process(), "prices")?;
+/// let flight = flight.build(&Store::in_memory(), "prices")?;
 /// let layer = limits::single_flight(flight, limits::request_target().private_if("x-api-key")?);
 /// let app: Router = Router::new().route("/prices", get(async || "all of them")).layer(layer);
 /// # Ok(()) }

@@ -6,7 +6,7 @@
 //! use tower_distributed::{Key, Quota, RateLimitLayer, Store, TokenBucket, http as limits};
 //!
 //! # fn main() -> Result<(), tower_distributed::Error> {
-//! let bucket = TokenBucket::new(&Store::in_process(), "api", Quota::per_second(5).burst(10))?;
+//! let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(5).burst(10))?;
 //! let layer = RateLimitLayer::new(bucket, limits::header("x-api-key")?)
 //!     .reject_with(limits::refuse())              // 429 with Retry-After, the service still cannot fail
 //!     .on_admit(limits::InsertDecision)           // Option<Extension<Decision>> in the handler
@@ -48,7 +48,7 @@ use crate::token_bucket::Decision;
 /// Puts the [`Decision`] among the request's extensions, for the handler to read what remains.
 ///
 /// What passes without a decision has none there: requests without a key, and all of them while the store is away
-/// under [`WhenAway::Admit`](crate::WhenAway::Admit). So ask axum for an `Option<Extension<Decision>>`.
+/// under [`StoreFailure::FailOpen`](crate::StoreFailure::FailOpen). So ask axum for an `Option<Extension<Decision>>`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InsertDecision;
 

@@ -5,7 +5,7 @@
 //! use tower_distributed::{ConcurrencyLimitLayer, Refusal, Store, WaitGroup};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let exports = WaitGroup::new(&store, "exports", 1)?;
 //!
 //! let mut export = ServiceBuilder::new()
@@ -36,7 +36,7 @@
 //!
 //! # When the store is away
 //!
-//! [`WhenAway::Refuse`] unless set.
+//! [`StoreFailure::FailClosed`] unless set.
 //!
 //! # Readiness
 //!
@@ -57,7 +57,7 @@ use tower_layer::Layer;
 use crate::leased::{Config, Leased, Leasing, UntilResponse, sealed, settings};
 use crate::primitive::lease::Wait;
 use crate::rate_limit::{Cost, OneToken};
-use crate::{AsError, Error, Key, Store, WaitGroup, WhenAway};
+use crate::{AsError, Error, Key, Store, StoreFailure, WaitGroup};
 
 /// The service of a [`ConcurrencyLimitLayer`].
 pub type ConcurrencyLimit<S, K, W, L, H, N, R> = Leased<S, K, Permits<W, L>, H, N, R>;
@@ -81,9 +81,9 @@ pub struct Permits<W, L> {
 
 #[derive(Clone, Debug)]
 enum Away {
-    Refuse,
-    Admit,
-    Degrade { replicas: NonZeroU32, local: WaitGroup },
+    FailClosed,
+    FailOpen,
+    LocalShare { replicas: NonZeroU32, local: WaitGroup },
 }
 
 /// Under which limit a request comes; `None`: that of the WaitGroup. Functions and closures from `&Req` to
@@ -110,11 +110,11 @@ impl<Req> ChooseLimit<Req> for SameLimit {
 }
 
 impl<K> ConcurrencyLimitLayer<K> {
-    /// Handles requests under permits of a family, each by its key.
+    /// Handles requests under permits of a namespace, each by its key.
     #[must_use]
     pub fn new(group: WaitGroup, key: K) -> Self {
         let provide =
-            Permits { group, weight: OneToken, limit: SameLimit, longest_wait: None, away: Away::Refuse };
+            Permits { group, weight: OneToken, limit: SameLimit, longest_wait: None, away: Away::FailClosed };
         Self {
             config: Config {
                 key,
@@ -164,15 +164,15 @@ impl<K, W, L, H, N, R> ConcurrencyLimitLayer<K, W, L, H, N, R> {
         self
     }
 
-    /// What to do while the store gives no answer. Default: [`WhenAway::Refuse`].
+    /// What to do while the store gives no answer. Default: [`StoreFailure::FailClosed`].
     #[must_use]
-    pub fn when_away(mut self, when_away: WhenAway) -> Self {
+    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let permits = &mut self.config.provide;
-        permits.away = match when_away {
-            WhenAway::Refuse => Away::Refuse,
-            WhenAway::Admit => Away::Admit,
-            WhenAway::Degrade { replicas } => {
-                Away::Degrade { replicas, local: permits.group.in_store(&Store::in_process()) }
+        permits.away = match on_store_failure {
+            StoreFailure::FailClosed => Away::FailClosed,
+            StoreFailure::FailOpen => Away::FailOpen,
+            StoreFailure::LocalShare { replicas } => {
+                Away::LocalShare { replicas, local: permits.group.in_store(&Store::in_memory()) }
             }
         };
         self
@@ -193,8 +193,8 @@ impl<Req, W: Cost<Req>, L: ChooseLimit<Req>> sealed::Provide<Req> for Permits<W,
             }
             let limit = limit.unwrap_or(group.limit());
             let permit = match (group.with_limit(limit)?.acquire(key.clone(), weight, wait).await, away) {
-                (Err(error), Away::Admit) if error.is_away() => return Ok(None),
-                (Err(error), Away::Degrade { replicas, local }) if error.is_away() => {
+                (Err(error), Away::FailOpen) if error.is_away() => return Ok(None),
+                (Err(error), Away::LocalShare { replicas, local }) if error.is_away() => {
                     let share = (limit / replicas).max(1);
                     let permit = local.with_limit(share)?.acquire(key, weight, wait).await;
                     // What is too heavy for a share is refused for the outage.

@@ -9,7 +9,7 @@
 //! struct Edit { document: u64, text: Option<String>, fence: Option<u64> }
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let documents = RwLock::new(&store, "documents")?;
 //!
 //! let mut edit = ServiceBuilder::new()
@@ -97,7 +97,7 @@ impl<Req> ChooseAccess<Req> for AlwaysWrite {
 }
 
 impl<K> RwLockLayer<K> {
-    /// Handles requests under locks of a family, each by its key.
+    /// Handles requests under locks of a namespace, each by its key.
     #[must_use]
     pub fn new(lock: RwLock, key: K) -> Self {
         let provide = Locks { lock, access: AlwaysWrite, longest_wait: None };

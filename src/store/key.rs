@@ -123,31 +123,31 @@ impl From<std::net::IpAddr> for Key {
     }
 }
 
-/// How the Redis keys of a family are made.
+/// How the Redis keys of a namespace are made.
 #[derive(Clone, Debug)]
 pub(crate) enum KeySpace {
-    /// `prefix:{family:`, the beginning that all share.
+    /// `prefix:{namespace:`, the beginning that all share.
     Named(Box<[u8]>),
     /// The first part of a state is named by the key as it is, the others `{key}:prefix:part`.
     Exact(Box<[u8]>),
-    /// Keys are `place:rest`, and kept where the key `place` of the same family is: `prefix:{family:place}:rest:part`.
-    /// Parts that begin with `@` are those of the place itself: `prefix:{family:place}:part`.
+    /// Keys are `place:rest`, and kept where the key `place` of the same namespace is: `prefix:{namespace:place}:rest:part`.
+    /// Parts that begin with `@` are those of the place itself: `prefix:{namespace:place}:part`.
     Placed(Box<[u8]>),
 }
 
-/// The Redis key of one state without its last part: `prefix:{family:key}:`.
+/// The Redis key of one state without its last part: `prefix:{namespace:key}:`.
 pub(crate) type RedisKey = SmallVec<[u8; 64]>;
 
 /// Keys longer than this go by their digest, so that no caller fills the server's memory with names.
 const LONGEST: usize = 256;
 
 impl KeySpace {
-    pub(crate) fn new(prefix: &str, family: &str) -> Self {
-        Self::Named(format!("{prefix}:{{{family}:").into_bytes().into())
+    pub(crate) fn new(prefix: &str, namespace: &str) -> Self {
+        Self::Named(format!("{prefix}:{{{namespace}:").into_bytes().into())
     }
 
-    pub(crate) fn placed(prefix: &str, family: &str) -> Self {
-        Self::Placed(format!("{prefix}:{{{family}:").into_bytes().into())
+    pub(crate) fn placed(prefix: &str, namespace: &str) -> Self {
+        Self::Placed(format!("{prefix}:{{{namespace}:").into_bytes().into())
     }
 
     pub(crate) fn exact(prefix: &str) -> Self {
@@ -249,7 +249,7 @@ fn push_hex(name: &mut RedisKey, byte: u8) {
     name.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
 }
 
-/// Checks the name of a family or a prefix: what may stand in a key as it is.
+/// Checks the name of a namespace or a prefix: what may stand in a key as it is.
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Error> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {

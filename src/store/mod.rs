@@ -1,34 +1,34 @@
 //! Where state lives: [`Store`]. Knows no primitive by name.
 
 mod detached;
-mod family;
-mod in_process;
+mod in_memory;
 mod key;
+mod namespace;
+mod notifier;
 mod operation;
 mod redis;
-mod rounds;
-mod wakes;
+mod scheduler;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::detached::see_to_the_end;
-pub(crate) use self::family::{Family, Port, Running, detach};
-pub(crate) use self::in_process::{Cells, Clock, lock};
+pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
 pub(crate) use self::key::{check_exact, check_name};
+pub(crate) use self::namespace::{Client, Namespace, OperationFuture, detach};
+pub(crate) use self::notifier::{HandOff, Link, Notifier, Push, Woken, number_of, process_of};
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
 #[cfg(test)]
 pub(crate) use self::redis::pool::Pool;
-pub(crate) use self::rounds::{Attend, Rounds};
-pub(crate) use self::wakes::{Line, Link, Push, Wakes, Woken, number_of, process_of};
+pub(crate) use self::scheduler::{PeriodicTask, Scheduler};
 
-use self::in_process::InProcess;
+use self::in_memory::InMemory;
 use self::redis::RedisStore;
-use self::redis::pool::Client;
 #[cfg(not(test))]
 use self::redis::pool::Pool;
+use self::redis::pool::Subscriber;
 use crate::Error;
 
 /// Where the state of limits lives: in Redis, or in this process.
@@ -50,7 +50,7 @@ use crate::Error;
 ///
 /// All times are the server's; the clocks of clients do not matter. Where the server's own clock is set back, or a
 /// failover leads to one that is behind, buckets in use refuse for that much longer. What the store keeps is named
-/// `prefix:{family:key}:part` and expires by itself, but for buckets that
+/// `prefix:{namespace:key}:part` and expires by itself, but for buckets that
 /// [never refill](crate::Quota::non_refilling) and filters that never [forget](crate::bloom_filter). A server that evicts keys (`maxmemory-policy allkeys-…`) fills buckets.
 ///
 /// On a Cluster the breaker is one for each 256 slots, so that a master that is away concerns its own keys alone.
@@ -76,7 +76,7 @@ use crate::Error;
 pub struct Store(Arc<Backend>);
 
 pub(crate) enum Backend {
-    InProcess(InProcess),
+    InMemory(InMemory),
     Redis(Arc<RedisStore>),
 }
 
@@ -84,11 +84,11 @@ impl Store {
     /// State in this process: nothing to install, nothing shared with other processes.
     ///
     /// ```
-    /// let store = tower_distributed::Store::in_process();
-    /// assert_eq!(store.to_string(), "in-process");
+    /// let store = tower_distributed::Store::in_memory();
+    /// assert_eq!(store.to_string(), "in-memory");
     /// ```
     #[must_use]
-    pub fn in_process() -> Self {
+    pub fn in_memory() -> Self {
         Self::with_clock(Clock::system())
     }
 
@@ -107,7 +107,7 @@ impl Store {
     }
 
     pub(crate) fn with_clock(clock: Clock) -> Self {
-        Self(Arc::new(Backend::InProcess(InProcess::new(clock))))
+        Self(Arc::new(Backend::InMemory(InMemory::new(clock))))
     }
 
     pub(crate) fn backend(&self) -> &Backend {
@@ -122,26 +122,26 @@ impl Store {
         }
     }
 
-    /// What wakes those who wait.
-    pub(crate) fn wakes(&self) -> &Arc<Wakes> {
+    /// What notifier those who wait.
+    pub(crate) fn notifier(&self) -> &Arc<Notifier> {
         match self.backend() {
-            Backend::InProcess(store) => &store.wakes,
-            Backend::Redis(store) => &store.wakes,
+            Backend::InMemory(store) => &store.notifier,
+            Backend::Redis(store) => &store.notifier,
         }
     }
 
     /// What sees to that which must be done in time.
-    pub(crate) fn rounds(&self) -> &Arc<Rounds> {
+    pub(crate) fn scheduler(&self) -> &Arc<Scheduler> {
         match self.backend() {
-            Backend::InProcess(store) => &store.rounds,
-            Backend::Redis(store) => &store.rounds,
+            Backend::InMemory(store) => &store.scheduler,
+            Backend::Redis(store) => &store.scheduler,
         }
     }
 
     /// What the names of the channels begin with that processes are woken by.
     pub(crate) fn channels(&self) -> String {
         match self.backend() {
-            Backend::InProcess(_) => String::new(),
+            Backend::InMemory(_) => String::new(),
             Backend::Redis(store) => store.channels(),
         }
     }
@@ -149,14 +149,14 @@ impl Store {
     /// Whether whoever pushes learns for certain that nobody hears it.
     pub(crate) fn counts_hearers(&self) -> bool {
         match self.backend() {
-            Backend::InProcess(_) => true,
+            Backend::InMemory(_) => true,
             Backend::Redis(store) => store.counts_hearers(),
         }
     }
 
     /// Whether a call can be begun here: a call to Redis takes a runtime.
     pub(crate) fn can_begin(&self) -> bool {
-        matches!(self.backend(), Backend::InProcess(_)) || tokio::runtime::Handle::try_current().is_ok()
+        matches!(self.backend(), Backend::InMemory(_)) || tokio::runtime::Handle::try_current().is_ok()
     }
 
     /// Sees to it that pushes arrive, from now or soon.
@@ -190,11 +190,11 @@ impl From<deadpool_redis::sentinel::Pool> for Store {
     }
 }
 
-/// Which kind of store it is: `in-process` or `redis`.
+/// Which kind of store it is: `in-memory` or `redis`.
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.backend() {
-            Backend::InProcess(_) => "in-process",
+            Backend::InMemory(_) => "in-memory",
             Backend::Redis(_) => "redis",
         })
     }
@@ -203,7 +203,7 @@ impl fmt::Display for Store {
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.backend() {
-            Backend::InProcess(store) => store.fmt(f),
+            Backend::InMemory(store) => store.fmt(f),
             Backend::Redis(store) => store.fmt(f),
         }
     }
@@ -262,7 +262,7 @@ impl StoreBuilder {
     ///
     /// One serves hundreds of thousands of calls a second, and combines best; more help where
     /// this process has many cores to spare for them.
-    pub fn lanes(mut self, lanes: usize) -> Self {
+    pub fn connections(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
     }
@@ -307,7 +307,7 @@ impl StoreBuilder {
         Ok(self.assemble(pool.into_pool(), redis::CLOCK, wakeups))
     }
 
-    pub(crate) fn assemble(self, pool: Pool, clock: &'static str, wakeups: Vec<Client>) -> Store {
+    pub(crate) fn assemble(self, pool: Pool, clock: &'static str, wakeups: Vec<Subscriber>) -> Store {
         let store = RedisStore::new(pool, self.prefix, self.timeout, self.lanes, clock, wakeups, self.by_url);
         Store(Arc::new(Backend::Redis(Arc::new(store))))
     }

@@ -1,7 +1,7 @@
 //! The seam between primitives and stores: an [`Operation`] is one step on the state of one key, as a Lua
 //! script and as the same step in Rust.
 //!
-//! The Redis store runs the script, the in-process store calls [`Operation::apply`]. The two must agree on
+//! The Redis store runs the script, the in-memory store calls [`Operation::apply`]. The two must agree on
 //! every sequence of operations, which the agreement tests check.
 
 use std::convert::Infallible;
@@ -9,7 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::wakes::Push;
+use super::notifier::Push;
 
 /// One step on the state of one key.
 ///

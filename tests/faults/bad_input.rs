@@ -13,8 +13,8 @@ fn settings_are_checked_when_a_store_is_built() {
         (Store::builder().prefix("{x}"), "\"{x}\""),
         (Store::builder().timeout(Duration::ZERO), "0ns"),
         (Store::builder().timeout(Duration::MAX), "60 s"),
-        (Store::builder().lanes(0), "0"),
-        (Store::builder().lanes(65), "65"),
+        (Store::builder().connections(0), "0"),
+        (Store::builder().connections(65), "65"),
     ] {
         let error = builder.redis("redis://127.0.0.1/").unwrap_err();
         assert!(error.is_invalid() && error.to_string().contains(named), "{error}");

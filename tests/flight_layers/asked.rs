@@ -63,7 +63,7 @@ fn task_of() -> impl tower::Service<
 #[tokio::test]
 async fn what_flies_is_handled_in_a_task_of_its_own() {
     let of = async |followers, request: &'static str| {
-        let flight = build(builder().followers(followers), &tower_distributed::Store::in_process());
+        let flight = build(builder().followers(followers), &tower_distributed::Store::in_memory());
         let service = SingleFlightLayer::new(flight, by_name).layer(task_of());
         tokio::spawn(async move {
             let here = format!("{:?}", tokio::task::id());
@@ -107,7 +107,7 @@ async fn what_takes_turns_is_shown_its_lease(stores: Stores) {
 #[tokio::test]
 async fn requests_need_not_be_cloned() {
     struct Asked(std::cell::Cell<u32>);
-    let flight = build::<Infallible>(builder(), &tower_distributed::Store::in_process());
+    let flight = build::<Infallible>(builder(), &tower_distributed::Store::in_memory());
     let service = SingleFlightLayer::new(flight, |asked: &Asked| asked.0.get())
         .layer(service_fn(|asked: Asked| ready(Ok::<_, Infallible>(asked.0.get().to_string()))));
     let answer: Result<String, BoxError> = service.oneshot(Asked(7.into())).await;
@@ -116,7 +116,7 @@ async fn requests_need_not_be_cloned() {
 
 #[tokio::test]
 async fn a_panic_of_the_key_is_its_callers_own() {
-    let flight = build::<Infallible>(builder(), &tower_distributed::Store::in_process());
+    let flight = build::<Infallible>(builder(), &tower_distributed::Store::in_memory());
     let by = |request: &String| request.strip_prefix("key:").expect("a key").to_owned();
     let service = SingleFlightLayer::new(flight, by).layer(Probe::default());
     assert!(tokio::spawn(service.clone().oneshot("none".into())).await.unwrap_err().is_panic());

@@ -127,7 +127,7 @@ async fn a_service_that_cannot_fail_still_cannot() {
     fn cannot_fail<S: Service<Request<Body>, Error = Infallible>>(service: S) -> S {
         service
     }
-    let layer = single_flight(flight(&Store::in_process()), request_target());
+    let layer = single_flight(flight(&Store::in_memory()), request_target());
     let hello =
         tower::service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::from("hello"))));
     let service = cannot_fail(ServiceBuilder::new().layer(layer.clone()).service(hello));
@@ -142,7 +142,7 @@ async fn a_service_that_cannot_fail_still_cannot() {
 #[tokio::test]
 async fn what_is_for_one_waits_for_the_one_before() {
     let apps = Apps::start(
-        &Stores::in_process(),
+        &Stores::in_memory(),
         Default::default(),
         |flight| flight.ttl(Duration::from_secs(60)),
         || Response::builder().header("set-cookie", "a=b").body(Body::from("hello")).unwrap(),

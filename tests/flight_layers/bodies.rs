@@ -70,7 +70,7 @@ async fn as_long_as_the_limit(stores: Stores) {
             let (one, other) = (bytes(LIMIT).slice(..LIMIT / 3), bytes(LIMIT).slice(LIMIT / 3..));
             Response::new(if whole { bytes(LIMIT).into() } else { chunked(vec![one, other]) })
         };
-        let stores = if whole { &stores } else { &Stores::in_process() };
+        let stores = if whole { &stores } else { &Stores::in_memory() };
         let apps = Apps::start(stores, limited(), |flight| flight, answer).await;
         assert_all(&apps.ask_all(10).await, &bytes(LIMIT));
         assert_eq!(apps.handled(), 1);
@@ -207,7 +207,7 @@ async fn statuses_and_repeated_fields_are_kept(stores: Stores) {
             let opaque = HeaderValue::from_bytes(b"caf\xe9").unwrap();
             response.header("x-opaque", opaque).body(format!("told with {status}").into()).unwrap()
         };
-        let stores = if status == 200 { &stores } else { &Stores::in_process() };
+        let stores = if status == 200 { &stores } else { &Stores::in_memory() };
         let apps = Apps::start(stores, Responses::default(), |flight| flight, answer).await;
         for one in apps.ask_all(6).await {
             assert_eq!(one.status, status);

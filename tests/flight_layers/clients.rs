@@ -131,7 +131,7 @@ async fn while_the_store_is_away_nothing_leaves() {
 #[tokio::test]
 async fn a_time_limit_around_it_is_the_callers_own() {
     let upstream = Upstream::start().await;
-    let layer = SingleFlightLayer::new(flight(&Stores::in_process()), |_: &Request<Body>| "all");
+    let layer = SingleFlightLayer::new(flight(&Stores::in_memory()), |_: &Request<Body>| "all");
     let guarded = ServiceBuilder::new()
         .timeout(Duration::from_millis(50))
         .layer(layer.capture(Responses::default()))

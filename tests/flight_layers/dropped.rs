@@ -187,7 +187,7 @@ async fn a_run_that_is_to_go_on(stores: Stores) {
 #[test]
 fn without_a_runtime_a_drop_does_not_panic() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let stores = Stores::in_process();
+    let stores = Stores::in_memory();
     let one = runtime();
     let mut service = layer::<Infallible>(&stores).layer(Probe::hanging());
     one.block_on(async { assert!(service.ready().await.is_ok()) });

@@ -114,7 +114,7 @@ fn poll_ready_does_no_io_and_needs_no_runtime() {
 #[tokio::test]
 async fn a_clone_is_not_ready() {
     let probe = Probe::default();
-    let mut service = layer(&Stores::in_process()).layer(probe.clone());
+    let mut service = layer(&Stores::in_memory()).layer(probe.clone());
     service.ready().await.unwrap();
     let mut clone = service.clone();
     assert_eq!(clone.ready().await.unwrap().call("bob:1".into()).await.unwrap(), "bob:1");
@@ -125,14 +125,14 @@ async fn a_clone_is_not_ready() {
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready")]
 async fn the_probe_notices_a_clone_that_is_called_unready() {
-    let mut service = layer(&Stores::in_process()).layer(Probe::default());
+    let mut service = layer(&Stores::in_memory()).layer(Probe::default());
     service.ready().await.unwrap();
     let _ = service.clone().call("ann:1".into()).await;
 }
 
 #[tokio::test]
 async fn pending_readiness_is_passed_on() {
-    let (mut service, mut handle) = mock::spawn_layer::<String, String, _>(layer(&Stores::in_process()));
+    let (mut service, mut handle) = mock::spawn_layer::<String, String, _>(layer(&Stores::in_memory()));
     handle.allow(0);
     assert_pending!(service.poll_ready());
     handle.allow(1);
@@ -149,7 +149,7 @@ async fn pending_readiness_is_passed_on() {
 
 #[tokio::test]
 async fn errors_of_readiness_are_passed_on() {
-    let (mut service, mut handle) = mock::spawn_layer::<String, String, _>(layer(&Stores::in_process()));
+    let (mut service, mut handle) = mock::spawn_layer::<String, String, _>(layer(&Stores::in_memory()));
     handle.send_error("out of order");
     let error = assert_ready_err!(service.poll_ready());
     assert!(!error.is::<Refusal>() && error.to_string() == "out of order", "{error}");
@@ -157,7 +157,7 @@ async fn errors_of_readiness_are_passed_on() {
 
 #[test]
 fn the_inner_service_can_be_reached() {
-    let mut service = layer::<Infallible>(&Stores::in_process()).layer(String::from("inner"));
+    let mut service = layer::<Infallible>(&Stores::in_memory()).layer(String::from("inner"));
     assert_eq!(service.get_ref(), "inner");
     service.get_mut().push_str(", changed");
     assert_eq!(service.into_inner(), "inner, changed");

@@ -69,14 +69,14 @@ where
 
 async fn in_and_around_buffer(stores: Stores) {
     assert_once(ServiceBuilder::new().buffer(8).layer(flights(&stores)).service(hyper_client())).await;
-    let stores = Stores::in_process();
+    let stores = Stores::in_memory();
     assert_once(ServiceBuilder::new().layer(flights(&stores)).buffer(32).service(hyper_client())).await;
 }
 
 async fn in_and_around_concurrency_limit(stores: Stores) {
     assert_once(ServiceBuilder::new().concurrency_limit(3).layer(flights(&stores)).service(hyper_client()))
         .await;
-    let stores = Stores::in_process();
+    let stores = Stores::in_memory();
     assert_once(ServiceBuilder::new().layer(flights(&stores)).concurrency_limit(3).service(hyper_client()))
         .await;
 }

@@ -98,7 +98,7 @@ async fn keys_are_made_of_many_things() {
             assert_eq!(ready.call("key".into()).await.is_ok(), admitted);
         }
     }
-    let stores = Stores::in_process();
+    let stores = Stores::in_memory();
     let bucket = |name| {
         tower_distributed::TokenBucket::new(&stores.open(), name, Quota::per_hour(1).burst(1)).unwrap()
     };

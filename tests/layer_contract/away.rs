@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tower::{Layer as _, Service as _, ServiceExt as _};
-use tower_distributed::{Quota, Quotas, RateLimitLayer, Refusal, RefusalKind, Store, TokenBucket, WhenAway};
+use tower_distributed::{
+    Quota, Quotas, RateLimitLayer, Refusal, RefusalKind, Store, StoreFailure, TokenBucket,
+};
 
 use crate::probe::Probe;
 use crate::stores::{SOON, at_most, away};
@@ -16,8 +18,8 @@ fn everything(_: &u32) -> &'static str {
     "everything"
 }
 
-fn shared_by(replicas: u32) -> WhenAway {
-    WhenAway::Degrade { replicas: NonZeroU32::new(replicas).unwrap() }
+fn shared_by(replicas: u32) -> StoreFailure {
+    StoreFailure::LocalShare { replicas: NonZeroU32::new(replicas).unwrap() }
 }
 
 /// How each of the requests, which are their own costs, is refused.
@@ -54,7 +56,9 @@ async fn refuse_is_the_default_and_tells_the_cause() {
 #[tokio::test]
 async fn admit_lets_all_through() {
     let layer = RateLimitLayer::new(at_most(2, &away()), everything).cost(|cost: &u32| *cost);
-    let layer = layer.when_away(WhenAway::Admit).on_admit(|_: &_, _: &mut u32| panic!("nothing was decided"));
+    let layer = layer
+        .on_store_failure(StoreFailure::FailOpen)
+        .on_admit(|_: &_, _: &mut u32| panic!("nothing was decided"));
     let mut service = layer.layer(Probe::default());
     assert_eq!(refusals(&mut service, &[1, 2, 1, 2, 1]).await, [ADMITTED; 5]);
     assert_eq!(refusals(&mut service, &[3]).await, [TOO_LARGE], "this takes no store to know");
@@ -64,8 +68,9 @@ async fn admit_lets_all_through() {
 async fn admit_still_limits_while_the_store_is_there() {
     let redis = RedisServer::start().await;
     let bucket = at_most(1, &Store::redis(&redis.url()).unwrap());
-    let mut service =
-        RateLimitLayer::new(bucket, everything).when_away(WhenAway::Admit).layer(Probe::default());
+    let mut service = RateLimitLayer::new(bucket, everything)
+        .on_store_failure(StoreFailure::FailOpen)
+        .layer(Probe::default());
     assert_eq!(refusals(&mut service, &[1, 1]).await, [ADMITTED, LIMITED]);
     redis.kill9();
     assert_eq!(refusals(&mut service, &[1; 5]).await, [ADMITTED; 5]);
@@ -74,7 +79,7 @@ async fn admit_still_limits_while_the_store_is_there() {
 #[tokio::test]
 async fn degrade_limits_to_the_share() {
     let layer = RateLimitLayer::new(at_most(10, &away()), everything).cost(|cost: &u32| *cost);
-    let mut service = layer.when_away(shared_by(4)).layer(Probe::default());
+    let mut service = layer.on_store_failure(shared_by(4)).layer(Probe::default());
     // A quarter of ten tokens, in whole ones.
     assert_eq!(refusals(&mut service, &[1, 1, 1]).await, [ADMITTED, ADMITTED, LIMITED]);
     assert_eq!(refusals(&mut service, &[3]).await, [AWAY], "more than the share, less than the burst");
@@ -83,7 +88,7 @@ async fn degrade_limits_to_the_share() {
 
 #[tokio::test]
 async fn degrade_leaves_one_token_at_least() {
-    let layer = RateLimitLayer::new(at_most(2, &away()), everything).when_away(shared_by(1000));
+    let layer = RateLimitLayer::new(at_most(2, &away()), everything).on_store_failure(shared_by(1000));
     assert_eq!(refusals(&mut layer.layer(Probe::default()), &[1, 1]).await, [ADMITTED, LIMITED]);
 }
 
@@ -99,7 +104,7 @@ async fn quick_and_away() -> TokenBucket {
 
 #[tokio::test(start_paused = true)]
 async fn degrade_refills_at_the_share_of_the_rate() {
-    let layer = RateLimitLayer::new(quick_and_away().await, everything).when_away(shared_by(4));
+    let layer = RateLimitLayer::new(quick_and_away().await, everything).on_store_failure(shared_by(4));
     let mut service = layer.layer(Probe::default());
     assert_eq!(refusals(&mut service, &[1, 1]).await, [ADMITTED, LIMITED]);
     tokio::time::advance(Duration::from_millis(999)).await;
@@ -111,7 +116,7 @@ async fn degrade_refills_at_the_share_of_the_rate() {
 #[tokio::test(start_paused = true)]
 async fn degrade_waits_where_the_layer_waits() {
     // `wait_up_to` comes last: the order of settings makes no difference.
-    let layer = RateLimitLayer::new(quick_and_away().await, everything).when_away(shared_by(4));
+    let layer = RateLimitLayer::new(quick_and_away().await, everything).on_store_failure(shared_by(4));
     let mut service = layer.wait_up_to(Duration::from_secs(2)).layer(Probe::default());
     let began = Instant::now();
     for seconds in 0..3 {
@@ -125,13 +130,13 @@ async fn degrade_goes_by_the_quotas_of_the_request() {
     let eight = Quotas::new([Quota::per_hour(1).burst(8)]).unwrap();
     let layer = RateLimitLayer::new(at_most(2, &away()), everything)
         .quotas(move |_: &u32| Some(eight.clone()))
-        .when_away(shared_by(4));
+        .on_store_failure(shared_by(4));
     assert_eq!(refusals(&mut layer.layer(Probe::default()), &[1; 3]).await, [ADMITTED, ADMITTED, LIMITED]);
 }
 
 #[tokio::test]
 async fn clones_degrade_to_one_share() {
-    let layer = RateLimitLayer::new(at_most(4, &away()), everything).when_away(shared_by(2));
+    let layer = RateLimitLayer::new(at_most(4, &away()), everything).on_store_failure(shared_by(2));
     let (mut one, mut other) = (layer.layer(Probe::default()), layer.clone().layer(Probe::default()));
     assert_eq!(refusals(&mut one, &[1]).await, [ADMITTED]);
     assert_eq!(refusals(&mut other, &[1, 1]).await, [ADMITTED, LIMITED]);
@@ -143,7 +148,7 @@ async fn degrade_ends_with_the_outage() {
     let redis = RedisServer::start().await;
     redis.kill9();
     let bucket = at_most(100, &Store::redis(&redis.url()).unwrap());
-    let layer = RateLimitLayer::new(bucket.clone(), everything).when_away(shared_by(100));
+    let layer = RateLimitLayer::new(bucket.clone(), everything).on_store_failure(shared_by(100));
     let mut service = layer.layer(Probe::default());
     assert_eq!(refusals(&mut service, &[1, 1]).await, [ADMITTED, LIMITED]);
     redis.restart().await;

@@ -14,7 +14,8 @@ use tower::{Layer as _, Service, ServiceExt as _};
 use tower_distributed::rate_limit::{OneToken, RateLimit, ResponseFuture, SameQuotas};
 use tower_distributed::token_bucket::{BucketState, Decision, Reservation};
 use tower_distributed::{
-    AsError, Error, Key, Quota, Quotas, RateLimitLayer, Refusal, Store, StoreBuilder, TokenBucket, WhenAway,
+    AsError, Error, Key, Quota, Quotas, RateLimitLayer, Refusal, Store, StoreBuilder, StoreFailure,
+    TokenBucket,
 };
 
 use crate::probe::Probe;
@@ -33,7 +34,7 @@ assert_impl_all!(BucketState: Clone, Send, Sync, Debug);
 assert_impl_all!(Key: Clone, Send, Sync, Debug);
 assert_impl_all!(Quota: Clone, Send, Sync, Debug);
 assert_impl_all!(Quotas: Clone, Send, Sync, Debug);
-assert_impl_all!(WhenAway: Copy, Send, Sync, Debug);
+assert_impl_all!(StoreFailure: Copy, Send, Sync, Debug);
 assert_impl_all!(Error: Clone, Send, Sync, std::error::Error);
 assert_impl_all!(Refusal: Clone, Send, Sync, std::error::Error);
 
@@ -49,7 +50,7 @@ fn is_static<T: 'static>(_: &T) {}
 
 #[tokio::test]
 async fn what_is_owned_is_static() {
-    let store = Store::in_process();
+    let store = Store::in_memory();
     is_static(&store);
     let layer = RateLimitLayer::new(at_most(1, &store), |name: &String| name.len());
     is_static(&layer);
@@ -92,7 +93,7 @@ impl Service<String> for LocalService {
 
 #[tokio::test]
 async fn a_service_may_stay_on_its_thread() {
-    let layer = RateLimitLayer::new(at_most(2, &Store::in_process()), |name: &String| name.len());
+    let layer = RateLimitLayer::new(at_most(2, &Store::in_memory()), |name: &String| name.len());
     let service = layer.layer(LocalService(Rc::default()));
     assert_eq!(service.clone().oneshot("ann".into()).await.unwrap(), 1);
     assert_eq!(service.clone().oneshot("bob".into()).await.unwrap(), 2);
@@ -120,7 +121,7 @@ impl<'a> Service<&'a str> for Borrowing<'a> {
 #[tokio::test]
 async fn services_and_requests_may_borrow() {
     let (greeting, name) = (String::from("hello"), String::from("ann"));
-    let layer = RateLimitLayer::new(at_most(1, &Store::in_process()), |name: &&str| name.len())
+    let layer = RateLimitLayer::new(at_most(1, &Store::in_memory()), |name: &&str| name.len())
         .reject_with(|_: Refusal| ("bye", "ann"));
     let service = layer.layer(Borrowing(&greeting));
     assert_eq!(service.clone().oneshot(&name).await.unwrap(), ("hello", "ann"));

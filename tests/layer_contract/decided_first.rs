@@ -69,7 +69,7 @@ async fn while_redis_is_silent_nothing_arrives() {
 
 #[tokio::test(start_paused = true)]
 async fn while_a_request_waits_nothing_arrives() {
-    let bucket = at_most(1, &Store::in_process());
+    let bucket = at_most(1, &Store::in_memory());
     bucket.allow("ann").await.unwrap();
     let (inner, mut handle): (Mock, _) = mock::pair();
     let mut service = RateLimitLayer::new(bucket, by_name).wait_up_to(HOUR).layer(inner);
@@ -88,7 +88,7 @@ async fn while_a_request_waits_nothing_arrives() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_arrive_first_come_first_served() {
-    let bucket = TokenBucket::new(&Store::in_process(), "requests", Quota::per_second(1)).unwrap();
+    let bucket = TokenBucket::new(&Store::in_memory(), "requests", Quota::per_second(1)).unwrap();
     let (inner, mut handle): (Mock, _) = mock::pair();
     let limit = RateLimitLayer::new(bucket, |_: &&str| "all").wait_up_to(HOUR);
     let mut service = limit.layer(inner);
@@ -108,7 +108,7 @@ async fn requests_that_wait_arrive_first_come_first_served() {
 
 #[tokio::test(start_paused = true)]
 async fn who_would_wait_too_long_is_refused_at_once() {
-    let bucket = at_most(1, &Store::in_process());
+    let bucket = at_most(1, &Store::in_memory());
     bucket.allow("ann").await.unwrap();
     let (inner, _handle): (Mock, _) = mock::pair();
     let mut service = RateLimitLayer::new(bucket, by_name).wait_up_to(HOUR - SOON).layer(inner);
@@ -119,7 +119,7 @@ async fn who_would_wait_too_long_is_refused_at_once() {
 #[tokio::test]
 async fn a_service_that_hangs_hangs_alone() {
     let probe = Probe::hanging();
-    let bucket = at_most(2, &Store::in_process());
+    let bucket = at_most(2, &Store::in_memory());
     let mut service = RateLimitLayer::new(bucket.clone(), by_name).layer(probe.clone());
     let mut hanging = task::spawn(service.ready().await.unwrap().call("ann"));
     assert_pending!(hanging.poll());

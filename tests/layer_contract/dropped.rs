@@ -30,7 +30,7 @@ async fn before_the_first_poll(stores: Stores) {
     drop(service.ready().await.unwrap().call("ann"));
     // In process it is decided, and handed on, within the call; elsewhere nothing has happened yet.
     let handed_on = u32::try_from(probe.calls()).unwrap();
-    assert_eq!(handed_on, u32::from(stores.open().to_string() == "in-process"));
+    assert_eq!(handed_on, u32::from(stores.open().to_string() == "in-memory"));
     eventually("no more to be charged than was handed on", SOON, async || {
         bucket.peek("ann").await.unwrap().remaining() == 5 - handed_on
     })
@@ -149,7 +149,7 @@ async fn while_redis_is_silent() {
 #[tokio::test]
 async fn while_the_service_works() {
     let probe = Probe::hanging();
-    let bucket = at_most(5, &Store::in_process());
+    let bucket = at_most(5, &Store::in_memory());
     let mut service = RateLimitLayer::new(bucket.clone(), by_name).layer(probe.clone());
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
     assert_pending!(call.poll());
@@ -161,7 +161,7 @@ async fn while_the_service_works() {
 
 #[tokio::test(start_paused = true)]
 async fn after_its_time_to_act_nothing_is_given_back() {
-    let bucket = at_most(1, &Store::in_process());
+    let bucket = at_most(1, &Store::in_memory());
     bucket.allow("ann").await.unwrap();
     let mut service = RateLimitLayer::new(bucket.clone(), by_name).wait_up_to(HOUR).layer(Probe::hanging());
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
@@ -175,7 +175,7 @@ async fn after_its_time_to_act_nothing_is_given_back() {
 #[test]
 fn without_a_runtime_a_drop_does_not_panic() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let bucket = at_most(1, &Store::in_process());
+    let bucket = at_most(1, &Store::in_memory());
     let limit = RateLimitLayer::new(bucket.clone(), by_name).wait_up_to(100 * HOUR);
     let mut service = limit.layer(Probe::default());
     runtime.block_on(async {

@@ -48,7 +48,7 @@ fn poll_ready_does_no_io_and_needs_no_runtime() {
 #[tokio::test]
 async fn a_clone_is_not_ready() {
     let probe = Probe::default();
-    let layer = RateLimitLayer::new(at_most(9, &Store::in_process()), by_name);
+    let layer = RateLimitLayer::new(at_most(9, &Store::in_memory()), by_name);
     let mut service = layer.layer(probe.clone());
     service.ready().await.unwrap();
     let mut clone = service.clone();
@@ -60,7 +60,7 @@ async fn a_clone_is_not_ready() {
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready")]
 async fn the_probe_notices_a_clone_that_is_called_unready() {
-    let layer = RateLimitLayer::new(at_most(9, &Store::in_process()), by_name);
+    let layer = RateLimitLayer::new(at_most(9, &Store::in_memory()), by_name);
     let mut service = layer.layer(Probe::default());
     service.ready().await.unwrap();
     let _ = service.clone().call("ann").await;
@@ -68,7 +68,7 @@ async fn the_probe_notices_a_clone_that_is_called_unready() {
 
 #[tokio::test]
 async fn pending_readiness_is_passed_on() {
-    let layer = RateLimitLayer::new(at_most(9, &Store::in_process()), by_name);
+    let layer = RateLimitLayer::new(at_most(9, &Store::in_memory()), by_name);
     let (mut service, mut handle) = mock::spawn_layer::<&'static str, &'static str, _>(layer);
     handle.allow(0);
     assert_pending!(service.poll_ready());
@@ -84,7 +84,7 @@ async fn pending_readiness_is_passed_on() {
 
 #[tokio::test]
 async fn errors_of_readiness_are_passed_on() {
-    let layer = RateLimitLayer::new(at_most(9, &Store::in_process()), by_name);
+    let layer = RateLimitLayer::new(at_most(9, &Store::in_memory()), by_name);
     let (mut service, mut handle) = mock::spawn_layer::<&'static str, &'static str, _>(layer);
     handle.send_error("out of order");
     let error = assert_ready_err!(service.poll_ready());

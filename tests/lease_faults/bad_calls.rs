@@ -13,7 +13,7 @@ use crate::support::redis_server::RedisServer;
 async fn stores() -> (RedisServer, [Store; 2]) {
     let server = RedisServer::start().await;
     let redis = open(&server.url());
-    (server, [Store::in_process(), redis])
+    (server, [Store::in_memory(), redis])
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ fn is_told(error: &Error, parts: &[&str]) {
 
 /// Nothing is listening there, and nobody asks.
 fn stores() -> [Store; 2] {
-    [Store::in_process(), Store::redis("redis://127.0.0.1:1").unwrap()]
+    [Store::in_memory(), Store::redis("redis://127.0.0.1:1").unwrap()]
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn tries_and_factors() {
 #[tokio::test]
 async fn nodes_of_a_quorum() {
     is_told(&Mutex::quorum([], "x").unwrap_err(), &["at least one", "none"]);
-    let (one, other) = (Store::in_process(), Store::in_process());
+    let (one, other) = (Store::in_memory(), Store::in_memory());
     is_told(&Mutex::quorum([one.clone(), other.clone(), one.clone()], "x").unwrap_err(), &["same", "0", "2"]);
     let url = |number| Store::redis(&format!("redis://127.0.0.1:1/{number}")).unwrap();
     is_told(&Mutex::quorum([url(0), url(1), url(1)], "x").unwrap_err(), &["same", "1", "2"]);

@@ -16,11 +16,11 @@ const IN_PROCESS: Place<'_> = Place { servers: &[], queues: false };
 
 macro_rules! on_both_stores {
     ($($test:ident),* $(,)?) => {
-        mod in_process {
+        mod in_memory {
             $(
                 #[tokio::test]
                 async fn $test() {
-                    super::$test(super::IN_PROCESS, &super::Store::in_process()).await;
+                    super::$test(super::IN_PROCESS, &super::Store::in_memory()).await;
                 }
             )*
         }
@@ -85,7 +85,7 @@ async fn mutexes(place: Place<'_>, store: &Store) {
 
 #[tokio::test]
 async fn a_quorum_in_process() {
-    a_quorum(IN_PROCESS, (0..3).map(|_| Store::in_process()).collect()).await;
+    a_quorum(IN_PROCESS, (0..3).map(|_| Store::in_memory()).collect()).await;
 }
 
 #[tokio::test]

@@ -136,7 +136,7 @@ async fn a_crowd_of_which_many_leave_is_served() {
     const CROWD: usize = 60;
     let server = RedisServer::start().await;
     let stores = [(); 2].map(|()| open(&server.url()));
-    let alone = Family::each(&Store::in_process(), LONG);
+    let alone = Family::each(&Store::in_memory(), LONG);
     let [near, far] = stores.map(|store| Family::each(&store, LONG));
     for round in 0..8 {
         for kind in 0..near.len() {

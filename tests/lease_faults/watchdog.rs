@@ -18,7 +18,7 @@ async fn a_lease_is_kept_for_many_times_its_time_to_live() {
     let servers = join_all((0..3).map(|_| RedisServer::start())).await;
     let stores: Vec<_> = servers.iter().map(|server| open(&server.url())).collect();
     let mut families = Family::each(&stores[0], TTL).to_vec();
-    families.extend(Family::each(&Store::in_process(), TTL));
+    families.extend(Family::each(&Store::in_memory(), TTL));
     families.push(Family::Mutex(Mutex::builder().ttl(TTL).build_quorum(stores, "quorum").unwrap()));
     let kept = families.iter().map(|family| async move {
         let taken = family.take("k").await.unwrap();
@@ -41,7 +41,7 @@ async fn a_lease_is_kept_for_many_times_its_time_to_live() {
 async fn without_a_watchdog_a_lease_ends() {
     const TTL: Duration = Duration::from_secs(3);
     let server = &RedisServer::start().await;
-    for (store, server) in [(Store::in_process(), None), (open(&server.url()), Some(server))] {
+    for (store, server) in [(Store::in_memory(), None), (open(&server.url()), Some(server))] {
         let ended = Family::each_watched(&store, TTL, false).map(|family| async move {
             let (at_once, waited) =
                 (family.take("at once").await.unwrap(), after_another(&family, server).await);
@@ -120,7 +120,7 @@ async fn a_deleted_lease_is_told_lost_to_who_extends_or_releases_it() {
 #[tokio::test]
 async fn many_extensions_at_once_are_all_answered() {
     let server = RedisServer::start().await;
-    for store in [Store::in_process(), open(&server.url())] {
+    for store in [Store::in_memory(), open(&server.url())] {
         for family in Family::each_watched(&store, LONG, false) {
             let (taken, other) = (family.take("k").await.unwrap(), family.take("other").await.unwrap());
             for round in 0..3 {
@@ -144,7 +144,7 @@ fn a_lease_outlives_its_runtime() {
     let server = runtime().block_on(RedisServer::start());
     for kind in 0..3 {
         // Its connection goes with the runtime too, so each has a store of its own.
-        for store in [Store::in_process(), open(&server.url())] {
+        for store in [Store::in_memory(), open(&server.url())] {
             let family = &Family::each(&store, LONG)[kind];
             let first = runtime();
             let taken = first.block_on(family.take("k")).unwrap();

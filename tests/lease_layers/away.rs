@@ -6,7 +6,7 @@ use tokio_test::{assert_pending, task};
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _};
 use tower_distributed::{
-    ConcurrencyLimitLayer, LeaseHandle, Refusal, RefusalKind, RwLockLayer, Store, WhenAway,
+    ConcurrencyLimitLayer, LeaseHandle, Refusal, RefusalKind, RwLockLayer, Store, StoreFailure,
 };
 
 use crate::layers::{locks, permits};
@@ -23,13 +23,13 @@ fn everything(_: &u32) -> &'static str {
 }
 
 /// Requests are their own weights.
-fn limited(limit: u32, store: &Store, when_away: WhenAway, probe: &Probe) -> Service {
+fn limited(limit: u32, store: &Store, on_store_failure: StoreFailure, probe: &Probe) -> Service {
     let layer = ConcurrencyLimitLayer::new(permits(store, limit), everything).weight(|weight: &u32| *weight);
-    BoxCloneService::new(layer.when_away(when_away).layer(probe.clone()))
+    BoxCloneService::new(layer.on_store_failure(on_store_failure).layer(probe.clone()))
 }
 
-fn shared_by(replicas: u32) -> WhenAway {
-    WhenAway::Degrade { replicas: NonZeroU32::new(replicas).unwrap() }
+fn shared_by(replicas: u32) -> StoreFailure {
+    StoreFailure::LocalShare { replicas: NonZeroU32::new(replicas).unwrap() }
 }
 
 /// Starts a request of a service that hangs; how it is refused, if it does not get there.
@@ -76,7 +76,8 @@ async fn locks_are_refused() {
 
 #[tokio::test]
 async fn admit_lets_all_through() {
-    let layer = ConcurrencyLimitLayer::new(permits(&away(), 2), everything).when_away(WhenAway::Admit);
+    let layer =
+        ConcurrencyLimitLayer::new(permits(&away(), 2), everything).on_store_failure(StoreFailure::FailOpen);
     let layer = layer.on_lease(|_: &LeaseHandle, _: &mut u32| panic!("there is no lease"));
     let service = layer.clone().layer(Probe::default());
     for _ in 0..6 {
@@ -94,7 +95,7 @@ async fn admit_lets_all_through() {
 async fn admit_still_limits_while_the_store_is_there() {
     let redis = RedisServer::start().await;
     let probe = Probe::hanging();
-    let service = limited(1, &Store::redis(&redis.url()).unwrap(), WhenAway::Admit, &probe);
+    let service = limited(1, &Store::redis(&redis.url()).unwrap(), StoreFailure::FailOpen, &probe);
     let first = start(&service, &probe, 1).await.unwrap();
     assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
     redis.kill9();
@@ -130,7 +131,7 @@ async fn degrade_leaves_one_permit_at_least() {
 async fn degrade_waits_where_the_layer_waits_and_goes_by_its_limit() {
     let probe = Probe::hanging();
     // What is set last counts as well as what is set first.
-    let layer = ConcurrencyLimitLayer::new(permits(&away(), 1), everything).when_away(shared_by(2));
+    let layer = ConcurrencyLimitLayer::new(permits(&away(), 1), everything).on_store_failure(shared_by(2));
     let layer = layer.limit(|_: &u32| Some(4)).wait_up_to(SOON);
     let service = BoxCloneService::new(layer.layer(probe.clone()));
     let (held, _second) =

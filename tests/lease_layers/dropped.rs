@@ -140,7 +140,7 @@ async fn while_the_service_works(stores: Stores) {
 #[test]
 fn without_a_runtime_a_drop_does_not_panic() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let stores = Stores::in_process();
+    let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
         let mut service = layer.layer(Probe::hanging());
         runtime.block_on(async { assert!(service.ready().await.is_ok()) });

@@ -85,7 +85,7 @@ fn poll_ready_does_no_io_and_needs_no_runtime() {
 
 #[tokio::test]
 async fn a_clone_is_not_ready() {
-    on_each_layer!(Stores::in_process(), by_name, |layer| {
+    on_each_layer!(Stores::in_memory(), by_name, |layer| {
         let probe = Probe::default();
         let mut service = layer.layer(probe.clone());
         service.ready().await.unwrap();
@@ -99,7 +99,7 @@ async fn a_clone_is_not_ready() {
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready")]
 async fn the_probe_notices_a_clone_that_is_called_unready() {
-    on_each_layer!(Stores::in_process(), by_name, |layer| {
+    on_each_layer!(Stores::in_memory(), by_name, |layer| {
         let mut service = layer.layer(Probe::default());
         service.ready().await.unwrap();
         let _ = service.clone().call("ann").await;
@@ -108,7 +108,7 @@ async fn the_probe_notices_a_clone_that_is_called_unready() {
 
 #[tokio::test]
 async fn pending_readiness_is_passed_on() {
-    on_each_layer!(Stores::in_process(), by_name, |layer| {
+    on_each_layer!(Stores::in_memory(), by_name, |layer| {
         let (mut service, mut handle) = mock::spawn_layer::<&'static str, &'static str, _>(layer);
         handle.allow(0);
         assert_pending!(service.poll_ready());
@@ -125,7 +125,7 @@ async fn pending_readiness_is_passed_on() {
 
 #[tokio::test]
 async fn errors_of_readiness_are_passed_on() {
-    on_each_layer!(Stores::in_process(), by_name, |layer| {
+    on_each_layer!(Stores::in_memory(), by_name, |layer| {
         let (mut service, mut handle) = mock::spawn_layer::<&'static str, &'static str, _>(layer);
         handle.send_error("out of order");
         let error = assert_ready_err!(service.poll_ready());
@@ -135,7 +135,7 @@ async fn errors_of_readiness_are_passed_on() {
 
 #[test]
 fn the_inner_service_can_be_reached() {
-    on_each_layer!(Stores::in_process(), by_name, |layer| {
+    on_each_layer!(Stores::in_memory(), by_name, |layer| {
         let mut service = layer.layer(String::from("inner"));
         assert_eq!(service.get_ref(), "inner");
         service.get_mut().push_str(", changed");

@@ -71,7 +71,7 @@ async fn locks_that_are_held(stores: Stores) {
 /// What ends within the second is told as one second, never as none.
 #[tokio::test]
 async fn retry_after_is_never_zero() {
-    let store = Store::in_process();
+    let store = Store::in_memory();
     let short = Duration::from_millis(300);
     let group = WaitGroup::builder(1).ttl(short).build(&store, "permits").unwrap();
     let lock = RwLock::builder().ttl(short).build(&store, "locks").unwrap();

@@ -13,8 +13,8 @@ use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
 
 #[tokio::test]
-async fn in_process() {
-    each_call(&claims(&Store::in_process(), "dropped", LONG), None).await;
+async fn in_memory() {
+    each_call(&claims(&Store::in_memory(), "dropped", LONG), None).await;
 }
 
 #[tokio::test]

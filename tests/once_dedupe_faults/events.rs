@@ -53,7 +53,7 @@ impl Subscriber for Counts {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let mut field = |name| fields.0.remove(name).unwrap_or_default();
-        let key = (field("family"), field("event"));
+        let key = (field("namespace"), field("event"));
         *TOLD.lock().unwrap().entry(key).or_default() += 1;
     }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _};
-use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind, Store, WhenAway};
+use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind, Store, StoreFailure};
 
 use crate::items::{by_name, dedupe, kind};
 use crate::probe::Probe;
@@ -23,7 +23,7 @@ async fn refuse_is_the_default() {
 
 #[tokio::test]
 async fn admit_handles_without_a_claim() {
-    let layer = DedupeLayer::new(dedupe(&away()), by_name).when_away(WhenAway::Admit);
+    let layer = DedupeLayer::new(dedupe(&away()), by_name).on_store_failure(StoreFailure::FailOpen);
     let layer = layer.on_lease(|_: &LeaseHandle, _: &mut &'static str| panic!("there is no claim"));
     let service = layer.layer(Probe::default());
     for _ in 0..6 {
@@ -33,8 +33,8 @@ async fn admit_handles_without_a_claim() {
 
 #[tokio::test]
 async fn degrade_remembers_in_this_process() {
-    let degrade = WhenAway::Degrade { replicas: NonZeroU32::MIN };
-    let layer = DedupeLayer::new(dedupe(&away()), by_name).when_away(degrade);
+    let degrade = StoreFailure::LocalShare { replicas: NonZeroU32::MIN };
+    let layer = DedupeLayer::new(dedupe(&away()), by_name).on_store_failure(degrade);
     let service = layer.layer(Probe::default());
     assert_eq!(service.clone().oneshot("a").await.unwrap(), "a");
     for service in [service, layer.layer(Probe::default())] {
@@ -46,11 +46,11 @@ async fn degrade_remembers_in_this_process() {
 /// What becomes of an item that is handled when the store goes away is told; and of those after it by what is set.
 #[tokio::test]
 async fn a_store_that_goes_away_and_comes_back() {
-    for when_away in [WhenAway::Refuse, WhenAway::Admit] {
+    for on_store_failure in [StoreFailure::FailClosed, StoreFailure::FailOpen] {
         let redis = RedisServer::start().await;
         let store = Store::redis(&redis.url()).unwrap();
         let (sender, mut unsure) = tokio::sync::mpsc::unbounded_channel();
-        let layer = DedupeLayer::new(dedupe(&store), by_name).when_away(when_away);
+        let layer = DedupeLayer::new(dedupe(&store), by_name).on_store_failure(on_store_failure);
         let layer = layer.on_unsure(move |unsure| sender.send(unsure.error.is_some()).unwrap());
         let (inner, mut handle) = tower_test::mock::pair::<&'static str, &'static str>();
         let inner = inner.map_err(BoxError::from);
@@ -61,7 +61,7 @@ async fn a_store_that_goes_away_and_comes_back() {
         answer.send_response("handled");
         assert_eq!(call.await.unwrap().unwrap(), "handled", "its response is its own");
         assert_eq!(unsure.recv().await, Some(true));
-        if let WhenAway::Refuse = when_away {
+        if let StoreFailure::FailClosed = on_store_failure {
             let error = service.clone().oneshot("b").await.unwrap_err();
             assert_eq!(kind(&*error), Some(RefusalKind::StoreUnavailable));
         } else {

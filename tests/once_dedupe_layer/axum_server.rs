@@ -9,7 +9,7 @@ use axum::routing::post;
 use axum::{Router, response::IntoResponse};
 use tokio::sync::Notify;
 use tower_distributed::http::{Duplicate, MarkDuplicate, dedupe as once, header};
-use tower_distributed::{LeaseHandle, WhenAway};
+use tower_distributed::{LeaseHandle, StoreFailure};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::items::{becomes_free, claim, dedupe, handled, is_handled};
@@ -179,7 +179,7 @@ async fn an_outage_is_no_conflict() {
     let stores = || once(dedupe(&away()), header("webhook-id").unwrap());
     let refusing = serve(app().layer(stores())).await;
     assert_eq!(send(&refusing, "/status/200", "evt_1").await.status, StatusCode::SERVICE_UNAVAILABLE);
-    let admitting = serve(app().layer(stores().when_away(WhenAway::Admit))).await;
+    let admitting = serve(app().layer(stores().on_store_failure(StoreFailure::FailOpen))).await;
     assert_eq!(send(&admitting, "/status/200", "evt_1").await.status, StatusCode::OK);
     assert_eq!(send(&admitting, "/duplicate", "evt_1").await.body, "false");
 }

@@ -79,7 +79,7 @@ fn poll_ready_does_no_io_and_needs_no_runtime() {
 #[tokio::test]
 async fn a_clone_is_not_ready() {
     let probe = Probe::default();
-    let mut service = DedupeLayer::new(dedupe(&Stores::in_process().open()), by_name).layer(probe.clone());
+    let mut service = DedupeLayer::new(dedupe(&Stores::in_memory().open()), by_name).layer(probe.clone());
     service.ready().await.unwrap();
     let mut clone = service.clone();
     assert_eq!(clone.ready().await.unwrap().call("ann").await.unwrap(), "ann");
@@ -89,7 +89,7 @@ async fn a_clone_is_not_ready() {
 
 #[tokio::test]
 async fn pending_readiness_and_errors_are_passed_on() {
-    let layer = DedupeLayer::new(dedupe(&Stores::in_process().open()), by_name);
+    let layer = DedupeLayer::new(dedupe(&Stores::in_memory().open()), by_name);
     let (mut service, mut handle) = mock::spawn_layer::<&'static str, &'static str, _>(layer);
     handle.allow(0);
     assert_pending!(service.poll_ready());

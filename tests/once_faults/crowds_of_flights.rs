@@ -42,11 +42,11 @@ fn going_on(builder: Builder) -> Builder {
 
 macro_rules! on_both_stores {
     ($($settings:ident),* $(,)?) => {
-        mod in_process {
+        mod in_memory {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $settings() {
-                    super::come_and_go(super::Place::in_process(3), super::$settings).await;
+                    super::come_and_go(super::Place::in_memory(3), super::$settings).await;
                 }
             )*
         }

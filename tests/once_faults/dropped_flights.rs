@@ -13,11 +13,11 @@ use crate::work::Work;
 macro_rules! on_both_stores {
     ($($test:ident),* $(,)?) => {
         // On one thread each step is one of the scheduler's.
-        mod in_process {
+        mod in_memory {
             $(
                 #[tokio::test]
                 async fn $test() {
-                    super::at_each_step(super::Place::in_process(3), stringify!($test), super::$test).await;
+                    super::at_each_step(super::Place::in_memory(3), stringify!($test), super::$test).await;
                 }
             )*
         }

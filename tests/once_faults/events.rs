@@ -106,18 +106,18 @@ impl Seen {
         let events = std::mem::take(&mut *self.0.events.lock().unwrap());
         assert_eq!(events.len(), 1, "{events:?}");
         for (field, value) in
-            [("target", "tower_distributed"), ("level", "WARN"), ("family", family), ("event", event)]
+            [("target", "tower_distributed"), ("level", "WARN"), ("namespace", family), ("event", event)]
         {
             assert_eq!(events[0][field], value);
         }
         assert!(!events[0]["message"].is_empty());
         let fields: Vec<_> = events[0].keys().map(String::as_str).collect();
-        assert_eq!(fields, ["event", "family", "level", "message", "target"]);
+        assert_eq!(fields, ["event", "level", "message", "namespace", "target"]);
         assert!(events[0].values().all(|value| !value.contains(SECRET)), "{events:?}");
         let counts = std::mem::take(&mut *self.0.counts.lock().unwrap());
         let counts: Vec<_> =
             counts.into_iter().map(|(name, count)| (name, count.0.load(Ordering::SeqCst))).collect();
-        let labels = [format!("family={family}"), format!("event={event}")];
+        let labels = [format!("namespace={family}"), format!("event={event}")];
         let name = [&["tower_distributed_events_total".to_owned()], &labels[..]].concat();
         assert_eq!(counts, [(name, 1)]);
     }
@@ -136,7 +136,7 @@ macro_rules! listening {
 async fn what_becomes_of_answers_is_told() {
     listening!(seen);
     let server = Place::redis(1).await;
-    for store in [Store::in_process(), server.stores[0].clone()] {
+    for store in [Store::in_memory(), server.stores[0].clone()] {
         let work = Work::open();
         let json = || SingleFlight::<u64, String>::builder(Json).life(LONG);
         let sign = || async { "+".to_owned() };

@@ -26,7 +26,7 @@ fn flight_error(outcome: Outcome) -> Error {
 /// The leader's runtime shuts down; those on another take over, in its process and elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_runtime_that_shuts_down_leaves_its_run_to_others() {
-    for place in [Place::in_process(2), Place::redis(2).await] {
+    for place in [Place::in_memory(2), Place::redis(2).await] {
         for follower in 0..2 {
             let (flights, work) = (flights(&place), Work::shut());
             let key = &*format!("k{follower}");

@@ -25,8 +25,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn in_process(processes: usize) -> Self {
-        Self { stores: vec![Store::in_process(); processes], server: None }
+    pub(crate) fn in_memory(processes: usize) -> Self {
+        Self { stores: vec![Store::in_memory(); processes], server: None }
     }
 
     pub(crate) async fn redis(processes: usize) -> Self {

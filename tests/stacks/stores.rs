@@ -16,10 +16,10 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// Makes of each `async fn test(stores: Stores)` two tests: with the state in process, and in Redis.
 macro_rules! on_each_store {
     ($($test:ident),* $(,)?) => {
-        mod in_process {
+        mod in_memory {
             $(#[tokio::test]
             async fn $test() {
-                super::$test($crate::stores::Stores::in_process()).await;
+                super::$test($crate::stores::Stores::in_memory()).await;
             })*
         }
 
@@ -37,8 +37,8 @@ pub(crate) use on_each_store;
 pub(crate) struct Stores(Box<dyn Fn() -> Store + Send + Sync>);
 
 impl Stores {
-    pub(crate) fn in_process() -> Self {
-        let store = Store::in_process();
+    pub(crate) fn in_memory() -> Self {
+        let store = Store::in_memory();
         Self(Box::new(move || store.clone()))
     }
 

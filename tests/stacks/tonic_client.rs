@@ -118,7 +118,7 @@ async fn errors_of_the_channel_stay_what_they_were() {
     drop(listener);
     let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();
     let plain = HealthClient::new(channel.clone()).check(question()).await.unwrap_err();
-    let limit = RateLimitLayer::new(at_most(1, &tower_distributed::Store::in_process()), by_method);
+    let limit = RateLimitLayer::new(at_most(1, &tower_distributed::Store::in_memory()), by_method);
     let guarded = ServiceBuilder::new().layer(limit).service(channel);
     let status = HealthClient::new(guarded).check(question()).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (plain.code(), plain.message()));

@@ -98,7 +98,7 @@ async fn an_outage_is_unavailable() {
 #[tokio::test]
 async fn requests_wait_for_their_turn() {
     let period = Duration::from_millis(50);
-    let bucket = TokenBucket::new(&Store::in_process(), "requests", Quota::new(1, period)).unwrap();
+    let bucket = TokenBucket::new(&Store::in_memory(), "requests", Quota::new(1, period)).unwrap();
     let limit = RateLimitLayer::new(bucket, header("x-tenant").unwrap()).wait_up_to(Duration::from_secs(60));
     let channel = serve!(limit.reject_with(grpc::refuse()));
     let began = std::time::Instant::now();

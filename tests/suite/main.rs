@@ -24,7 +24,7 @@ mod stores;
 /// Runs each test on each store.
 macro_rules! on_every_store {
     ($($test:path as $name:ident),* $(,)?) => {
-        on_every_store! { @ in_process $($test as $name),* }
+        on_every_store! { @ in_memory $($test as $name),* }
         on_every_store! { @ redis $($test as $name),* }
         on_every_store! { @ polling $($test as $name),* }
         on_every_store! { @ cluster $($test as $name),* }

@@ -44,8 +44,8 @@ enum Servers {
     Sentinel(&'static Sentinel),
 }
 
-pub(crate) async fn in_process() -> Place {
-    Place { store: Store::in_process(), prefix: "", servers: Servers::None }
+pub(crate) async fn in_memory() -> Place {
+    Place { store: Store::in_memory(), prefix: "", servers: Servers::None }
 }
 
 pub(crate) async fn redis() -> Place {

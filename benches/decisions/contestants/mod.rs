@@ -68,7 +68,7 @@ impl Contestants {
         bench.runtime.block_on(async {
             Self {
                 ours: Store::redis(url).unwrap(),
-                two_lanes: Store::builder().lanes(2).redis(url).unwrap(),
+                two_lanes: Store::builder().connections(2).redis(url).unwrap(),
                 bare: connect(url).await,
                 pool: pool_get::pool(url),
                 theirs: http::connect(url).await,

@@ -91,8 +91,8 @@ fn claim(common: &Common, key: &Key, insists: bool) -> Claiming {
     let key = key.clone();
     Box::pin(async move {
         match (dedupe.ask(key.as_bytes(), longest_wait, insists).await, away) {
-            (Err(error), Away::Admit) if error.is_away() => Ok(None),
-            (Err(error), Away::Degrade(Some(local))) if error.is_away() => {
+            (Err(error), Away::FailOpen) if error.is_away() => Ok(None),
+            (Err(error), Away::LocalShare(Some(local))) if error.is_away() => {
                 local.ask(key.as_bytes(), longest_wait, insists).await.map(Some)
             }
             (claimed, _) => claimed.map(Some),

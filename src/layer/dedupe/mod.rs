@@ -7,7 +7,7 @@
 //! struct Event { id: String }
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let seen = BloomFilter::new(&store, "events", 1_000_000, 0.0001)?;
 //!
 //! let mut handle = ServiceBuilder::new()
@@ -47,7 +47,7 @@
 //!
 //! # When the store is away
 //!
-//! [`WhenAway::Refuse`] unless set. `Admit` handles without a claim, duplicates too; `Degrade` remembers in this process
+//! [`StoreFailure::FailClosed`] unless set. `FailOpen` handles without a claim, duplicates too; `LocalShare` remembers in this process
 //! alone.
 //!
 //! # Readiness
@@ -71,7 +71,7 @@ pub use self::future::ResponseFuture;
 pub use self::service::Deduped;
 pub use self::success::{IsOk, IsSuccess};
 
-use crate::{AsError, Dedupe, Error, Key, Store, WhenAway};
+use crate::{AsError, Dedupe, Error, Key, Store, StoreFailure};
 
 /// A [`Layer`] that does not handle again what was handled; see the [module](self) for the whole story.
 pub struct DedupeLayer<K, U = IsOk, D = RefuseDuplicates, Q = (), N = (), R = AsError> {
@@ -104,9 +104,9 @@ type OnUnsure = Option<Arc<dyn Fn(&Unsure) + Send + Sync>>;
 
 #[derive(Clone)]
 enum Away {
-    Refuse,
-    Admit,
-    Degrade(Option<Dedupe>),
+    FailClosed,
+    FailOpen,
+    LocalShare(Option<Dedupe>),
 }
 
 /// An item that was handled, and may be handled again.
@@ -135,7 +135,7 @@ impl<K> DedupeLayer<K> {
                 common: Common {
                     dedupe,
                     longest_wait: None,
-                    away: Away::Refuse,
+                    away: Away::FailClosed,
                     on_unsure: None,
                     cancel_when_lost: false,
                 },
@@ -229,14 +229,14 @@ impl<K, U, D, Q, N, R> DedupeLayer<K, U, D, Q, N, R> {
         self
     }
 
-    /// What to do while the store gives no answer. Default: [`WhenAway::Refuse`].
+    /// What to do while the store gives no answer. Default: [`StoreFailure::FailClosed`].
     #[must_use]
-    pub fn when_away(mut self, when_away: WhenAway) -> Self {
-        self.config.common.away = match when_away {
-            WhenAway::Refuse => Away::Refuse,
-            WhenAway::Admit => Away::Admit,
-            WhenAway::Degrade { .. } => {
-                Away::Degrade(self.config.common.dedupe.in_store(&Store::in_process()).ok())
+    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
+        self.config.common.away = match on_store_failure {
+            StoreFailure::FailClosed => Away::FailClosed,
+            StoreFailure::FailOpen => Away::FailOpen,
+            StoreFailure::LocalShare { .. } => {
+                Away::LocalShare(self.config.common.dedupe.in_store(&Store::in_memory()).ok())
             }
         };
         self

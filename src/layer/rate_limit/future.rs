@@ -106,11 +106,11 @@ where
                     let decision = match ready!(Pin::new(&mut *acquire).poll(context)) {
                         Ok(decision) if decision.is_admitted() => Some(decision),
                         Ok(refused) => return Poll::Ready(config.reject.reject(refused.into())),
-                        Err(error) => match (&config.when_away, outage.take()) {
+                        Err(error) => match (&config.on_store_failure, outage.take()) {
                             // Not even this process's own bucket admits it: it is too small.
                             (_, Some(outage)) => return Poll::Ready(config.reject.reject(outage.into())),
-                            (Away::Admit, None) if error.is_away() => None,
-                            (Away::Degrade { replicas, local }, None) if error.is_away() => {
+                            (Away::FailOpen, None) if error.is_away() => None,
+                            (Away::LocalShare { replicas, local }, None) if error.is_away() => {
                                 *acquire = acquire.again(|bucket| local.standing_in_for(bucket, *replicas));
                                 *outage = Some(error);
                                 continue;

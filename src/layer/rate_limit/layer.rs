@@ -13,15 +13,15 @@ use crate::{AsError, Key, Quotas, Store, TokenBucket};
 /// What to do with requests while the store gives no answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WhenAway {
+pub enum StoreFailure {
     /// Refuse them, as [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable): nothing goes unlimited.
     #[default]
-    Refuse,
+    FailClosed,
     /// Let them all through, without a decision: what [`on_admit`](RateLimitLayer::on_admit) would do is not done.
-    Admit,
+    FailOpen,
     /// Limit in this process alone, which gets its share: the rate and the burst (at least 1) divided by the
-    /// number of processes. What costs more than that burst is refused as under `Refuse`.
-    Degrade {
+    /// number of processes. What costs more than that burst is refused as under `FailClosed`.
+    LocalShare {
         /// How many processes share the limit.
         replicas: NonZeroU32,
     },
@@ -43,18 +43,18 @@ pub(super) struct Config<K, C, Q, H, R> {
     pub(super) quotas: Q,
     pub(super) hooks: H,
     pub(super) reject: R,
-    pub(super) when_away: Away,
+    pub(super) on_store_failure: Away,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Away {
-    Refuse,
-    Admit,
-    Degrade { replicas: NonZeroU32, local: TokenBucket },
+    FailClosed,
+    FailOpen,
+    LocalShare { replicas: NonZeroU32, local: TokenBucket },
 }
 
 impl<K> RateLimitLayer<K> {
-    /// Limits requests by the buckets of a family, each by its key.
+    /// Limits requests by the buckets of a namespace, each by its key.
     ///
     /// Requests that cannot be admitted now are refused; [`wait_up_to`](Self::wait_up_to) lets them wait.
     #[must_use]
@@ -68,7 +68,7 @@ impl<K> RateLimitLayer<K> {
                 quotas: SameQuotas,
                 hooks: (),
                 reject: AsError,
-                when_away: Away::Refuse,
+                on_store_failure: Away::FailClosed,
             },
         }
     }
@@ -79,8 +79,8 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// passes without asking.
     #[must_use]
     pub fn cost<C2>(self, cost: C2) -> RateLimitLayer<K, C2, Q, H, R> {
-        let Config { bucket, key, cost: _, quotas, hooks, reject, when_away } = self.config;
-        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, when_away } }
+        let Config { bucket, key, cost: _, quotas, hooks, reject, on_store_failure } = self.config;
+        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure } }
     }
 
     /// Under which quotas a request comes, by a closure from `&Req` to `Option<Quotas>`; `None`: the
@@ -89,8 +89,8 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// Make the [`Quotas`] beforehand and hand out clones: only clones leave for the store together.
     #[must_use]
     pub fn quotas<Q2>(self, quotas: Q2) -> RateLimitLayer<K, C, Q2, H, R> {
-        let Config { bucket, key, cost, quotas: _, hooks, reject, when_away } = self.config;
-        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, when_away } }
+        let Config { bucket, key, cost, quotas: _, hooks, reject, on_store_failure } = self.config;
+        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure } }
     }
 
     /// Lets requests wait for their tokens, first come, first served, up to this long.
@@ -108,14 +108,14 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
         self
     }
 
-    /// What to do while the store gives no answer. Default: [`WhenAway::Refuse`].
+    /// What to do while the store gives no answer. Default: [`StoreFailure::FailClosed`].
     #[must_use]
-    pub fn when_away(mut self, when_away: WhenAway) -> Self {
-        self.config.when_away = match when_away {
-            WhenAway::Refuse => Away::Refuse,
-            WhenAway::Admit => Away::Admit,
-            WhenAway::Degrade { replicas } => {
-                Away::Degrade { replicas, local: self.config.bucket.in_store(&Store::in_process()) }
+    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
+        self.config.on_store_failure = match on_store_failure {
+            StoreFailure::FailClosed => Away::FailClosed,
+            StoreFailure::FailOpen => Away::FailOpen,
+            StoreFailure::LocalShare { replicas } => {
+                Away::LocalShare { replicas, local: self.config.bucket.in_store(&Store::in_memory()) }
             }
         };
         self
@@ -148,14 +148,14 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// `http::refuse()`, for gRPC `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<K, C, Q, H, R2> {
-        let Config { bucket, key, cost, quotas, hooks, reject: _, when_away } = self.config;
-        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, when_away } }
+        let Config { bucket, key, cost, quotas, hooks, reject: _, on_store_failure } = self.config;
+        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure } }
     }
 
     fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> RateLimitLayer<K, C, Q, H2, R> {
-        let Config { bucket, key, cost, quotas, hooks, reject, when_away } = self.config;
+        let Config { bucket, key, cost, quotas, hooks, reject, on_store_failure } = self.config;
         let hooks = map(hooks);
-        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, when_away } }
+        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure } }
     }
 }
 
@@ -170,7 +170,7 @@ impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
 
     /// Sees to it that a key is blocked, in a task of its own.
     pub(super) fn block(&self, key: Key, duration: Duration) {
-        if let Away::Degrade { local, .. } = &self.when_away {
+        if let Away::LocalShare { local, .. } = &self.on_store_failure {
             crate::store::detach(local.block(key.clone(), duration));
         }
         crate::store::detach(self.bucket.block(key, duration));

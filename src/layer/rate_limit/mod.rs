@@ -5,7 +5,7 @@
 //! use tower_distributed::{Quota, RateLimitLayer, Refusal, Store, TokenBucket};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let bucket = TokenBucket::new(&store, "greetings", Quota::per_minute(60).burst(1))?;
 //!
 //! let mut greet = ServiceBuilder::new()
@@ -32,7 +32,7 @@
 //!
 //! # When the store is away
 //!
-//! [`WhenAway::Refuse`] unless set: an outage is told as one, and admits nothing.
+//! [`StoreFailure::FailClosed`] unless set: an outage is told as one, and admits nothing.
 //!
 //! # Readiness, cancellation
 //!
@@ -58,5 +58,5 @@ pub use self::hooks::{
     ChooseQuotas, Cost, Hooks, Observe, OnAdmit, OnResponse, OneToken, SameQuotas, WithObserve, WithOnAdmit,
     WithOnResponse,
 };
-pub use self::layer::{RateLimitLayer, WhenAway};
+pub use self::layer::{RateLimitLayer, StoreFailure};
 pub use self::service::RateLimit;

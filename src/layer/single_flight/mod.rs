@@ -6,7 +6,7 @@
 //! use tower_distributed::{SingleFlight, SingleFlightLayer, Store};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let prices = SingleFlight::<u64>::new(&store, "prices")?;
 //!
 //! let price = ServiceBuilder::new()
@@ -78,7 +78,7 @@ pub(crate) struct Config<K, A, F, C, N, R> {
 }
 
 impl<K, A, F> SingleFlightLayer<K, A, F> {
-    /// Handles requests as flights of a family, each by its key.
+    /// Handles requests as flights of a namespace, each by its key.
     #[must_use]
     pub fn new(flight: SingleFlight<A, F>, key: K) -> Self {
         Self { config: Config { key, flight, capture: Whole, on_lease: (), reject: AsError } }

@@ -115,9 +115,9 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let configurations = configurations();
 
     for batch in 0..SEQUENCES / IN_STEP {
-        let in_process = Store::with_clock(Clock::Manual(micros.clone()));
+        let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
         let usual: Vec<_> = (0..IN_STEP).map(|_| rng.random_range(0..configurations.len())).collect();
-        let [lua, rust] = [&on_redis, &in_process].map(|store| -> Vec<Vec<_>> {
+        let [lua, rust] = [&on_redis, &in_memory].map(|store| -> Vec<Vec<_>> {
             let name = |sequence| format!("{batch}-{sequence}");
             let all =
                 |sequence| configurations.iter().map(move |it| it.build(store, &name(sequence)).unwrap());

@@ -8,7 +8,7 @@ use super::layout::{Layout, Mismatch};
 use super::operations::{Answers, Probes};
 use super::{BloomFilter, shard_key};
 use crate::Error;
-use crate::store::{Operation, Port};
+use crate::store::{Client, Operation};
 
 /// How many calls of a batch are on their way at a time.
 const UNDER_WAY: usize = 4;
@@ -25,7 +25,7 @@ impl BloomFilter {
     /// other places.
     pub(super) async fn ask_all<O>(
         &self,
-        port: &Port<O>,
+        port: &Client<O>,
         ask: fn(Arc<Layout>, Probes) -> O,
         probes: &[Probe],
         mut places: Vec<usize>,

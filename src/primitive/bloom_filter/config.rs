@@ -14,7 +14,7 @@ use crate::{Error, Store};
 /// use std::time::Duration;
 /// use tower_distributed::{BloomFilter, Store};
 ///
-/// let store = Store::in_process();
+/// let store = Store::in_memory();
 /// let seen = BloomFilter::builder()
 ///     .capacity(1_000_000)
 ///     .rate(0.01)

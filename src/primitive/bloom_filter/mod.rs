@@ -6,7 +6,7 @@
 //! use tower_distributed::{BloomFilter, Store};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let seen = BloomFilter::new(&store, "webhooks", 1_000_000, 0.001)?;
 //!
 //! assert!(seen.check_and_insert("evt_1").await?); // new
@@ -124,7 +124,7 @@ use self::batch::first_places;
 use self::bits::Bits;
 use self::config::Config;
 use self::operations::{Answers, CheckAndInsert, Clear, Contains, Count, Open};
-use crate::store::{Family, Port};
+use crate::store::{Client, Namespace};
 use crate::{Error, Key, Store};
 
 /// A Bloom filter in a store. A cheap clone; see the [module](self) for the whole story.
@@ -141,19 +141,19 @@ struct Inner {
     store: Store,
     name: String,
     config: Config,
-    family: Family<Bits>,
-    ports: Ports,
+    namespace: Namespace<Bits>,
+    clients: Clients,
     /// Whether the first shard is known to have this layout.
     opened: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Ports {
-    check_and_insert: Port<CheckAndInsert>,
-    contains: Port<Contains>,
-    count: Port<Count>,
-    clear: Port<Clear>,
-    open: Port<Open>,
+struct Clients {
+    check_and_insert: Client<CheckAndInsert>,
+    contains: Client<Contains>,
+    count: Client<Count>,
+    clear: Client<Clear>,
+    open: Client<Open>,
 }
 
 impl BloomFilter {
@@ -173,16 +173,16 @@ impl BloomFilter {
     }
 
     fn open_in(store: &Store, name: &str, config: Config) -> Result<Self, Error> {
-        let family = Family::new(store, name)?;
-        let ports = Ports {
-            check_and_insert: family.port(),
-            contains: family.port(),
-            count: family.port(),
-            clear: family.port(),
-            open: family.port(),
+        let namespace = Namespace::new(store, name)?;
+        let clients = Clients {
+            check_and_insert: namespace.client(),
+            contains: namespace.client(),
+            count: namespace.client(),
+            clear: namespace.client(),
+            open: namespace.client(),
         };
         let (store, name) = (store.clone(), name.to_owned());
-        Ok(Self(Arc::new(Inner { store, name, config, family, ports, opened: false.into() })))
+        Ok(Self(Arc::new(Inner { store, name, config, namespace, clients, opened: false.into() })))
     }
 
     /// The same filter in another store.
@@ -202,7 +202,7 @@ impl BloomFilter {
             true => bits.insert(layout, probe, now),
             false => bits.contains(layout, probe, now),
         };
-        Some(self.0.family.cells()?.step(shard_key(probe.shard).as_bytes(), step))
+        Some(self.0.namespace.cells()?.step(shard_key(probe.shard).as_bytes(), step))
     }
 
     /// Inserts an item: any bytes, also none.
@@ -225,7 +225,7 @@ impl BloomFilter {
         let probe = self.probe(item.as_ref());
         self.open().await?;
         let contains = Contains { layout: self.0.config.layout.clone(), probes: smallvec![probe] };
-        self.first(self.0.ports.contains.run(shard_key(probe.shard), contains).await?)
+        self.first(self.0.clients.contains.run(shard_key(probe.shard), contains).await?)
     }
 
     /// Inserts an item; `true` where it was new, which is certain. `false` is wrong at the [rate](Self::rate): then it
@@ -238,7 +238,7 @@ impl BloomFilter {
         let probe = self.probe(item.as_ref());
         self.open().await?;
         let insert = CheckAndInsert { layout: self.0.config.layout.clone(), probes: smallvec![probe] };
-        self.first(self.0.ports.check_and_insert.run(shard_key(probe.shard), insert).await?)
+        self.first(self.0.clients.check_and_insert.run(shard_key(probe.shard), insert).await?)
     }
 
     /// Inserts all items.
@@ -268,7 +268,7 @@ impl BloomFilter {
         let probes = self.probes(items);
         self.open().await?;
         let ask = |layout, probes| Contains { layout, probes };
-        self.ask_all(&self.0.ports.contains, ask, &probes, (0..probes.len()).collect()).await
+        self.ask_all(&self.0.clients.contains, ask, &probes, (0..probes.len()).collect()).await
     }
 
     /// Inserts all items, and says which were new, in their order. One that stands twice is new at its first place
@@ -284,7 +284,7 @@ impl BloomFilter {
         let probes = self.probes(items);
         self.open().await?;
         let ask = |layout, probes| CheckAndInsert { layout, probes };
-        self.ask_all(&self.0.ports.check_and_insert, ask, &probes, first_places(&probes)).await
+        self.ask_all(&self.0.clients.check_and_insert, ask, &probes, first_places(&probes)).await
     }
 
     /// About how many different items are remembered, by the number of bits that are set (Swamidass and Baldi, 2007).
@@ -303,7 +303,7 @@ impl BloomFilter {
         let mut items = 0.0;
         for shard in 0..self.keys() {
             let count = Count(self.0.config.layout.clone());
-            let ones = self.checked(self.0.ports.count.run(shard_key(shard), count).await?)?;
+            let ones = self.checked(self.0.clients.count.run(shard_key(shard), count).await?)?;
             items += ones.iter().map(|&ones| self.0.config.layout.items_behind(ones)).sum::<f64>();
         }
         Ok(items.round() as u64)
@@ -319,7 +319,7 @@ impl BloomFilter {
         // The first goes last, since it tells of the others.
         for shard in (0..self.keys()).rev() {
             let clear = Clear(self.0.config.layout.clone());
-            self.checked(self.0.ports.clear.run(shard_key(shard), clear).await?)?;
+            self.checked(self.0.clients.clear.run(shard_key(shard), clear).await?)?;
         }
         self.0.opened.store(false, Ordering::Relaxed);
         Ok(())
@@ -386,7 +386,7 @@ impl BloomFilter {
     pub(crate) async fn open(&self) -> Result<(), Error> {
         if self.keys() > 1 && !self.0.opened.load(Ordering::Relaxed) {
             let open = Open(self.0.config.layout.clone());
-            self.checked(self.0.ports.open.run(shard_key(0), open).await?)?;
+            self.checked(self.0.clients.open.run(shard_key(0), open).await?)?;
             self.0.opened.store(true, Ordering::Relaxed);
         }
         Ok(())

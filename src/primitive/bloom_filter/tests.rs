@@ -75,7 +75,7 @@ async fn the_rate_is_kept_over_rotations() {
 
 /// What `build` says is wrong.
 fn refused(builder: BloomFilterBuilder) -> String {
-    let error = builder.build(&Store::in_process(), "test").unwrap_err();
+    let error = builder.build(&Store::in_memory(), "test").unwrap_err();
     assert!(error.is_invalid(), "{error}");
     error.to_string()
 }
@@ -116,12 +116,12 @@ fn settings_out_of_range_are_named() {
         let text = refused(usual.forget_after(span));
         assert!(text.contains("1 s to 10 years") && text.contains(&format!("{span:?}")), "{text}");
     }
-    assert!(usual.build(&Store::in_process(), "a name").unwrap_err().to_string().contains("\"a name\""));
+    assert!(usual.build(&Store::in_memory(), "a name").unwrap_err().to_string().contains("\"a name\""));
 }
 
 #[test]
 fn settings_at_the_ends_of_their_ranges_are_taken() {
-    let build = |builder: BloomFilterBuilder| builder.build(&Store::in_process(), "test").unwrap();
+    let build = |builder: BloomFilterBuilder| builder.build(&Store::in_memory(), "test").unwrap();
     let largest = build(BloomFilter::builder().bits(64 << 29).hashes(64));
     assert_eq!((largest.bits(), largest.keys(), largest.hashes()), (64 << 29, 64, 64));
     let smallest = build(BloomFilter::builder().bits(1).hashes(1).forget_after(DAY / 86_400));

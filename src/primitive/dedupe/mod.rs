@@ -5,7 +5,7 @@
 //! use tower_distributed::{BloomFilter, Store};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let seen = BloomFilter::new(&store, "webhooks", 1_000_000, 0.0001)?;
 //! let webhooks = Dedupe::new(&seen)?;
 //!
@@ -123,8 +123,8 @@ impl Dedupe {
 
     fn open(filter: &BloomFilter, builder: DedupeBuilder) -> Self {
         let (filter, terms) = (filter.clone(), builder.terms.clone());
-        let family = crate::store::Family::beside(filter.store(), filter.name());
-        let admission = Admission::new(filter.store(), &family, terms, filter.clone());
+        let namespace = crate::store::Namespace::beside(filter.store(), filter.name());
+        let admission = Admission::new(filter.store(), &namespace, terms, filter.clone());
         Self(Arc::new(Inner { filter, builder, settlement: Settlement::new(&admission), admission }))
     }
 

@@ -1,4 +1,4 @@
-//! A family of leases: who holds them in this process, who waits for them, and what is due when.
+//! A namespace of leases: who holds them in this process, who waits for them, and what is due when.
 //!
 //! The protocol in short. Who finds no room and waits has a place in a queue in the store, and sends nothing. Whoever
 //! releases grants to the first in the queue, in the release script, and the grant is pushed to the waiter's process.
@@ -27,7 +27,7 @@ use super::terms::Terms;
 use super::waiters::Waiter;
 pub(crate) use super::waiting::{Ask, Got, Wait};
 use crate::error::Cause;
-use crate::store::{Attend, Family, Link, Port, Running, see_to_the_end};
+use crate::store::{Client, Link, Namespace, OperationFuture, PeriodicTask, see_to_the_end};
 use crate::{Error, Key, Store};
 
 /// How long a grant stands until its waiter confirms it.
@@ -45,11 +45,11 @@ const MOURNING: Duration = Duration::from_secs(60);
 /// How many try again at a time to release what they could not while the store was away.
 const MOST_RETRIES: usize = 256;
 
-/// A family of leases.
+/// A namespace of leases.
 pub(crate) struct Admission<K: Kind> {
     pub(super) store: Store,
-    pub(super) ports: Ports<K>,
-    pub(crate) family: Family<Room<K::Holders>>,
+    pub(super) clients: Clients<K>,
+    pub(crate) namespace: Namespace<Room<K::Holders>>,
     pub(super) scene: Arc<Scene<K>>,
     pub(crate) terms: Terms,
     pub(super) renewals: Renewals,
@@ -61,17 +61,17 @@ pub(crate) struct Admission<K: Kind> {
     closed: watch::Sender<bool>,
 }
 
-pub(super) struct Ports<K: Kind> {
-    turn: Port<Turn<K>>,
-    renew: Port<Renew<K>>,
-    pub(super) beat: Port<Beat<K>>,
-    inspect: Port<Inspect<K>>,
+pub(super) struct Clients<K: Kind> {
+    turn: Client<Turn<K>>,
+    renew: Client<Renew<K>>,
+    pub(super) beat: Client<Beat<K>>,
+    inspect: Client<Inspect<K>>,
 }
 
 impl<K: Kind> Admission<K> {
     pub(crate) fn new(
         store: &Store,
-        family: &Family<Room<K::Holders>>,
+        namespace: &Namespace<Room<K::Holders>>,
         terms: Terms,
         scope: Scope<K>,
     ) -> Arc<Self> {
@@ -83,13 +83,13 @@ impl<K: Kind> Admission<K> {
         let usual = Take { ttl: micros(terms.ttl), most: u32::MAX.into(), rank: 0 };
         let admission = Arc::new(Self {
             store: store.clone(),
-            ports: Ports {
-                turn: family.port(),
-                renew: family.port(),
-                beat: family.port(),
-                inspect: family.port(),
+            clients: Clients {
+                turn: namespace.client(),
+                renew: namespace.client(),
+                beat: namespace.client(),
+                inspect: namespace.client(),
             },
-            family: family.clone(),
+            namespace: namespace.clone(),
             scene: Arc::new(Scene { channels: store.channels().into(), spans, usual, scope }),
             renewals: Renewals::new(store, terms.ttl, terms.watchdog),
             terms,
@@ -97,8 +97,8 @@ impl<K: Kind> Admission<K> {
             retries: Arc::new(Semaphore::new(MOST_RETRIES)),
             closed: watch::Sender::new(false),
         });
-        let attendant: std::sync::Weak<dyn Attend> = Arc::<Self>::downgrade(&admission);
-        store.rounds().join(attendant);
+        let attendant: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
+        store.scheduler().join(attendant);
         admission
     }
 
@@ -112,19 +112,19 @@ impl<K: Kind> Admission<K> {
     }
 
     pub(crate) async fn inspect(&self, key: Key) -> Result<At<Occupancy>, Error> {
-        self.ports.inspect.run(key, Inspect(PhantomData)).await
+        self.clients.inspect.run(key, Inspect(PhantomData)).await
     }
 
     /// A token that was never used, and the number in it. After the name of the process, `+` says that it certainly
     /// hears what is pushed to it.
     pub(crate) fn token(&self, suffix: &str) -> (u64, Arc<str>) {
-        let (wakes, number) = (self.store.wakes(), self.store.wakes().number());
+        let (notifier, number) = (self.store.notifier(), self.store.notifier().number());
         let sign = if self.store.counts_hearers() && self.is_linked() { '+' } else { '-' };
-        (number, format!("{}{sign}{number:x}{}{suffix}", wakes.process(), self.terms.signature).into())
+        (number, format!("{}{sign}{number:x}{}{suffix}", notifier.process(), self.terms.signature).into())
     }
 
     pub(super) fn is_linked(&self) -> bool {
-        *self.store.wakes().link().borrow() != Link::Down
+        *self.store.notifier().link().borrow() != Link::Down
     }
 
     /// Asks for what stands behind a token, and what is on record.
@@ -138,7 +138,7 @@ impl<K: Kind> Admission<K> {
         let take = Take { ttl: micros(self.terms.ttl), most, rank: ask.rank };
         let verb = if ask.insists { Verb::Insist(take) } else { Verb::Take(take) };
         let turn = Turn { query: Some(ask.query.clone()), ..self.turn(token, verb) };
-        let turned = self.ports.turn.run(key, turn).await?;
+        let turned = self.clients.turn.run(key, turn).await?;
         match turned.outcome {
             Outcome::Taken(standing) => Ok((standing, turned.found)),
             Outcome::Given(_) => Err(unasked()),
@@ -157,7 +157,7 @@ impl<K: Kind> Admission<K> {
 
     pub(crate) async fn release(&self, key: Key, token: Arc<str>, withdrawn: bool) -> Result<Was, Error> {
         let give = self.turn(token, Verb::Give { withdrawn });
-        match self.ports.turn.run(key, give).await?.outcome {
+        match self.clients.turn.run(key, give).await?.outcome {
             Outcome::Given(was) => Ok(was),
             Outcome::Taken(_) => Err(unasked()),
         }
@@ -173,11 +173,10 @@ impl<K: Kind> Admission<K> {
         until: Instant,
     ) {
         // Begun here and now where that can be, so that it comes before what is asked for next.
-        let first = self
-            .store
-            .can_begin()
-            .then(|| self.ports.turn.begin(key.clone(), self.turn(token.clone(), Verb::Give { withdrawn })));
-        if let Some(Running::Ready(_)) = first {
+        let first = self.store.can_begin().then(|| {
+            self.clients.turn.begin(key.clone(), self.turn(token.clone(), Verb::Give { withdrawn }))
+        });
+        if let Some(OperationFuture::Ready(_)) = first {
             return;
         }
         let first = first.map(|first| async move { first.await.is_ok() }.boxed());
@@ -213,7 +212,7 @@ impl<K: Kind> Admission<K> {
 
     /// Makes what a token holds last anew; `None` where it holds no longer.
     pub(crate) async fn renew_token(&self, key: Key, token: Arc<str>) -> Result<At<Option<i64>>, Error> {
-        self.ports.renew.run(key, Renew { token, ttl: micros(self.terms.ttl), kind: PhantomData }).await
+        self.clients.renew.run(key, Renew { token, ttl: micros(self.terms.ttl), kind: PhantomData }).await
     }
 
     /// Renews a lease once.

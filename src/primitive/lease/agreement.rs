@@ -26,7 +26,7 @@ use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::{self, Flight};
 use crate::primitive::wait_group::holders::Permits;
-use crate::store::{Clock, Family, Port, Push};
+use crate::store::{Client, Clock, Namespace, Push};
 use crate::support::redis_server::RedisServer;
 use crate::{BloomFilter, Key, Store, StoreBuilder};
 
@@ -84,11 +84,11 @@ const TTLS: [i64; 3] = [10_000, 1_000_000, 30_000_000];
 struct Side<K: Kind> {
     /// One after the other, as in processes that are set up differently.
     scenes: Vec<Arc<Scene<K>>>,
-    turn: Port<Turn<K>>,
-    renew: Port<Renew<K>>,
-    beat: Port<Beat<K>>,
-    settle: Port<Settle<K>>,
-    inspect: Port<Inspect<K>>,
+    turn: Client<Turn<K>>,
+    renew: Client<Renew<K>>,
+    beat: Client<Beat<K>>,
+    settle: Client<Settle<K>>,
+    inspect: Client<Inspect<K>>,
 }
 
 #[derive(Clone, Debug)]
@@ -102,16 +102,16 @@ enum Step<K: Kind> {
 
 impl<K: Tried> Side<K> {
     fn new(store: &Store, usual: Take) -> Self {
-        let family = K::family(store);
+        let namespace = K::namespace(store);
         let channels: Arc<str> = store.channels().into();
         let scene = |scope| Arc::new(Scene { channels: channels.clone(), spans: SPANS, usual, scope });
         Self {
             scenes: K::scopes(store).into_iter().map(scene).collect(),
-            turn: family.port(),
-            renew: family.port(),
-            beat: family.port(),
-            settle: family.port(),
-            inspect: family.port(),
+            turn: namespace.client(),
+            renew: namespace.client(),
+            beat: namespace.client(),
+            settle: namespace.client(),
+            inspect: namespace.client(),
         }
     }
 
@@ -216,7 +216,7 @@ fn random_step<K: Tried>(
 
 /// What was granted to waiters, in whatever way they were told.
 fn granted(store: &Store, published: Vec<Vec<u8>>) -> Vec<Push> {
-    let mut granted = store.wakes().take_delivered();
+    let mut granted = store.notifier().take_delivered();
     granted.extend(published.into_iter().map(|text| Push::parse(&text).unwrap()));
     // A number may be granted, given back and granted again.
     granted.sort_by_key(|push| (push.number, push.fence, push.expiry));
@@ -231,8 +231,8 @@ trait Tried: Kind + Clone {
     fn query(sequence: usize) -> Query<Self>;
     fn entry(sequence: usize, rng: &mut StdRng) -> Option<Entry<Self>>;
 
-    fn family(store: &Store) -> Family<Room<Self::Holders>> {
-        Family::new(store, "agreement").unwrap()
+    fn namespace(store: &Store) -> Namespace<Room<Self::Holders>> {
+        Namespace::new(store, "agreement").unwrap()
     }
 
     fn key(sequence: usize) -> Key {
@@ -249,7 +249,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let mut rng = StdRng::seed_from_u64(seed);
     let pool = crate::store::Pool::from_url(&server.url()).unwrap();
     let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(pool, CLOCK, Vec::new());
-    let in_process = Store::with_clock(Clock::Manual(micros.clone()));
+    let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
     let (mut now, mut next, mut grants) = (1_760_000_000_000_000_i64, 0, 0);
 
     let warm = Side::<K>::new(&on_redis, Take { ttl: TTLS[0], most: 0, rank: 0 });
@@ -262,9 +262,9 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     }
 
     for batch in 0..SEQUENCES / IN_STEP {
-        // As in a family: all leases have one time to live.
+        // As in a namespace: all leases have one time to live.
         let usual = Take { ttl: *TTLS.choose(&mut rng).unwrap(), most: 1000, rank: 0 };
-        let (lua, rust) = (Side::<K>::new(&on_redis, usual), Side::<K>::new(&in_process, usual));
+        let (lua, rust) = (Side::<K>::new(&on_redis, usual), Side::<K>::new(&in_memory, usual));
         let tokens: Vec<_> = (0..IN_STEP).map(|_| tokens(suffixes, &mut rng, &mut next)).collect();
         let mut history: Vec<(i64, Vec<Step<K>>)> = Vec::new();
         for round in 0..STEPS {
@@ -289,7 +289,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
             }
             let published = clock.query(redis::cmd("LRANGE").arg("published").arg(0).arg(-1)).unwrap();
             clock.query::<()>(redis::cmd("DEL").arg("published")).unwrap();
-            let granted = (granted(&on_redis, published), granted(&in_process, Vec::new()));
+            let granted = (granted(&on_redis, published), granted(&in_memory, Vec::new()));
             assert_eq!(granted.0, granted.1, "SEED={seed} at {now}");
             grants += granted.0.len();
         }
@@ -360,7 +360,7 @@ fn filter(store: &Store) -> BloomFilter {
 }
 
 fn probe(sequence: usize) -> Probe {
-    static FILTER: LazyLock<BloomFilter> = LazyLock::new(|| filter(&Store::in_process()));
+    static FILTER: LazyLock<BloomFilter> = LazyLock::new(|| filter(&Store::in_memory()));
     FILTER.probe(sequence.to_string().as_bytes())
 }
 
@@ -379,8 +379,8 @@ impl Tried for Claims {
         Some(probe(sequence))
     }
 
-    fn family(store: &Store) -> Family<Room<Self::Holders>> {
-        Family::beside(store, "agreement")
+    fn namespace(store: &Store) -> Namespace<Room<Self::Holders>> {
+        Namespace::beside(store, "agreement")
     }
 
     fn key(sequence: usize) -> Key {

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::Key;
-use crate::store::{Line, lock};
+use crate::store::{HandOff, lock};
 
 /// What the store has granted to this process, under one token: for one holder, or for several after each other.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Held {
     /// Handed on or given back.
     ended: AtomicBool,
     /// To whom it is to be handed on.
-    line: Mutex<Option<Line>>,
+    line: Mutex<Option<HandOff>>,
 }
 
 impl Tenure {
@@ -56,7 +56,7 @@ impl Held {
         token: Arc<str>,
         fence: i64,
         until: Instant,
-        line: Option<Line>,
+        line: Option<HandOff>,
     ) -> Arc<Self> {
         let state = Mutex::new(State { until, over: false });
         let tenure = Arc::new(Tenure { state, changed: Notify::new() });
@@ -64,7 +64,7 @@ impl Held {
     }
 
     /// The same for the next in line, who has the next fence.
-    pub(crate) fn next(&self, line: Line) -> Arc<Self> {
+    pub(crate) fn next(&self, line: HandOff) -> Arc<Self> {
         Arc::new(Self {
             key: self.key.clone(),
             token: Arc::clone(&self.token),
@@ -75,7 +75,7 @@ impl Held {
         })
     }
 
-    pub(crate) fn take_line(&self) -> Option<Line> {
+    pub(crate) fn take_line(&self) -> Option<HandOff> {
         lock(&self.line).take().filter(|line| !line.is_empty())
     }
 

@@ -1,4 +1,4 @@
-//! The lease of a family in the hands of its holder: renewed, handed on and given back by its number.
+//! The lease of a namespace in the hands of its holder: renewed, handed on and given back by its number.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{Keeper, Lease};
 use crate::Error;
 use crate::store::Woken;
 
-/// One lease of a family.
+/// One lease of a namespace.
 pub(super) struct Number<K: Kind> {
     pub(super) admission: Arc<Admission<K>>,
     pub(super) number: u64,

@@ -8,7 +8,7 @@ use super::record::{Look, Record};
 use super::room::{Room, Spans, Standing, Was};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
 
-/// What the scripts of a family need to know besides what is asked.
+/// What the scripts of a namespace need to know besides what is asked.
 #[derive(Debug)]
 pub(crate) struct Scene<K: Kind> {
     /// What the names of channels begin with.
@@ -164,7 +164,7 @@ impl<K: Kind> Operation for Turn<K> {
     fn group(&self) -> usize {
         match self.take() {
             usual if usual == self.scene.usual => 0,
-            // The time to live is the same for all of a family.
+            // The time to live is the same for all of a namespace.
             Take { most, rank, .. } => (1 + 2 * most + rank) as usize,
         }
     }

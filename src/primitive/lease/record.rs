@@ -12,7 +12,7 @@ pub(crate) trait Record<H>: fmt::Debug + Send + Sync + 'static {
     const KEPT: bool = true;
     /// How many runs one call takes at most, by what they write and find.
     const MOST_RUNS: usize = 64;
-    /// What all of a family share.
+    /// What all of a namespace share.
     type Scope: fmt::Debug + Send + Sync + 'static;
     /// What it takes to look.
     type Query: Clone + fmt::Debug + Send + Sync + 'static;

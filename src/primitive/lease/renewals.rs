@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use super::held::Held;
 use crate::Store;
-use crate::store::{Rounds, lock};
+use crate::store::{Scheduler, lock};
 
-/// The leases of a family that are renewed, by their numbers.
+/// The leases of a namespace that are renewed, by their numbers.
 #[derive(Debug)]
 pub(crate) struct Renewals {
-    rounds: Arc<Rounds>,
+    scheduler: Arc<Scheduler>,
     ttl: Duration,
     watchdog: bool,
     began: Instant,
@@ -29,8 +29,8 @@ struct Renewal {
 
 impl Renewals {
     pub(crate) fn new(store: &Store, ttl: Duration, watchdog: bool) -> Self {
-        let rounds = Arc::clone(store.rounds());
-        Self { rounds, ttl, watchdog, began: Instant::now(), table: Mutex::default() }
+        let scheduler = Arc::clone(store.scheduler());
+        Self { scheduler, ttl, watchdog, began: Instant::now(), table: Mutex::default() }
     }
 
     /// Sees to a lease: until it is forgotten, or without a watchdog until a claim has become a full lease.
@@ -56,7 +56,7 @@ impl Renewals {
     /// Sees to a lease that was handed on.
     pub(crate) fn resume(&self, number: u64, held: &Arc<Held>, due: Instant) {
         lock(&self.table).insert(number, Renewal { held: Arc::clone(held), due: Some(due) });
-        self.rounds.see_to(due);
+        self.scheduler.see_to(due);
     }
 
     /// After how long a renewal is tried again.

@@ -8,17 +8,17 @@ use super::kind::{Entry, Found, Kind};
 use super::operations::{Here, Scene, WRONG_TYPE, messages};
 use super::record::Record;
 use crate::Error;
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Port, Push, Script};
+use crate::store::{Arguments, Client, Field, Fields, Garbled, Never, Operation, Push, Script};
 
-/// Where what came of the leases of a family is entered.
+/// Where what came of the leases of a namespace is entered.
 pub(crate) struct Settlement<K: Kind> {
     scene: Arc<Scene<K>>,
-    port: Port<Settle<K>>,
+    client: Client<Settle<K>>,
 }
 
 impl<K: Kind> Settlement<K> {
     pub(crate) fn new(admission: &Admission<K>) -> Self {
-        Self { scene: Arc::clone(&admission.scene), port: admission.family.port() }
+        Self { scene: Arc::clone(&admission.scene), client: admission.namespace.client() }
     }
 
     /// Enters what came of a lease, gives it back to the store, and sends those who wait to ask anew. Whether it was
@@ -26,7 +26,7 @@ impl<K: Kind> Settlement<K> {
     /// is changed.
     pub(crate) async fn settle(&self, held: &Held, entry: Entry<K>) -> Result<Result<bool, Found<K>>, Error> {
         let settle = Settle { scene: Arc::clone(&self.scene), token: Arc::clone(&held.token), entry };
-        Ok(self.port.run(held.key.clone(), settle).await?.outcome)
+        Ok(self.client.run(held.key.clone(), settle).await?.outcome)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::held::Drift;
 use crate::Error;
 
-/// The terms of one family.
+/// The terms of one namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) ttl: Duration,

@@ -13,7 +13,7 @@ use super::held::{Held, Tenure};
 use super::kind::Kind;
 use super::operations::{At, Beat, Standings};
 use super::room::Standing;
-use crate::store::{Attend, lock};
+use crate::store::{PeriodicTask, lock};
 use crate::{Error, Key};
 
 /// How many waiters of a key beat in one call.
@@ -48,7 +48,7 @@ impl<K: Kind> Admission<K> {
         let due = self.next_beat(waiter.anchor, soonest);
         waiter.due = Some(due);
         lock(&self.waiters).insert(number, waiter);
-        self.store.rounds().see_to(due);
+        self.store.scheduler().see_to(due);
     }
 
     pub(super) fn stop_waiting(&self, number: u64) -> Option<Waiter> {
@@ -97,7 +97,7 @@ impl<K: Kind> Admission<K> {
             tokens: waiters.iter().map(|(_, token)| Arc::clone(token)).collect(),
             ttl: micros(self.terms.ttl),
         };
-        match self.ports.beat.run(key, beat).await {
+        match self.clients.beat.run(key, beat).await {
             Ok(At { now, what: Standings { soonest, each } }) => {
                 for ((number, _), standing) in waiters.iter().zip(each) {
                     self.stands(*number, standing, (sent, now), soonest);
@@ -152,7 +152,7 @@ impl<K: Kind> Admission<K> {
     }
 }
 
-impl<K: Kind> Attend for Admission<K> {
+impl<K: Kind> PeriodicTask for Admission<K> {
     fn due(&self) -> Option<Instant> {
         let beat = lock(&self.waiters).values().filter_map(|waiter| waiter.due).min();
         self.renewals.due().into_iter().chain(beat).min()

@@ -14,7 +14,7 @@ use super::record::Record;
 use super::room::Standing;
 use super::waiters::{Granted, Waiter};
 use crate::error::{Busy, Cause, Subject, Why};
-use crate::store::{Line, Woken};
+use crate::store::{HandOff, Woken};
 use crate::{Error, Key};
 
 /// What is asked for.
@@ -105,7 +105,7 @@ impl<K: Kind> Admission<K> {
             return Err(Error::interrupted());
         }
         let (number, token) = self.token(&ask.suffix);
-        let mut listener = ask.wait.map(|_| self.store.wakes().listen(number));
+        let mut listener = ask.wait.map(|_| self.store.notifier().listen(number));
         let mut withdrawal = Withdrawal::new(self, number, key, &token);
         let sent = Instant::now();
         let asked = self.ask(key.clone(), Arc::clone(&token), ask).await;
@@ -217,14 +217,14 @@ impl<K: Kind> Admission<K> {
         mut withdrawal: Withdrawal<K>,
         until: Instant,
         fence: i64,
-        line: Option<Line>,
+        line: Option<HandOff>,
     ) -> Option<Lease> {
         if until <= Instant::now() {
             return None;
         }
         withdrawal.disarm();
         let is_claim = line.is_some();
-        let followers: Vec<_> = line.iter().flat_map(Line::numbers).collect();
+        let followers: Vec<_> = line.iter().flat_map(HandOff::numbers).collect();
         let held = Held::new(withdrawal.key.clone(), Arc::clone(&withdrawal.token), fence, until, line);
         self.line_up_behind(&held.tenure, followers);
         Some(self.lease(withdrawal.number, held, is_claim))

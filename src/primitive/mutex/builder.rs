@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::quorum::Quorum;
 use super::{Mutex, Place};
 use crate::primitive::lease::{Admission, Drift, Terms, Wait};
-use crate::store::{Family, check_name};
+use crate::store::{Namespace, check_name};
 use crate::{Error, Store};
 
 /// Settings of a [`Mutex`].
@@ -137,7 +137,7 @@ impl MutexBuilder {
         self
     }
 
-    /// Keys are the names of the locks in Redis as they are, rather than `prefix:{family:key}:lock`: to share them
+    /// Keys are the names of the locks in Redis as they are, rather than `prefix:{namespace:key}:lock`: to share them
     /// with other libraries. What is kept beside a lock is named `{key}:prefix:…`. Default: no.
     pub fn exact_names(mut self) -> Self {
         self.settings.exact_names = true;
@@ -156,7 +156,7 @@ impl MutexBuilder {
         self
     }
 
-    /// The mutexes of the family `name` in a store. Whoever uses the same store and name shares them.
+    /// The mutexes of the namespace `name` in a store. Whoever uses the same store and name shares them.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl MutexBuilder {
         Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings) })
     }
 
-    /// The mutexes of the family `name` on several independent stores, of which a majority must grant a lock.
+    /// The mutexes of the namespace `name` on several independent stores, of which a majority must grant a lock.
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl MutexBuilder {
     ) -> Result<Arc<Admission<super::holder::Exclusive>>, Error> {
         let Settings { tries, timeout_factor, exact_names, .. } = self.settings;
         self.terms.check()?;
-        check_name("the name of a family", name)?;
+        check_name("the name of a namespace", name)?;
         if tries == Some(0) {
             return Err(Error::invalid("tries must be at least 1, got 0"));
         }
@@ -205,14 +205,14 @@ impl MutexBuilder {
             let text = format!("the time-out factor must be above 0 and below 1, is {timeout_factor}");
             return Err(Error::invalid(text));
         }
-        let family = if exact_names { Family::exact(store) } else { Family::new(store, name)? };
+        let namespace = if exact_names { Namespace::exact(store) } else { Namespace::new(store, name)? };
         let ask_every = self.settings.retry_delay(1).max(Duration::from_millis(1));
         let terms = if exact_names {
             Terms { foreign: true, ask_every, ..self.terms.clone() }
         } else {
             self.terms.clone()
         };
-        Ok(Admission::new(store, &family, terms, ()))
+        Ok(Admission::new(store, &namespace, terms, ()))
     }
 }
 

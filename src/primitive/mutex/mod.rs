@@ -4,7 +4,7 @@
 //! use tower_distributed::{Mutex, Store};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let invoices = Mutex::new(&store, "invoices")?;
 //!
 //! let guard = invoices.lock("invoice-42").await?;
@@ -80,7 +80,7 @@ use crate::{Error, Key, Store};
 
 pub use self::builder::MutexBuilder;
 
-/// A family of mutexes, one per key. A cheap clone; see the [module](self) for the whole story.
+/// A namespace of mutexes, one per key. A cheap clone; see the [module](self) for the whole story.
 ///
 /// # Cancel safety
 ///
@@ -100,7 +100,7 @@ enum Place {
 }
 
 impl Mutex {
-    /// The mutexes of the family `name` in a store. For other settings there is the [`builder`](Self::builder).
+    /// The mutexes of the namespace `name` in a store. For other settings there is the [`builder`](Self::builder).
     ///
     /// # Errors
     ///
@@ -109,13 +109,13 @@ impl Mutex {
         Self::builder().build(store, name)
     }
 
-    /// The mutexes of the family `name` on several independent stores.
+    /// The mutexes of the namespace `name` on several independent stores.
     ///
     /// ```
     /// use tower_distributed::{Mutex, Store};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let nodes = [Store::in_process(), Store::in_process(), Store::in_process()];
+    /// let nodes = [Store::in_memory(), Store::in_memory(), Store::in_memory()];
     /// let mutex = Mutex::quorum(nodes, "leaders")?;
     /// let guard = mutex.lock("eu-1").await?;
     /// # Ok(()) }
@@ -128,7 +128,7 @@ impl Mutex {
         Self::builder().build_quorum(stores, name)
     }
 
-    /// Settings of a family.
+    /// Settings of a namespace.
     pub fn builder() -> MutexBuilder {
         MutexBuilder::default()
     }
@@ -179,7 +179,7 @@ impl Mutex {
         }
     }
 
-    /// The name of the family.
+    /// The name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

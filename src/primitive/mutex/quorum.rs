@@ -18,17 +18,17 @@ use super::holder::{Exclusive, Raise};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::room::{Standing, Was};
 use crate::primitive::lease::{Admission, Ask, Drift, Held, Keeper, Lease, Renewals, Terms};
-use crate::store::{Attend, Port, Running};
+use crate::store::{Client, OperationFuture, PeriodicTask};
 use crate::{Error, Key, Store};
 
 /// One of the servers.
 struct Node {
     admission: Arc<Admission<Exclusive>>,
-    raise: Port<Raise>,
+    raise: Client<Raise>,
 }
 
 impl Node {
-    fn raise(&self, key: Key, token: Arc<str>, fence: i64) -> Running<Raise> {
+    fn raise(&self, key: Key, token: Arc<str>, fence: i64) -> OperationFuture<Raise> {
         self.raise.run(key, Raise { token, fence })
     }
 }
@@ -70,7 +70,7 @@ impl Quorum {
         terms: &Terms,
         settings: &Settings,
     ) -> Arc<Self> {
-        let node = |admission: Arc<Admission<_>>| Node { raise: admission.family.port(), admission };
+        let node = |admission: Arc<Admission<_>>| Node { raise: admission.namespace.client(), admission };
         let quorum = Arc::new(Self {
             nodes: nodes.into_iter().map(node).collect(),
             ttl: terms.ttl,
@@ -81,8 +81,8 @@ impl Quorum {
             renewals: Renewals::new(store, terms.ttl, terms.watchdog),
             closed: watch::Sender::new(false),
         });
-        let attendant: std::sync::Weak<dyn Attend> = Arc::<Self>::downgrade(&quorum);
-        store.rounds().join(attendant);
+        let attendant: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&quorum);
+        store.scheduler().join(attendant);
         quorum
     }
 
@@ -273,7 +273,7 @@ impl Votes {
     }
 }
 
-impl Attend for Quorum {
+impl PeriodicTask for Quorum {
     fn due(&self) -> Option<Instant> {
         self.renewals.due()
     }

@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// Runs a test in process and on Redis, there as two processes: two stores have nothing in common but the server.
 async fn on_both(test: impl AsyncFn(&Mutex, &Mutex)) {
-    let store = Store::in_process();
+    let store = Store::in_memory();
     let mutex = Mutex::new(&store, "m").unwrap();
     test(&mutex, &mutex.clone()).await;
     let server = RedisServer::start().await;

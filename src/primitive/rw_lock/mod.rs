@@ -4,7 +4,7 @@
 //! use tower_distributed::{RwLock, Store};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let documents = RwLock::new(&store, "documents")?;
 //!
 //! let (first, second) = (documents.read("42").await?, documents.read("42").await?);
@@ -51,7 +51,7 @@ use std::time::Duration;
 use self::holders::{ReadWrite, reader, writer};
 use super::lease::{Admission, Ask, Lease, Terms, Wait};
 use crate::error::Subject;
-use crate::store::{Family, check_name};
+use crate::store::{Namespace, check_name};
 use crate::{Error, Key, Store};
 
 /// Who goes first where both wait.
@@ -65,7 +65,7 @@ pub enum Prefer {
     Readers,
 }
 
-/// A family of reader-writer locks, one per key. A cheap clone; see the [module](self) for the whole story.
+/// A namespace of reader-writer locks, one per key. A cheap clone; see the [module](self) for the whole story.
 ///
 /// # Cancel safety
 ///
@@ -87,7 +87,7 @@ struct Settings {
 }
 
 impl RwLock {
-    /// The locks of the family `name` in a store. Waits as long as it takes; for other settings there is the
+    /// The locks of the namespace `name` in a store. Waits as long as it takes; for other settings there is the
     /// [`builder`](Self::builder).
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl RwLock {
         Self::builder().build(store, name)
     }
 
-    /// Settings of a family.
+    /// Settings of a namespace.
     pub fn builder() -> RwLockBuilder {
         RwLockBuilder {
             settings: Settings { prefer: Prefer::Writers, most_writers: 16, wait: Wait::FOR_EVER },
@@ -167,7 +167,7 @@ impl RwLock {
         self.admission.close();
     }
 
-    /// The name of the family.
+    /// The name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -282,7 +282,7 @@ impl RwLockBuilder {
         self
     }
 
-    /// Who goes first where both wait. All users of a family should agree. Default: [`Prefer::Writers`].
+    /// Who goes first where both wait. All users of a namespace should agree. Default: [`Prefer::Writers`].
     pub fn prefer(mut self, prefer: Prefer) -> Self {
         self.settings.prefer = prefer;
         self
@@ -301,7 +301,7 @@ impl RwLockBuilder {
         self
     }
 
-    /// The locks of the family `name` in a store. Whoever uses the same store and name shares them.
+    /// The locks of the namespace `name` in a store. Whoever uses the same store and name shares them.
     ///
     /// # Errors
     ///
@@ -317,8 +317,8 @@ impl RwLockBuilder {
             check_name("an application's name", &app_id)?;
             terms.signature = format!("@{}", app_id.replace('/', "."));
         }
-        let family = Family::new(store, name)?;
-        let admission = Admission::new(store, &family, terms, ());
+        let namespace = Namespace::new(store, name)?;
+        let admission = Admission::new(store, &namespace, terms, ());
         Ok(RwLock { admission, name: name.into(), group: "".into(), settings: self.settings })
     }
 }

@@ -31,7 +31,7 @@ pub enum Followers {
 pub enum Unpublished {
     /// The callers of its process; those elsewhere run themselves, one after another.
     #[default]
-    InProcess,
+    InMemory,
     /// Nobody: all run themselves, one after another.
     ToNobody,
 }
@@ -126,7 +126,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// Who gets an answer that cannot be published. Default: [`Unpublished::InProcess`].
+    /// Who gets an answer that cannot be published. Default: [`Unpublished::InMemory`].
     pub fn unpublished(mut self, unpublished: Unpublished) -> Self {
         self.settings.unpublished = unpublished;
         self
@@ -158,7 +158,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// The flights of the family `name` in a store. Whoever uses the same store and name shares them.
+    /// The flights of the namespace `name` in a store. Whoever uses the same store and name shares them.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A family of flights in this process: how callers take part.
+//! A namespace of flights in this process: how callers take part.
 
 use std::future::Future;
 use std::panic::resume_unwind;
@@ -18,7 +18,7 @@ use super::verdict::{Format, Verdict};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::{Admission, Ask, Settlement, Terms, Wait};
 use crate::primitive::mutex::holder::Exclusive;
-use crate::store::{Family, Port};
+use crate::store::{Client, Namespace};
 use crate::telemetry::in_current_span;
 use crate::{Error, Key, LeaseHandle, Store};
 
@@ -28,7 +28,7 @@ pub(crate) struct Core<T, E> {
     pub(super) format: Format<T, E>,
     pub(super) admission: Arc<Admission<Flight>>,
     pub(super) settlement: Settlement<Flight>,
-    forget: Port<Forget>,
+    forget: Client<Forget>,
     /// For those who do not share.
     turns: Arc<Admission<Exclusive>>,
     table: Arc<Table<Verdict<T, E>>>,
@@ -50,7 +50,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             followers: Followers::Share,
-            unpublished: Unpublished::InProcess,
+            unpublished: Unpublished::InMemory,
             longest_wait: Duration::from_secs(30),
             largest: 1 << 20,
             stale: Duration::ZERO,
@@ -91,17 +91,17 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         terms: Terms,
         format: Format<T, E>,
     ) -> Result<Self, Error> {
-        let family = Family::new(store, name)?;
-        let admission = Admission::new(store, &family, terms.clone(), codec);
+        let namespace = Namespace::new(store, name)?;
+        let admission = Admission::new(store, &namespace, terms.clone(), codec);
         Ok(Self {
             name: name.into(),
             table: Table::new(settings.go_on),
             settings,
             format,
             settlement: Settlement::new(&admission),
-            forget: admission.family.port(),
+            forget: admission.namespace.client(),
             admission,
-            turns: Admission::new(store, &Family::open(store, name), terms, ()),
+            turns: Admission::new(store, &Namespace::open(store, name), terms, ()),
         })
     }
 

@@ -86,7 +86,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             return;
         };
         let Some(lease) = lease else { return baton.land(Ok(&verdict)) };
-        if self.settings.unpublished == Unpublished::InProcess {
+        if self.settings.unpublished == Unpublished::InMemory {
             baton.land(Ok(&verdict));
         }
         let Some(bytes) = self.encode(&verdict) else { return };

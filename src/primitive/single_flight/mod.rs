@@ -4,7 +4,7 @@
 //! use tower_distributed::{SingleFlight, Store};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let reports = SingleFlight::<String>::new(&store, "reports")?;
 //!
 //! let (one, other) = tokio::join!(
@@ -62,7 +62,7 @@
 //! # Events
 //!
 //! With the feature `tracing` or `metrics` (target `tower_distributed`, counter `tower_distributed_events_total`, both
-//! with `family` and `event`): `answer_too_large`, `answer_not_encodable`, `answer_not_published`, `flight_lost`,
+//! with `namespace` and `event`): `answer_too_large`, `answer_not_encodable`, `answer_not_published`, `flight_lost`,
 //! `answer_foreign`, `answer_garbled`; and of [claims](crate::dedupe) `claim_lost`, `claim_not_confirmed`. With `tracing`
 //! the work runs in the span of the caller whose it is.
 
@@ -94,7 +94,7 @@ use self::verdict::Format;
 use crate::Store;
 use crate::{Error, Key, LeaseHandle};
 
-/// A family of flights, one per key, whose answers are `T`s. A cheap clone; see the [module](self) for the whole story.
+/// A namespace of flights, one per key, whose answers are `T`s. A cheap clone; see the [module](self) for the whole story.
 ///
 /// # Cancel safety
 ///
@@ -116,7 +116,7 @@ where
     T: serde::Serialize + serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    /// The flights of the family `name` in a store, with answers in the [`Postcard`] format. For other settings there is
+    /// The flights of the namespace `name` in a store, with answers in the [`Postcard`] format. For other settings there is
     /// the [`builder`](Self::builder).
     ///
     /// # Errors
@@ -128,7 +128,7 @@ where
 }
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T, E> {
-    /// Settings of a family whose answers are written by a codec.
+    /// Settings of a namespace whose answers are written by a codec.
     pub fn builder(codec: impl Codec<T>) -> SingleFlightBuilder<T, E> {
         SingleFlightBuilder::new(codec)
     }
@@ -172,7 +172,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         self.0.forget(key.into()).await
     }
 
-    /// The name of the family.
+    /// The name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name

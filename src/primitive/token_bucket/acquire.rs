@@ -13,14 +13,14 @@ use super::reservation::Reservation;
 use super::state::Ask;
 use super::{Key, TokenBucket};
 use crate::Error;
-use crate::store::Running;
+use crate::store::OperationFuture;
 
 /// A decision under way.
 #[derive(Debug)]
 pub(crate) enum Decide {
     /// It takes no asking.
     Clear(Option<Result<Decision, Error>>),
-    Asking(Running<Reserve>, Option<Lesson>),
+    Asking(OperationFuture<Reserve>, Option<Lesson>),
 }
 
 /// What is to be remembered if the decision is a refusal.
@@ -50,7 +50,7 @@ impl Decide {
             }
         }
         let quotas = bucket.quotas.clone();
-        Self::Asking(bucket.ports.reserve.run(key, Reserve { quotas, ask }), lesson)
+        Self::Asking(bucket.clients.reserve.run(key, Reserve { quotas, ask }), lesson)
     }
 }
 
@@ -87,7 +87,7 @@ enum Step {
     Deciding(Decide),
     Waiting(Pin<Box<Sleep>>, Reservation),
     /// The time to act has come: has anybody blocked the bucket meanwhile?
-    Looking(Running<Peek>, Decision),
+    Looking(OperationFuture<Peek>, Decision),
     Done,
 }
 

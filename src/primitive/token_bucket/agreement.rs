@@ -154,7 +154,7 @@ async fn answer(
                 Step::Cancel { .. } => reservation.begin_cancel(),
                 _ => {
                     let undo = super::operations::Cancel::new(reservation.decision(), None);
-                    Some(bucket.ports.cancel.run(key, undo))
+                    Some(bucket.clients.cancel.run(key, undo))
                 }
             };
             match given {
@@ -181,11 +181,11 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let mut rng = StdRng::seed_from_u64(seed);
     let pool = crate::store::Pool::from_url(&server.url()).unwrap();
     let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(pool, CLOCK, Vec::new());
-    let in_process = Store::with_clock(Clock::Manual(micros.clone()));
+    let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
 
     for batch in 0..SEQUENCES / IN_STEP {
         let usual: Vec<_> = (0..IN_STEP).map(|_| rng.random_range(0..sets.len())).collect();
-        let mut sides = [Side::new(&on_redis, &sets), Side::new(&in_process, &sets)];
+        let mut sides = [Side::new(&on_redis, &sets), Side::new(&in_memory, &sets)];
         let mut now = 1_760_000_000_000_000_i64;
         let mut history: Vec<(i64, Vec<Step>)> = Vec::new();
         for _ in 0..STEPS {

@@ -1,13 +1,13 @@
 //! A token bucket per key: Go's `x/time/rate`, distributed.
 //!
-//! [`TokenBucket`] is a family of buckets in a [`Store`]; the key is an argument of each call. A bucket holds
+//! [`TokenBucket`] is a namespace of buckets in a [`Store`]; the key is an argument of each call. A bucket holds
 //! up to `burst` tokens, one comes back every period/rate, and a request takes as many as it costs or none.
 //!
 //! ```
 //! use tower_distributed::{Quota, Store, TokenBucket};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let bucket = TokenBucket::new(&store, "sms", Quota::per_minute(10).burst(2))?;
 //!
 //! assert!(bucket.allow("user-7").await?.is_admitted());
@@ -47,7 +47,7 @@
 //! | `Tokens`, `SetLimit`, `SetBurst` | [`peek`](TokenBucket::peek), [`with_quotas`](TokenBucket::with_quotas) |
 //! | gocorex `qps = 0` | [`Quota::non_refilling`](crate::Quota::non_refilling) |
 //! | `tower_governor`: `per_second`, `burst_size`, `key_extractor`, `use_headers` | [`Quota`](crate::Quota), [`RateLimitLayer::new`](crate::RateLimitLayer::new), `http::RateLimitFields` |
-//! | `tower-rate-limit-redis`: `fail_open`, `timeout` | [`WhenAway`](crate::WhenAway), [`StoreBuilder::timeout`](crate::StoreBuilder::timeout) |
+//! | `tower-rate-limit-redis`: `fail_open`, `timeout` | [`StoreFailure`](crate::StoreFailure), [`StoreBuilder::timeout`](crate::StoreBuilder::timeout) |
 
 mod acquire;
 mod decision;
@@ -74,10 +74,10 @@ use self::known::KnownRefusals;
 use self::operations::{Block, Cancel, Peek, Reserve, Reset};
 use self::state::{Ask, Bucket};
 use crate::primitive::quota::{MAX_SPAN, Quotas};
-use crate::store::{Family, Port, Running};
+use crate::store::{Client, Namespace, OperationFuture};
 use crate::{Error, Key, Store};
 
-/// A family of token buckets, one per key. A cheap clone; see the [module](self) for the whole story.
+/// A namespace of token buckets, one per key. A cheap clone; see the [module](self) for the whole story.
 ///
 /// # Cancel safety
 ///
@@ -86,7 +86,7 @@ use crate::{Error, Key, Store};
 /// upon them.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
-    ports: Arc<Ports>,
+    clients: Arc<Clients>,
     quotas: Quotas,
     /// The longest delay, µs.
     longest_wait: i64,
@@ -94,17 +94,17 @@ pub struct TokenBucket {
 }
 
 #[derive(Debug)]
-struct Ports {
+struct Clients {
     name: String,
-    reserve: Port<Reserve>,
-    cancel: Port<Cancel>,
-    peek: Port<Peek>,
-    block: Port<Block>,
-    reset: Port<Reset>,
+    reserve: Client<Reserve>,
+    cancel: Client<Cancel>,
+    peek: Client<Peek>,
+    block: Client<Block>,
+    reset: Client<Reset>,
 }
 
 impl TokenBucket {
-    /// The buckets of the family `name` in a store, with a quota or several.
+    /// The buckets of the namespace `name` in a store, with a quota or several.
     ///
     /// Whoever uses the same store and name shares the buckets. Where the quotas differ, as during a
     /// deployment, each call goes by its own, in their order. What is owed is kept as a time: a bucket that fills
@@ -121,8 +121,8 @@ impl TokenBucket {
         Error: From<Q::Error>,
     {
         let quotas = quotas.try_into()?;
-        let ports = Arc::new(Ports::new(name, &Family::new(store, name)?));
-        Ok(Self { ports, quotas, longest_wait: MAX_SPAN, known: None })
+        let clients = Arc::new(Clients::new(name, &Namespace::new(store, name)?));
+        Ok(Self { clients, quotas, longest_wait: MAX_SPAN, known: None })
     }
 
     /// The same buckets under other quotas: those of a customer's plan, say.
@@ -130,7 +130,7 @@ impl TokenBucket {
     /// ```
     /// # use tower_distributed::{Quota, Quotas, Store, TokenBucket};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let bucket = TokenBucket::new(&Store::in_process(), "api", Quota::per_second(10))?;
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(10))?;
     /// let premium = Quotas::new([Quota::per_second(100)])?;
     /// let decision = bucket.with_quotas(&premium).allow("customer-1").await?;
     /// assert_eq!(decision.limit(), 100);
@@ -241,7 +241,7 @@ impl TokenBucket {
         if let Some(known) = &self.known {
             known.forget(&key);
         }
-        self.ports.reset.run(key, Reset).await
+        self.clients.reset.run(key, Reset).await
     }
 
     /// Lets nothing through for `duration`, in any process: the upstream said so. A longer block that
@@ -263,14 +263,14 @@ impl TokenBucket {
         &self.quotas
     }
 
-    /// The name of the family.
+    /// The name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.ports.name
+        &self.clients.name
     }
 
-    fn look(&self, key: Key) -> Running<Peek> {
-        self.ports.peek.run(key, Peek { quotas: self.quotas.clone() })
+    fn look(&self, key: Key) -> OperationFuture<Peek> {
+        self.clients.peek.run(key, Peek { quotas: self.quotas.clone() })
     }
 
     /// The same buckets with a longest wait that is shorter by what has been waited already.
@@ -289,18 +289,22 @@ impl TokenBucket {
             return None;
         }
         let ask = Ask { cost: cost.into(), wait: 0 };
-        self.ports.reserve.step(key, || Reserve { quotas: quotas.clone(), ask })
+        self.clients.reserve.step(key, || Reserve { quotas: quotas.clone(), ask })
     }
 
-    pub(crate) fn block(&self, key: Key, duration: Duration) -> Running<Block> {
+    pub(crate) fn block(&self, key: Key, duration: Duration) -> OperationFuture<Block> {
         let (quotas, micros) = (self.quotas.clone(), to_micros(duration));
-        self.ports.block.run(key, Block { quotas, micros })
+        self.clients.block.run(key, Block { quotas, micros })
     }
 
     /// The buckets of the same name in another store.
     pub(crate) fn in_store(&self, store: &Store) -> Self {
         let name = self.name();
-        Self { ports: Arc::new(Ports::new(name, &Family::open(store, name))), known: None, ..self.clone() }
+        Self {
+            clients: Arc::new(Clients::new(name, &Namespace::open(store, name))),
+            known: None,
+            ..self.clone()
+        }
     }
 
     /// These buckets with the longest wait of `other` and a share of its quotas.
@@ -312,23 +316,23 @@ impl TokenBucket {
         Decide::new(self, key, cost, wait)
     }
 
-    fn cancel(&self, key: &Key, cancel: Cancel) -> Running<Cancel> {
+    fn cancel(&self, key: &Key, cancel: Cancel) -> OperationFuture<Cancel> {
         if let Some(known) = &self.known {
             known.forget(key);
         }
-        self.ports.cancel.run(key.clone(), cancel)
+        self.clients.cancel.run(key.clone(), cancel)
     }
 }
 
-impl Ports {
-    fn new(name: &str, family: &Family<Bucket>) -> Self {
+impl Clients {
+    fn new(name: &str, namespace: &Namespace<Bucket>) -> Self {
         Self {
             name: name.to_owned(),
-            reserve: family.port(),
-            cancel: family.port(),
-            peek: family.port(),
-            block: family.port(),
-            reset: family.port(),
+            reserve: namespace.client(),
+            cancel: namespace.client(),
+            peek: namespace.client(),
+            block: namespace.client(),
+            reset: namespace.client(),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::decision::Decision;
 use super::operations::Cancel;
 use super::{Key, TokenBucket};
 use crate::Error;
-use crate::store::{Running, detach};
+use crate::store::{OperationFuture, detach};
 
 /// Tokens that are reserved: act after [`delay`](Self::delay), or [`cancel`](Self::cancel).
 ///
@@ -62,7 +62,7 @@ impl Reservation {
         }
     }
 
-    pub(super) fn begin_cancel(&mut self) -> Option<Running<Cancel>> {
+    pub(super) fn begin_cancel(&mut self) -> Option<OperationFuture<Cancel>> {
         if std::mem::replace(&mut self.cancelled, true) {
             return None;
         }

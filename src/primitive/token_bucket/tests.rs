@@ -220,7 +220,7 @@ async fn other_quotas_per_call_keep_what_is_owed() {
 
 #[tokio::test]
 async fn known_refusals_are_repeated_without_the_store_until_they_end() {
-    let store = Store::in_process();
+    let store = Store::in_memory();
     let bucket = TokenBucket::new(&store, "test", Quota::per_hour(1).burst(2)).unwrap();
     let local = bucket.with_local_refusals();
     assert!(local.allow_n("k", 2).await.unwrap().is_admitted());
@@ -239,7 +239,7 @@ async fn known_refusals_are_repeated_without_the_store_until_they_end() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_is_first_come_first_served_and_given_back_when_dropped() {
-    let bucket = TokenBucket::new(&Store::in_process(), "test", Quota::per_second(10).burst(1)).unwrap();
+    let bucket = TokenBucket::new(&Store::in_memory(), "test", Quota::per_second(10).burst(1)).unwrap();
     let began = tokio::time::Instant::now();
     bucket.wait("k").await.unwrap();
     let mut abandoned = Box::pin(bucket.wait("k"));
@@ -252,7 +252,7 @@ async fn waiting_is_first_come_first_served_and_given_back_when_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_block_also_holds_back_those_who_wait_already() {
-    let bucket = TokenBucket::new(&Store::in_process(), "test", Quota::per_second(1).burst(1)).unwrap();
+    let bucket = TokenBucket::new(&Store::in_memory(), "test", Quota::per_second(1).burst(1)).unwrap();
     let began = tokio::time::Instant::now();
     let waiters = (0..4).map(|_| async {
         bucket.wait("k").await.unwrap();

@@ -1,6 +1,6 @@
 //! A distributed WaitGroup: at most so many at once per key, across all processes.
 //!
-//! [`WaitGroup`] is a family in a [`Store`]; the key is an argument of each call. [`add`](WaitGroup::add) gets a
+//! [`WaitGroup`] is a namespace in a [`Store`]; the key is an argument of each call. [`add`](WaitGroup::add) gets a
 //! [`Permit`], in turn where none is free; dropping it or [`done`](Permit::done) gives it back;
 //! [`wait`](WaitGroup::wait) ends when none is left.
 //!
@@ -8,7 +8,7 @@
 //! use tower_distributed::{Store, WaitGroup};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_process(); // or Store::redis("redis://127.0.0.1/")?
+//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
 //! let exports = WaitGroup::new(&store, "exports", 2)?;
 //!
 //! let first = exports.add("acme").await?;
@@ -52,10 +52,10 @@ use std::time::Duration;
 use self::holders::{IDLE, Permits, suffix};
 use super::lease::{Admission, Ask, Lease, Terms, Wait};
 use crate::error::Subject;
-use crate::store::Family;
+use crate::store::Namespace;
 use crate::{Error, Key, Store};
 
-/// A family of WaitGroups, one per key. A cheap clone; see the [module](self) for the whole story.
+/// A namespace of WaitGroups, one per key. A cheap clone; see the [module](self) for the whole story.
 ///
 /// # Cancel safety
 ///
@@ -70,7 +70,7 @@ pub struct WaitGroup {
 }
 
 impl WaitGroup {
-    /// The WaitGroups of the family `name` in a store: at most `limit` at once for each key. Waits as long as it
+    /// The WaitGroups of the namespace `name` in a store: at most `limit` at once for each key. Waits as long as it
     /// takes; for other settings there is the [`builder`](Self::builder).
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl WaitGroup {
         Self::builder(limit).build(store, name)
     }
 
-    /// Settings of a family.
+    /// Settings of a namespace.
     pub fn builder(limit: u32) -> WaitGroupBuilder {
         WaitGroupBuilder { limit, wait: Wait::FOR_EVER, terms: Terms::default() }
     }
@@ -174,16 +174,19 @@ impl WaitGroup {
         self.limit
     }
 
-    /// The name of the family.
+    /// The name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The family of the same name in another store.
+    /// The namespace of the same name in another store.
     pub(crate) fn in_store(&self, store: &Store) -> Self {
         let terms = self.admission.terms.clone();
-        Self { admission: Admission::new(store, &Family::open(store, &self.name), terms, ()), ..self.clone() }
+        Self {
+            admission: Admission::new(store, &Namespace::open(store, &self.name), terms, ()),
+            ..self.clone()
+        }
     }
 
     pub(crate) async fn acquire(&self, key: Key, n: u32, wait: Option<Wait>) -> Result<Permit, Error> {
@@ -268,7 +271,7 @@ impl WaitGroupBuilder {
         self
     }
 
-    /// The WaitGroups of the family `name` in a store. Whoever uses the same store and name shares them. Where limits
+    /// The WaitGroups of the namespace `name` in a store. Whoever uses the same store and name shares them. Where limits
     /// differ, as during a deployment, each permit is granted by the limit it was asked for under.
     ///
     /// # Errors
@@ -278,8 +281,8 @@ impl WaitGroupBuilder {
     pub fn build(self, store: &Store, name: &str) -> Result<WaitGroup, Error> {
         self.terms.check()?;
         let limit = check_limit(self.limit)?;
-        let family = Family::new(store, name)?;
-        let admission = Admission::new(store, &family, self.terms, ());
+        let namespace = Namespace::new(store, name)?;
+        let admission = Admission::new(store, &namespace, self.terms, ());
         Ok(WaitGroup { admission, name: name.into(), limit, wait: self.wait })
     }
 }

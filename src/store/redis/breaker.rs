@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::Error;
 use crate::error::{Cause, Outage};
-use crate::store::in_process::lock;
+use crate::store::in_memory::lock;
 
 /// How many calls in a row must fail.
 const FAILURES: u32 = 3;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::pool::{Connection, Pool};
 use super::version;
 use crate::error::{Cause, Outage};
-use crate::store::in_process::lock;
+use crate::store::in_memory::lock;
 
 /// How long an attempt to connect goes on in the background; callers leave at their own deadline.
 const CONNECT: Duration = Duration::from_secs(5);

@@ -25,11 +25,11 @@ use self::lane::Lane;
 use self::plan::Call;
 use self::pool::Pool;
 use self::subscription::Subscription;
-use super::in_process::lock;
+use super::in_memory::lock;
 use super::key::{Key, RedisKey};
+use super::notifier::{Link, Notifier};
 use super::operation::{Field, Script};
-use super::rounds::Rounds;
-use super::wakes::{Link, Wakes};
+use super::scheduler::Scheduler;
 use crate::Error;
 use crate::error::{Cause, Outage};
 
@@ -50,8 +50,8 @@ pub(crate) struct RedisStore {
     breakers: Box<[Breaker]>,
     /// By their text: the same script may be joined with other pieces.
     scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
-    pub(crate) wakes: Arc<Wakes>,
-    pub(crate) rounds: Arc<Rounds>,
+    pub(crate) notifier: Arc<Notifier>,
+    pub(crate) scheduler: Arc<Scheduler>,
     subscription: Subscription,
     /// The pool was made of the URL that is subscribed to first.
     by_url: bool,
@@ -74,12 +74,12 @@ impl RedisStore {
         wakeups: Vec<redis::Client>,
         by_url: bool,
     ) -> Self {
-        let wakes = Arc::new(Wakes::new(Link::Down));
+        let notifier = Arc::new(Notifier::new(Link::Down));
         Self {
             subscription: Subscription::new(wakeups),
             by_url,
-            rounds: Rounds::new(wakes.link()),
-            wakes,
+            scheduler: Scheduler::new(notifier.link()),
+            notifier,
             prefix,
             timeout,
             clock,
@@ -118,11 +118,11 @@ impl RedisStore {
 
     /// Subscribes to the channel of this process, unless it is at it.
     pub(super) fn subscribe(&self) {
-        let channel = format!("{}{}", self.channels(), self.wakes.process());
-        self.subscription.start(channel, &self.wakes);
+        let channel = format!("{}{}", self.channels(), self.notifier.process());
+        self.subscription.start(channel, &self.notifier);
     }
 
-    pub(super) fn lanes(&self) -> usize {
+    pub(super) fn connections(&self) -> usize {
         self.lanes.len()
     }
 

@@ -6,8 +6,8 @@ use deadpool_redis::redis::Cmd;
 
 use super::Loaded;
 use super::queue::Pending;
-use crate::store::family::Family;
 use crate::store::key::RedisKey;
+use crate::store::namespace::Namespace;
 use crate::store::operation::{Argument, Arguments, Operation};
 
 /// One script call: the runs in the order of its keys.
@@ -31,7 +31,7 @@ pub(super) struct Run {
 /// of all runs, one call after the other, follow each other without a gap.
 pub(super) fn plan<O: Operation>(
     script: &Loaded,
-    family: &Family<O::Cell>,
+    namespace: &Namespace<O::Cell>,
     pending: &mut [Pending<O>],
 ) -> Vec<Call> {
     if pending.len() > 1 {
@@ -43,8 +43,8 @@ pub(super) fn plan<O: Operation>(
         let runs = runs(pending, start);
         start = runs.last().map_or(pending.len(), |last| last.at.end);
         let first = &pending[runs.first().map_or(0, |run| run.at.start)];
-        let (slot, key) = (first.slot, family.redis_key(&first.key));
-        calls.push(Call { command: command(script, family, pending, &runs), slot, key, runs });
+        let (slot, key) = (first.slot, namespace.redis_key(&first.key));
+        calls.push(Call { command: command(script, namespace, pending, &runs), slot, key, runs });
     }
     calls
 }
@@ -78,14 +78,14 @@ fn runs<O: Operation>(pending: &[Pending<O>], start: usize) -> Vec<Run> {
 
 fn command<O: Operation>(
     script: &Loaded,
-    family: &Family<O::Cell>,
+    namespace: &Namespace<O::Cell>,
     pending: &[Pending<O>],
     runs: &[Run],
 ) -> Cmd {
     let named = if O::ONE_KEY { &runs[..1] } else { runs };
     let mut command = script.call(named.len() * O::PARTS.len());
     for run in named {
-        family.redis_keys(&pending[run.at.start].key, O::PARTS, |key| {
+        namespace.redis_keys(&pending[run.at.start].key, O::PARTS, |key| {
             command.arg(key);
         });
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub(crate) use deadpool_redis::redis::Client;
+pub(crate) use deadpool_redis::redis::Client as Subscriber;
 use deadpool_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
 use deadpool_redis::redis::{
     AsyncConnectionConfig, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, Value,
@@ -38,8 +38,8 @@ fn connection_info(url: &str) -> Result<ConnectionInfo, Error> {
 }
 
 /// A client for what needs a connection of its own.
-pub(crate) fn client(url: &str) -> Result<Client, Error> {
-    let client = Client::open(connection_info(url)?);
+pub(crate) fn client(url: &str) -> Result<Subscriber, Error> {
+    let client = Subscriber::open(connection_info(url)?);
     client.map_err(|error| Error::invalid(format!("cannot make a client: {error}")))
 }
 

@@ -19,20 +19,20 @@ use super::plan::{Call, plan};
 use super::{Loaded, RedisStore, Reply};
 use crate::Error;
 use crate::error::Cause;
-use crate::store::family::{Family, detach};
-use crate::store::in_process::lock;
+use crate::store::in_memory::lock;
 use crate::store::key::Key;
+use crate::store::namespace::{Namespace, detach};
 use crate::store::operation::{Fields, Garbled, Operation};
 
 /// How often a carrier lets others run before it sends again, so that those who were just answered can ask anew
 /// and leave with it. At twice, throughput no longer rises.
 const YIELDS: usize = 2;
 
-/// All calls of one operation of one family.
+/// All calls of one operation of one namespace.
 #[derive(Debug)]
 pub(crate) struct Queue<O: Operation> {
     store: Arc<RedisStore>,
-    family: Family<O::Cell>,
+    namespace: Namespace<O::Cell>,
     script: Arc<Loaded>,
     lanes: Box<[Mutex<Waiting<O>>]>,
 }
@@ -75,7 +75,7 @@ impl<O: Operation> Pending<O> {
 }
 
 impl<O: Operation> Queue<O> {
-    pub(crate) fn new(store: Arc<RedisStore>, family: Family<O::Cell>) -> Self {
+    pub(crate) fn new(store: Arc<RedisStore>, namespace: Namespace<O::Cell>) -> Self {
         let waiting = || {
             Mutex::new(Waiting {
                 pending: Vec::new(),
@@ -87,9 +87,9 @@ impl<O: Operation> Queue<O> {
         };
         Self {
             script: store.load(O::SCRIPT),
-            lanes: (0..store.lanes()).map(|_| waiting()).collect(),
+            lanes: (0..store.connections()).map(|_| waiting()).collect(),
             store,
-            family,
+            namespace,
         }
     }
 
@@ -100,7 +100,7 @@ impl<O: Operation> Queue<O> {
     /// for later, whoever polls what first.
     pub(crate) fn ask(self: &Arc<Self>, key: Key, operation: O, awaited: bool) -> Answer<O> {
         let lane = self.store.lane_of(&key);
-        let slot = self.store.slot(|| self.family.redis_key(&key));
+        let slot = self.store.slot(|| self.namespace.redis_key(&key));
         let (answer, reply) = oneshot::channel();
         let (mut single, mut deadline) = (Flight(None), None);
         match self.enqueue(lane, Pending { operation, key, slot, answer }, awaited) {
@@ -149,7 +149,7 @@ impl<O: Operation> Queue<O> {
     async fn fly(self: &Arc<Self>, lane: usize, mut pending: Vec<Pending<O>>, since: Instant) {
         pending.retain(|item| !item.answer.is_closed());
         let deadline = self.store.deadline(since);
-        let calls = plan(&self.script, &self.family, &mut pending);
+        let calls = plan(&self.script, &self.namespace, &mut pending);
         if let [call] = &calls[..] {
             let reply = self.store.run(lane, &self.script, call, deadline).await;
             self.answer(call, &mut pending.into_iter(), reply);
@@ -192,7 +192,7 @@ impl<O: Operation> Queue<O> {
             for (nth, item) in present_first(pending.by_ref().take(run.at.len())).enumerate() {
                 let mut reply = decode(item.operation, nth);
                 if let Ok(reply) = &mut reply {
-                    O::pushes(reply).into_iter().for_each(|push| self.store.wakes.deliver(push));
+                    O::pushes(reply).into_iter().for_each(|push| self.store.notifier.deliver(push));
                 }
                 let delivery = (item.key, reply);
                 if let Err((key, Ok(reply))) = item.answer.send(delivery) {
@@ -208,7 +208,7 @@ impl<O: Operation> Queue<O> {
 
     fn take_back(&self, key: Key, replies: &[O::Reply]) {
         if let Some(undo) = O::undo(replies) {
-            detach(self.family.port().run(key, undo));
+            detach(self.namespace.client().run(key, undo));
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::store::detached::see_to_the_end;
-use crate::store::wakes::{Push, Wakes};
+use crate::store::notifier::{Notifier, Push};
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -42,15 +42,15 @@ impl Subscription {
     }
 
     /// Starts the task, unless it is running.
-    pub(super) fn start(&self, channel: String, wakes: &Arc<Wakes>) {
+    pub(super) fn start(&self, channel: String, notifier: &Arc<Notifier>) {
         if self.clients.is_empty() || self.started.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (clients, wakes, open) =
-            (Arc::clone(&self.clients), Arc::downgrade(wakes), self.open.subscribe());
+        let (clients, notifier, open) =
+            (Arc::clone(&self.clients), Arc::downgrade(notifier), self.open.subscribe());
         see_to_the_end(None, move || {
             let mut open = open.clone();
-            let listening = listen(Arc::clone(&clients), channel.clone(), wakes.clone());
+            let listening = listen(Arc::clone(&clients), channel.clone(), notifier.clone());
             async move {
                 tokio::select! {
                     () = listening => {}
@@ -62,10 +62,10 @@ impl Subscription {
 }
 
 /// Stays subscribed until it is dropped; after a failure it tries the next client, at growing intervals.
-async fn listen(clients: Arc<[Client]>, channel: String, wakes: Weak<Wakes>) {
+async fn listen(clients: Arc<[Client]>, channel: String, notifier: Weak<Notifier>) {
     let mut pause = Duration::from_millis(10);
     for client in clients.iter().cycle() {
-        if hear(client, &channel, &wakes).await {
+        if hear(client, &channel, &notifier).await {
             pause = Duration::from_millis(10);
         }
         tokio::time::sleep(pause).await;
@@ -74,20 +74,20 @@ async fn listen(clients: Arc<[Client]>, channel: String, wakes: Weak<Wakes>) {
 }
 
 /// Hands on what is heard until the connection fails; whether it was ever subscribed.
-async fn hear(client: &Client, channel: &str, wakes: &Weak<Wakes>) -> bool {
+async fn hear(client: &Client, channel: &str, notifier: &Weak<Notifier>) -> bool {
     let connect = async {
         let mut connection = client.get_async_pubsub().await?;
         connection.subscribe(channel).await?;
         Ok::<_, deadpool_redis::redis::RedisError>(connection.split())
     };
     let Ok(Ok((mut sink, mut stream))) = timeout(CONNECT, connect).await else { return false };
-    let _up = LinkedUp::new(wakes.clone());
+    let _up = LinkedUp::new(notifier.clone());
     loop {
         match timeout(CHECK, stream.next()).await {
             Ok(Some(message)) => {
-                let Some(wakes) = wakes.upgrade() else { return true };
+                let Some(notifier) = notifier.upgrade() else { return true };
                 if let Some(push) = Push::parse(message.get_payload_bytes()) {
-                    wakes.deliver(push);
+                    notifier.deliver(push);
                 }
             }
             Ok(None) => return true,
@@ -101,21 +101,21 @@ async fn hear(client: &Client, channel: &str, wakes: &Weak<Wakes>) -> bool {
 }
 
 /// The link is up while this value lives.
-struct LinkedUp(Weak<Wakes>);
+struct LinkedUp(Weak<Notifier>);
 
 impl LinkedUp {
-    fn new(wakes: Weak<Wakes>) -> Self {
-        if let Some(wakes) = wakes.upgrade() {
-            wakes.relink();
+    fn new(notifier: Weak<Notifier>) -> Self {
+        if let Some(notifier) = notifier.upgrade() {
+            notifier.relink();
         }
-        Self(wakes)
+        Self(notifier)
     }
 }
 
 impl Drop for LinkedUp {
     fn drop(&mut self) {
-        if let Some(wakes) = self.0.upgrade() {
-            wakes.unlink();
+        if let Some(notifier) = self.0.upgrade() {
+            notifier.unlink();
         }
     }
 }

@@ -110,7 +110,7 @@ async fn two_variants_do_not_flip(stores: Stores) {
 /// axum strips the prefix of nested routers from the URI that their layers see, and keeps the whole of it aside.
 #[tokio::test]
 async fn nested_routers_do_not_answer_for_each_other() {
-    let flight = SingleFlight::builder(AnswerCodec).life(HOUR).build(&Store::in_process(), "public").unwrap();
+    let flight = SingleFlight::builder(AnswerCodec).life(HOUR).build(&Store::in_memory(), "public").unwrap();
     let key = request_target().uri(|uri: &OriginalUri| &uri.0);
     let layer = single_flight(flight, key);
     let version =
@@ -124,7 +124,7 @@ async fn nested_routers_do_not_answer_for_each_other() {
 async fn a_client_cannot_hold_up_what_is_refreshed_in_the_background() {
     let origin = Origin::default();
     let app =
-        origin.behind(&Store::in_process(), |flight| flight.life(Duration::from_millis(1)).stale_for(HOUR));
+        origin.behind(&Store::in_memory(), |flight| flight.life(Duration::from_millis(1)).stale_for(HOUR));
     asks(&app, "/plain", &[]).await;
     let handled = origin.handled();
     eventually("a fresh answer to be made", SOON, async || {

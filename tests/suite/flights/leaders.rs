@@ -113,7 +113,7 @@ pub(crate) async fn unpolled_callers_hold_nobody_up(place: &Place, name: &str) {
 
 /// As soon as its caller has what it wants it goes away; the answer is published all the same.
 pub(crate) async fn an_answer_is_published_though_its_caller_is_content(place: &Place, name: &str) {
-    for unpublished in [Unpublished::InProcess, Unpublished::ToNobody] {
+    for unpublished in [Unpublished::InMemory, Unpublished::ToNobody] {
         let (content, is_content) = std::sync::mpsc::channel();
         let is_content = Mutex::new(is_content);
         let name = format!("{name}.{unpublished:?}");

@@ -25,7 +25,7 @@ impl Codec<u64> for Named {
 }
 
 fn is_told(builder: SingleFlightBuilder<u64, u64>, parts: &[&str]) {
-    let error = builder.build(&Store::in_process(), "x").unwrap_err();
+    let error = builder.build(&Store::in_memory(), "x").unwrap_err();
     let text = error.to_string();
     assert!(
         error.is_invalid() && parts.iter().all(|part| text.contains(part)),
@@ -34,7 +34,7 @@ fn is_told(builder: SingleFlightBuilder<u64, u64>, parts: &[&str]) {
 }
 
 fn is_fine(builder: SingleFlightBuilder<u64, u64>) {
-    builder.build(&Store::in_process(), "x").unwrap();
+    builder.build(&Store::in_memory(), "x").unwrap();
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -88,7 +88,7 @@ fn names() {
         is_fine(SingleFlight::builder(Named(name.to_owned().leak())).version(name));
     }
     for name in ["", "a b", "a:b", "{x}", "ä", &long, "\0"] {
-        let error = SingleFlight::<u64>::new(&Store::in_process(), name).unwrap_err();
+        let error = SingleFlight::<u64>::new(&Store::in_memory(), name).unwrap_err();
         let text = error.to_string();
         assert!(
             error.is_invalid() && text.contains("1 to 64") && text.contains(&format!("{name:?}")),

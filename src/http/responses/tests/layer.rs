@@ -15,7 +15,7 @@ struct Apps([Router; 2], Arc<AtomicUsize>);
 
 impl Apps {
     fn new<R: IntoResponse + Send + 'static>(handle: fn(Request<axum::body::Body>) -> R) -> Self {
-        let (store, handled) = (Store::in_process(), Arc::new(AtomicUsize::new(0)));
+        let (store, handled) = (Store::in_memory(), Arc::new(AtomicUsize::new(0)));
         let app = || {
             let flight = SingleFlight::builder(AnswerCodec).build(&store, "test").unwrap();
             let handled = Arc::clone(&handled);

@@ -1,4 +1,4 @@
-//! A family: a name in a store under which a primitive keeps the states of its keys.
+//! A namespace: a name in a store under which a primitive keeps the states of its keys.
 
 use std::fmt;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::Backend;
-use super::in_process::Cells;
+use super::in_memory::Cells;
 use super::key::{Key, KeySpace, RedisKey, check_name};
 use super::operation::{Cell, Operation};
 use super::redis::RedisStore;
@@ -15,61 +15,61 @@ use super::redis::queue::{Answer, Queue};
 use crate::{Error, Store};
 
 /// A name in a store. A cheap clone.
-pub(crate) struct Family<C>(Arc<Place<C>>);
+pub(crate) struct Namespace<C>(Arc<Place<C>>);
 
 enum Place<C> {
-    InProcess(Arc<Cells<C>>),
+    InMemory(Arc<Cells<C>>),
     Redis(Arc<RedisStore>, KeySpace),
 }
 
-/// The way to one kind of operation of a family.
-pub(crate) enum Port<O: Operation> {
-    InProcess(Arc<Cells<O::Cell>>),
+/// The way to one kind of operation of a namespace.
+pub(crate) enum Client<O: Operation> {
+    InMemory(Arc<Cells<O::Cell>>),
     Redis(Arc<Queue<O>>),
 }
 
-impl<C: Cell> Family<C> {
+impl<C: Cell> Namespace<C> {
     pub(crate) fn new(store: &Store, name: &str) -> Result<Self, Error> {
-        check_name("the name of a family", name)?;
+        check_name("the name of a namespace", name)?;
         Ok(Self::open(store, name))
     }
 
-    /// The family of a name that has been checked.
+    /// The namespace of a name that has been checked.
     pub(crate) fn open(store: &Store, name: &str) -> Self {
         Self(Arc::new(match store.backend() {
-            Backend::InProcess(store) => Place::InProcess(store.cells(name)),
+            Backend::InMemory(store) => Place::InMemory(store.cells(name)),
             Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::new(&store.prefix, name)),
         }))
     }
 
-    /// The states that are kept beside those of a family, in the same places of a Cluster; see [`KeySpace::Placed`].
+    /// The states that are kept beside those of a namespace, in the same places of a Cluster; see [`KeySpace::Placed`].
     pub(crate) fn beside(store: &Store, name: &str) -> Self {
         Self(Arc::new(match store.backend() {
-            Backend::InProcess(store) => Place::InProcess(store.cells(name)),
+            Backend::InMemory(store) => Place::InMemory(store.cells(name)),
             Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::placed(&store.prefix, name)),
         }))
     }
 
-    /// The family of all states whose first part is named by the key as it is.
+    /// The namespace of all states whose first part is named by the key as it is.
     pub(crate) fn exact(store: &Store) -> Self {
         Self(Arc::new(match store.backend() {
-            // A name that no other family can have.
-            Backend::InProcess(store) => Place::InProcess(store.cells("")),
+            // A name that no other namespace can have.
+            Backend::InMemory(store) => Place::InMemory(store.cells("")),
             Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::exact(&store.prefix)),
         }))
     }
 
-    pub(crate) fn port<O: Operation<Cell = C>>(&self) -> Port<O> {
+    pub(crate) fn client<O: Operation<Cell = C>>(&self) -> Client<O> {
         match &*self.0 {
-            Place::InProcess(cells) => Port::InProcess(cells.clone()),
-            Place::Redis(store, _) => Port::Redis(Queue::new(store.clone(), self.clone()).into()),
+            Place::InMemory(cells) => Client::InMemory(cells.clone()),
+            Place::Redis(store, _) => Client::Redis(Queue::new(store.clone(), self.clone()).into()),
         }
     }
 
     /// The states themselves, where they are in this process.
     pub(crate) fn cells(&self) -> Option<&Arc<Cells<C>>> {
         match &*self.0 {
-            Place::InProcess(cells) => Some(cells),
+            Place::InMemory(cells) => Some(cells),
             Place::Redis(..) => None,
         }
     }
@@ -78,7 +78,7 @@ impl<C: Cell> Family<C> {
     pub(super) fn redis_key(&self, key: &Key) -> RedisKey {
         match &*self.0 {
             Place::Redis(_, keys) => keys.key(key.as_bytes()),
-            Place::InProcess(_) => RedisKey::new(),
+            Place::InMemory(_) => RedisKey::new(),
         }
     }
 
@@ -91,8 +91,8 @@ impl<C: Cell> Family<C> {
 }
 
 /// Sees a call to its end without its caller, where there is a runtime.
-pub(crate) fn detach<O: Operation>(running: Running<O>) {
-    if let Running::Pending(answer) = running
+pub(crate) fn detach<O: Operation>(running: OperationFuture<O>) {
+    if let OperationFuture::Pending(answer) = running
         && let Ok(runtime) = tokio::runtime::Handle::try_current()
     {
         // An outage loses what was to be taken back, which errs on the strict side.
@@ -100,11 +100,11 @@ pub(crate) fn detach<O: Operation>(running: Running<O>) {
     }
 }
 
-impl<O: Operation> Port<O> {
+impl<O: Operation> Client<O> {
     /// Takes the step where the state is in this process.
     pub(crate) fn step(&self, key: &Key, operation: impl FnOnce() -> O) -> Option<O::Reply> {
         match self {
-            Self::InProcess(cells) => {
+            Self::InMemory(cells) => {
                 Some(cells.step(key.as_bytes(), |cell, now| operation().apply(cell, now)))
             }
             Self::Redis(_) => None,
@@ -112,35 +112,35 @@ impl<O: Operation> Port<O> {
     }
 
     /// Takes one step on the state of a key; in process it is done on return.
-    pub(crate) fn run(&self, key: Key, operation: O) -> Running<O> {
+    pub(crate) fn run(&self, key: Key, operation: O) -> OperationFuture<O> {
         match self {
-            Self::InProcess(cells) => {
-                Running::Ready(Some(cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now))))
-            }
-            Self::Redis(queue) => Running::Pending(queue.ask(key, operation, true)),
+            Self::InMemory(cells) => OperationFuture::Ready(Some(
+                cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now)),
+            )),
+            Self::Redis(queue) => OperationFuture::Pending(queue.ask(key, operation, true)),
         }
     }
 
     /// Takes one step before all that are asked for later, whether or not anybody awaits it; in process it is done
     /// on return.
-    pub(crate) fn begin(&self, key: Key, operation: O) -> Running<O> {
+    pub(crate) fn begin(&self, key: Key, operation: O) -> OperationFuture<O> {
         match self {
-            Self::InProcess(_) => self.run(key, operation),
-            Self::Redis(queue) => Running::Pending(queue.ask(key, operation, false)),
+            Self::InMemory(_) => self.run(key, operation),
+            Self::Redis(queue) => OperationFuture::Pending(queue.ask(key, operation, false)),
         }
     }
 }
 
 /// A step under way.
-pub(crate) enum Running<O: Operation> {
+pub(crate) enum OperationFuture<O: Operation> {
     /// Done; `None` once taken.
     Ready(Option<O::Reply>),
     Pending(Answer<O>),
 }
 
-impl<O: Operation> Unpin for Running<O> {}
+impl<O: Operation> Unpin for OperationFuture<O> {}
 
-impl<O: Operation> Future for Running<O> {
+impl<O: Operation> Future for OperationFuture<O> {
     type Output = Result<O::Reply, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -154,22 +154,22 @@ impl<O: Operation> Future for Running<O> {
     }
 }
 
-impl<C> Clone for Family<C> {
+impl<C> Clone for Namespace<C> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<C> fmt::Debug for Family<C> {
+impl<C> fmt::Debug for Namespace<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Place::InProcess(_) => f.write_str("Family(in process)"),
-            Place::Redis(_, keys) => f.debug_tuple("Family").field(keys).finish(),
+            Place::InMemory(_) => f.write_str("Namespace(in process)"),
+            Place::Redis(_, keys) => f.debug_tuple("Namespace").field(keys).finish(),
         }
     }
 }
 
-impl<O: Operation> fmt::Debug for Running<O> {
+impl<O: Operation> fmt::Debug for OperationFuture<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ready(_) => "Ready",
@@ -178,11 +178,11 @@ impl<O: Operation> fmt::Debug for Running<O> {
     }
 }
 
-impl<O: Operation> fmt::Debug for Port<O> {
+impl<O: Operation> fmt::Debug for Client<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::InProcess(_) => "Port(in process)",
-            Self::Redis(..) => "Port(Redis)",
+            Self::InMemory(_) => "Client(in process)",
+            Self::Redis(..) => "Client(Redis)",
         })
     }
 }

@@ -1,6 +1,6 @@
-//! Rounds: one task per store sees to all that must be done in time, such as renewals.
+//! Scheduler: one task per store sees to all that must be done in time, such as renewals.
 //!
-//! Whoever has something to see to [joins](Rounds::join) once, and says when it is due; what is due at about the
+//! Whoever has something to see to [joins](Scheduler::join) once, and says when it is due; what is due at about the
 //! same time is done together. The task ends when nothing is left to do; where its runtime ends first, it goes on on
 //! another. While its runtime stands still, it does too.
 
@@ -14,11 +14,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::detached::see_to_the_end;
-use super::in_process::lock;
-use super::wakes::Link;
+use super::in_memory::lock;
+use super::notifier::Link;
 
 /// Has things to be seen to.
-pub(crate) trait Attend: Send + Sync {
+pub(crate) trait PeriodicTask: Send + Sync {
     /// When the next is due.
     fn due(&self) -> Option<Instant>;
 
@@ -32,8 +32,8 @@ pub(crate) trait Attend: Send + Sync {
     fn interrupted(&self);
 }
 
-/// The rounds of one store.
-pub(crate) struct Rounds {
+/// The scheduler of one store.
+pub(crate) struct Scheduler {
     state: Mutex<State>,
     /// Something is due earlier than was known.
     earlier: Notify,
@@ -42,23 +42,23 @@ pub(crate) struct Rounds {
 
 #[derive(Default)]
 struct State {
-    joined: Vec<Weak<dyn Attend>>,
+    joined: Vec<Weak<dyn PeriodicTask>>,
     /// When the task looks next; `None` where there is no task.
     next: Option<Instant>,
 }
 
 impl State {
-    fn joined(&self) -> Vec<Arc<dyn Attend>> {
+    fn joined(&self) -> Vec<Arc<dyn PeriodicTask>> {
         self.joined.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
-impl Rounds {
+impl Scheduler {
     pub(crate) fn new(link: watch::Receiver<Link>) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), earlier: Notify::new(), link })
     }
 
-    pub(crate) fn join(&self, attendant: Weak<dyn Attend>) {
+    pub(crate) fn join(&self, attendant: Weak<dyn PeriodicTask>) {
         let joined = &mut lock(&self.state).joined;
         joined.retain(|attendant| attendant.strong_count() > 0);
         joined.push(attendant);
@@ -76,8 +76,8 @@ impl Rounds {
             None => {
                 state.next = Some(due);
                 drop(state);
-                let rounds = Arc::clone(self);
-                see_to_the_end(None, move || Arc::clone(&rounds).go());
+                let scheduler = Arc::clone(self);
+                see_to_the_end(None, move || Arc::clone(&scheduler).go());
             }
         }
     }
@@ -133,8 +133,8 @@ fn far_off() -> Instant {
     Instant::now() + std::time::Duration::from_secs(3600)
 }
 
-impl fmt::Debug for Rounds {
+impl fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rounds").finish_non_exhaustive()
+        f.debug_struct("Scheduler").finish_non_exhaustive()
     }
 }

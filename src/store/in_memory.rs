@@ -11,40 +11,40 @@ use hashbrown::HashTable;
 use tokio::time::Instant;
 
 use super::key::Key;
+use super::notifier::{Link, Notifier};
 use super::operation::Cell;
-use super::rounds::Rounds;
-use super::wakes::{Link, Wakes};
+use super::scheduler::Scheduler;
 
-/// The state of all families, shared by the clones of a store.
-pub(crate) struct InProcess {
+/// The state of all namespaces, shared by the clones of a store.
+pub(crate) struct InMemory {
     clock: Clock,
-    pub(crate) wakes: Arc<Wakes>,
-    pub(crate) rounds: Arc<Rounds>,
-    families: Mutex<HashMap<(String, TypeId), Arc<dyn Any + Send + Sync>>>,
+    pub(crate) notifier: Arc<Notifier>,
+    pub(crate) scheduler: Arc<Scheduler>,
+    namespaces: Mutex<HashMap<(String, TypeId), Arc<dyn Any + Send + Sync>>>,
 }
 
-impl InProcess {
+impl InMemory {
     pub(crate) fn new(clock: Clock) -> Self {
-        let wakes = Arc::new(Wakes::new(Link::Up(0)));
-        let rounds = Rounds::new(wakes.link());
-        Self { clock, wakes, rounds, families: Mutex::default() }
+        let notifier = Arc::new(Notifier::new(Link::Up(0)));
+        let scheduler = Scheduler::new(notifier.link());
+        Self { clock, notifier, scheduler, namespaces: Mutex::default() }
     }
 
-    /// The cells of a family: the same for everybody who asks by the same name.
-    pub(crate) fn cells<C: Cell>(&self, family: &str) -> Arc<Cells<C>> {
-        let fresh = || Arc::new(Cells::<C>::new(self.clock.clone(), self.wakes.clone()));
-        let mut families = lock(&self.families);
-        let cells = families
-            .entry((family.to_owned(), TypeId::of::<C>()))
+    /// The cells of a namespace: the same for everybody who asks by the same name.
+    pub(crate) fn cells<C: Cell>(&self, namespace: &str) -> Arc<Cells<C>> {
+        let fresh = || Arc::new(Cells::<C>::new(self.clock.clone(), self.notifier.clone()));
+        let mut namespaces = lock(&self.namespaces);
+        let cells = namespaces
+            .entry((namespace.to_owned(), TypeId::of::<C>()))
             .or_insert_with(|| fresh() as Arc<dyn Any + Send + Sync>);
         // The key names the type, so this does not fail.
         Arc::clone(cells).downcast().unwrap_or_else(|_| fresh())
     }
 }
 
-impl fmt::Debug for InProcess {
+impl fmt::Debug for InMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InProcess").finish_non_exhaustive()
+        f.debug_struct("InMemory").finish_non_exhaustive()
     }
 }
 
@@ -73,10 +73,10 @@ impl Clock {
     }
 }
 
-/// The cells of one family, in shards.
+/// The cells of one namespace, in shards.
 pub(crate) struct Cells<C> {
     clock: Clock,
-    wakes: Arc<Wakes>,
+    notifier: Arc<Notifier>,
     hasher: RandomState,
     shards: Box<[Mutex<Shard<C>>]>,
 }
@@ -93,22 +93,22 @@ const SWEEP_AT: usize = 256;
 impl<C: Cell> Cells<C> {
     /// Cells that belong to no store.
     pub(crate) fn private() -> Self {
-        Self::new(Clock::system(), Arc::new(Wakes::new(Link::Down)))
+        Self::new(Clock::system(), Arc::new(Notifier::new(Link::Down)))
     }
 
-    pub(crate) fn new(clock: Clock, wakes: Arc<Wakes>) -> Self {
+    pub(crate) fn new(clock: Clock, notifier: Arc<Notifier>) -> Self {
         let shard = || Mutex::new(Shard { cells: HashTable::new(), sweep_at: SWEEP_AT });
-        Self { clock, wakes, hasher: RandomState::new(), shards: (0..SHARDS).map(|_| shard()).collect() }
+        Self { clock, notifier, hasher: RandomState::new(), shards: (0..SHARDS).map(|_| shard()).collect() }
     }
 
-    /// Takes one step on the cell of a key, alone, and wakes whom it concerns.
+    /// Takes one step on the cell of a key, alone, and notifier whom it concerns.
     pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> R {
         let (reply, pushes) = self.step_alone(key, |cell, now| {
             let reply = step(cell, now);
             (reply, cell.pushes())
         });
         for push in pushes {
-            self.wakes.deliver(push);
+            self.notifier.deliver(push);
         }
         reply
     }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn idle_cells_do_not_pile_up() {
         let time = Arc::new(std::sync::atomic::AtomicI64::new(0));
-        let cells = Cells::<Until>::new(Clock::Manual(time.clone()), Arc::new(Wakes::new(Link::Up(0))));
+        let cells = Cells::<Until>::new(Clock::Manual(time.clone()), Arc::new(Notifier::new(Link::Up(0))));
         for i in 0..100_000_i64 {
             time.store(i, std::sync::atomic::Ordering::Relaxed);
             cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 10);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn families_of_one_name_share_their_cells() {
-        let store = InProcess::new(Clock::system());
+        let store = InMemory::new(Clock::system());
         assert!(Arc::ptr_eq(&store.cells::<Until>("a"), &store.cells::<Until>("a")));
         assert!(!Arc::ptr_eq(&store.cells::<Until>("a"), &store.cells::<Until>("b")));
     }

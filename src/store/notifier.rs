@@ -1,7 +1,7 @@
 //! Wake-ups: what is granted to a waiter is pushed to the process that it waits in.
 //!
 //! Each store has a process of its own name, by which it is told apart from all others, and gives numbers to its
-//! waiters, none of them twice. A waiter [listens](Wakes::listen) before it asks, since the push may come before
+//! waiters, none of them twice. A waiter [listens](Notifier::listen) before it asks, since the push may come before
 //! the answer.
 
 use std::any::Any;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{oneshot, watch};
 
-use super::in_process::lock;
+use super::in_memory::lock;
 
 /// What was granted to a waiter of this process; or, without an expiry, that it and those who follow are to ask anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(crate) enum Woken {
         /// By the server's clock, µs.
         expiry: i64,
         fence: i64,
-        line: Line,
+        line: HandOff,
     },
     /// Something was handed on to it within the process.
     Handed(Box<dyn Any + Send>),
@@ -63,12 +63,12 @@ pub(crate) enum Woken {
 /// Those of one process to whom something is handed on in turn. If it is dropped, those left hear that they have
 /// lost their places.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct HandOff {
     numbers: VecDeque<u64>,
-    wakes: Weak<Wakes>,
+    notifier: Weak<Notifier>,
 }
 
-impl Line {
+impl HandOff {
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
         self.numbers.iter().copied()
     }
@@ -79,9 +79,9 @@ impl Line {
 
     /// Takes the first who still listens.
     pub(crate) fn next(&mut self) -> Option<Next> {
-        let wakes = self.wakes.upgrade()?;
+        let notifier = self.notifier.upgrade()?;
         while let Some(number) = self.numbers.pop_front() {
-            if let Some(sender) = lock(&wakes.waiting).remove(&number)
+            if let Some(sender) = lock(&notifier.waiting).remove(&number)
                 && !sender.is_closed()
             {
                 return Some(Next { number, sender });
@@ -91,7 +91,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for HandOff {
     fn drop(&mut self) {
         while let Some(next) = self.next() {
             next.wake(Woken::Gone);
@@ -115,7 +115,7 @@ impl Next {
 
 /// Those of one store who wait for a push.
 #[derive(Debug)]
-pub(crate) struct Wakes {
+pub(crate) struct Notifier {
     process: String,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Woken>>>,
@@ -136,7 +136,7 @@ pub(crate) enum Link {
 /// How many characters name a process.
 const PROCESS: usize = 16;
 
-impl Wakes {
+impl Notifier {
     pub(crate) fn new(link: Link) -> Self {
         // The seeds of the standard hasher are random and differ from each other.
         let process = format!("{:016x}", RandomState::new().build_hasher().finish());
@@ -176,7 +176,7 @@ impl Wakes {
     pub(crate) fn listen(self: &Arc<Self>, number: u64) -> Listener {
         let (sender, push) = oneshot::channel();
         lock(&self.waiting).insert(number, sender);
-        Listener { wakes: Arc::clone(self), number, push }
+        Listener { notifier: Arc::clone(self), number, push }
     }
 
     /// Hands a push to whom it is for. Where nobody listens any more, whoever went away has seen to it.
@@ -184,7 +184,7 @@ impl Wakes {
         #[cfg(test)]
         lock(&self.delivered).push(push.clone());
         let Push { number, expiry, fence, followers, told } = push;
-        let mut line = Line { numbers: followers.into(), wakes: Arc::downgrade(self) };
+        let mut line = HandOff { numbers: followers.into(), notifier: Arc::downgrade(self) };
         if expiry == 0 {
             line.numbers.push_front(number);
             while let Some(told) = &told
@@ -223,7 +223,7 @@ pub(crate) fn number_of(token: &str) -> Option<u64> {
 /// One who waits for a push; listens until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    wakes: Arc<Wakes>,
+    notifier: Arc<Notifier>,
     number: u64,
     push: oneshot::Receiver<Woken>,
 }
@@ -241,7 +241,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        lock(&self.wakes.waiting).remove(&self.number);
+        lock(&self.notifier.waiting).remove(&self.number);
     }
 }
 
@@ -274,22 +274,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_that_is_dropped_tells_those_in_it() {
-        let wakes = Arc::new(Wakes::new(Link::Down));
-        let mut follower = wakes.listen(1);
+        let notifier = Arc::new(Notifier::new(Link::Down));
+        let mut follower = notifier.listen(1);
         // Number 0 listens no longer.
-        wakes.deliver(Push { number: 0, expiry: 77, fence: 3, followers: vec![1], told: None });
+        notifier.deliver(Push { number: 0, expiry: 77, fence: 3, followers: vec![1], told: None });
         assert!(matches!(follower.heard().await, Woken::Gone));
     }
 
     #[tokio::test]
     async fn a_push_reaches_who_listens_and_nobody_else() {
-        let wakes = Arc::new(Wakes::new(Link::Down));
-        let mut first = wakes.listen(wakes.number());
-        let second = wakes.listen(wakes.number());
-        wakes.deliver(Push::parse(b"77 3 0").unwrap());
+        let notifier = Arc::new(Notifier::new(Link::Down));
+        let mut first = notifier.listen(notifier.number());
+        let second = notifier.listen(notifier.number());
+        notifier.deliver(Push::parse(b"77 3 0").unwrap());
         assert!(matches!(first.heard().await, Woken::Granted { expiry: 77, fence: 3, .. }));
-        assert!(lock(&wakes.waiting).contains_key(&1));
+        assert!(lock(&notifier.waiting).contains_key(&1));
         drop(second);
-        assert!(lock(&wakes.waiting).is_empty());
+        assert!(lock(&notifier.waiting).is_empty());
     }
 }
