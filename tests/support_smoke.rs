@@ -14,6 +14,7 @@ use support::processes::{Child, is_child, setting, tell};
 use support::proxy::FaultProxy;
 use support::redis_server::RedisServer;
 use support::sentinel::Sentinel;
+use support::slow_proxy::SlowProxy;
 
 mod support;
 
@@ -291,6 +292,28 @@ async fn proxy_passes_what_takes_many_packets() {
     assert_eq!(reply, "OK");
     let back: Vec<u8> = client.query(redis::cmd("GET").arg("large")).unwrap();
     assert!(back == large);
+}
+
+#[tokio::test]
+async fn slow_proxy_delays_each_reply_and_not_one_after_the_other() {
+    let server = RedisServer::start().await;
+    let delay = Duration::from_millis(100);
+    let proxy = SlowProxy::start(server.port(), delay).await;
+    let port = proxy.url().rsplit_once(':').unwrap().1.parse().unwrap();
+    let mut client = Client::connect(port).unwrap();
+    let began = Instant::now();
+    let mut pipeline = redis::pipe();
+    pipeline.incr("n", 1).incr("n", 1).incr("n", 1);
+    assert_eq!(client.query_all::<u64>(&pipeline).unwrap(), [1, 2, 3]);
+    assert!(began.elapsed() >= delay && began.elapsed() < 3 * delay, "{:?}", began.elapsed());
+
+    proxy.refuse();
+    assert!(is_broken(incr(&mut client, "n")));
+    assert!(is_broken(Client::connect(port).and_then(|mut client| incr(&mut client, "n"))));
+    proxy.heal();
+    proxy.delay_replies(Duration::ZERO);
+    assert_eq!(incr(&mut Client::connect(port).unwrap(), "n"), Ok(4));
+    assert_eq!(proxy.accepted().len(), 3);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@
 // A harness that cannot do its work has only one thing to say.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::must_use_candidate)]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub mod client;
 pub mod cluster;
@@ -22,6 +22,7 @@ pub mod redis_server;
 pub mod resp;
 pub mod scratch_dir;
 pub mod sentinel;
+pub mod slow_proxy;
 pub mod supervised;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -37,5 +38,35 @@ pub async fn eventually(what: &str, deadline: Duration, mut condition: impl Asyn
     };
     if tokio::time::timeout(deadline, polling).await.is_err() {
         panic!("waited {deadline:?} in vain for {what}");
+    }
+}
+
+/// [`eventually`] for tests without a runtime: blocks the thread.
+pub fn eventually_blocking(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < deadline, "waited {deadline:?} in vain for {what}");
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Runs `test` on a thread of its own and panics if it takes longer than `limit`: for what may block for ever.
+pub fn within<T: Send + 'static>(
+    limit: Duration,
+    what: &str,
+    test: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (done, outcome) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        // Nobody listens any more where it took too long.
+        let _ = done.send(test());
+    });
+    match outcome.recv_timeout(limit) {
+        Ok(outcome) => outcome,
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("{what} took longer than {limit:?}"),
+        Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => match thread.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => unreachable!("it ended without an outcome"),
+        },
     }
 }
