@@ -1,0 +1,9 @@
+//! The store engine: runtimes that do not depend on each other, outages, overload, and what they cost.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod scene;
+
+mod embeddings;
