@@ -7,3 +7,4 @@ mod support;
 mod scene;
 
 mod embeddings;
+mod stalled;
