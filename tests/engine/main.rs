@@ -7,4 +7,5 @@ mod support;
 mod scene;
 
 mod embeddings;
+mod no_runtime;
 mod stalled;
