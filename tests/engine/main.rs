@@ -7,5 +7,7 @@ mod support;
 mod scene;
 
 mod embeddings;
+mod ends;
+mod leases;
 mod no_runtime;
 mod stalled;
