@@ -10,4 +10,5 @@ mod embeddings;
 mod ends;
 mod leases;
 mod no_runtime;
+mod outages;
 mod stalled;
