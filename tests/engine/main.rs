@@ -11,4 +11,5 @@ mod ends;
 mod leases;
 mod no_runtime;
 mod outages;
+mod slow;
 mod stalled;
