@@ -11,5 +11,6 @@ mod ends;
 mod leases;
 mod no_runtime;
 mod outages;
+mod reconnects;
 mod slow;
 mod stalled;

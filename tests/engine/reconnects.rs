@@ -1,0 +1,106 @@
+//! How often, and how much at a time, stores connect again.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use tower_distributed::{MutexGuard, Store};
+
+use crate::scene::{CALL, MACHINE, RECOVERY, calls_of, is_served, long_locks, wide_bucket};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+use crate::support::slow_proxy::SlowProxy;
+
+const STORES: usize = 20;
+
+/// The most connections within so short a time.
+fn most_within(window: Duration, attempts: &[Instant]) -> usize {
+    let mut most = 0;
+    let mut recent = VecDeque::new();
+    for &attempt in attempts {
+        recent.push_back(attempt);
+        while attempt.duration_since(recent[0]) > window {
+            recent.pop_front();
+        }
+        most = most.max(recent.len());
+    }
+    most
+}
+
+/// Takes a lock and makes somebody wait for it for a moment, which makes the store subscribe.
+async fn subscribed(store: &Store, key: usize) -> MutexGuard {
+    let mutex = long_locks(store);
+    let guard = mutex.lock(key.to_string()).await.unwrap();
+    let waiting = tokio::time::timeout(Duration::from_millis(50), mutex.lock(key.to_string())).await;
+    assert!(waiting.is_err(), "two holders at a time");
+    guard
+}
+
+/// Defect 8: the subscriptions of all stores came back in the same millisecond, again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reconnects_of_many_stores_are_spread_out() {
+    let server = RedisServer::start().await;
+    let proxy = SlowProxy::start(server.port(), Duration::ZERO).await;
+    let _turn = MACHINE.write().await;
+    let stores: Vec<_> = (0..STORES).map(|_| Store::redis(&proxy.url()).unwrap()).collect();
+    let guards = join_all(stores.iter().enumerate().map(|(key, store)| subscribed(store, key))).await;
+    let channels = || server.query::<Vec<String>>(&["PUBSUB", "CHANNELS"]).unwrap().len();
+    eventually("all stores to be subscribed", RECOVERY, async || channels() == STORES).await;
+
+    let before = proxy.accepted().len();
+    let cut = Instant::now();
+    proxy.refuse();
+    // By then the pauses have grown.
+    let settled = cut + Duration::from_millis(600);
+    eventually("the outage to last", RECOVERY, async || cut.elapsed() > Duration::from_millis(2_000)).await;
+    let attempts: Vec<_> = proxy.accepted().split_off(before);
+    let later: Vec<_> = attempts.iter().copied().filter(|attempt| *attempt > settled).collect();
+    let most = most_within(Duration::from_millis(10), &later);
+    assert!(most <= STORES / 2, "{most} of {STORES} stores tried to connect within 10 ms ({})", later.len());
+    // And not too often altogether: in two seconds.
+    assert!(attempts.len() <= 15 * STORES, "{} attempts of {STORES} stores in 2 s", attempts.len());
+
+    proxy.heal();
+    eventually("all stores to be subscribed again", CALL, async || channels() == STORES).await;
+    for (key, store) in stores.iter().enumerate() {
+        let bucket = wide_bucket(store);
+        eventually("an answer", RECOVERY, async || is_served(&bucket.allow(key.to_string()).await)).await;
+    }
+    drop(guards);
+}
+
+/// Defect 8: a subscription that was closed right after it was made was made anew about 100 times a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_closed_at_once_backs_off() {
+    let server = RedisServer::start().await;
+    let _turn = MACHINE.read().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let guard = subscribed(&store, 0).await;
+    let subscriptions = || calls_of(&server, "subscribe");
+    eventually("the store to be subscribed", RECOVERY, async || subscriptions() > 0).await;
+
+    let mut client = server.client().unwrap();
+    let mut kill = deadpool_redis::redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("pubsub");
+    let (began, before) = (Instant::now(), subscriptions());
+    let mut made = [0; 3];
+    for (second, made) in made.iter_mut().enumerate() {
+        let end = Duration::from_secs(second as u64 + 1);
+        while began.elapsed() < end {
+            client.query::<u64>(&kill).unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        *made = subscriptions() - before;
+    }
+    let [first, second, third] = [made[0], made[1] - made[0], made[2] - made[1]];
+    assert!(first <= 12, "{first} subscriptions in the first second, {second} and {third} in the next");
+    assert!(
+        second.max(third) <= first.max(3),
+        "{first}, {second} and {third} subscriptions in a second each"
+    );
+
+    // It is back soon once nobody closes it.
+    let channels = || server.query::<Vec<String>>(&["PUBSUB", "CHANNELS"]).unwrap().len();
+    eventually("the store to be subscribed again", CALL, async || channels() == 1).await;
+    drop(guard);
+}
