@@ -11,6 +11,7 @@ mod ends;
 mod leases;
 mod no_runtime;
 mod outages;
+mod overload;
 mod reconnects;
 mod slow;
 mod stalled;
