@@ -6,6 +6,8 @@ mod support;
 
 mod scene;
 
+#[cfg(feature = "cluster")]
+mod cluster;
 mod embeddings;
 mod ends;
 mod leases;
