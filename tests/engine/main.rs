@@ -17,3 +17,4 @@ mod overload;
 mod reconnects;
 mod slow;
 mod stalled;
+mod undo;
