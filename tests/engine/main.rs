@@ -15,6 +15,7 @@ mod no_runtime;
 mod outages;
 mod overload;
 mod reconnects;
+mod secrets;
 mod slow;
 mod stalled;
 mod undo;
