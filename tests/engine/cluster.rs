@@ -21,7 +21,7 @@ const ILL_KEYS: usize = 50;
 const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long rates are measured.
-const SPAN: Duration = Duration::from_millis(1_500);
+const SPAN: Duration = Duration::from_millis(1_200);
 
 /// What tasks with keys of the same masters have met.
 #[derive(Default)]

@@ -75,7 +75,7 @@ async fn one_killed_connection_fails_only_the_calls_in_flight() {
         server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         killed.push(Instant::now());
         // More failures may follow for as long as a breaker is open.
-        tokio::time::sleep(SECOND / 4).await;
+        tokio::time::sleep(SECOND / 5).await;
     }
     // After the last kill a whole second is looked at, and as many calls.
     let last = killed[KILLS - 1];

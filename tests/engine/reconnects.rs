@@ -41,7 +41,7 @@ async fn subscribed(store: &Store, key: usize) -> MutexGuard {
 async fn reconnects_of_many_stores_are_spread_out() {
     let server = RedisServer::start().await;
     let proxy = SlowProxy::start(server.port(), Duration::ZERO).await;
-    let _turn = MACHINE.write().await;
+    let _turn = MACHINE.read().await;
     let stores: Vec<_> = (0..STORES).map(|_| Store::redis(&proxy.url()).unwrap()).collect();
     let guards = join_all(stores.iter().enumerate().map(|(key, store)| subscribed(store, key))).await;
     let channels = || server.query::<Vec<String>>(&["PUBSUB", "CHANNELS"]).unwrap().len();
@@ -83,7 +83,7 @@ async fn a_subscription_closed_at_once_backs_off() {
     let mut kill = deadpool_redis::redis::cmd("CLIENT");
     kill.arg("KILL").arg("TYPE").arg("pubsub");
     let (began, before) = (Instant::now(), subscriptions());
-    let mut made = [0; 3];
+    let mut made = [0; 2];
     for (second, made) in made.iter_mut().enumerate() {
         let end = Duration::from_secs(second as u64 + 1);
         while began.elapsed() < end {
@@ -92,12 +92,9 @@ async fn a_subscription_closed_at_once_backs_off() {
         }
         *made = subscriptions() - before;
     }
-    let [first, second, third] = [made[0], made[1] - made[0], made[2] - made[1]];
-    assert!(first <= 12, "{first} subscriptions in the first second, {second} and {third} in the next");
-    assert!(
-        second.max(third) <= first.max(3),
-        "{first}, {second} and {third} subscriptions in a second each"
-    );
+    let [first, second] = [made[0], made[1] - made[0]];
+    assert!(first <= 12, "{first} subscriptions in the first second, {second} in the next");
+    assert!(second <= first.max(3), "{first} subscriptions in the first second, {second} in the next");
 
     // It is back soon once nobody closes it.
     let channels = || server.query::<Vec<String>>(&["PUBSUB", "CHANNELS"]).unwrap().len();
