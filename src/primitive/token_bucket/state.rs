@@ -268,6 +268,15 @@ impl Bucket {
         self.levels.iter().zip(quotas.limits())
     }
 
+    /// From when on forgetting the bucket changes nothing: it is unblocked, full, and every reservation may have
+    /// acted. `None` where it never refills.
+    pub(crate) fn idle_from(&self) -> Option<i64> {
+        self.levels.iter().try_fold(self.blocked_until, |idle, level| match level.counts_used() {
+            true => (level.tat.whole == 0).then_some(idle),
+            false => Some(idle.max(level.tat.max(level.last).ceil())),
+        })
+    }
+
     /// The first moment at which anything may act.
     pub(crate) fn start(&self, now: i64) -> i64 {
         self.blocked_until.max(now)
@@ -276,13 +285,6 @@ impl Bucket {
 
 impl Cell for Bucket {
     fn is_idle(&self, now: i64) -> bool {
-        self.blocked_until <= now
-            && self.levels.iter().all(|level| {
-                if level.counts_used() {
-                    level.tat.whole == 0
-                } else {
-                    level.tat.max(level.last).ceil() <= now
-                }
-            })
+        self.idle_from().is_some_and(|idle| idle <= now)
     }
 }
