@@ -7,6 +7,10 @@
 --   whole, part   TAT: µs and den-ths of a µs; or tokens used, -1
 --   last, rest    the latest TAT of reservations yet to act; only a cancellation leaves it above TAT
 -- Stored as a bare number, as `whole part` where that says all, or as all numbers with spaces between.
+-- A key expires at the end of the second in which its bucket is full and unblocked. So a bare number that
+-- grows within one second (INCRBY) keeps its expiry.
+local KEYS, ARGV, tonumber = KEYS, ARGV, tonumber
+local call, floor, max, format = redis.pcall, math.floor, math.max, string.format
 local quotas = tonumber(ARGV[1])
 local first = 2 + 3 * quotas
 local burst, num, den = {}, {}, {}
@@ -14,92 +18,94 @@ for q = 1, quotas do
   burst[q], num[q], den[q] = tonumber(ARGV[3 * q - 1]), tonumber(ARGV[3 * q]), tonumber(ARGV[3 * q + 1])
 end
 local bare = quotas == 1 and den[1] == 1 and num[1] > 0
-local call, floor, max, format = redis.pcall, math.floor, math.max, string.format
-
--- A TAT, `tokens` later.
-local function advance(q, whole, part, tokens)
-  local parts = part + tokens * (num[q] % den[q])
-  local carry = floor(parts / den[q])
-  return whole + tokens * floor(num[q] / den[q]) + carry, parts - carry * den[q]
-end
-
--- How many whole tokens come in `span` µs less `part` den-ths of one; negative spans count backwards.
-local function tokens_in(q, span, part)
-  local laps = floor(span / num[q])
-  return laps * den[q] + floor(((span - laps * num[q]) * den[q] - part) / num[q])
-end
-
--- The time that a full bucket takes to fill, in whole µs.
-local function span(q)
-  return (advance(q, 0, 0, burst[q]))
-end
-
-local function later(whole, part, other, rest)
-  return whole > other or (whole == other and part > rest)
-end
-
 local limit = 9007199254740992 -- 2^53: what is less is exact
+local second = 1000000 -- µs
 
--- The state that is stored as `raw`; nil if that is none of ours.
-local function load(raw)
-  local tat = raw and tonumber(raw) or 0
-  local plain = not raw or (tat > 0 and tat < limit)
-  if plain and bare then return tat end
-  local s = {0, tat, 0, tat, 0}
-  if not plain then
-    s = {}
-    local n = 0
-    for number in string.gmatch(raw, '[^ ]+') do
-      n = n + 1
-      s[n] = tonumber(number)
-      if not s[n] or s[n] >= limit or s[n] < -1 or s[n] % 1 ~= 0 then return nil end
-    end
-    if n == 2 then s = {0, s[1], s[2], s[1], s[2]} end
-    if #s < 5 or #s % 4 ~= 1 then return nil end
+-- The expiry (PXAT, ms) of what is idle from `when` (µs) on.
+local function pxat(when)
+  return format('%d', (when - when % second + second) / 1000)
+end
+
+-- Returns the functions on states in table form: load, save, advance, tokens_in, span, later. Making them takes time
+-- that most calls of reserve can save.
+local function tables()
+  -- A TAT, `tokens` later.
+  local function advance(q, whole, part, tokens)
+    local parts = part + tokens * (num[q] % den[q])
+    local carry = floor(parts / den[q])
+    return whole + tokens * floor(num[q] / den[q]) + carry, parts - carry * den[q]
   end
-  for q = 1, quotas do
-    local o = 4 * q - 2
-    local never = num[q] == 0
-    if not s[o + 3] or (s[o + 1] < 0) ~= never then
-      s[o], s[o + 1], s[o + 2], s[o + 3] = 0, never and -1 or 0, 0, 0
-    elseif not never then
-      s[o + 1] = math.min(s[o + 1], den[q] - 1)
-      s[o + 3] = math.min(s[o + 3], den[q] - 1)
-    end
+
+  -- How many whole tokens come in `span` µs less `part` den-ths of one; negative spans count backwards.
+  local function tokens_in(q, span, part)
+    local laps = floor(span / num[q])
+    return laps * den[q] + floor(((span - laps * num[q]) * den[q] - part) / num[q])
   end
-  return s
-end
 
--- The state of one bucket, in table form.
-local function load_full(key)
-  local s = load(redis.call('GET', key))
-  if not s then error('the key holds a value that is not a bucket', 0) end
-  if type(s) == 'number' then return {0, s, 0, s, 0} end
-  return s
-end
+  -- The time that a full bucket takes to fill, in whole µs.
+  local function span(q)
+    return (advance(q, 0, 0, burst[q]))
+  end
 
--- A time to live (ms) up to `expiry`.
-local function ttl(expiry)
-  return format('%d', (expiry - now + 999) / 1000)
-end
+  local function later(whole, part, other, rest)
+    return whole > other or (whole == other and part > rest)
+  end
 
--- Writes a state; returns what Redis answers, a table where that is an error. GET makes SET fail on a key of
--- another type rather than overwrite it.
-local function save(key, s)
-  if type(s) == 'number' then return call('SET', key, format('%d', s), 'PX', ttl(s), 'GET') end
-  local expiry, forever = s[1], false
-  if s[1] <= now then s[1] = 0 end
-  for o = 2, #s, 4 do
-    if s[o + 1] < 0 then
-      forever = forever or s[o] > 0
+  -- The state that is stored as `raw` (nil or false: there is none); nil if that is none of ours.
+  local function load(raw)
+    local tat = raw and tonumber(raw) or 0
+    local s = {0, tat, 0, tat, 0}
+    if raw and not (tat > 0 and tat < limit) then
+      s = {}
+      local n = 0
+      for number in string.gmatch(raw, '[^ ]+') do
+        n = n + 1
+        s[n] = tonumber(number)
+        if not s[n] or s[n] >= limit or s[n] < -1 or s[n] % 1 ~= 0 then return nil end
+      end
+      if n == 2 then s = {0, s[1], s[2], s[1], s[2]} end
+      if #s < 5 or #s % 4 ~= 1 then return nil end
+    end
+    for q = 1, quotas do
+      local o = 4 * q - 2
+      local never = num[q] == 0
+      if not s[o + 3] or (s[o + 1] < 0) ~= never then
+        s[o], s[o + 1], s[o + 2], s[o + 3] = 0, never and -1 or 0, 0, 0
+      elseif not never then
+        s[o + 1] = math.min(s[o + 1], den[q] - 1)
+        s[o + 3] = math.min(s[o + 3], den[q] - 1)
+      end
+    end
+    return s
+  end
+
+  -- Writes a state; returns what Redis answers. Of a key that MGET found nothing in, it is not
+  -- known that it holds no other type (`unknown`): GET makes SET fail on one rather than overwrite it.
+  local function save(key, s, unknown)
+    local idle, forever = s[1], false
+    if s[1] <= now then s[1] = 0 end
+    for o = 2, #s, 4 do
+      if s[o + 1] < 0 then
+        forever = forever or s[o] > 0
+      else
+        idle = max(idle, s[o] + (s[o + 1] > 0 and 1 or 0), s[o + 2] + (s[o + 3] > 0 and 1 or 0))
+      end
+    end
+    if not forever and idle <= now then return call('DEL', key) end
+    local short = s[1] == 0 and #s == 5 and not later(s[4], s[5], s[2], s[3])
+    local value
+    if short then
+      value = s[3] == 0 and format('%d', s[2]) or format('%d %d', s[2], s[3])
     else
-      expiry = max(expiry, s[o] + 1, s[o + 2] + 1)
+      value = format(string.sub(string.rep(' %d', #s), 2), unpack(s))
     end
+    if forever then
+      if unknown then return call('SET', key, value, 'GET') end
+      return call('SET', key, value)
+    end
+    if unknown then return call('SET', key, value, 'PXAT', pxat(idle), 'GET') end
+    return call('SET', key, value, 'PXAT', pxat(idle))
   end
-  if not forever and expiry <= now then return call('DEL', key) end
-  local short = s[1] == 0 and #s == 5 and not later(s[4], s[5], s[2], s[3])
-  for i = 1, #s do s[i] = format('%d', s[i]) end
-  local value = short and s[2] .. (s[3] == '0' and '' or ' ' .. s[3]) or table.concat(s, ' ')
-  if forever then return call('SET', key, value, 'GET') end
-  return call('SET', key, value, 'PX', ttl(expiry), 'GET')
+
+  return load, save, advance, tokens_in, span, later
 end

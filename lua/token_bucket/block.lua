@@ -1,11 +1,11 @@
 -- token_bucket/block: nothing is admitted for a while; a longer block that stands is kept.
--- KEYS[1]  string, the bucket
--- ARGV     quotas (see lib/bucket); how long (µs)
--- returns  now (µs); blocked until (µs)
--- writes   the bucket, SET with PX until full and unblocked (without where a quota never refills)
-local s = load_full(KEYS[1])
-s[1] = max(s[1], now + tonumber(ARGV[first]))
-local blocked = s[1]
-local saved = save(KEYS[1], s)
-if type(saved) == 'table' and saved.err then return saved end
-return {now, blocked}
+-- KEYS[i]  string, the bucket of run i; the runs of one bucket stand side by side
+-- ARGV     quotas (see lib/bucket); then per run, or once for all runs: how long (µs)
+-- returns  now (µs); then per run: blocked until (µs), -1 where the key holds something else than a bucket
+-- writes   the buckets, SET with PXAT (see lib/bucket; without where a quota never refills); DEL when idle
+-- cost     one MGET, one SET per bucket, one GET per bucket that MGET does not find
+local stride = #ARGV == first and 0 or 1
+return each_run(function(s, i)
+  s[1] = max(s[1], now + tonumber(ARGV[first + stride * (i - 1)]))
+  return s[1], true
+end, save)

@@ -1,6 +1,10 @@
--- token_bucket/peek: the state of a bucket, unchanged.
--- KEYS[1]  string, the bucket
+-- token_bucket/peek: the state of each bucket, unchanged.
+-- KEYS[i]  string, the bucket of run i
 -- ARGV     quotas (see lib/bucket)
--- returns  now (µs); the state, in table form
+-- returns  now (µs); then per run the state, -1 where the key holds something else than a bucket
 -- writes   nothing
-return {now, {unpack(load_full(KEYS[1]), 1, 1 + 4 * quotas)}}
+-- cost     one MGET, one GET per bucket that it does not find
+return each_run(function(s)
+  if bare and s[1] == 0 and s[2] == s[4] then return s[2] end
+  return {unpack(s, 1, 1 + 4 * quotas)}
+end)

@@ -4,8 +4,10 @@
 --           delay accepted), count (requests, all alike, in a row)
 -- returns   now (µs); then per run: admitted (the first so many of count; -1 where the key holds something
 --           else than a bucket), and the state before it
--- writes    charged buckets, SET with PX until full and unblocked (without where a quota never refills)
--- cost      one MGET, one SET per charged bucket
+-- writes    charged buckets, SET with PXAT (see lib/bucket; without where a quota never refills), or INCRBY
+-- cost      one MGET, one SET or INCRBY per charged bucket
+
+local load, save, advance, tokens_in, span, later
 
 -- How many of `count` requests fit a state in table form; these are charged.
 local function take(s, cost, wait, count)
@@ -37,25 +39,49 @@ local function take(s, cost, wait, count)
   return count
 end
 
-local raw, most, each = redis.call('MGET', unpack(KEYS)), burst[1], num[1]
+-- Writes a bare state, `old` before; `old` is nil where MGET found nothing. What repeats is formatted once.
+local tat, digits, ends, expiry, more, delta
+local function save_bare(key, old, new)
+  local from = new - new % second
+  if old and old >= from then
+    if new - old ~= more then more, delta = new - old, format('%d', new - old) end
+    return call('INCRBY', key, delta)
+  end
+  if from ~= ends then ends, expiry = from, pxat(new) end
+  if new ~= tat then tat, digits = new, format('%d', new) end
+  if old then return call('SET', key, digits, 'PXAT', expiry) end
+  return call('SET', key, digits, 'PXAT', expiry, 'GET')
+end
+
+local raw, reply, n = redis.call('MGET', unpack(KEYS)), {now}, 1
 local stride = #ARGV == first + 2 and 0 or 3
-local reply, n = {now}, 1
-local s, charged, from, cost, wait, count
+local cost, wait, count, price, top
+local last, old, new, s, charged, from
 for i = 1, #KEYS do
   if stride > 0 or i == 1 then
     local a = first + stride * (i - 1)
     cost, wait, count = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+    if bare then price, top = cost * num[1], now + wait + burst[1] * num[1] end
   end
   local key = KEYS[i]
-  if key ~= KEYS[i - 1] then s, charged, from = load(raw[i]), false, n + 1 end
-  local before, admitted = s or 0, -1
-  if type(s) == 'number' then
+  if key ~= last then
+    last, old, charged, from = key, raw[i], false, n + 1
+    new = old and tonumber(old) or 0
+    if not bare or (old and not (new > 0 and new < limit)) then
+      if not load then load, save, advance, tokens_in, span, later = tables() end
+      new, s = nil, load(old)
+    elseif old then
+      old = new
+    end
+  end
+  local before, admitted = new or 0, -1
+  if new then
     -- As take, with what is known of a bare state; in line, for nearly all calls come here.
-    if s < now then s = now end
-    local free = most + floor((now + wait - s) / each)
+    if new < now then new = now end
+    local free = top - new
     admitted = count
-    if count * cost > free then admitted = free > 0 and floor(free / cost) or 0 end
-    s = s + admitted * cost * each
+    if count * price > free then admitted = free >= price and floor(free / price) or 0 end
+    new = new + admitted * price
   elseif s then
     before = {unpack(s, 1, 1 + 4 * quotas)}
     admitted = take(s, cost, wait, count)
@@ -64,9 +90,10 @@ for i = 1, #KEYS do
   n = n + 2
   charged = charged or admitted * cost > 0
   if charged and key ~= KEYS[i + 1] then
-    local saved = save(key, s)
+    local saved
+    if new then saved = save_bare(key, old, new) else saved = save(key, s, not old) end
     if type(saved) == 'table' and saved.err then
-      if not string.find(saved.err, 'WRONGTYPE', 1, true) then return saved end
+      if not (string.find(saved.err, 'WRONGTYPE') or string.find(saved.err, 'not an integer')) then return saved end
       for run = from, n, 2 do reply[run] = -1 end
     end
   end

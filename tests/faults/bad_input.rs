@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_distributed::{Quota, Store, TokenBucket};
+use tower_distributed::{Quota, Quotas, Store, TokenBucket};
 
 use crate::support::redis_server::RedisServer;
 
@@ -64,12 +64,28 @@ async fn a_key_of_another_type_admits_nobody_and_is_left_alone() {
         let error = wrong.unwrap_err();
         assert!(error.is_wrong_type() && error.is_unavailable(), "{error}");
     }
-    for key in ["list", "text"] {
-        assert!(bucket.peek(key).await.is_err());
-        assert!(bucket.block_until(key, Duration::from_secs(1)).await.is_err());
+    let peeks = ["a", "list", "untouched", "text"].map(|key| bucket.peek(key));
+    let [a, list, untouched, text] = futures::future::join_all(peeks).await.try_into().unwrap();
+    assert_eq!((a.unwrap().remaining(), untouched.unwrap().remaining()), (4, 5));
+    let second = Duration::from_secs(1);
+    let blocks = ["e", "list", "f", "text"].map(|key| bucket.block_until(key, second));
+    let [e, blocked_list, f, blocked_text] = futures::future::join_all(blocks).await.try_into().unwrap();
+    assert!(e.is_ok() && f.is_ok());
+    let errors = [list.unwrap_err(), text.unwrap_err(), blocked_list.unwrap_err(), blocked_text.unwrap_err()];
+    for error in errors {
+        assert!(error.is_wrong_type(), "{error}");
     }
     assert_eq!(server.cli(&["LRANGE", "td:{typed:list}:tat", "0", "-1"]).trim(), "a");
     assert_eq!(server.cli(&["GET", "td:{typed:text}:tat"]).trim(), "hello");
+    // A number that Redis cannot add to.
+    let quick = Quotas::try_from(Quota::per_second(1_000_000)).unwrap();
+    server.cli(&["SET", "td:{typed:fraction}:tat", "2000000000000000.5"]);
+    let quick = bucket.with_quotas(&quick);
+    let calls = ["g", "fraction", "h"].map(|key| quick.reserve(key));
+    let [g, fraction, h] = futures::future::join_all(calls).await.try_into().unwrap();
+    assert!(g.is_ok() && h.is_ok());
+    assert!(fraction.unwrap_err().is_wrong_type());
+    assert_eq!(server.cli(&["GET", "td:{typed:fraction}:tat"]).trim(), "2000000000000000.5");
     // It is not taken for an outage: others go on.
     assert!(bucket.allow("d").await.unwrap().is_admitted());
 }
