@@ -18,8 +18,8 @@ local function take(s, cost, wait, count)
     if num[q] == 0 then
       free = free - s[o]
     else
-      if s[o] < at then s[o], s[o + 1] = at, 0 end
-      free = free + tokens_in(q, now + wait - s[o], s[o + 1])
+      local early = s[o] < at
+      free = free + tokens_in(q, now + wait - (early and at or s[o]), early and 0 or s[o + 1])
     end
     if count * cost > free then count = free > 0 and floor(free / cost) or 0 end
   end
@@ -30,6 +30,7 @@ local function take(s, cost, wait, count)
       s[o] = s[o] + count * cost
     else
       local pending = s[o + 2] - span(q) > now
+      if s[o] < at then s[o], s[o + 1] = at, 0 end
       s[o], s[o + 1] = advance(q, s[o], s[o + 1], count * cost)
       if not pending or later(s[o], s[o + 1], s[o + 2], s[o + 3]) then
         s[o + 2], s[o + 3] = s[o], s[o + 1]
