@@ -1,38 +1,26 @@
 //! The Lua scripts and their Rust twins must answer alike, whatever the sequence.
 //!
 //! Random sequences run against a real Redis, whose scripts are given a clock that the test sets, and in process,
-//! with a clock set alike. Many sequences go in step, so that their calls leave together, in runs.
+//! with a clock set alike. Keys expire by that clock too, and each expiry is checked when it is written. Many sequences go
+//! in step, so that their calls leave together, in runs.
+
+mod runs;
+mod virtual_time;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use deadpool_redis::redis;
 use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use self::virtual_time::{CLOCK, VirtualTime};
 use super::acquire::Decide;
 use super::{Reservation, TokenBucket};
 use crate::store::Clock;
 use crate::support::redis_server::RedisServer;
 use crate::{Error, Key, Quota, Quotas, Store, StoreBuilder};
-
-/// A clock for scripts that stands where the test puts it. States do not expire, since that goes by the server's own.
-const CLOCK: &str = "
-local server = redis
-local now = tonumber(server.call('GET', 'clock'))
-local function call(name, ...)
-  local key, value, px, ttl = ...
-  if px ~= 'PX' then px = nil end
-  if name == 'SET' then
-    assert(not px or tonumber(ttl) > 0, 'a time to live that Redis would not take')
-    return server.call(name, key, value)
-  end
-  return server.call(name, ...)
-end
-local redis = {call = call, pcall = call}
-";
 
 const SEQUENCES: usize = 10_000;
 const IN_STEP: usize = 250;
@@ -61,13 +49,22 @@ enum Step {
     Undo {
         pick: usize,
     },
+    /// So many at once.
     Peek {
         quotas: usize,
+        count: usize,
     },
+    /// For each of these times.
     Block {
-        micros: u64,
+        micros: Vec<u64>,
     },
     Reset,
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    seed
 }
 
 fn quota_sets() -> Vec<Quotas> {
@@ -101,8 +98,11 @@ fn random_step(rng: &mut StdRng, sets: &[Quotas], usual: usize) -> Step {
         }
         60..80 => Step::Cancel { pick: rng.random_range(0..8) },
         80..86 => Step::Undo { pick: rng.random_range(0..8) },
-        86..93 => Step::Peek { quotas },
-        93..98 => Step::Block { micros: rng.random_range(0..3_000_000) },
+        86..93 => Step::Peek { quotas, count: rng.random_range(1..=4) },
+        93..98 => {
+            let micros = rng.random_range(0..3_000_000);
+            Step::Block { micros: [micros, micros, 1_000_000][..rng.random_range(1..=3)].to_vec() }
+        }
         _ => Step::Reset,
     }
 }
@@ -133,7 +133,7 @@ async fn answer(
     sets: &[Quotas],
     step: &Step,
 ) -> Result<String, Error> {
-    Ok(match *step {
+    Ok(match step.clone() {
         Step::Reserve { quotas, cost, wait, count } => {
             let bucket = bucket.with_quotas(&sets[quotas]);
             let decisions = join_all((0..count).map(|_| Decide::new(&bucket, key.clone(), cost, wait))).await;
@@ -162,9 +162,16 @@ async fn answer(
                 None => String::new(),
             }
         }
-        Step::Peek { quotas } => format!("{:?}", bucket.with_quotas(&sets[quotas]).peek(key).await?),
+        Step::Peek { quotas, count } => {
+            let bucket = bucket.with_quotas(&sets[quotas]);
+            let states = join_all((0..count).map(|_| bucket.peek(key.clone()))).await;
+            format!("{:?}", states.into_iter().collect::<Result<Vec<_>, _>>()?)
+        }
         Step::Block { micros } => {
-            bucket.block_until(key, std::time::Duration::from_micros(micros)).await.map(|()| String::new())?
+            let blocks =
+                micros.iter().map(|&micros| bucket.block(key.clone(), Duration::from_micros(micros)));
+            let blocked = join_all(blocks).await;
+            blocked.into_iter().collect::<Result<Vec<_>, _>>().map(|_| String::new())?
         }
         Step::Reset => bucket.reset(key).await.map(|()| String::new())?,
     })
@@ -173,11 +180,10 @@ async fn answer(
 #[tokio::test]
 async fn lua_and_rust_agree_on_every_sequence() {
     let server = RedisServer::start().await;
-    let mut clock = server.client().unwrap();
+    let mut time = VirtualTime::new(&server);
     let micros = Arc::new(AtomicI64::new(0));
     let sets = quota_sets();
-    let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
+    let seed = seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let pool = crate::store::Pool::from_url(&server.url()).unwrap();
     let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(pool, CLOCK, Vec::new());
@@ -192,11 +198,12 @@ async fn lua_and_rust_agree_on_every_sequence() {
             let jumps = [0, 1, 999, 100_000, 142_857, 142_858, 1_000_000, 60_000_000];
             now += jumps[rng.random_range(0..jumps.len())];
             micros.store(now, Ordering::Relaxed);
-            clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+            time.set(now);
             let steps: Vec<_> = usual.iter().map(|&usual| random_step(&mut rng, &sets, usual)).collect();
             history.push((now, steps.clone()));
             let [lua, rust] = &mut sides;
             let lua = lua.round(batch * IN_STEP, &sets, &steps).await;
+            time.check_expiries();
             let rust = rust.round(batch * IN_STEP, &sets, &steps).await;
             for (at, (lua, rust)) in lua.iter().zip(&rust).enumerate() {
                 let so_far = || {

@@ -1,0 +1,215 @@
+//! Operations that leave in one call must answer as if each had been made alone, in the order of the runs.
+//!
+//! The calls are made here rather than by the store, so that every call has runs of several keys, several runs of one
+//! key, and a key that holds something else than a bucket.
+
+use std::collections::BTreeMap;
+
+use deadpool_redis::redis::{self, Value};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::virtual_time::{CLOCK, VirtualTime};
+use super::{quota_sets, seed};
+use crate::primitive::token_bucket::operations::{Block, Cancel, Peek, Reserve};
+use crate::primitive::token_bucket::state::{Ask, Bucket};
+use crate::store::{Arguments, Field, Fields, Operation};
+use crate::support::redis_server::RedisServer;
+use crate::{Quotas, primitive::token_bucket::MAX_SPAN};
+
+const SEQUENCES: usize = 200;
+const STEPS: usize = 40;
+const KEYS: usize = 5;
+/// The one that holds a list.
+const FOREIGN: usize = 2;
+
+/// Equal operations on the bucket of a key.
+#[derive(Clone, Debug)]
+struct Run<O> {
+    key: usize,
+    operation: O,
+    count: usize,
+}
+
+struct Both {
+    time: VirtualTime,
+    sequence: usize,
+    now: i64,
+    cells: [Bucket; KEYS],
+}
+
+impl Both {
+    /// Makes the runs in one call of the script, and one by one in Rust. The replies of each run, in order; none for
+    /// the foreign key.
+    fn call<O: Operation<Cell = Bucket> + Clone>(&mut self, runs: &[Run<O>]) -> Vec<Vec<O::Reply>> {
+        let mut command = redis::cmd("EVAL");
+        command.arg(format!("{CLOCK}{}", O::SCRIPT.body)).arg(runs.len());
+        for run in runs {
+            command.arg(self.name(run.key));
+        }
+        let (mut shared, mut own) = (Vec::new(), Vec::new());
+        runs[0].operation.shared(&mut Arguments::new(&mut shared));
+        for run in runs {
+            run.operation.own(run.count, &mut Arguments::new(&mut own));
+        }
+        let each = own.len() / runs.len();
+        if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
+            own.truncate(each);
+        }
+        for argument in shared.iter().chain(&own) {
+            // `Integer(7)`: the type itself is private to the store.
+            let argument = format!("{argument:?}");
+            command.arg(argument.strip_prefix("Integer(").unwrap().trim_end_matches(')'));
+        }
+        let reply: Vec<Value> = self.time.client.query(&command).unwrap();
+        self.time.check_expiries();
+        let mut fields = reply.into_iter().map(field);
+        assert!(matches!(fields.next(), Some(Field::Integer(now)) if now == self.now));
+        let fields: Vec<_> = fields.collect();
+        assert_eq!(fields.len() % runs.len(), 0, "{fields:?}");
+        let width = fields.len() / runs.len();
+
+        let mut replies = Vec::new();
+        for (run, fields) in runs.iter().zip(fields.chunks_exact(width)) {
+            let mut of_run = Vec::new();
+            for nth in 0..run.count {
+                let lua = run.operation.clone().decode(nth, self.now, Fields::new(fields));
+                if run.key == FOREIGN {
+                    assert!(lua.is_err_and(|error| error.0.starts_with("WRONGTYPE")), "{runs:?}");
+                    continue;
+                }
+                let rust = run.operation.clone().apply(&mut self.cells[run.key], self.now);
+                let lua = lua.unwrap_or_else(|error| panic!("{error:?}: {run:?}"));
+                assert_eq!(format!("{lua:?}"), format!("{rust:?}"), "{run:?} of {runs:?} at {}", self.now);
+                of_run.push(lua);
+            }
+            replies.push(of_run);
+        }
+        replies
+    }
+
+    fn name(&self, key: usize) -> String {
+        if key == FOREIGN { "list".to_owned() } else { format!("{}:{key}", self.sequence) }
+    }
+}
+
+fn field(value: Value) -> Field {
+    match value {
+        Value::Int(integer) => Field::Integer(integer),
+        Value::Array(values) => Field::List(values.into_iter().map(field).collect()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One to three runs for each of some keys, in the order of the keys.
+fn random_runs<O>(
+    rng: &mut StdRng,
+    mut operation: impl FnMut(&mut StdRng, usize) -> Option<O>,
+) -> Vec<Run<O>> {
+    let mut runs = Vec::new();
+    for key in 0..KEYS {
+        for _ in 0..rng.random_range(0..=3) {
+            runs.extend(operation(rng, key).map(|operation| Run { key, operation, count: 1 }));
+        }
+    }
+    runs
+}
+
+fn repeated<O>(rng: &mut StdRng, mut runs: Vec<Run<O>>) -> Vec<Run<O>> {
+    runs.iter_mut().for_each(|run| run.count = rng.random_range(1..=3));
+    runs
+}
+
+#[tokio::test]
+async fn runs_of_one_call_answer_as_if_made_alone() {
+    let server = RedisServer::start().await;
+    server.cli(&["RPUSH", "list", "a"]);
+    let mut rng = StdRng::seed_from_u64(seed());
+    let sets = quota_sets();
+    let mut both = Both {
+        time: VirtualTime::new(&server),
+        sequence: 0,
+        now: 1_760_000_000_000_000,
+        cells: Default::default(),
+    };
+    for sequence in 0..SEQUENCES {
+        (both.sequence, both.cells) = (sequence, Default::default());
+        let usual = sets.choose(&mut rng).unwrap();
+        // By key: what can be cancelled.
+        let mut charges: BTreeMap<usize, Vec<Cancel>> = BTreeMap::new();
+        for _ in 0..STEPS {
+            both.now += [0, 1, 999, 100_000, 142_857, 1_000_000, 60_000_000].choose(&mut rng).unwrap();
+            both.time.set(both.now);
+            let quotas = if rng.random_bool(0.05) { sets.choose(&mut rng).unwrap() } else { usual };
+            step(&mut rng, &mut both, quotas, &mut charges);
+        }
+    }
+    assert_eq!(server.cli(&["LRANGE", "list", "0", "-1"]).trim(), "a");
+}
+
+fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut BTreeMap<usize, Vec<Cancel>>) {
+    // Arguments that are the same for all runs are sent once.
+    let same = rng.random_bool(0.3);
+    match rng.random_range(0..10) {
+        0..4 => {
+            let ask = |rng: &mut StdRng| Ask {
+                cost: rng.random_range(1..=quotas.max_cost().min(4)).into(),
+                wait: *[0, 0, 1_000, 1_500_000, MAX_SPAN].choose(rng).unwrap(),
+            };
+            let first = ask(rng);
+            let runs = random_runs(rng, |rng, _| {
+                let ask = if same { first } else { ask(rng) };
+                Some(Reserve { quotas: quotas.clone(), ask })
+            });
+            let mut runs = repeated(rng, runs);
+            if same {
+                runs.iter_mut().for_each(|run| run.count = 2);
+            }
+            if runs.is_empty() {
+                return;
+            }
+            for (run, decisions) in runs.iter().zip(both.call(&runs)) {
+                let charges = charges.entry(run.key).or_default();
+                if rng.random_bool(0.2) {
+                    charges.extend(Reserve::undo(&decisions));
+                    continue;
+                }
+                let admitted = decisions.iter().filter(|decision| decision.is_admitted());
+                charges.extend(admitted.map(|it| Cancel::new(it, rng.random_bool(0.8).then(|| it.act()))));
+            }
+        }
+        4..7 => {
+            let runs = random_runs(rng, |rng, key| {
+                let key = if key == FOREIGN { 0 } else { key };
+                let charges = charges.get_mut(&key)?;
+                if charges.is_empty() {
+                    return None;
+                }
+                let charge = charges.swap_remove(rng.random_range(0..charges.len()));
+                (charge.quotas == *quotas).then_some(charge)
+            });
+            if !runs.is_empty() {
+                both.call(&runs);
+            }
+        }
+        7..9 => {
+            let runs = random_runs(rng, |_, _| Some(Peek { quotas: quotas.clone() }));
+            let runs = repeated(rng, runs);
+            if !runs.is_empty() {
+                both.call(&runs);
+            }
+        }
+        _ => {
+            let micros = rng.random_range(0..3_000_000);
+            let runs = random_runs(rng, |rng, _| {
+                let micros = if same { micros } else { rng.random_range(0..3_000_000) };
+                Some(Block { quotas: quotas.clone(), micros })
+            });
+            let runs = repeated(rng, runs);
+            if !runs.is_empty() {
+                both.call(&runs);
+            }
+        }
+    }
+}

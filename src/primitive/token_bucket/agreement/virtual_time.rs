@@ -1,0 +1,118 @@
+//! A Redis server whose scripts go by a clock that the test sets, and whose keys expire by that clock.
+
+use std::collections::HashMap;
+
+use deadpool_redis::redis;
+use smallvec::{SmallVec, smallvec};
+
+use crate::primitive::token_bucket::state::{Bucket, Level, Moment};
+use crate::support::client::Client;
+use crate::support::redis_server::RedisServer;
+
+/// Joined in place of `lua/lib/clock.lua`. It takes the expiry off every SET and lists what is written: key, value and
+/// expiry, which for INCRBY is that of the SET before.
+pub(super) const CLOCK: &str = "
+local server = redis
+local now = tonumber(server.call('GET', 'clock'))
+local function stand_in(run)
+  return function(name, ...)
+    if name ~= 'SET' and name ~= 'INCRBY' then return run(name, ...) end
+    local key, value, px, at, get = ...
+    local expiry, reply = 'never', nil
+    if name == 'INCRBY' then
+      expiry, reply = server.call('HGET', 'expiry', key), run(name, key, value)
+    else
+      if px == 'PXAT' then expiry, px = at, get end
+      if px then
+        assert(px == 'GET', 'an option of SET that this clock does not know')
+        reply = run(name, key, value, px)
+      else
+        reply = run(name, key, value)
+      end
+    end
+    if type(reply) ~= 'table' or not reply.err then
+      server.call('HSET', 'expiry', key, expiry)
+      server.call('RPUSH', 'written', key, server.call('GET', key), expiry)
+    end
+    return reply
+  end
+end
+local redis = {call = stand_in(server.call), pcall = stand_in(server.pcall)}
+";
+
+pub(super) struct VirtualTime {
+    pub(super) client: Client,
+    now: i64,
+    /// When the keys expire, ms.
+    expiries: HashMap<Vec<u8>, Option<i64>>,
+}
+
+impl VirtualTime {
+    pub(super) fn new(server: &RedisServer) -> Self {
+        Self { client: server.client().unwrap(), now: 0, expiries: HashMap::new() }
+    }
+
+    /// Sets the clock and deletes the keys that have expired by then.
+    pub(super) fn set(&mut self, now: i64) {
+        self.now = now;
+        self.client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+        let mut expired = redis::cmd("DEL");
+        expired.arg("no key");
+        self.expiries.retain(|key, expiry| {
+            let is_expired = expiry.is_some_and(|expiry| expiry * 1000 <= now);
+            if is_expired {
+                expired.arg(key);
+            }
+            !is_expired
+        });
+        self.client.query::<()>(&expired).unwrap();
+    }
+
+    /// Checks the expiry of every bucket that was written since the last call: no earlier than forgetting it changes
+    /// nothing, at most twice as far and 1 s away, and none where that time never comes.
+    pub(super) fn check_expiries(&mut self) {
+        let written: Vec<Vec<u8>> =
+            self.client.query(redis::cmd("LRANGE").arg("written").arg(0).arg(-1)).unwrap();
+        self.client.query::<()>(redis::cmd("DEL").arg("written")).unwrap();
+        for entry in written.chunks_exact(3) {
+            let [key, value, expiry] = entry else { unreachable!() };
+            let (value, expiry) = (text(value), text(expiry));
+            let expiry: Option<i64> = (expiry != "never").then(|| expiry.parse().unwrap());
+            let idle = parse(value).idle_from();
+            let told = format!("{:?} = {value:?} at {}: expires {expiry:?}", text(key), self.now);
+            match (idle, expiry) {
+                (Some(idle), Some(expiry)) => {
+                    let (exact, ttl) = (idle - self.now, expiry * 1000 - self.now);
+                    assert!(exact > 0, "{told}, and was idle when it was written");
+                    assert!(ttl >= exact, "{told}, too early: idle from {idle}");
+                    assert!(ttl <= 2 * exact + 1_000_000, "{told}, too late: idle from {idle}");
+                }
+                (None, None) => {}
+                _ => panic!("{told}, idle from {idle:?}"),
+            }
+            self.expiries.insert(key.clone(), expiry);
+        }
+    }
+}
+
+/// A state as it is stored; see `lua/lib/bucket.lua`.
+fn parse(value: &str) -> Bucket {
+    let numbers: Vec<i64> = value.split(' ').map(|number| number.parse().unwrap()).collect();
+    let level = |tat: Moment, last: Moment| Level { tat, last, ..Level::default() };
+    let moment = |whole, part| Moment { whole, part };
+    let (blocked_until, levels): (i64, SmallVec<[Level; 1]>) = match numbers[..] {
+        [whole] => (0, smallvec![level(moment(whole, 0), moment(whole, 0))]),
+        [whole, part] => (0, smallvec![level(moment(whole, part), moment(whole, part))]),
+        [blocked_until, ref levels @ ..] => {
+            assert_eq!(levels.len() % 4, 0, "{value:?}");
+            let levels = levels.chunks_exact(4).map(|l| level(moment(l[0], l[1]), moment(l[2], l[3])));
+            (blocked_until, levels.collect())
+        }
+        [] => unreachable!(),
+    };
+    Bucket { blocked_until, levels }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
