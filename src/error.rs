@@ -27,8 +27,12 @@ enum Kind {
     Lost,
     Duplicate,
     Interrupted,
+    Overloaded(String),
     Unavailable(Outage),
 }
+
+/// When to ask again after an overload.
+const OVERLOAD: Duration = Duration::from_secs(1);
 
 /// Why a lease was not granted.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +79,8 @@ pub(crate) enum Cause {
     Disconnected,
     /// The server is there and answers that it cannot serve (LOADING, READONLY, CLUSTERDOWN, …).
     NotServing,
+    /// The server refuses this script or this key, and serves others.
+    Denied,
     /// There was no connection: nothing was sent.
     NotSent,
     /// The breaker is open: nothing was sent.
@@ -116,6 +122,10 @@ impl Error {
 
     pub(crate) fn unavailable(cause: Cause, text: impl Into<Cow<'static, str>>) -> Self {
         Outage { cause, text: text.into(), source: None }.into()
+    }
+
+    pub(crate) fn overloaded(text: String) -> Self {
+        Self(Arc::new(Kind::Overloaded(text)))
     }
 
     /// A setting or an argument is not allowed; the text names it and what is.
@@ -173,6 +183,7 @@ impl Error {
         match &*self.0 {
             Kind::Refused(decision) => decision.retry_after(),
             Kind::Busy(busy) => busy.retry_after,
+            Kind::Overloaded(_) => Some(OVERLOAD),
             _ => None,
         }
     }
@@ -181,6 +192,13 @@ impl Error {
     #[must_use]
     pub fn is_exceeds_burst(&self) -> bool {
         matches!(*self.0, Kind::ExceedsBurst { .. })
+    }
+
+    /// Too much waits for the store already, which is there and answers: this process asks more of it than it can do.
+    /// Not an outage, so no layer lets requests pass for it; see [`StoreBuilder::max_queued`](crate::StoreBuilder::max_queued).
+    #[must_use]
+    pub fn is_overloaded(&self) -> bool {
+        matches!(*self.0, Kind::Overloaded(_))
     }
 
     /// The store gave no answer: it is down, out of reach, too slow, or not serving.
@@ -279,6 +297,7 @@ impl fmt::Display for Error {
             Kind::Lost => f.write_str("the lease is not held any more"),
             Kind::Duplicate => f.write_str("it was handled before"),
             Kind::Interrupted => f.write_str("closed while waiting"),
+            Kind::Overloaded(text) => f.write_str(text),
             Kind::Unavailable(outage) => write!(f, "store unavailable: {}", outage.text),
         }
     }

@@ -92,7 +92,7 @@ pub use primitive::rw_lock::{self, RwLock};
 pub use primitive::single_flight::{self, SingleFlight};
 pub use primitive::token_bucket::{self, TokenBucket};
 pub use primitive::wait_group::{self, Permit, WaitGroup};
-pub use store::{IntoPool, Key, Store, StoreBuilder};
+pub use store::{BreakerState, IntoPool, Key, Ping, Store, StoreBuilder};
 
 #[cfg(all(doctest, feature = "http"))]
 #[doc = include_str!("../README.md")]

@@ -26,7 +26,7 @@ pub(crate) struct InMemory {
 impl InMemory {
     pub(crate) fn new(clock: Clock) -> Self {
         let notifier = Arc::new(Notifier::new(Link::Up(0)));
-        let scheduler = Scheduler::new(notifier.link());
+        let scheduler = Scheduler::new(notifier.link(), None);
         Self { clock, notifier, scheduler, namespaces: Mutex::default() }
     }
 
@@ -101,7 +101,7 @@ impl<C: Cell> Cells<C> {
         Self { clock, notifier, hasher: RandomState::new(), shards: (0..SHARDS).map(|_| shard()).collect() }
     }
 
-    /// Takes one step on the cell of a key, alone, and notifier whom it concerns.
+    /// Takes one step on the cell of a key, alone, and wakes whom it concerns.
     pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> R {
         let (reply, pushes) = self.step_alone(key, |cell, now| {
             let reply = step(cell, now);

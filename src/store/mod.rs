@@ -1,35 +1,42 @@
 //! Where state lives: [`Store`]. Knows no primitive by name.
 
-mod detached;
+pub(crate) mod background;
+mod builder;
 mod in_memory;
 mod key;
 mod namespace;
 mod notifier;
 mod operation;
+mod owed;
+mod ping;
 mod redis;
 mod scheduler;
+pub(crate) mod timer;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use self::detached::see_to_the_end;
+use tokio::runtime::Handle;
+
+pub use self::builder::{IntoPool, StoreBuilder};
 pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
 pub(crate) use self::key::{check_exact, check_name};
-pub(crate) use self::namespace::{Client, Namespace, OperationFuture, detach};
+pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
 pub(crate) use self::notifier::{HandOff, Link, Notifier, Push, Woken, number_of, process_of};
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
+pub(crate) use self::owed::Owed;
+pub use self::ping::{BreakerState, Ping};
 #[cfg(test)]
-pub(crate) use self::redis::pool::Pool;
+pub(crate) use self::redis::source::Source;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler};
 
+use self::background::Background;
 use self::in_memory::InMemory;
 use self::redis::RedisStore;
-#[cfg(not(test))]
-use self::redis::pool::Pool;
-use self::redis::pool::Subscriber;
 use crate::Error;
+use crate::error::Cause;
 
 /// Where the state of limits lives: in Redis, or in this process.
 ///
@@ -37,11 +44,26 @@ use crate::Error;
 ///
 /// # On Redis
 ///
-/// No call checks a connection out of the pool. A store keeps a few *lanes*: connections taken from the
-/// pool once, shared by all calls, and replaced from the pool when they fail. Calls that are made
-/// while others are in flight leave together as one script call, so a hot key costs Redis little more than an
-/// idle one. Every call ends within the [time-out](StoreBuilder::timeout); after three outages in a row a
-/// breaker answers at once and looks in the background whether the server is back.
+/// No call checks a connection out of the pool. A store keeps [`connections`](StoreBuilder::connections) of its own on
+/// each runtime that uses it, shared by all calls there, replaced when they fail and closed when the runtime ends. Calls
+/// that are made while others are in flight leave together as one script call, so a hot key costs Redis little more than
+/// an idle one. Every call ends within [a time that the builder sets](StoreBuilder#how-long-a-call-can-take); after three
+/// failures in a row, or where no connection can be made, a breaker answers at once, and lets a call through now and then
+/// (25 ms after it opened, up to 1 s later if that fails) to see whether the server is back.
+///
+/// A call depends on nothing but the runtime it is awaited on. Renewals, releases after a drop, and whatever else must not
+/// depend on a caller run on [a thread of the crate's own](StoreBuilder::background), which also serves callers outside of
+/// any runtime.
+///
+/// # Overload
+///
+/// What one process may ask of Redis at once is [bounded](StoreBuilder::max_queued). Beyond, a call
+/// [is overloaded](Error::is_overloaded) and refused at once: this is no outage, and no layer lets a request pass for it.
+///
+/// # Forks
+///
+/// A child that a process forks must make stores of its own. Those of its parent give errors there, and never send
+/// anything on the parent's connections; what the parent's runtime had begun to write is out of this crate's reach.
 ///
 /// Scripts are sent once: a call whose answer is lost may have charged, and is told as
 /// [unavailable](Error::is_unavailable). Two cases may charge more than once, and never admit more: a connection
@@ -53,14 +75,13 @@ use crate::Error;
 /// `prefix:{namespace:key}:part` and expires by itself, but for buckets that
 /// [never refill](crate::Quota::non_refilling) and filters that never [forget](crate::bloom_filter). A server that evicts keys (`maxmemory-policy allkeys-…`) fills buckets.
 ///
-/// On a Cluster the breaker is one for each 256 slots, so that a master that is away concerns its own keys alone.
+/// On a Cluster each master has a queue and a breaker of its own, so that one that is away or slow concerns its own keys
+/// alone. Which master has a key is asked by `CLUSTER SLOTS`; where ACLs forbid that, all masters share one of each.
 ///
 /// It takes Redis 6.2 or later, and where ACLs are in force the commands `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`,
 /// `SET` and `DEL` on `prefix:*` (and `INFO`, to check the version). Leases also take `EXISTS`, `INCRBY`, `PEXPIRE`,
 /// `PTTL`, `PUBLISH`, `PUBSUB`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and the channels `prefix:wake:*`.
 /// Bloom filters also take `BITCOUNT`, `BITFIELD`, `BITFIELD_RO`, `EXISTS`, `PEXPIRE`, `SETRANGE`, `STRLEN` and `UNLINK`.
-///
-/// Calls must be made within a tokio runtime.
 ///
 /// ```no_run
 /// use tower_distributed::Store;
@@ -101,7 +122,7 @@ impl Store {
         Self::builder().redis(url)
     }
 
-    /// Settings of a store on Redis: prefix, time-out, lanes.
+    /// Settings of a store on Redis: prefix, time-outs, bounds, connections.
     pub fn builder() -> StoreBuilder {
         StoreBuilder::default()
     }
@@ -122,7 +143,70 @@ impl Store {
         }
     }
 
-    /// What notifier those who wait.
+    /// Asks the server for a sign of life: for readiness probes. In memory it is always there.
+    ///
+    /// It is sent whether or not the breaker is open, and closes it where it is answered.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = tower_distributed::Store::in_memory();
+    /// let ping = store.ping().await?;
+    /// assert_eq!(ping.breaker(), tower_distributed::BreakerState::Closed);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) where there is no answer within the
+    /// [connect time-out](StoreBuilder::connect_timeout) and the [time-out](StoreBuilder::timeout).
+    pub async fn ping(&self) -> Result<Ping, Error> {
+        let Backend::Redis(store) = self.backend() else {
+            return Ok(Ping::new(Duration::ZERO, None, BreakerState::Closed));
+        };
+        if let Ok(runtime) = Handle::try_current() {
+            return store.ping(&runtime).await;
+        }
+        let (runtime, store) = (store.background.handle()?, Arc::clone(store));
+        let there = runtime.clone();
+        let pinged = runtime.spawn(async move { store.ping(&there).await });
+        pinged
+            .await
+            .unwrap_or_else(|_| Err(Error::unavailable(Cause::NotSent, "the store's own thread has ended")))
+    }
+
+    /// Waits until what this store owes is done, such as releases after drops: for a clean end of the process.
+    ///
+    /// Drop guards, permits and claims first: what is held is not given back. The store can be used further.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// # let store = tower_distributed::Store::in_memory();
+    /// store.shutdown(std::time::Duration::from_secs(5)).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) where it is not done within `limit`; the text says how much is left.
+    pub async fn shutdown(&self, limit: Duration) -> Result<(), Error> {
+        let Backend::Redis(store) = self.backend() else { return Ok(()) };
+        let (store, runtime) = (Arc::clone(store), store.background.handle()?);
+        // On the store's own thread, since there may be no runtime here.
+        let waiting = runtime.spawn(async move {
+            let none = tokio::time::timeout(limit, store.owed.none()).await;
+            none.map_err(|_| store.owed.count())
+        });
+        match waiting.await {
+            Ok(Err(left)) => {
+                let text =
+                    format!("{left} releases and other owed operations were not done within {limit:?}");
+                Err(Error::unavailable(Cause::TimedOut, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What wakes those who wait.
     pub(crate) fn notifier(&self) -> &Arc<Notifier> {
         match self.backend() {
             Backend::InMemory(store) => &store.notifier,
@@ -154,9 +238,20 @@ impl Store {
         }
     }
 
-    /// Whether a call can be begun here: a call to Redis takes a runtime.
-    pub(crate) fn can_begin(&self) -> bool {
-        matches!(self.backend(), Backend::InMemory(_)) || tokio::runtime::Handle::try_current().is_ok()
+    /// Where what must not depend on its callers runs; `None` in memory, where nothing takes time.
+    pub(crate) fn background(&self) -> Option<&Background> {
+        match self.backend() {
+            Backend::InMemory(_) => None,
+            Backend::Redis(store) => Some(&store.background),
+        }
+    }
+
+    /// What this store owes; `None` in memory, where nothing is.
+    pub(crate) fn owed(&self) -> Option<&Owed> {
+        match self.backend() {
+            Backend::InMemory(_) => None,
+            Backend::Redis(store) => Some(&store.owed),
+        }
     }
 
     /// Sees to it that pushes arrive, from now or soon.
@@ -164,29 +259,6 @@ impl Store {
         if let Backend::Redis(store) = self.backend() {
             store.subscribe();
         }
-    }
-}
-
-/// With the default settings of [`StoreBuilder`].
-impl From<deadpool_redis::Pool> for Store {
-    fn from(pool: deadpool_redis::Pool) -> Self {
-        StoreBuilder::default().assemble(Pool::Server(pool), redis::CLOCK, Vec::new())
-    }
-}
-
-/// With the default settings of [`StoreBuilder`].
-#[cfg(feature = "cluster")]
-impl From<deadpool_redis::cluster::Pool> for Store {
-    fn from(pool: deadpool_redis::cluster::Pool) -> Self {
-        StoreBuilder::default().assemble(Pool::Cluster(pool), redis::CLOCK, Vec::new())
-    }
-}
-
-/// With the default settings of [`StoreBuilder`]. The pool must name masters.
-#[cfg(feature = "sentinel")]
-impl From<deadpool_redis::sentinel::Pool> for Store {
-    fn from(pool: deadpool_redis::sentinel::Pool) -> Self {
-        StoreBuilder::default().assemble(Pool::Sentinel(pool), redis::CLOCK, Vec::new())
     }
 }
 
@@ -205,149 +277,6 @@ impl fmt::Debug for Store {
         match self.backend() {
             Backend::InMemory(store) => store.fmt(f),
             Backend::Redis(store) => store.fmt(f),
-        }
-    }
-}
-
-/// Settings of a [`Store`] on Redis.
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use tower_distributed::Store;
-///
-/// let store = Store::builder()
-///     .prefix("shop")
-///     .timeout(Duration::from_millis(100))
-///     .redis("redis://127.0.0.1/")?;
-/// # Ok::<(), tower_distributed::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it is given a Redis"]
-pub struct StoreBuilder {
-    prefix: String,
-    timeout: Duration,
-    lanes: usize,
-    wakeups: Vec<String>,
-    by_url: bool,
-}
-
-impl Default for StoreBuilder {
-    fn default() -> Self {
-        Self {
-            prefix: "td".into(),
-            timeout: Duration::from_millis(500),
-            lanes: 1,
-            wakeups: Vec::new(),
-            by_url: false,
-        }
-    }
-}
-
-impl StoreBuilder {
-    /// What all keys begin with, 1 to 64 of `A-Z a-z 0-9 - _ . /`. Default: `td`.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// Within what time every call to Redis ends, 1 ms to 1 minute. Default: 500 ms.
-    ///
-    /// Connections from a pool of your own may have a response time-out that is shorter: 500 ms unless set otherwise.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// How many connections to keep, 1 to 64. Default: 1.
-    ///
-    /// One serves hundreds of thousands of calls a second, and combines best; more help where
-    /// this process has many cores to spare for them.
-    pub fn connections(mut self, lanes: usize) -> Self {
-        self.lanes = lanes;
-        self
-    }
-
-    /// Where to subscribe to wake-ups: the URL of the server behind a pool, or of any node of a Cluster. May be
-    /// said several times; what answers first is used.
-    ///
-    /// Those who wait for a lease are woken by a message when it is granted to them. A pool does not give away how
-    /// to connect to its server otherwise, and a connection that is subscribed is good for nothing else; so without
-    /// this, waiters of a store on a pool ask again 20 times a second.
-    pub fn wakeups(mut self, url: impl Into<String>) -> Self {
-        self.wakeups.push(url.into());
-        self
-    }
-
-    /// State in the Redis server at a URL, see [`Store::redis`].
-    ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) where the URL or a setting is not allowed.
-    pub fn redis(mut self, url: &str) -> Result<Store, Error> {
-        let pool = Pool::from_url(url)?;
-        self.wakeups.insert(0, url.to_owned());
-        self.by_url = true;
-        self.pool(pool)
-    }
-
-    /// State behind a pool of one of `deadpool_redis`, `deadpool_redis::cluster` and `deadpool_redis::sentinel`.
-    ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) where a setting is not allowed.
-    pub fn pool(self, pool: impl IntoPool) -> Result<Store, Error> {
-        key::check_name("the prefix", &self.prefix)?;
-        if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&self.timeout) {
-            return Err(Error::invalid(format!("the time-out must be 1 ms to 60 s, is {:?}", self.timeout)));
-        }
-        if !(1..=64).contains(&self.lanes) {
-            return Err(Error::invalid(format!("there must be 1 to 64 lanes, got {}", self.lanes)));
-        }
-        let wakeups = self.wakeups.iter().map(|url| redis::pool::client(url)).collect::<Result<_, _>>()?;
-        Ok(self.assemble(pool.into_pool(), redis::CLOCK, wakeups))
-    }
-
-    pub(crate) fn assemble(self, pool: Pool, clock: &'static str, wakeups: Vec<Subscriber>) -> Store {
-        let store = RedisStore::new(pool, self.prefix, self.timeout, self.lanes, clock, wakeups, self.by_url);
-        Store(Arc::new(Backend::Redis(Arc::new(store))))
-    }
-}
-
-/// The pools that a [`Store`] can be built on. Sealed: implemented for those of `deadpool_redis`.
-pub trait IntoPool: sealed::IntoPool {}
-
-impl<P: sealed::IntoPool> IntoPool for P {}
-
-mod sealed {
-    use super::Pool;
-
-    pub trait IntoPool {
-        #[doc(hidden)]
-        #[allow(private_interfaces)]
-        fn into_pool(self) -> Pool;
-    }
-
-    macro_rules! into_pool {
-        ($pool:ty, $kind:ident) => {
-            impl IntoPool for $pool {
-                #[allow(private_interfaces)]
-                fn into_pool(self) -> Pool {
-                    Pool::$kind(self)
-                }
-            }
-        };
-    }
-
-    into_pool!(deadpool_redis::Pool, Server);
-    #[cfg(feature = "cluster")]
-    into_pool!(deadpool_redis::cluster::Pool, Cluster);
-    #[cfg(feature = "sentinel")]
-    into_pool!(deadpool_redis::sentinel::Pool, Sentinel);
-
-    impl IntoPool for Pool {
-        #[allow(private_interfaces)]
-        fn into_pool(self) -> Pool {
-            self
         }
     }
 }

@@ -11,7 +11,7 @@ use super::in_memory::Cells;
 use super::key::{Key, KeySpace, RedisKey, check_name};
 use super::operation::{Cell, Operation};
 use super::redis::RedisStore;
-use super::redis::queue::{Answer, Queue};
+use super::redis::client::{RedisClient, RedisFuture};
 use crate::{Error, Store};
 
 /// A name in a store. A cheap clone.
@@ -25,7 +25,7 @@ enum Place<C> {
 /// The way to one kind of operation of a namespace.
 pub(crate) enum Client<O: Operation> {
     InMemory(Arc<Cells<O::Cell>>),
-    Redis(Arc<Queue<O>>),
+    Redis(Arc<RedisClient<O>>),
 }
 
 impl<C: Cell> Namespace<C> {
@@ -62,7 +62,7 @@ impl<C: Cell> Namespace<C> {
     pub(crate) fn client<O: Operation<Cell = C>>(&self) -> Client<O> {
         match &*self.0 {
             Place::InMemory(cells) => Client::InMemory(cells.clone()),
-            Place::Redis(store, _) => Client::Redis(Queue::new(store.clone(), self.clone()).into()),
+            Place::Redis(store, _) => Client::Redis(RedisClient::new(store.clone(), self.clone())),
         }
     }
 
@@ -90,16 +90,6 @@ impl<C: Cell> Namespace<C> {
     }
 }
 
-/// Sees a call to its end without its caller, where there is a runtime.
-pub(crate) fn detach<O: Operation>(running: OperationFuture<O>) {
-    if let OperationFuture::Pending(answer) = running
-        && let Ok(runtime) = tokio::runtime::Handle::try_current()
-    {
-        // An outage loses what was to be taken back, which errs on the strict side.
-        runtime.spawn(async { drop(answer.await) });
-    }
-}
-
 impl<O: Operation> Client<O> {
     /// Takes the step where the state is in this process.
     pub(crate) fn step(&self, key: &Key, operation: impl FnOnce() -> O) -> Option<O::Reply> {
@@ -117,16 +107,24 @@ impl<O: Operation> Client<O> {
             Self::InMemory(cells) => OperationFuture::Ready(Some(
                 cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now)),
             )),
-            Self::Redis(queue) => OperationFuture::Pending(queue.ask(key, operation, true)),
+            Self::Redis(client) => OperationFuture::Pending(client.submit(key, operation)),
         }
     }
 
-    /// Takes one step before all that are asked for later, whether or not anybody awaits it; in process it is done
+    /// Takes one step, for which nobody waits, on the store's own thread; in memory it is done on return.
+    pub(crate) fn detach(&self, key: Key, operation: O) {
+        match self {
+            Self::InMemory(_) => drop(self.run(key, operation)),
+            Self::Redis(client) => client.detach(key, operation),
+        }
+    }
+
+    /// Takes one step before all that are asked for later, whether or not anybody awaits it; in memory it is done
     /// on return.
     pub(crate) fn begin(&self, key: Key, operation: O) -> OperationFuture<O> {
         match self {
             Self::InMemory(_) => self.run(key, operation),
-            Self::Redis(queue) => OperationFuture::Pending(queue.ask(key, operation, false)),
+            Self::Redis(client) => OperationFuture::Pending(client.begin(key, operation)),
         }
     }
 }
@@ -135,7 +133,17 @@ impl<O: Operation> Client<O> {
 pub(crate) enum OperationFuture<O: Operation> {
     /// Done; `None` once taken.
     Ready(Option<O::Reply>),
-    Pending(Answer<O>),
+    Pending(RedisFuture<O>),
+}
+
+impl<O: Operation> OperationFuture<O> {
+    /// Whether the step was taken, or why not; `None`: it is under way.
+    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
+        match self {
+            Self::Ready(_) => Some(Ok(())),
+            Self::Pending(pending) => pending.outcome(),
+        }
+    }
 }
 
 impl<O: Operation> Unpin for OperationFuture<O> {}
@@ -149,7 +157,7 @@ impl<O: Operation> Future for OperationFuture<O> {
                 Some(reply) => Poll::Ready(Ok(reply)),
                 None => Poll::Pending,
             },
-            Self::Pending(answer) => Pin::new(answer).poll(context),
+            Self::Pending(pending) => Pin::new(pending).poll(context),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::notifier::Push;
+use super::redis::Value;
 
 /// One step on the state of one key.
 ///
@@ -38,11 +39,26 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether all runs of a call are of one key, whose names the script takes once.
     const ONE_KEY: bool = false;
 
-    /// How many calls are made beside each other at most: while the answers of one are handed out, the server is at
-    /// another.
-    const CARRIERS: usize = 3;
-    /// How many must wait while a call is in flight for another to be made beside it.
-    const CROWD: usize = 1;
+    /// How many batches are in flight beside each other at most: while the replies of one are handed out, the server
+    /// works on another.
+    const FLUSHERS: usize = 3;
+    /// The pipeline threshold: how many operations must wait while a batch is in flight for another to leave beside it.
+    const THRESHOLD: usize = 1;
+    /// Whether replies bring news for other waiters of this process: they are decoded as soon as they land, whether or
+    /// not their callers are polled.
+    const NOTIFIES: bool = false;
+    /// Whether it carries answers of any size: these have a connection and a breaker of their own.
+    const BULK: bool = false;
+
+    /// Whether it goes first and is never refused for overload: what renews, confirms, releases or takes back.
+    fn is_reserved(&self) -> bool {
+        false
+    }
+
+    /// The bytes it carries besides its key.
+    fn payload(&self) -> usize {
+        0
+    }
 
     /// Operations of one group have the same [`shared`](Self::shared) arguments and may leave in one call.
     fn group(&self) -> usize {
@@ -157,37 +173,43 @@ impl<'a> Arguments<'a> {
 #[derive(Debug)]
 pub(crate) struct Garbled(pub(crate) &'static str);
 
-/// A value that a script answered.
+/// A value in a script's reply.
 #[derive(Debug)]
-pub(crate) enum Field {
+pub(crate) enum Field<'a> {
     Integer(i64),
-    Text(Vec<u8>),
-    List(Vec<Field>),
+    Text(&'a [u8]),
+    List(Fields<'a>),
 }
 
 /// What a script answered for one run, read from the front.
 #[derive(Debug)]
-pub(crate) struct Fields<'a>(std::slice::Iter<'a, Field>);
+pub(crate) struct Fields<'a>(std::slice::Iter<'a, Value>);
 
 impl<'a> Fields<'a> {
-    pub(crate) fn new(fields: &'a [Field]) -> Self {
-        Self(fields.iter())
+    pub(crate) fn new(values: &'a [Value]) -> Self {
+        Self(values.iter())
     }
 
-    pub(crate) fn next(&mut self) -> Result<&'a Field, Garbled> {
-        self.0.next().ok_or(Garbled("a script answered too little"))
+    pub(crate) fn next(&mut self) -> Result<Field<'a>, Garbled> {
+        match self.0.next() {
+            Some(Value::Int(integer)) => Ok(Field::Integer(*integer)),
+            Some(Value::BulkString(text)) => Ok(Field::Text(text)),
+            Some(Value::Array(values)) => Ok(Field::List(Self::new(values))),
+            Some(_) => Err(Garbled("a script answered a value that is no number, text or list")),
+            None => Err(Garbled("a script answered too little")),
+        }
     }
 
     pub(crate) fn integer(&mut self) -> Result<i64, Garbled> {
         match self.next()? {
-            Field::Integer(integer) => Ok(*integer),
+            Field::Integer(integer) => Ok(integer),
             _ => Err(Garbled("a script answered something else where a number belongs")),
         }
     }
 
     pub(crate) fn list(&mut self) -> Result<Fields<'a>, Garbled> {
         match self.next()? {
-            Field::List(list) => Ok(Fields::new(list)),
+            Field::List(list) => Ok(list),
             _ => Err(Garbled("a script answered something else where a list belongs")),
         }
     }

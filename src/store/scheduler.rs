@@ -1,29 +1,34 @@
-//! Scheduler: one task per store sees to all that must be done in time, such as renewals.
+//! The scheduler: one task per store runs all that is due at some time, such as renewals and heartbeats.
 //!
-//! Whoever has something to see to [joins](Scheduler::join) once, and says when it is due; what is due at about the
-//! same time is done together. The task ends when nothing is left to do; where its runtime ends first, it goes on on
-//! another. While its runtime stands still, it does too.
+//! Whoever has something that becomes due [joins](Scheduler::join) once, and says when; what is due at about the same
+//! time is done together. The task ends when nothing is left to do.
+//!
+//! For a store on Redis it runs on the store's own thread, so that no lease depends on a runtime that stands still. For
+//! one in memory it runs on the runtime of whoever needs it first, whose clock may be paused, and goes on on the thread
+//! where that runtime ends.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::detached::see_to_the_end;
+use super::background::Background;
 use super::in_memory::lock;
 use super::notifier::Link;
 
-/// Has things to be seen to.
+/// Has things that become due.
 pub(crate) trait PeriodicTask: Send + Sync {
     /// When the next is due.
     fn due(&self) -> Option<Instant>;
 
     /// Does what is due.
-    fn attend(self: Arc<Self>) -> BoxFuture<'static, ()>;
+    fn run(self: Arc<Self>) -> BoxFuture<'static, ()>;
 
     /// Pushes may have been missed: makes due now what waits for one.
     fn relinked(&self);
@@ -32,12 +37,14 @@ pub(crate) trait PeriodicTask: Send + Sync {
     fn interrupted(&self);
 }
 
-/// The scheduler of one store.
+/// The periodic tasks of one store.
 pub(crate) struct Scheduler {
     state: Mutex<State>,
     /// Something is due earlier than was known.
     earlier: Notify,
     link: watch::Receiver<Link>,
+    /// Where it runs; `None`: where it is first needed.
+    home: Option<Background>,
 }
 
 #[derive(Default)]
@@ -54,18 +61,18 @@ impl State {
 }
 
 impl Scheduler {
-    pub(crate) fn new(link: watch::Receiver<Link>) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), earlier: Notify::new(), link })
+    pub(crate) fn new(link: watch::Receiver<Link>, home: Option<Background>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), earlier: Notify::new(), link, home })
     }
 
-    pub(crate) fn join(&self, attendant: Weak<dyn PeriodicTask>) {
+    pub(crate) fn join(&self, task: Weak<dyn PeriodicTask>) {
         let joined = &mut lock(&self.state).joined;
-        joined.retain(|attendant| attendant.strong_count() > 0);
-        joined.push(attendant);
+        joined.retain(|task| task.strong_count() > 0);
+        joined.push(task);
     }
 
-    /// Something that was joined for is due at this time, not earlier.
-    pub(crate) fn see_to(self: &Arc<Self>, due: Instant) {
+    /// Something of those who joined is due at this time.
+    pub(crate) fn schedule(self: &Arc<Self>, due: Instant) {
         let mut state = lock(&self.state);
         match state.next {
             Some(next) if next <= due => {}
@@ -76,8 +83,25 @@ impl Scheduler {
             None => {
                 state.next = Some(due);
                 drop(state);
-                let scheduler = Arc::clone(self);
-                see_to_the_end(None, move || Arc::clone(&scheduler).go());
+                self.start(Handle::try_current().ok().filter(|_| self.home.is_none()));
+            }
+        }
+    }
+
+    /// Those who joined may be gone.
+    pub(crate) fn look_again(&self) {
+        self.earlier.notify_one();
+    }
+
+    /// Starts the task: on a runtime, or else at home.
+    fn start(self: &Arc<Self>, runtime: Option<Handle>) {
+        let mut task = Task { scheduler: Arc::clone(self), thread: None, done: false };
+        match runtime {
+            Some(runtime) => drop(runtime.spawn(task.go())),
+            None => {
+                let home = self.home.clone().unwrap_or_else(Background::thread);
+                task.thread = Some(home.clone());
+                home.spawn(task.go());
             }
         }
     }
@@ -89,7 +113,7 @@ impl Scheduler {
         {
             let mut state = lock(&self.state);
             joined = state.joined();
-            let due = joined.iter().filter_map(|attendant| attendant.due()).min();
+            let due = joined.iter().filter_map(|task| task.due()).min();
             next = due.or_else(|| busy.then(far_off));
             state.next = next;
         }
@@ -97,40 +121,63 @@ impl Scheduler {
         next
     }
 
-    /// The task.
-    async fn go(self: Arc<Self>) {
-        // Whoever began before has ended with its runtime.
-        let joined = lock(&self.state).joined();
-        joined.iter().for_each(|attendant| attendant.interrupted());
-        drop(joined);
-        let mut link = self.link.clone();
+    fn joined(&self) -> Vec<Arc<dyn PeriodicTask>> {
+        lock(&self.state).joined()
+    }
+}
+
+/// The task, which another follows where its runtime ends first.
+struct Task {
+    scheduler: Arc<Scheduler>,
+    /// Kept as long as the task runs on it.
+    thread: Option<Background>,
+    done: bool,
+}
+
+impl Task {
+    async fn go(mut self) {
+        let scheduler = Arc::clone(&self.scheduler);
+        let mut link = scheduler.link.clone();
         let mut work = FuturesUnordered::new();
-        while let Some(next) = self.plan(!work.is_empty()) {
+        while let Some(next) = scheduler.plan(!work.is_empty()) {
             tokio::select! {
                 () = sleep_until(next) => {
                     let now = Instant::now();
-                    let joined = lock(&self.state).joined();
-                    for attendant in joined {
-                        if attendant.due().is_some_and(|due| due <= now) {
-                            work.push(attendant.attend());
+                    for task in scheduler.joined() {
+                        if task.due().is_some_and(|due| due <= now) {
+                            work.push(task.run());
                         }
                     }
                 }
-                () = self.earlier.notified() => {}
+                () = scheduler.earlier.notified() => {}
                 Some(()) = work.next() => {}
                 Ok(()) = link.changed() => {
                     if matches!(*link.borrow_and_update(), Link::Up(_)) {
-                        let joined = lock(&self.state).joined();
-                        joined.iter().for_each(|attendant| attendant.relinked());
+                        scheduler.joined().iter().for_each(|task| task.relinked());
                     }
                 }
             }
+        }
+        self.done = true;
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        self.scheduler.joined().iter().for_each(|task| task.interrupted());
+        match self.thread {
+            None => self.scheduler.start(None),
+            // Whoever schedules next starts it anew.
+            Some(_) => lock(&self.scheduler.state).next = None,
         }
     }
 }
 
 fn far_off() -> Instant {
-    Instant::now() + std::time::Duration::from_secs(3600)
+    Instant::now() + Duration::from_secs(3600)
 }
 
 impl fmt::Debug for Scheduler {

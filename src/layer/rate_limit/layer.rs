@@ -171,9 +171,9 @@ impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
     /// Sees to it that a key is blocked, in a task of its own.
     pub(super) fn block(&self, key: Key, duration: Duration) {
         if let Away::LocalShare { local, .. } = &self.on_store_failure {
-            crate::store::detach(local.block(key.clone(), duration));
+            local.block_detached(key.clone(), duration);
         }
-        crate::store::detach(self.bucket.block(key, duration));
+        self.bucket.block_detached(key, duration);
     }
 }
 

@@ -57,7 +57,7 @@ fn read(fields: &mut Fields<'_>) -> Result<Result<u64, Mismatch>, Garbled> {
             "WRONGTYPE a key of the filter holds something else: delete it, or choose another name",
         )),
         Field::Integer(number) => {
-            u64::try_from(*number).map(Ok).map_err(|_| Garbled("a script answered less than nothing"))
+            u64::try_from(number).map(Ok).map_err(|_| Garbled("a script answered less than nothing"))
         }
         Field::Text(stored) => Ok(Err(Mismatch(String::from_utf8_lossy(stored).into_owned()))),
         Field::List(_) => Err(Garbled("a script answered a list where a number belongs")),

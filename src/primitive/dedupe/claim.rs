@@ -67,7 +67,7 @@ impl Record<Holder<false>> for Seen {
         write_positions(probe, call);
     }
 
-    fn decode(field: &Field) -> Result<Found, Garbled> {
+    fn decode(field: Field<'_>) -> Result<Found, Garbled> {
         match field {
             Field::Text(text) if text == b"seen" => Ok(Found::Seen),
             Field::Text(text) => Ok(Found::Other(Mismatch(String::from_utf8_lossy(text).into_owned()))),

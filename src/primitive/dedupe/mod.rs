@@ -59,6 +59,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -68,8 +69,10 @@ use self::claim::{Claims, Found};
 use crate::error::{Cause, Subject};
 use crate::primitive::bloom_filter::{BloomFilter, Probe};
 use crate::primitive::lease::{Admission, Ask, Got, Settlement, Wait};
+use crate::store::Owed;
+use crate::store::timer::sleep;
 use crate::telemetry::{Event, tell};
-use crate::{Error, Lease};
+use crate::{Error, Lease, Store};
 
 /// Claims on the items of a [`BloomFilter`]. A cheap clone; see the [module](self) for the whole story.
 ///
@@ -228,11 +231,24 @@ impl Claim {
         self,
         hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
     ) -> Result<bool, Error> {
+        let store = self.dedupe.0.filter.store().clone();
+        // In memory it is done at once.
+        let Some(background) = store.background() else {
+            let confirmed = self.settle().await;
+            hear(&confirmed);
+            return confirmed;
+        };
         let (told, outcome) = oneshot::channel();
-        tokio::spawn(self.confirm_to_the_end(hear, told));
-        outcome.await.unwrap_or_else(|_| {
-            Err(Error::unavailable(Cause::Disconnected, "the runtime that confirmed the claim is gone"))
-        })
+        background.spawn(self.confirm_to_the_end(store.clone(), told));
+        let heard = async move {
+            let confirmed = outcome.await.unwrap_or_else(|_| Err(not_run()));
+            hear(&confirmed);
+            confirmed
+        };
+        match Handle::try_current() {
+            Ok(runtime) => runtime.spawn(heard).await.unwrap_or_else(|_| Err(not_run())),
+            Err(_) => heard.await,
+        }
     }
 
     /// Gives it back: the item can be claimed again. Whether it was still held.
@@ -244,45 +260,60 @@ impl Claim {
         self.lease.release().await
     }
 
-    async fn confirm_to_the_end(
-        self,
-        hear: impl FnOnce(&Result<bool, Error>),
-        told: oneshot::Sender<Result<bool, Error>>,
-    ) {
-        let Self { lease, probe, dedupe } = self;
-        let Inner { filter, settlement, .. } = &*dedupe.0;
-        let enter = async || match settlement.settle(&lease.held, probe).await? {
+    /// On the store's own thread, so that no user code is called here.
+    async fn confirm_to_the_end(self, store: Store, told: oneshot::Sender<Result<bool, Error>>) {
+        let _owed = store.owed().map(Owed::guard);
+        let mut confirmed = self.enter().await;
+        self.note(&confirmed);
+        // Who has gone away needs nothing.
+        let _ = told.send(confirmed.clone());
+        let mut pause = Duration::from_millis(20);
+        // Also where it turns out to be lost meanwhile: the item was handled all the same.
+        while confirmed.as_ref().is_err_and(Error::is_away) && Instant::now() < self.lease.until() {
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+            confirmed = self.enter().await;
+        }
+        if confirmed.is_ok() {
+            self.lease.settled();
+        }
+    }
+
+    async fn settle(self) -> Result<bool, Error> {
+        let confirmed = self.enter().await;
+        self.note(&confirmed);
+        if confirmed.is_ok() {
+            self.lease.settled();
+        }
+        confirmed
+    }
+
+    /// Enters once that the item was handled.
+    async fn enter(&self) -> Result<bool, Error> {
+        let Inner { filter, settlement, .. } = &*self.dedupe.0;
+        match settlement.settle(&self.lease.held, self.probe.clone()).await? {
             Ok(was_held) => Ok(was_held),
             Err(Found::Other(stored)) => Err(filter.mismatch(&stored)),
             Err(Found::Seen) => Err(unasked()),
-        };
-        let first = enter().await;
-        match &first {
-            Ok(true) => {}
-            Ok(false) => tell(filter.name(), Event::ClaimLost, "a claim was lost while its item was handled"),
-            Err(error) => {
-                let text = format_args!("that an item was handled could not be noted: {error}");
-                tell(filter.name(), Event::ClaimNotConfirmed, text);
-            }
-        }
-        let mut again = first.as_ref().is_err_and(Error::is_away);
-        let mut settled = first.is_ok();
-        hear(&first);
-        // Who has gone away needs nothing.
-        let _ = told.send(first);
-        let mut pause = Duration::from_millis(20);
-        // Also where it turns out to be lost meanwhile: the item was handled all the same.
-        while again && Instant::now() < lease.until() {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
-            let outcome = enter().await;
-            again = outcome.as_ref().is_err_and(Error::is_away);
-            settled = outcome.is_ok();
-        }
-        if settled {
-            lease.settled();
         }
     }
+
+    /// Tells of what should not go unnoticed.
+    fn note(&self, confirmed: &Result<bool, Error>) {
+        let name = self.dedupe.0.filter.name();
+        match confirmed {
+            Ok(true) => {}
+            Ok(false) => tell(name, Event::ClaimLost, "a claim was lost while its item was handled"),
+            Err(error) => {
+                let text = format_args!("that an item was handled could not be noted: {error}");
+                tell(name, Event::ClaimNotConfirmed, text);
+            }
+        }
+    }
+}
+
+fn not_run() -> Error {
+    Error::unavailable(Cause::Disconnected, "the runtime that confirmed the claim has ended")
 }
 
 impl Deref for Claim {

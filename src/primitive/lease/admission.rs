@@ -12,8 +12,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::FutureExt as _;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Lease;
@@ -21,13 +20,14 @@ use super::held::Held;
 use super::kind::{Found, Kind, Query, Scope};
 use super::number::Number;
 use super::operations::{At, Beat, Inspect, Occupancy, Outcome, Renew, Scene, Take, Turn, Verb};
+use super::releases::Releases;
 use super::renewals::Renewals;
 use super::room::{Room, Spans, Standing, Was};
 use super::terms::Terms;
 use super::waiters::Waiter;
 pub(crate) use super::waiting::{Ask, Got, Wait};
 use crate::error::Cause;
-use crate::store::{Client, Link, Namespace, OperationFuture, PeriodicTask, see_to_the_end};
+use crate::store::{Client, Link, Namespace, PeriodicTask};
 use crate::{Error, Key, Store};
 
 /// How long a grant stands until its waiter confirms it.
@@ -42,9 +42,6 @@ pub(super) const LIFE: Duration = Duration::from_secs(7);
 /// For how long an acquire that was withdrawn is refused if it comes after all.
 const MOURNING: Duration = Duration::from_secs(60);
 
-/// How many try again at a time to release what they could not while the store was away.
-const MOST_RETRIES: usize = 256;
-
 /// A namespace of leases.
 pub(crate) struct Admission<K: Kind> {
     pub(super) store: Store,
@@ -55,14 +52,13 @@ pub(crate) struct Admission<K: Kind> {
     pub(super) renewals: Renewals,
     /// By the numbers in their tokens.
     pub(super) waiters: Mutex<HashMap<u64, Waiter>>,
-    /// How many more may try again to release what they could not.
-    retries: Arc<Semaphore>,
+    pub(super) releases: Releases<K>,
     /// Whether those who wait are sent away.
     closed: watch::Sender<bool>,
 }
 
 pub(super) struct Clients<K: Kind> {
-    turn: Client<Turn<K>>,
+    pub(super) turn: Client<Turn<K>>,
     renew: Client<Renew<K>>,
     pub(super) beat: Client<Beat<K>>,
     inspect: Client<Inspect<K>>,
@@ -94,11 +90,11 @@ impl<K: Kind> Admission<K> {
             renewals: Renewals::new(store, terms.ttl, terms.watchdog),
             terms,
             waiters: Mutex::default(),
-            retries: Arc::new(Semaphore::new(MOST_RETRIES)),
+            releases: Releases::new(),
             closed: watch::Sender::new(false),
         });
-        let attendant: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
-        store.scheduler().join(attendant);
+        let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
+        store.scheduler().join(task);
         admission
     }
 
@@ -145,7 +141,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    fn turn(&self, token: Arc<str>, verb: Verb) -> Turn<K> {
+    pub(super) fn turn(&self, token: Arc<str>, verb: Verb) -> Turn<K> {
         Turn { scene: Arc::clone(&self.scene), token, verb, query: None }
     }
 
@@ -161,48 +157,6 @@ impl<K: Kind> Admission<K> {
             Outcome::Given(was) => Ok(was),
             Outcome::Taken(_) => Err(unasked()),
         }
-    }
-
-    /// Releases in a task of its own, again and again while the store is away, until the lease or the place would
-    /// have run out.
-    pub(crate) fn release_detached(
-        self: &Arc<Self>,
-        key: Key,
-        token: Arc<str>,
-        withdrawn: bool,
-        until: Instant,
-    ) {
-        // Begun here and now where that can be, so that it comes before what is asked for next.
-        let first = self.store.can_begin().then(|| {
-            self.clients.turn.begin(key.clone(), self.turn(token.clone(), Verb::Give { withdrawn }))
-        });
-        if let Some(OperationFuture::Ready(_)) = first {
-            return;
-        }
-        let first = first.map(|first| async move { first.await.is_ok() }.boxed());
-        let admission = Arc::clone(self);
-        let again = move || {
-            let (admission, key, token) = (Arc::clone(&admission), key.clone(), Arc::clone(&token));
-            async move {
-                let mut pause = Duration::from_millis(20);
-                let mut place = None;
-                while let Err(error) = admission.release(key.clone(), token.clone(), withdrawn).await
-                    && error.is_away()
-                    && Instant::now() < until
-                {
-                    // Only so many try again: the others run out by themselves.
-                    if place.is_none() {
-                        match Arc::clone(&admission.retries).try_acquire_owned() {
-                            Ok(permit) => place = Some(permit),
-                            Err(_) => return,
-                        }
-                    }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(Duration::from_secs(1));
-                }
-            }
-        };
-        see_to_the_end(first, again);
     }
 
     /// Until when a place in the queue, or what came of it, may last.

@@ -26,6 +26,7 @@ use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::{self, Flight};
 use crate::primitive::wait_group::holders::Permits;
+use crate::store::background::Background;
 use crate::store::{Client, Clock, Namespace, Push};
 use crate::support::redis_server::RedisServer;
 use crate::{BloomFilter, Key, Store, StoreBuilder};
@@ -247,8 +248,13 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
     println!("SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let pool = crate::store::Pool::from_url(&server.url()).unwrap();
-    let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(pool, CLOCK, Vec::new());
+    let pool = crate::store::Source::url(&server.url()).unwrap();
+    let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(
+        pool,
+        CLOCK,
+        Vec::new(),
+        Background::thread(),
+    );
     let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
     let (mut now, mut next, mut grants) = (1_760_000_000_000_000_i64, 0, 0);
 

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::Key;
+use crate::store::timer::sleep_until;
 use crate::store::{HandOff, lock};
 
 /// What the store has granted to this process, under one token: for one holder, or for several after each other.

@@ -20,6 +20,7 @@ mod number;
 pub(crate) mod operations;
 pub(crate) mod queue;
 pub(crate) mod record;
+mod releases;
 mod renewals;
 pub(crate) mod room;
 mod settle;

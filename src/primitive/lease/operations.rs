@@ -126,13 +126,14 @@ pub(super) const WRONG_TYPE: Garbled =
 const GARBLED: Garbled = Garbled("a script answered something else where a grant belongs");
 
 /// Reads the messages to others of this process: a list, or a number where there are none.
-pub(super) fn messages(field: &Field) -> Result<Vec<Push>, Garbled> {
-    let Field::List(list) = field else { return Ok(Vec::new()) };
-    let parse = |message: &Field| match message {
-        Field::Text(text) => Push::parse(text),
-        _ => None,
-    };
-    list.iter().map(|message| parse(message).ok_or(GARBLED)).collect()
+pub(super) fn messages(field: Field<'_>) -> Result<Vec<Push>, Garbled> {
+    let Field::List(mut list) = field else { return Ok(Vec::new()) };
+    let mut messages = Vec::new();
+    while let Ok(message) = list.next() {
+        let Field::Text(text) = message else { return Err(GARBLED) };
+        messages.push(Push::parse(text).ok_or(GARBLED)?);
+    }
+    Ok(messages)
 }
 
 pub(super) type Here<K> = Room<<K as Kind>::Holders>;
@@ -157,8 +158,14 @@ impl<K: Kind> Operation for Turn<K> {
     const SAME_ONCE: bool = false;
     // On a contended key there is one who gives and one who asks anew in each round: they should leave together. And
     // what a call costs by itself is a third of the cost of a dozen runs.
-    const CARRIERS: usize = 2;
-    const CROWD: usize = 16;
+    const FLUSHERS: usize = 2;
+    const THRESHOLD: usize = 16;
+    const NOTIFIES: bool = true;
+    const BULK: bool = K::Record::BULK;
+
+    fn is_reserved(&self) -> bool {
+        matches!(self.verb, Verb::Give { .. })
+    }
 
     /// Those who give leave with those who take as most do.
     fn group(&self) -> usize {
@@ -249,8 +256,13 @@ impl<K: Kind> Operation for Renew<K> {
     const SCRIPT: Script = K::SCRIPTS.renew;
     const PARTS: &'static [&'static str] = K::PARTS;
     const MOST_RUNS: usize = 192;
+    const BULK: bool = K::Record::BULK;
     // Twice the same token, as where a watchdog and a user renew at once, is two runs.
     const SAME_ONCE: bool = false;
+
+    fn is_reserved(&self) -> bool {
+        true
+    }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.text(Arc::clone(&self.token));
@@ -276,6 +288,11 @@ impl<K: Kind> Operation for Beat<K> {
     type Undo = Never<Here<K>>;
     const SCRIPT: Script = K::SCRIPTS.beat;
     const PARTS: &'static [&'static str] = K::PARTS;
+    const BULK: bool = K::Record::BULK;
+
+    fn is_reserved(&self) -> bool {
+        true
+    }
 
     fn shared(&self, call: &mut Arguments<'_>) {
         self.scene.write(call);

@@ -10,6 +10,8 @@ use crate::store::{Arguments, Field, Garbled};
 pub(crate) trait Record<H>: fmt::Debug + Send + Sync + 'static {
     /// Whether there is anything to look at: then takes are answered with what was found.
     const KEPT: bool = true;
+    /// Whether it carries answers of any size, see [`Operation::BULK`](crate::store::Operation::BULK).
+    const BULK: bool = false;
     /// How many runs one call takes at most, by what they write and find.
     const MOST_RUNS: usize = 64;
     /// What all of a namespace share.
@@ -21,6 +23,10 @@ pub(crate) trait Record<H>: fmt::Debug + Send + Sync + 'static {
     /// What is entered.
     type Entry: Clone + fmt::Debug + Send + Sync + 'static;
 
+    /// The bytes of what is entered.
+    fn payload(_entry: &Self::Entry) -> usize {
+        0
+    }
     /// Writes what all runs of a call share.
     fn write_scope(scope: &Self::Scope, call: &mut Arguments<'_>);
     /// Writes what one who looks needs.
@@ -28,7 +34,7 @@ pub(crate) trait Record<H>: fmt::Debug + Send + Sync + 'static {
     /// Writes what is entered.
     fn write_entry(entry: &Self::Entry, call: &mut Arguments<'_>);
     /// Reads what was found.
-    fn decode(field: &Field) -> Result<Self::Found, Garbled>;
+    fn decode(field: Field<'_>) -> Result<Self::Found, Garbled>;
     /// Looks, in process; for those who insist, only for what keeps even them from it.
     fn look(
         holders: &H,
@@ -107,7 +113,7 @@ impl<H> Record<H> for () {
         match *entry {}
     }
 
-    fn decode(_: &Field) -> Result<Infallible, Garbled> {
+    fn decode(_: Field<'_>) -> Result<Infallible, Garbled> {
         Err(Garbled("a script found something where nothing is on record"))
     }
 

@@ -56,7 +56,7 @@ impl Renewals {
     /// Sees to a lease that was handed on.
     pub(crate) fn resume(&self, number: u64, held: &Arc<Held>, due: Instant) {
         lock(&self.table).insert(number, Renewal { held: Arc::clone(held), due: Some(due) });
-        self.scheduler.see_to(due);
+        self.scheduler.schedule(due);
     }
 
     /// After how long a renewal is tried again.

@@ -53,6 +53,16 @@ impl<K: Kind> Operation for Settle<K> {
     const PARTS: &'static [&'static str] = K::PARTS;
     const MOST_RUNS: usize = K::Record::MOST_RUNS;
     const SAME_ONCE: bool = false;
+    const NOTIFIES: bool = true;
+    const BULK: bool = K::Record::BULK;
+
+    fn is_reserved(&self) -> bool {
+        true
+    }
+
+    fn payload(&self) -> usize {
+        K::Record::payload(&self.entry)
+    }
 
     fn shared(&self, call: &mut Arguments<'_>) {
         self.scene.write(call);
@@ -73,7 +83,7 @@ impl<K: Kind> Operation for Settle<K> {
             fields.integer()?;
         }
         let last = fields.next()?;
-        if let Field::Text(_) = last {
+        if let Field::Text(_) = &last {
             return Ok(Settled { outcome: Err(K::Record::decode(last)?), heard: Vec::new() });
         }
         Ok(Settled { outcome: Ok(status == 1), heard: messages(last)? })

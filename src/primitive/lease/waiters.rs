@@ -48,7 +48,7 @@ impl<K: Kind> Admission<K> {
         let due = self.next_beat(waiter.anchor, soonest);
         waiter.due = Some(due);
         lock(&self.waiters).insert(number, waiter);
-        self.store.scheduler().see_to(due);
+        self.store.scheduler().schedule(due);
     }
 
     pub(super) fn stop_waiting(&self, number: u64) -> Option<Waiter> {
@@ -155,11 +155,12 @@ impl<K: Kind> Admission<K> {
 impl<K: Kind> PeriodicTask for Admission<K> {
     fn due(&self) -> Option<Instant> {
         let beat = lock(&self.waiters).values().filter_map(|waiter| waiter.due).min();
-        self.renewals.due().into_iter().chain(beat).min()
+        [beat, self.renewals.due(), self.releases.due()].into_iter().flatten().min()
     }
 
-    fn attend(self: Arc<Self>) -> BoxFuture<'static, ()> {
+    fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
         let now = Instant::now();
+        self.releases.run(now);
         let due = self.renewals.take_due(now).into_iter();
         let renewals = join_all(due.map(|(number, held)| Arc::clone(&self).watch_over(number, held)));
         let mut by_key: HashMap<Key, Vec<(u64, Arc<str>)>> = HashMap::new();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::Lease;
 use super::admission::{Admission, CLAIM, unasked};
@@ -14,6 +14,7 @@ use super::record::Record;
 use super::room::Standing;
 use super::waiters::{Granted, Waiter};
 use crate::error::{Busy, Cause, Subject, Why};
+use crate::store::timer::sleep_until;
 use crate::store::{HandOff, Woken};
 use crate::{Error, Key};
 

@@ -76,6 +76,7 @@ use self::quorum::Quorum;
 use super::lease::{Admission, Ask, Lease, Wait};
 use crate::error::{Busy, Subject, Why};
 use crate::store::check_exact;
+use crate::store::timer::sleep;
 use crate::{Error, Key, Store};
 
 pub use self::builder::MutexBuilder;
@@ -233,7 +234,7 @@ impl Mutex {
                 return Err(if error.is_refused() { waited_too_long(&error) } else { error });
             }
             tokio::select! {
-                () = tokio::time::sleep(delay) => {}
+                () = sleep(delay) => {}
                 _ = closed.changed() => {}
             }
         }

@@ -11,13 +11,14 @@ use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::builder::{Settings, random};
 use super::holder::{Exclusive, Raise};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::room::{Standing, Was};
 use crate::primitive::lease::{Admission, Ask, Drift, Held, Keeper, Lease, Renewals, Terms};
+use crate::store::timer::within;
 use crate::store::{Client, OperationFuture, PeriodicTask};
 use crate::{Error, Key, Store};
 
@@ -81,8 +82,8 @@ impl Quorum {
             renewals: Renewals::new(store, terms.ttl, terms.watchdog),
             closed: watch::Sender::new(false),
         });
-        let attendant: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&quorum);
-        store.scheduler().join(attendant);
+        let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&quorum);
+        store.scheduler().join(task);
         quorum
     }
 
@@ -144,7 +145,7 @@ impl Quorum {
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        timeout(self.patience, call).await.unwrap_or_else(|_| {
+        within(self.patience, call).await.unwrap_or_else(|| {
             let text = format!("a node gave no answer within {:?}", self.patience);
             Err(Error::unavailable(Cause::TimedOut, text))
         })
@@ -278,7 +279,7 @@ impl PeriodicTask for Quorum {
         self.renewals.due()
     }
 
-    fn attend(self: Arc<Self>) -> BoxFuture<'static, ()> {
+    fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
         let due = self.renewals.take_due(Instant::now()).into_iter();
         let renewals = join_all(due.map(|(number, held)| Arc::clone(&self).watch_over(number, held)));
         Box::pin(async move { drop(renewals.await) })

@@ -78,6 +78,7 @@ fn micros(span: Duration) -> i64 {
 }
 
 impl Record<Holder<false, Kept>> for Answers {
+    const BULK: bool = true;
     // Answers are up to 64 MiB.
     const MOST_RUNS: usize = 8;
     /// The name of the codec.
@@ -90,6 +91,10 @@ impl Record<Holder<false, Kept>> for Answers {
         call.text(Arc::clone(codec));
     }
 
+    fn payload(entry: &Entry) -> usize {
+        entry.bytes.len()
+    }
+
     fn write_query((): &(), _: &mut Arguments<'_>) {}
 
     fn write_entry(entry: &Entry, call: &mut Arguments<'_>) {
@@ -98,7 +103,7 @@ impl Record<Holder<false, Kept>> for Answers {
         call.bytes(Arc::clone(&entry.bytes));
     }
 
-    fn decode(field: &Field) -> Result<Found, Garbled> {
+    fn decode(field: Field<'_>) -> Result<Found, Garbled> {
         const GARBLED: Garbled = Garbled("a script answered something else where an answer belongs");
         let Field::Text(text) = field else { return Err(GARBLED) };
         if text == b"other" {
@@ -154,6 +159,6 @@ impl Record<Holder<false, Kept>> for Answers {
 
     fn hear(codec: &Arc<str>, told: &[u8]) -> Option<Found> {
         let answer = told.strip_prefix(codec.as_bytes())?.strip_prefix(b" ")?;
-        Self::decode(&Field::Text(answer.to_vec())).ok()
+        Self::decode(Field::Text(answer)).ok()
     }
 }

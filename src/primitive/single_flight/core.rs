@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::answer::Flight;
 use super::builder::{Followers, Unpublished};
@@ -18,6 +19,7 @@ use super::verdict::{Format, Verdict};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::{Admission, Ask, Settlement, Terms, Wait};
 use crate::primitive::mutex::holder::Exclusive;
+use crate::store::timer::sleep_until;
 use crate::store::{Client, Namespace};
 use crate::telemetry::in_current_span;
 use crate::{Error, Key, LeaseHandle, Store};
@@ -165,7 +167,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let runs = Arc::new(AtomicBool::new(false));
         let (run, key) = (baton.run(), baton.key().clone());
         let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs));
-        let task = tokio::spawn(in_current_span(flight));
+        let Ok(runtime) = Handle::try_current() else {
+            return Err(Error::invalid("a flight runs in a task of its own: run it within a tokio runtime"));
+        };
+        let task = runtime.spawn(in_current_span(flight));
         caller.runs(run, task.abort_handle());
         let outcome = tokio::select! {
             biased;

@@ -1,10 +1,11 @@
 //! Futures under the methods of a bucket: a decision, and a decision whose delay is waited for.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::time::{Sleep, sleep};
+use futures_util::future::BoxFuture;
 
 use super::decision::Decision;
 use super::known::KnownRefusals;
@@ -14,6 +15,7 @@ use super::state::Ask;
 use super::{Key, TokenBucket};
 use crate::Error;
 use crate::store::OperationFuture;
+use crate::store::timer::sleep;
 
 /// A decision under way.
 #[derive(Debug)]
@@ -72,7 +74,6 @@ impl Future for Decide {
 }
 
 /// A decision, and then its delay. What is dropped before it may act is given back.
-#[derive(Debug)]
 pub(crate) struct Acquire {
     bucket: TokenBucket,
     key: Key,
@@ -80,12 +81,11 @@ pub(crate) struct Acquire {
     step: Step,
 }
 
-#[derive(Debug)]
 enum Step {
     /// Not polled yet, so nothing is charged.
     Asked,
     Deciding(Decide),
-    Waiting(Pin<Box<Sleep>>, Reservation),
+    Waiting(BoxFuture<'static, ()>, Reservation),
     /// The time to act has come: has anybody blocked the bucket meanwhile?
     Looking(OperationFuture<Peek>, Decision),
     Done,
@@ -151,6 +151,15 @@ impl Future for Acquire {
                 Step::Done => return Poll::Pending,
             }
         }
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("bucket", &self.bucket)
+            .field("cost", &self.cost)
+            .finish_non_exhaustive()
     }
 }
 

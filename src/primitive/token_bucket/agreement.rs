@@ -19,6 +19,7 @@ use self::virtual_time::{CLOCK, VirtualTime};
 use super::acquire::Decide;
 use super::{Reservation, TokenBucket};
 use crate::store::Clock;
+use crate::store::background::Background;
 use crate::support::redis_server::RedisServer;
 use crate::{Error, Key, Quota, Quotas, Store, StoreBuilder};
 
@@ -185,8 +186,13 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let sets = quota_sets();
     let seed = seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let pool = crate::store::Pool::from_url(&server.url()).unwrap();
-    let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(pool, CLOCK, Vec::new());
+    let pool = crate::store::Source::url(&server.url()).unwrap();
+    let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(
+        pool,
+        CLOCK,
+        Vec::new(),
+        Background::thread(),
+    );
     let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
 
     for batch in 0..SEQUENCES / IN_STEP {

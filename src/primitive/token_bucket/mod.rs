@@ -238,9 +238,7 @@ impl TokenBucket {
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key: Key = key.into();
-        if let Some(known) = &self.known {
-            known.forget(&key);
-        }
+        self.forget_refusal(&key);
         self.clients.reset.run(key, Reset).await
     }
 
@@ -254,7 +252,7 @@ impl TokenBucket {
     ///
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn block_until(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
-        self.block(key.into(), duration).await
+        self.clients.block.run(key.into(), self.blocking(duration)).await
     }
 
     /// The quotas of calls through this value.
@@ -292,9 +290,13 @@ impl TokenBucket {
         self.clients.reserve.step(key, || Reserve { quotas: quotas.clone(), ask })
     }
 
-    pub(crate) fn block(&self, key: Key, duration: Duration) -> OperationFuture<Block> {
-        let (quotas, micros) = (self.quotas.clone(), to_micros(duration));
-        self.clients.block.run(key, Block { quotas, micros })
+    fn blocking(&self, duration: Duration) -> Block {
+        Block { quotas: self.quotas.clone(), micros: to_micros(duration) }
+    }
+
+    /// Blocks a key without anybody waiting for that.
+    pub(crate) fn block_detached(&self, key: Key, duration: Duration) {
+        self.clients.block.detach(key, self.blocking(duration));
     }
 
     /// The buckets of the same name in another store.
@@ -317,10 +319,19 @@ impl TokenBucket {
     }
 
     fn cancel(&self, key: &Key, cancel: Cancel) -> OperationFuture<Cancel> {
+        self.forget_refusal(key);
+        self.clients.cancel.run(key.clone(), cancel)
+    }
+
+    fn cancel_detached(&self, key: &Key, cancel: Cancel) {
+        self.forget_refusal(key);
+        self.clients.cancel.detach(key.clone(), cancel);
+    }
+
+    fn forget_refusal(&self, key: &Key) {
         if let Some(known) = &self.known {
             known.forget(key);
         }
-        self.clients.cancel.run(key.clone(), cancel)
     }
 }
 

@@ -71,13 +71,13 @@ fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbl
         Field::Integer(-1) => return Err(WRONG_TYPE),
         // A bare TAT, where that says all.
         Field::Integer(tat) => {
-            let tat = moment(*tat, 0)?;
+            let tat = moment(tat, 0)?;
             return Ok(Bucket {
                 blocked_until: 0,
                 levels: smallvec![Level { tat, last: tat, ..Level::default() }],
             });
         }
-        Field::List(fields) => Fields::new(fields),
+        Field::List(fields) => fields,
         Field::Text(_) => return Err(Garbled("a script answered a text where a bucket belongs")),
     };
     let blocked_until = fields.integer()?;

@@ -6,7 +6,7 @@ use super::decision::Decision;
 use super::operations::Cancel;
 use super::{Key, TokenBucket};
 use crate::Error;
-use crate::store::{OperationFuture, detach};
+use crate::store::OperationFuture;
 
 /// Tokens that are reserved: act after [`delay`](Self::delay), or [`cancel`](Self::cancel).
 ///
@@ -57,16 +57,20 @@ impl Reservation {
     }
 
     pub(super) fn cancel_detached(&mut self) {
-        if let Some(cancelling) = self.begin_cancel() {
-            detach(cancelling);
+        if let Some(cancel) = self.take_cancel() {
+            self.bucket.cancel_detached(&self.key, cancel);
         }
     }
 
     pub(super) fn begin_cancel(&mut self) -> Option<OperationFuture<Cancel>> {
+        let cancel = self.take_cancel()?;
+        Some(self.bucket.cancel(&self.key, cancel))
+    }
+
+    fn take_cancel(&mut self) -> Option<Cancel> {
         if std::mem::replace(&mut self.cancelled, true) {
             return None;
         }
-        let cancel = Cancel::new(&self.decision, Some(self.decision.act()));
-        Some(self.bucket.cancel(&self.key, cancel))
+        Some(Cancel::new(&self.decision, Some(self.decision.act())))
     }
 }

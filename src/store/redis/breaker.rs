@@ -1,77 +1,208 @@
-//! A circuit breaker: after repeated failures calls are answered at once, until a probe succeeds.
+//! A circuit breaker: after repeated failures calls are answered at once, but for one now and then that probes.
+//!
+//! Half-open is a point in time, not a task: the first call after it is the probe. So the breaker of a runtime that
+//! stands still, or of a caller that goes away, holds up nobody.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::Error;
 use crate::error::{Cause, Outage};
+use crate::store::BreakerState;
 use crate::store::in_memory::lock;
+use crate::telemetry::store as telemetry;
 
 /// How many calls in a row must fail.
 const FAILURES: u32 = 3;
 
-#[derive(Debug, Default)]
+/// How long it is open after the first failure; twice as long after each failed probe.
+const PAUSE: Duration = Duration::from_millis(25);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
 pub(super) struct Breaker {
-    failures: AtomicU32,
-    open: AtomicBool,
-    /// What the last failure said, for those who are answered at once.
-    last: Mutex<Option<Outage>>,
+    /// Whether there is anything to be forgotten by a success: read without the lock.
+    failing: AtomicBool,
+    state: Mutex<State>,
+    /// How long a probe may take until another call is let through as one.
+    probe: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    failures: u32,
+    /// When the last failure was seen, and what it was.
+    last: Option<(Instant, Outage)>,
+    /// `None`: closed.
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// When the next call may pass.
+    until: Instant,
+    /// How many probes have failed.
+    probes: u32,
+    /// Whether one is under way.
+    probing: bool,
 }
 
 impl Breaker {
-    /// Whether a call may be made.
+    pub(super) fn new(probe: Duration) -> Self {
+        Self { failing: AtomicBool::new(false), state: Mutex::default(), probe }
+    }
+
+    /// Whether a call may be made now.
     pub(super) fn check(&self) -> Result<(), Error> {
-        if !self.open.load(Ordering::Acquire) {
+        if !self.failing.load(Ordering::Acquire) {
             return Ok(());
         }
-        let last = lock(&self.last).clone();
-        let (why, source) = last.map_or(("unknown".into(), None), |last| (last.text, last.source));
-        let text = format!("no call made after {FAILURES} failures in a row, the last: {why}").into();
+        let now = Instant::now();
+        let State { failures, last, open } = &mut *lock(&self.state);
+        let Some(open) = open else { return Ok(()) };
+        if now >= open.until {
+            (open.until, open.probing) = (now + self.probe, true);
+            telemetry::breaker(BreakerState::HalfOpen);
+            return Ok(());
+        }
+        let (why, source) = match last {
+            Some((_, last)) => (&*last.text, last.source.clone()),
+            None => ("unknown", None),
+        };
+        let text = format!("no call made after {failures} failures in a row, the last: {why}").into();
         Err(Outage { cause: Cause::BreakerOpen, text, source }.into())
     }
 
-    pub(super) fn succeeded(&self) {
-        if self.failures.load(Ordering::Relaxed) != 0 {
-            self.failures.store(0, Ordering::Relaxed);
+    pub(super) fn state(&self) -> BreakerState {
+        match &lock(&self.state).open {
+            None => BreakerState::Closed,
+            Some(open) if open.probing || Instant::now() >= open.until => BreakerState::HalfOpen,
+            Some(_) => BreakerState::Open,
         }
     }
 
-    /// Counts a failure; true when this one opens the breaker, and the caller must see to the probing.
-    pub(super) fn failed(&self, outage: &Outage) -> bool {
-        *lock(&self.last) = Some(outage.clone());
-        self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES
-            && !self.open.swap(true, Ordering::AcqRel)
+    pub(super) fn succeeded(&self) {
+        if self.failing.load(Ordering::Relaxed) {
+            let was = std::mem::take(&mut *lock(&self.state));
+            self.failing.store(false, Ordering::Release);
+            if was.open.is_some() {
+                telemetry::breaker(BreakerState::Closed);
+                telemetry::outage_ended();
+            }
+        }
     }
 
-    /// Lets calls be made again: after a probe that succeeded, or where nobody probes any more. Then the next
-    /// failure opens it again.
-    pub(super) fn close(&self, probed: bool) {
-        self.failures.store(if probed { 0 } else { FAILURES - 1 }, Ordering::Relaxed);
-        self.open.store(false, Ordering::Release);
+    /// Counts the failure of a call that was sent at `sent`. Of calls that were under way at the same time only the
+    /// first counts. `conclusive`: no connection could be made, so the next call would fail too.
+    pub(super) fn failed(&self, sent: Instant, outage: &Outage, conclusive: bool) {
+        let now = Instant::now();
+        let State { failures, last, open } = &mut *lock(&self.state);
+        if last.as_ref().is_some_and(|(counted, _)| sent < *counted) {
+            return;
+        }
+        *last = Some((now, outage.clone()));
+        *failures = failures.saturating_add(1);
+        self.failing.store(true, Ordering::Release);
+        match open {
+            Some(open) => {
+                open.probes = open.probes.saturating_add(1);
+                (open.until, open.probing) = (now + pause(open.probes), false);
+                telemetry::breaker(BreakerState::Open);
+            }
+            None if conclusive || *failures >= FAILURES => {
+                *open = Some(Open { until: now + pause(0), probes: 0, probing: false });
+                telemetry::outage_began(outage);
+                telemetry::breaker(BreakerState::Open);
+            }
+            None => {}
+        }
     }
+}
+
+/// How long to wait after so many failures: at random between half of it and all, so that a fleet does not come back
+/// all at once.
+pub(super) fn pause(failures: u32) -> Duration {
+    jittered(PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE))
+}
+
+/// At random between half of a span and all of it.
+fn jittered(span: Duration) -> Duration {
+    // The seeds of the standard hasher are random and differ from each other.
+    let random = RandomState::new().hash_one(0) % 1024;
+    span / 2 + span.mul_f64(random as f64 / 2048.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn opens_once_after_failures_in_a_row() {
-        let breaker = Breaker::default();
-        let outage = Outage { cause: Cause::TimedOut, text: "too slow".into(), source: None };
-        assert!(!breaker.failed(&outage) && !breaker.failed(&outage));
+    fn outage() -> Outage {
+        Outage { cause: Cause::TimedOut, text: "too slow".into(), source: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn opens_after_failures_in_a_row_and_probes_by_time() {
+        let breaker = Breaker::new(Duration::from_secs(2));
+        let fail = async || {
+            let sent = Instant::now();
+            tokio::time::advance(Duration::from_millis(1)).await;
+            breaker.failed(sent, &outage(), false);
+        };
+        fail().await;
+        fail().await;
         breaker.succeeded();
-        assert!(!breaker.failed(&outage) && !breaker.failed(&outage));
+        fail().await;
+        fail().await;
         assert!(breaker.check().is_ok());
-        assert!(breaker.failed(&outage));
-        assert!(!breaker.failed(&outage), "only one prober");
+        fail().await;
         let error = breaker.check().unwrap_err();
         assert!(error.is_unavailable() && error.to_string().contains("too slow"), "{error}");
-        breaker.close(true);
+        assert_eq!(breaker.state(), BreakerState::Open);
+        tokio::time::advance(PAUSE).await;
+        assert!(breaker.check().is_ok(), "the probe");
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(breaker.check().is_err(), "one probe at a time");
+        // The probe is never heard of again.
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(breaker.check().is_ok(), "another probe");
+        fail().await;
+        assert!(breaker.check().is_err());
+        tokio::time::advance(2 * PAUSE).await;
         assert!(breaker.check().is_ok());
-        assert!(!breaker.failed(&outage));
-        breaker.close(false);
+        breaker.succeeded();
+        assert!(breaker.check().is_ok() && breaker.check().is_ok());
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_fail_together_are_one_failure() {
+        let breaker = Breaker::new(Duration::from_secs(2));
+        let sent = Instant::now();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        for _ in 0..100 {
+            breaker.failed(sent, &outage(), false);
+        }
         assert!(breaker.check().is_ok());
-        assert!(breaker.failed(&outage), "nobody probes: the next failure counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn want_of_a_connection_opens_at_once() {
+        let breaker = Breaker::new(Duration::from_secs(2));
+        breaker.failed(Instant::now(), &outage(), true);
+        assert!(breaker.check().is_err());
+    }
+
+    #[test]
+    fn pauses_grow_and_differ() {
+        for failures in [0, 3, 100] {
+            let most = PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
+            let pauses: Vec<_> = (0..20).map(|_| pause(failures)).collect();
+            assert!(pauses.iter().all(|pause| (most / 2..=most).contains(pause)), "{pauses:?}");
+            assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::error::{Cause, Outage};
 
 /// Codes by which a server says that it is there and cannot serve now. A code of a script's own error stands in
 /// its text, hence the search there.
-const NOT_SERVING: [&str; 13] = [
+const NOT_SERVING: [&str; 11] = [
     "BUSY",
     "LOADING",
     "READONLY",
@@ -19,10 +19,11 @@ const NOT_SERVING: [&str; 13] = [
     "NOAUTH",
     "WRONGPASS",
     "MISCONF",
-    "TRYAGAIN",
     "UNKILLABLE",
-    "NOPERM",
 ];
+
+/// Codes by which it says so of one script or one key: no outage.
+const DENIED: [&str; 2] = ["NOPERM", "TRYAGAIN"];
 
 pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
@@ -33,6 +34,8 @@ pub(super) fn outage(error: RedisError) -> Outage {
         Cause::TimedOut
     } else if error.is_io_error() || error.is_unrecoverable_error() || error.is_connection_dropped() {
         Cause::Disconnected
+    } else if has_code(&error, &DENIED) {
+        Cause::Denied
     } else if is_not_serving(&error) {
         Cause::NotServing
     } else {
@@ -46,14 +49,17 @@ pub(super) fn outage(error: RedisError) -> Outage {
 }
 
 fn is_not_serving(error: &RedisError) -> bool {
-    let not_serving = |code: &str| NOT_SERVING.contains(&code);
-    let first_word = |text: &str| text.trim_start_matches('-').split(' ').next().is_some_and(not_serving);
     error.kind() == ErrorKind::AuthenticationFailed
         || error.kind() == ErrorKind::ClusterConnectionNotFound
-        || error.code().is_some_and(not_serving)
-        || error.detail().is_some_and(first_word)
+        || has_code(error, &NOT_SERVING)
         // What a long command gets in place of NOAUTH.
         || error.detail().is_some_and(|text| text.contains("unauthenticated"))
+}
+
+fn has_code(error: &RedisError, codes: &[&str]) -> bool {
+    let is_one = |code: &str| codes.contains(&code);
+    let first_word = |text: &str| text.trim_start_matches('-').split(' ').next().is_some_and(is_one);
+    error.code().is_some_and(is_one) || error.detail().is_some_and(first_word)
 }
 
 /// Whether the server is out of reach or out of service, which is what breakers count.
@@ -74,6 +80,10 @@ mod tests {
         for code in NOT_SERVING {
             assert_eq!(server(code, "x").cause, Cause::NotServing, "{code}");
             assert_eq!(server("ERR", &format!("{code} within a script")).cause, Cause::NotServing, "{code}");
+        }
+        for code in DENIED {
+            assert_eq!(server(code, "x").cause, Cause::Denied, "{code}");
+            assert!(!is_outage(server("ERR", &format!("{code} within a script")).cause), "{code}");
         }
         assert_eq!(server("WRONGTYPE", "x").cause, Cause::Unexpected);
         assert_eq!(server("ERR", "user_script:1: BUSYBODY").cause, Cause::Unexpected);

@@ -1,102 +1,121 @@
-//! The Redis store: lanes, scripts, deadline and breaker. Nothing outside this folder names `redis`.
+//! The Redis store: connections, scripts, time-outs and breakers. Nothing outside this folder names `redis`.
 
+mod batch;
 mod breaker;
+pub(crate) mod client;
 mod failure;
-mod lane;
+mod link;
 mod plan;
-pub(crate) mod pool;
-pub(crate) mod queue;
+mod queue;
+mod reply;
+mod runtime;
+mod script;
 #[cfg(feature = "cluster")]
-mod slot;
+mod slots;
+pub(crate) mod source;
 mod subscription;
 mod version;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use deadpool_redis::redis::{self, Cmd, Value};
-use tokio::time::{Instant, timeout_at};
+use deadpool_redis::redis;
+pub(crate) use deadpool_redis::redis::Value;
+use tokio::runtime::{Handle, Id};
+use tokio::time::{Instant, sleep_until};
 
-use self::breaker::Breaker;
-use self::lane::Lane;
+use self::link::Link;
 use self::plan::Call;
-use self::pool::Pool;
+use self::queue::Budget;
+pub(in crate::store) use self::queue::{MOST_BYTES, MOST_OPERATIONS};
+use self::reply::Reply;
+use self::runtime::{Route, RuntimeLinks};
+pub(super) use self::script::Loaded;
+use self::source::{Source, Subscriber};
 use self::subscription::Subscription;
+use super::background::Background;
+use super::builder::Limits;
 use super::in_memory::lock;
-use super::key::{Key, RedisKey};
-use super::notifier::{Link, Notifier};
-use super::operation::{Field, Script};
+use super::key::Key;
+use super::notifier::{Link as Pushes, Notifier};
+use super::operation::Script;
+use super::owed::Owed;
+use super::ping::Ping;
 use super::scheduler::Scheduler;
 use crate::Error;
 use crate::error::{Cause, Outage};
+use crate::telemetry::store as telemetry;
 
 /// The clock that is put before every script: `now`, in µs.
 pub(crate) const CLOCK: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lib/clock.lua"));
 
-/// After how long without an answer a connection may have been closed for being idle.
+/// After how long without a reply a connection may have been closed for being idle.
 const IDLE: Duration = Duration::from_secs(1);
 
-#[derive(Debug)]
+/// When a timer fires so much too late, the runtime was not running: then the reply may be there, unread.
+const LATE: Duration = Duration::from_millis(20);
+
 pub(crate) struct RedisStore {
     pub(crate) prefix: String,
-    timeout: Duration,
+    source: Source,
+    limits: Limits,
     clock: &'static str,
-    pool: Pool,
-    lanes: Box<[Arc<Lane>]>,
     hasher: RandomState,
-    breakers: Box<[Breaker]>,
+    runtimes: Mutex<Vec<Arc<RuntimeLinks>>>,
+    budget: Budget,
     /// By their text: the same script may be joined with other pieces.
     scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) background: Background,
+    pub(crate) owed: Owed,
     subscription: Subscription,
-    /// The pool was made of the URL that is subscribed to first.
+    /// The connections are made by the URL that is subscribed to first.
     by_url: bool,
 }
 
-/// A script ready to be called.
-pub(crate) struct Loaded {
-    name: &'static str,
-    text: String,
-    sha: String,
+/// How an attempt to run a script failed.
+struct Failed {
+    outage: Outage,
+    /// When it was sent; `None`: there was no connection.
+    sent: Option<Instant>,
+    /// Whether the server answered others meanwhile: then it is slow, not away.
+    answers: bool,
 }
 
 impl RedisStore {
     pub(crate) fn new(
-        pool: Pool,
+        source: Source,
         prefix: String,
-        timeout: Duration,
-        lanes: usize,
+        limits: Limits,
         clock: &'static str,
-        wakeups: Vec<redis::Client>,
-        by_url: bool,
+        wakeups: Vec<Subscriber>,
+        background: Background,
     ) -> Self {
-        let notifier = Arc::new(Notifier::new(Link::Down));
+        let notifier = Arc::new(Notifier::new(Pushes::Down));
         Self {
+            by_url: matches!(source, Source::Url(..)),
             subscription: Subscription::new(wakeups),
-            by_url,
-            scheduler: Scheduler::new(notifier.link()),
+            scheduler: Scheduler::new(notifier.link(), Some(background.clone())),
             notifier,
+            background,
             prefix,
-            timeout,
+            budget: Budget::new(limits.max_queued, limits.max_queued_bytes),
+            limits,
             clock,
-            lanes: (0..lanes).map(|_| Arc::new(Lane::new(pool.clone()))).collect(),
-            breakers: (0..pool.breakers()).map(|_| Breaker::default()).collect(),
-            pool,
+            source,
             hasher: RandomState::new(),
+            runtimes: Mutex::default(),
             scripts: Mutex::default(),
+            owed: Owed::default(),
         }
     }
 
-    pub(super) fn load(&self, script: Script) -> Arc<Loaded> {
-        let load = || {
-            let text = format!("{}{}", self.clock, script.body);
-            let sha = redis::Script::new(&text).get_hash().to_owned();
-            Arc::new(Loaded { name: script.name, text, sha })
-        };
+    fn load(&self, script: Script) -> Arc<Loaded> {
+        let load = || Arc::new(Loaded::new(self.clock, script));
         Arc::clone(lock(&self.scripts).entry(script.body).or_insert_with(load))
     }
 
@@ -119,33 +138,52 @@ impl RedisStore {
     /// Subscribes to the channel of this process, unless it is at it.
     pub(super) fn subscribe(&self) {
         let channel = format!("{}{}", self.channels(), self.notifier.process());
-        self.subscription.start(channel, &self.notifier);
+        self.subscription.start(channel, &self.notifier, &self.background);
     }
 
-    pub(super) fn connections(&self) -> usize {
-        self.lanes.len()
+    /// What the store has on a runtime, made on first use.
+    fn links(self: &Arc<Self>, runtime: &Handle) -> Arc<RuntimeLinks> {
+        let mut runtimes = lock(&self.runtimes);
+        runtimes.retain(|links| !links.has_ended());
+        if let Some(links) = runtimes.iter().find(|links| links.id == runtime.id()) {
+            return Arc::clone(links);
+        }
+        let links = RuntimeLinks::new(self, runtime);
+        runtimes.push(Arc::clone(&links));
+        links
     }
 
-    /// The lane that a key's calls leave by: always the same, so that they can leave together.
-    pub(super) fn lane_of(&self, key: &Key) -> usize {
-        match self.lanes.len() {
+    /// Drops what the store has on a runtime that has ended.
+    fn forget(&self, runtime: Id) {
+        let mut runtimes = lock(&self.runtimes);
+        let ended = runtimes.iter().position(|links| links.id == runtime);
+        let ended = ended.map(|ended| runtimes.swap_remove(ended));
+        drop(runtimes);
+        drop(ended);
+    }
+
+    /// The link that a key's calls leave by: always the same, so that they can leave together.
+    fn link_of(&self, key: &Key) -> usize {
+        match self.limits.connections {
             1 => 0,
-            lanes => self.hasher.hash_one(key) as usize % lanes,
+            links => self.hasher.hash_one(key) as usize % links,
         }
     }
 
-    /// The hash slot of a key; `None` where one server has them all.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
-    pub(super) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
-        match &self.pool {
-            #[cfg(feature = "cluster")]
-            Pool::Cluster(_) => Some(slot::slot(&key())),
-            _ => None,
+    /// What those are told for whom there is no room, or who have waited too long: where the server still answers, that
+    /// this process asks too much of it.
+    fn overloaded(&self, link: &Link) -> Error {
+        let Limits { timeout, max_queued, max_queued_bytes, queue_timeout, .. } = self.limits;
+        if link.answered_within(timeout) {
+            telemetry::overloaded();
+            return Error::overloaded(format!(
+                "the store's queue is full: {} operations wait, at most {max_queued} operations and {max_queued_bytes} \
+                 bytes may, for {queue_timeout:?} at most",
+                self.budget.operations()
+            ));
         }
-    }
-
-    pub(super) fn deadline(&self, since: Instant) -> Instant {
-        since + self.timeout
+        let text = format!("no reply within {timeout:?}, and the queue is full");
+        Error::unavailable(Cause::NotSent, text)
     }
 
     /// Runs a script. It is sent once: only where the server says that it does not know it, and so has not run
@@ -154,188 +192,152 @@ impl RedisStore {
     /// turns out to be closed, as servers and balancers do to idle ones.
     async fn run(
         self: &Arc<Self>,
-        lane: usize,
+        runtime: &Handle,
+        route: &Route,
         script: &Loaded,
         call: &Call,
-        deadline: Instant,
     ) -> Result<Reply, Error> {
-        let breaker = &self.breakers[breaker_of(call.slot)];
-        breaker.check()?;
-        let lane = &self.lanes[lane];
-        let was_idle = lane.idle_for() >= IDLE;
-        let mut outcome = self.attempt(lane, script, &call.command, deadline).await;
-        if was_idle && matches!(&outcome, Err((outage, true)) if outage.cause == Cause::Disconnected) {
-            outcome = self.attempt(lane, script, &call.command, deadline).await;
+        route.breaker.check()?;
+        let was_idle = !route.link.answered_within(IDLE);
+        let began = Instant::now();
+        let mut outcome = self.attempt(runtime, &route.link, script, call).await;
+        if was_idle
+            && matches!(&outcome, Err(failed) if failed.sent.is_some() && failed.outage.cause == Cause::Disconnected)
+        {
+            outcome = self.attempt(runtime, &route.link, script, call).await;
         }
-        match &outcome {
-            Err((outage, _)) if failure::is_outage(outage.cause) => {
-                if breaker.failed(outage) {
-                    let (store, breaker) = (Arc::downgrade(self), breaker_of(call.slot));
-                    let prober = Prober { store, breaker, key: call.key.clone(), succeeded: false };
-                    tokio::spawn(prober.run());
+        let succeeded = !matches!(&outcome, Err(failed) if failure::is_outage(failed.outage.cause));
+        telemetry::call(began.elapsed(), succeeded);
+        outcome
+            .map_err(|Failed { outage, sent, answers }| {
+                if !failure::is_outage(outage.cause) {
+                    route.breaker.succeeded();
+                } else if !answers {
+                    route.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
                 }
-            }
-            _ => breaker.succeeded(),
-        }
-        outcome.map_err(|(outage, _)| outage.into())
+                outage.into()
+            })
+            .inspect(|_| route.breaker.succeeded())
     }
 
-    /// Sends a call. An error comes with whether there was a connection to send it on.
+    /// Sends a call.
     async fn attempt(
         &self,
-        lane: &Arc<Lane>,
+        runtime: &Handle,
+        link: &Arc<Link>,
         script: &Loaded,
-        call: &Cmd,
-        deadline: Instant,
-    ) -> Result<Reply, (Outage, bool)> {
-        let mut held = None;
-        let outcome = timeout_at(deadline, async {
-            let held = held.insert(lane.hold().await?);
-            let reply = match held.connection.send(call).await {
+        call: &Call,
+    ) -> Result<Reply, Failed> {
+        let mut held = link.hold(runtime).await.map_err(|outage| Failed {
+            outage: Outage { cause: Cause::NotSent, ..outage },
+            sent: None,
+            answers: false,
+        })?;
+        let sent = Instant::now();
+        let reply = self.in_time(sent, async {
+            match held.connection.send(&call.command).await {
                 Err(error) if failure::is_no_script(&error) => {
-                    held.connection.send(&script.in_full(call)).await
+                    held.connection.send(&script.in_full(&call.command)).await
                 }
                 reply => reply,
-            };
-            Reply::parse(reply.map_err(failure::outage)?)
-                .ok_or_else(|| unexpected(format!("{} answered something else", script.name)))
-        })
-        .await;
-        let outage = match outcome {
-            Ok(Ok(reply)) => {
-                lane.used();
-                return Ok(reply);
             }
-            Ok(Err(outage)) => outage,
-            Err(_) if held.is_some() => {
-                let text = format!("no answer within {:?}", self.timeout).into();
+        });
+        let outage = match reply.await {
+            Some(Ok(reply)) => match Reply::parse(reply, call.size()) {
+                Some(reply) => {
+                    link.answered(sent);
+                    return Ok(reply);
+                }
+                None => {
+                    let text = format!("{} answered something else", script.name).into();
+                    Outage { cause: Cause::Unexpected, text, source: None }
+                }
+            },
+            Some(Err(error)) => failure::outage(error),
+            None => {
+                let text = format!("no reply within {:?}", self.limits.timeout).into();
                 Outage { cause: Cause::TimedOut, text, source: None }
             }
-            Err(_) => {
-                let text = format!("no connection within {:?}", self.timeout).into();
-                Outage { cause: Cause::Disconnected, text, source: None }
+        };
+        // A server that answered what was sent before is slow.
+        let answers = outage.cause == Cause::TimedOut && link.answered_since(sent);
+        if self.source.is_lost(outage.cause) && !answers {
+            link.discard(&held);
+        } else if failure::is_outage(outage.cause) {
+            self.source.look_for_masters(held.connection, runtime);
+        }
+        Err(Failed { outage, sent: Some(sent), answers })
+    }
+
+    /// What comes of a call within the time-out; `None`: nothing. Time in which the runtime stood still does not count:
+    /// the reply may be there, but nobody has read it.
+    async fn in_time<T>(&self, sent: Instant, reply: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(reply);
+        let mut deadline = sent + self.limits.timeout;
+        loop {
+            tokio::select! {
+                biased;
+                reply = &mut reply => return Some(reply),
+                () = sleep_until(deadline) => {
+                    let late = deadline.elapsed();
+                    if late < LATE {
+                        return None;
+                    }
+                    deadline = Instant::now() + late.min(self.limits.timeout);
+                }
+            }
+        }
+    }
+
+    /// Asks the server for a sign of life, whether or not the breaker is open.
+    pub(super) async fn ping(self: &Arc<Self>, runtime: &Handle) -> Result<Ping, Error> {
+        let links = self.links(runtime);
+        let route = links.route(0);
+        let breaker = links.breaker();
+        let mut held = route.link.hold(runtime).await?;
+        let sent = Instant::now();
+        let mut connection = held.connection.clone();
+        let outcome = match self.in_time(sent, async { connection.send(&redis::cmd("PING")).await }).await {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(failure::outage(error)),
+            None => {
+                let text = format!("no reply within {:?}", self.limits.timeout).into();
+                Err(Outage { cause: Cause::TimedOut, text, source: None })
             }
         };
-        if let Some(held) = &held
-            && self.pool.is_lost(outage.cause)
-        {
-            lane.discard(held);
-        }
-        let sent = held.is_some();
-        let cause = if sent { outage.cause } else { Cause::NotSent };
-        Err((Outage { cause, ..outage }, sent))
-    }
-
-    /// Whether the server that has a key takes a write.
-    async fn takes_a_write(&self, key: &RedisKey) -> bool {
-        let mut command = redis::cmd("SET");
-        command.arg([&key[..], b"probe"].concat()).arg(1).arg("PX").arg(1000);
-        let lane = &self.lanes[0];
-        let mut held = None;
-        let outcome = timeout_at(self.deadline(Instant::now()), async {
-            held.insert(lane.hold().await?).connection.send(&command).await.map_err(failure::outage)
-        })
-        .await;
-        let lost = match outcome {
-            Ok(Ok(_)) => return true,
-            Ok(Err(outage)) => self.pool.is_lost(outage.cause),
-            Err(_) => self.pool.is_lost(Cause::TimedOut),
-        };
-        if let Some(held) = held
-            && lost
-        {
-            lane.discard(&held);
-        }
-        false
-    }
-}
-
-/// Which breaker a call goes by: on a Cluster one for each 256 slots, since one node may be away and others not.
-fn breaker_of(slot: Option<u16>) -> usize {
-    usize::from(slot.unwrap_or(0) / 256)
-}
-
-/// Asks in the background until the server takes a write again. Closes the breaker when it is dropped: after its
-/// work, or with the runtime that it runs on.
-struct Prober {
-    store: Weak<RedisStore>,
-    breaker: usize,
-    key: RedisKey,
-    succeeded: bool,
-}
-
-impl Prober {
-    async fn run(mut self) {
-        let mut pause = Duration::from_millis(25);
-        while !self.succeeded {
-            tokio::time::sleep(pause).await;
-            let Some(store) = self.store.upgrade() else { return };
-            self.succeeded = store.takes_a_write(&self.key).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
+        held.connection = connection;
+        match outcome {
+            Ok(()) => {
+                route.link.answered(sent);
+                route.breaker.succeeded();
+                let version = route.link.version().map(|version| version.to_string());
+                Ok(Ping::new(sent.elapsed(), version, breaker))
+            }
+            Err(outage) => {
+                if failure::is_outage(outage.cause) {
+                    route.link.discard(&held);
+                    route.breaker.failed(sent, &outage, false);
+                }
+                Err(outage.into())
+            }
         }
     }
 }
 
-impl Drop for Prober {
+/// Tells the scheduler, whose tasks have gone with their store.
+impl Drop for RedisStore {
     fn drop(&mut self) {
-        if let Some(store) = self.store.upgrade() {
-            store.breakers[self.breaker].close(self.succeeded);
-        }
+        self.scheduler.look_again();
     }
 }
 
-impl Loaded {
-    /// Starts a call by the digest; keys and ARGV are yet to follow.
-    pub(super) fn call(&self, keys: usize) -> Cmd {
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.sha).arg(keys);
-        call
-    }
-
-    /// The same call with the text of the script.
-    fn in_full(&self, call: &Cmd) -> Cmd {
-        let mut full = redis::cmd("EVAL");
-        full.arg(&self.text);
-        for argument in call.args_iter().skip(2) {
-            if let redis::Arg::Simple(bytes) = argument {
-                full.arg(bytes);
-            }
-        }
-        full
-    }
-}
-
-/// What a script answered: the server's time, then the fields of its runs.
-#[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) now: i64,
-    pub(super) fields: Vec<Field>,
-}
-
-impl Reply {
-    fn parse(reply: Value) -> Option<Self> {
-        let Value::Array(values) = reply else { return None };
-        let mut values = values.into_iter();
-        let Some(Value::Int(now)) = values.next() else { return None };
-        Some(Self { now, fields: values.map(field).collect::<Option<_>>()? })
-    }
-}
-
-fn field(value: Value) -> Option<Field> {
-    match value {
-        Value::Int(integer) => Some(Field::Integer(integer)),
-        Value::BulkString(text) => Some(Field::Text(text)),
-        Value::Array(values) => values.into_iter().map(field).collect::<Option<_>>().map(Field::List),
-        _ => None,
-    }
-}
-
-fn unexpected(text: String) -> Outage {
-    Outage { cause: Cause::Unexpected, text: text.into(), source: None }
-}
-
-impl fmt::Debug for Loaded {
+impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Loaded").field(&self.name).finish()
+        f.debug_struct("RedisStore")
+            .field("source", &self.source)
+            .field("prefix", &self.prefix)
+            .field("limits", &self.limits)
+            .field("background", &self.background)
+            .finish_non_exhaustive()
     }
 }

@@ -5,110 +5,142 @@ use std::ops::Range;
 use deadpool_redis::redis::Cmd;
 
 use super::Loaded;
-use super::queue::Pending;
-use crate::store::key::RedisKey;
+use super::batch::Item;
 use crate::store::namespace::Namespace;
 use crate::store::operation::{Argument, Arguments, Operation};
 
 /// One script call: the runs in the order of its keys.
 pub(super) struct Call {
     pub(super) command: Cmd,
-    /// On a Cluster.
-    pub(super) slot: Option<u16>,
-    /// The beginning of its first key.
-    pub(super) key: RedisKey,
     pub(super) runs: Vec<Run>,
 }
 
 /// Equal operations that stand side by side.
 pub(super) struct Run {
+    /// In the order of the plan.
     pub(super) at: Range<usize>,
     /// How many runs it is as good as.
     pub(super) size: usize,
 }
 
-/// Sorts the operations, those of one key staying in their order, and divides them into calls. The ranges
-/// of all runs, one call after the other, follow each other without a gap.
-pub(super) fn plan<O: Operation>(
-    script: &Loaded,
-    namespace: &Namespace<O::Cell>,
-    pending: &mut [Pending<O>],
-) -> Vec<Call> {
-    if pending.len() > 1 {
-        pending.sort_by(|a, b| a.place().cmp(&b.place()));
-    }
-    let mut calls = Vec::new();
-    let mut start = 0;
-    while start < pending.len() {
-        let runs = runs(pending, start);
-        start = runs.last().map_or(pending.len(), |last| last.at.end);
-        let first = &pending[runs.first().map_or(0, |run| run.at.start)];
-        let (slot, key) = (first.slot, namespace.redis_key(&first.key));
-        calls.push(Call { command: command(script, namespace, pending, &runs), slot, key, runs });
-    }
-    calls
+/// The calls of some operations, and in what order the operations stand in them: those of one key stay in their order.
+/// The ranges of all runs, one call after the other, follow each other without a gap.
+pub(super) struct Plan {
+    pub(super) calls: Vec<Call>,
+    pub(super) order: Vec<usize>,
 }
 
-/// The runs of the call that begins with the operation at `start`: at least one.
-fn runs<O: Operation>(pending: &[Pending<O>], start: usize) -> Vec<Run> {
-    let first = &pending[start];
-    let mut room = first.operation.most_runs();
-    let mut runs: Vec<Run> = Vec::new();
-    for (at, item) in pending.iter().enumerate().skip(start) {
-        let together = item.slot == first.slot
-            && item.operation.group() == first.operation.group()
-            && (!O::ONE_KEY || item.key == first.key);
-        if !together {
-            break;
-        }
-        let size = item.operation.size();
-        match runs.last_mut() {
-            Some(run) if run.at.len() < O::MOST_REPEATS && pending[run.at.start].is_repeated_by(item) => {
-                run.at.end = at + 1;
-            }
-            Some(_) if size > room => break,
-            _ => {
-                room = room.saturating_sub(size);
-                runs.push(Run { at: at..at + 1, size });
-            }
-        }
+impl Call {
+    /// How many runs it is as good as.
+    pub(super) fn size(&self) -> usize {
+        self.runs.iter().map(|run| run.size).sum()
     }
-    runs
 }
 
-fn command<O: Operation>(
-    script: &Loaded,
-    namespace: &Namespace<O::Cell>,
-    pending: &[Pending<O>],
-    runs: &[Run],
-) -> Cmd {
-    let named = if O::ONE_KEY { &runs[..1] } else { runs };
-    let mut command = script.call(named.len() * O::PARTS.len());
-    for run in named {
-        namespace.redis_keys(&pending[run.at.start].key, O::PARTS, |key| {
-            command.arg(key);
-        });
-    }
-    let mut shared = Vec::new();
-    let mut own = Vec::new();
-    for (position, run) in runs.iter().enumerate() {
-        let operation = &pending[run.at.start].operation;
-        if position == 0 {
-            operation.shared(&mut Arguments::new(&mut shared));
+impl Plan {
+    /// Lays out the operations that still have somebody to be sent for.
+    pub(super) fn new<O: Operation>(
+        script: &Loaded,
+        namespace: &Namespace<O::Cell>,
+        items: &[Item<O>],
+    ) -> Self {
+        let mut order: Vec<usize> =
+            (0..items.len()).filter(|at| items[*at].is_wanted() && items[*at].operation.is_some()).collect();
+        if order.len() > 1 {
+            order.sort_by(|a, b| place(&items[*a]).cmp(&place(&items[*b])));
         }
-        operation.own(run.at.len(), &mut Arguments::new(&mut own));
+        let pending = Pending { items, order: &order };
+        let mut calls = Vec::new();
+        let mut start = 0;
+        while start < order.len() {
+            let runs = pending.runs(start);
+            start = runs.last().map_or(order.len(), |last| last.at.end);
+            calls.push(Call { command: pending.command(script, namespace, &runs), runs });
+        }
+        Self { calls, order }
     }
-    let each = own.len() / runs.len().max(1);
-    if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
-        own.truncate(each);
+}
+
+/// What leaves together stands together by this.
+fn place<O: Operation>(item: &Item<O>) -> (Option<u16>, Option<usize>, &[u8]) {
+    (item.slot, item.operation.as_ref().map(O::group), item.key.as_bytes())
+}
+
+/// Operations in the order of a plan.
+struct Pending<'a, O: Operation> {
+    items: &'a [Item<O>],
+    order: &'a [usize],
+}
+
+impl<O: Operation> Pending<'_, O> {
+    fn item(&self, position: usize) -> &Item<O> {
+        &self.items[self.order[position]]
     }
-    for argument in shared.iter().chain(&own) {
-        match argument {
-            Argument::Integer(integer) => command.arg(integer),
-            Argument::Word(word) => command.arg(word),
-            Argument::Text(text) => command.arg(&**text),
-            Argument::Bytes(bytes) => command.arg(&**bytes),
-        };
+
+    /// The runs of the call that begins with the operation at `start`: at least one.
+    fn runs(&self, start: usize) -> Vec<Run> {
+        let first = self.item(start);
+        let mut room = 0;
+        let mut runs: Vec<Run> = Vec::new();
+        for at in start..self.order.len() {
+            let item = self.item(at);
+            let Some(operation) = &item.operation else { break };
+            let together = |other: &Item<O>| {
+                other.operation.as_ref().is_some_and(|other| other.group() == operation.group())
+            };
+            if item.slot != first.slot || !together(first) || (O::ONE_KEY && item.key != first.key) {
+                break;
+            }
+            let repeats = |run: &Run| {
+                let first = self.item(run.at.start);
+                first.key == item.key
+                    && first.operation.as_ref().is_some_and(|first| first.repeats(operation))
+            };
+            let size = operation.size();
+            match runs.last_mut() {
+                Some(run) if run.at.len() < O::MOST_REPEATS && repeats(run) => run.at.end = at + 1,
+                Some(_) if size > room => break,
+                last => {
+                    if last.is_none() {
+                        room = operation.most_runs();
+                    }
+                    room = room.saturating_sub(size);
+                    runs.push(Run { at: at..at + 1, size });
+                }
+            }
+        }
+        runs
     }
-    command
+
+    fn command(&self, script: &Loaded, namespace: &Namespace<O::Cell>, runs: &[Run]) -> Cmd {
+        let named = if O::ONE_KEY { &runs[..1] } else { runs };
+        let mut command = script.call(named.len() * O::PARTS.len());
+        for run in named {
+            namespace.redis_keys(&self.item(run.at.start).key, O::PARTS, |key| {
+                command.arg(key);
+            });
+        }
+        let mut shared = Vec::new();
+        let mut own = Vec::new();
+        for (position, run) in runs.iter().enumerate() {
+            let Some(operation) = &self.item(run.at.start).operation else { continue };
+            if position == 0 {
+                operation.shared(&mut Arguments::new(&mut shared));
+            }
+            operation.own(run.at.len(), &mut Arguments::new(&mut own));
+        }
+        let each = own.len() / runs.len().max(1);
+        if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
+            own.truncate(each);
+        }
+        for argument in shared.iter().chain(&own) {
+            match argument {
+                Argument::Integer(integer) => command.arg(integer),
+                Argument::Word(word) => command.arg(word),
+                Argument::Text(text) => command.arg(&**text),
+                Argument::Bytes(bytes) => command.arg(&**bytes),
+            };
+        }
+        command
+    }
 }

@@ -4,13 +4,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use deadpool_redis::redis::Client;
+use deadpool_redis::redis::{RedisError, Value};
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use crate::store::detached::see_to_the_end;
+use super::breaker::pause;
+use super::source::Subscriber;
+use crate::store::background::Background;
 use crate::store::notifier::{Notifier, Push};
+use crate::telemetry::store as telemetry;
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -18,17 +21,20 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How often it is checked that the connection still carries anything.
 const CHECK: Duration = Duration::from_secs(15);
 
+/// A subscription that was up for less counts as one that failed.
+const STABLE: Duration = Duration::from_secs(10);
+
 #[derive(Debug)]
 pub(super) struct Subscription {
-    clients: Arc<[Client]>,
-    started: AtomicBool,
+    clients: Arc<[Subscriber]>,
+    listening: Arc<AtomicBool>,
     /// Closed when this value is dropped, which ends the task.
     open: watch::Sender<()>,
 }
 
 impl Subscription {
-    pub(super) fn new(clients: Vec<Client>) -> Self {
-        Self { clients: clients.into(), started: AtomicBool::new(false), open: watch::Sender::new(()) }
+    pub(super) fn new(clients: Vec<Subscriber>) -> Self {
+        Self { clients: clients.into(), listening: Arc::default(), open: watch::Sender::new(()) }
     }
 
     pub(super) fn has_one_place(&self) -> bool {
@@ -42,59 +48,65 @@ impl Subscription {
     }
 
     /// Starts the task, unless it is running.
-    pub(super) fn start(&self, channel: String, notifier: &Arc<Notifier>) {
-        if self.clients.is_empty() || self.started.swap(true, Ordering::AcqRel) {
+    pub(super) fn start(&self, channel: String, notifier: &Arc<Notifier>, background: &Background) {
+        if self.clients.is_empty() || self.listening.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (clients, notifier, open) =
+        let listening = Listening(Arc::clone(&self.listening));
+        let (clients, notifier, mut open) =
             (Arc::clone(&self.clients), Arc::downgrade(notifier), self.open.subscribe());
-        see_to_the_end(None, move || {
-            let mut open = open.clone();
-            let listening = listen(Arc::clone(&clients), channel.clone(), notifier.clone());
-            async move {
-                tokio::select! {
-                    () = listening => {}
-                    _ = open.changed() => {}
-                }
+        background.spawn(async move {
+            let _listening = listening;
+            tokio::select! {
+                () = listen(&clients, &channel, &notifier) => {}
+                _ = open.changed() => {}
             }
         });
     }
 }
 
-/// Stays subscribed until it is dropped; after a failure it tries the next client, at growing intervals.
-async fn listen(clients: Arc<[Client]>, channel: String, notifier: Weak<Notifier>) {
-    let mut pause = Duration::from_millis(10);
-    for client in clients.iter().cycle() {
-        if hear(client, &channel, &notifier).await {
-            pause = Duration::from_millis(10);
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(1));
+/// The task is running while this value lives.
+struct Listening(Arc<AtomicBool>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
-/// Hands on what is heard until the connection fails; whether it was ever subscribed.
-async fn hear(client: &Client, channel: &str, notifier: &Weak<Notifier>) -> bool {
+/// Stays subscribed until it is dropped; after a failure it tries the next client, at growing intervals.
+async fn listen(clients: &[Subscriber], channel: &str, notifier: &Weak<Notifier>) {
+    let mut failures = 0;
+    for client in clients.iter().cycle() {
+        let began = Instant::now();
+        hear(client, channel, notifier).await;
+        failures = if began.elapsed() >= STABLE { 0 } else { failures + 1 };
+        tokio::time::sleep(pause(failures)).await;
+    }
+}
+
+/// Hands on what is heard until the connection fails.
+async fn hear(client: &Subscriber, channel: &str, notifier: &Weak<Notifier>) {
     let connect = async {
         let mut connection = client.get_async_pubsub().await?;
         connection.subscribe(channel).await?;
-        Ok::<_, deadpool_redis::redis::RedisError>(connection.split())
+        Ok::<_, RedisError>(connection.split())
     };
-    let Ok(Ok((mut sink, mut stream))) = timeout(CONNECT, connect).await else { return false };
+    let Ok(Ok((mut sink, mut stream))) = timeout(CONNECT, connect).await else { return };
     let _up = LinkedUp::new(notifier.clone());
     loop {
         match timeout(CHECK, stream.next()).await {
             Ok(Some(message)) => {
-                let Some(notifier) = notifier.upgrade() else { return true };
+                let Some(notifier) = notifier.upgrade() else { return };
                 if let Some(push) = Push::parse(message.get_payload_bytes()) {
                     notifier.deliver(push);
                 }
             }
-            Ok(None) => return true,
+            Ok(None) => return,
             // Nothing has come for long: a server that is gone without a word would not be noticed otherwise.
-            Err(_) => match timeout(CONNECT, sink.ping::<deadpool_redis::redis::Value>()).await {
+            Err(_) => match timeout(CONNECT, sink.ping::<Value>()).await {
                 Ok(Ok(_)) => {}
-                _ => return true,
+                _ => return,
             },
         }
     }
@@ -105,6 +117,7 @@ struct LinkedUp(Weak<Notifier>);
 
 impl LinkedUp {
     fn new(notifier: Weak<Notifier>) -> Self {
+        telemetry::subscription(true);
         if let Some(notifier) = notifier.upgrade() {
             notifier.relink();
         }
@@ -115,6 +128,7 @@ impl LinkedUp {
 impl Drop for LinkedUp {
     fn drop(&mut self) {
         if let Some(notifier) = self.0.upgrade() {
+            telemetry::subscription(false);
             notifier.unlink();
         }
     }

@@ -1,34 +1,45 @@
 //! Whether a server is new enough for the scripts.
 
+use std::fmt;
+
 use deadpool_redis::redis::{self, Value};
 
 use super::failure;
-use super::pool::Connection;
+use super::source::Connection;
 use crate::error::{Cause, Outage};
 
 /// `SET` with both `PX` and `GET` came with this.
 const OLDEST: (u32, u32) = (6, 2);
 
+/// What a server says of its version.
+#[derive(Clone, Debug)]
+pub(super) struct Version {
+    numbers: (u32, u32),
+    text: Box<str>,
+}
+
 /// Asks the server for its version. One that will not tell (INFO may be forbidden) is given the benefit of the doubt.
-pub(super) async fn check(connection: &mut Connection) -> Result<(), Outage> {
+pub(super) async fn check(connection: &mut Connection) -> Result<Option<Version>, Outage> {
     let told = match connection.send(redis::cmd("INFO").arg("server")).await {
         Ok(told) => told,
         Err(error) => {
             let outage = failure::outage(error);
-            return if outage.cause == Cause::Disconnected { Err(outage) } else { Ok(()) };
+            // Of a Cluster one node may be away, and the others serve.
+            let is_lost = outage.cause == Cause::Disconnected && !connection.is_cluster();
+            return if is_lost { Err(outage) } else { Ok(None) };
         }
     };
     match version(&told) {
-        Some((version, text)) if version < OLDEST => {
-            let text = format!("Redis {text} is too old: {}.{} or later is needed", OLDEST.0, OLDEST.1);
+        Some(version) if version.numbers < OLDEST => {
+            let text = format!("Redis {version} is too old: {}.{} or later is needed", OLDEST.0, OLDEST.1);
             Err(Outage { cause: Cause::NotServing, text: text.into(), source: None })
         }
-        _ => Ok(()),
+        version => Ok(version),
     }
 }
 
 /// The version in an answer to INFO, or in the first of those that the nodes of a cluster gave.
-fn version(told: &Value) -> Option<((u32, u32), &str)> {
+fn version(told: &Value) -> Option<Version> {
     let text = match told {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
@@ -37,7 +48,13 @@ fn version(told: &Value) -> Option<((u32, u32), &str)> {
     };
     let text = text.lines().find_map(|line| line.strip_prefix("redis_version:"))?.trim();
     let mut numbers = text.split('.').map(str::parse);
-    Some(((numbers.next()?.ok()?, numbers.next()?.ok()?), text))
+    Some(Version { numbers: (numbers.next()?.ok()?, numbers.next()?.ok()?), text: text.into() })
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 #[cfg(test)]
@@ -48,13 +65,13 @@ mod tests {
     fn versions_are_read_and_compared() {
         let told =
             |text: &str| Value::BulkString(format!("# Server\r\nredis_version:{text}\r\nos:x\r\n").into());
-        assert_eq!(version(&told("7.0.15")), Some(((7, 0), "7.0.15")));
-        assert!(version(&told("6.0.16")).unwrap().0 < OLDEST);
-        assert!(version(&told("6.2.0")).unwrap().0 >= OLDEST);
-        assert!(version(&told("10.1")).unwrap().0 >= OLDEST);
-        assert_eq!(version(&told("unstable")), None);
+        assert_eq!(version(&told("7.0.15")).unwrap().to_string(), "7.0.15");
+        assert!(version(&told("6.0.16")).unwrap().numbers < OLDEST);
+        assert!(version(&told("6.2.0")).unwrap().numbers >= OLDEST);
+        assert!(version(&told("10.1")).unwrap().numbers >= OLDEST);
+        assert!(version(&told("unstable")).is_none());
         let nodes = vec![(Value::SimpleString("a:1".into()), told("5.0.3"))];
-        assert_eq!(version(&Value::Map(nodes)), Some(((5, 0), "5.0.3")));
-        assert_eq!(version(&Value::Okay), None);
+        assert_eq!(version(&Value::Map(nodes)).unwrap().numbers, (5, 0));
+        assert!(version(&Value::Okay).is_none());
     }
 }

@@ -3,6 +3,8 @@
 //! Each is an event of level WARN on the target `tower_distributed` with the fields `namespace` and `event`, and counts in
 //! `tower_distributed_events_total`, labelled alike. No key is ever told.
 
+pub(crate) mod store;
+
 use std::fmt;
 
 /// What should not go unnoticed.

@@ -1,0 +1,56 @@
+//! What a store still owes: releases, confirmations and undoing that nobody waits for.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// How much is owed.
+#[derive(Debug, Default)]
+pub(crate) struct Owed {
+    count: AtomicUsize,
+    none: Notify,
+}
+
+impl Owed {
+    pub(crate) fn add(&self, count: usize) {
+        if count > 0 {
+            self.count.fetch_add(count, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn done(&self, count: usize) {
+        if count > 0 && self.count.fetch_sub(count, Ordering::AcqRel) == count {
+            self.none.notify_waiters();
+        }
+    }
+
+    /// Something is owed while the guard lives.
+    pub(crate) fn guard(&self) -> Owing<'_> {
+        self.add(1);
+        Owing(self)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Ends when nothing is owed.
+    pub(crate) async fn none(&self) {
+        loop {
+            let none = self.none.notified();
+            if self.count() == 0 {
+                return;
+            }
+            none.await;
+        }
+    }
+}
+
+/// Something that is owed.
+pub(crate) struct Owing<'a>(&'a Owed);
+
+impl Drop for Owing<'_> {
+    fn drop(&mut self) {
+        self.0.done(1);
+    }
+}

@@ -1,0 +1,272 @@
+//! A batch: operations that leave together. Replies land in it once; each caller decodes its own part in its own task.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::plan::Call;
+use super::queue::Weight;
+use super::reply::Reply;
+use crate::Error;
+use crate::error::Cause;
+use crate::store::in_memory::lock;
+use crate::store::key::Key;
+use crate::store::notifier::Push;
+use crate::store::operation::{Garbled, Operation};
+
+type Replies = Box<[OnceLock<Result<Reply, Error>>]>;
+
+/// Operations that leave together.
+pub(super) struct Batch<O: Operation> {
+    state: Mutex<State<O>>,
+    /// By call; known from its departure on.
+    replies: OnceLock<Replies>,
+    /// Since when its first operation waits.
+    pub(super) since: Instant,
+}
+
+pub(super) struct State<O: Operation> {
+    pub(super) items: Vec<Item<O>>,
+    /// What its operations take up of the store's budget.
+    pub(super) weight: Weight,
+    pub(super) bytes: usize,
+    /// How many of their callers have gone away.
+    left: usize,
+}
+
+/// An operation in a batch.
+pub(super) struct Item<O: Operation> {
+    /// `None` once it was decoded.
+    pub(super) operation: Option<O>,
+    pub(super) key: Key,
+    /// On a Cluster.
+    pub(super) slot: Option<u16>,
+    /// Whether it is sent, and counted as owed, whoever goes away.
+    pub(super) owed: bool,
+    /// Whether it goes first, and waits as long as it takes.
+    pub(super) reserved: bool,
+    pub(super) phase: Phase<O>,
+}
+
+pub(super) enum Phase<O: Operation> {
+    Waiting(Option<Waker>),
+    /// Its caller has gone away.
+    Left,
+    /// The reply has landed.
+    Landed(Place),
+    /// The reply is decoded, or there will be none; `None` once its caller has it.
+    Decoded(Option<Box<Result<O::Reply, Error>>>),
+}
+
+/// Where in the replies an operation's part is.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    call: usize,
+    /// Its run, counted in sizes.
+    at: usize,
+    size: usize,
+    /// Which one of its run it is.
+    nth: usize,
+}
+
+/// What a reply that landed brings for others.
+pub(super) struct Landing<O: Operation> {
+    /// How many operations that were owed are done.
+    pub(super) owed: usize,
+    pub(super) pushes: Vec<Push>,
+    /// Run by run, the replies whose callers are gone.
+    pub(super) orphans: Vec<(Key, Vec<O::Reply>)>,
+}
+
+impl<O: Operation> Item<O> {
+    /// Whether it is to be sent.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.owed || matches!(self.phase, Phase::Waiting(_))
+    }
+
+    fn is_gone(&self) -> bool {
+        !self.owed && matches!(self.phase, Phase::Left)
+    }
+}
+
+impl Place {
+    /// Decodes the part of an operation.
+    fn decode<O: Operation>(
+        self,
+        operation: Option<O>,
+        replies: Option<&Replies>,
+    ) -> Result<O::Reply, Error> {
+        let reply = self.reply(replies)?;
+        let operation = operation.ok_or_else(lost)?;
+        let fields = reply.fields(self.at..self.at + self.size);
+        operation.decode(self.nth, reply.now, fields).map_err(|Garbled(text)| {
+            let wrong_type = text.starts_with("WRONGTYPE");
+            Error::unavailable(if wrong_type { Cause::WrongType } else { Cause::Unexpected }, text)
+        })
+    }
+
+    fn reply(self, replies: Option<&Replies>) -> Result<&Reply, Error> {
+        let landed = replies.and_then(|replies| replies.get(self.call)?.get());
+        landed.ok_or_else(lost)?.as_ref().map_err(Clone::clone)
+    }
+}
+
+impl<O: Operation> State<O> {
+    /// Adds an operation; its index.
+    pub(super) fn push(&mut self, item: Item<O>, bytes: usize, weight: Weight) -> usize {
+        self.bytes += bytes;
+        self.weight += weight;
+        self.items.push(item);
+        self.items.len() - 1
+    }
+}
+
+impl<O: Operation> Batch<O> {
+    /// A batch of one operation so far.
+    pub(super) fn of(item: Item<O>) -> Arc<Self> {
+        let state = State { items: vec![item], weight: 0, bytes: 0, left: 0 };
+        Arc::new(Self { state: Mutex::new(state), replies: OnceLock::new(), since: Instant::now() })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State<O>> {
+        lock(&self.state)
+    }
+
+    /// Says in how many calls it departs.
+    pub(super) fn departs(&self, calls: usize) {
+        // It departs once.
+        let _ = self.replies.set((0..calls).map(|_| OnceLock::new()).collect());
+    }
+
+    /// Lands the reply to a call, whose runs are of the items in `order`.
+    pub(super) fn land(
+        &self,
+        number: usize,
+        call: &Call,
+        order: &[usize],
+        reply: Result<Reply, Error>,
+    ) -> Landing<O> {
+        let mut landing = Landing { owed: 0, pushes: Vec::new(), orphans: Vec::new() };
+        let replies = self.replies.get();
+        if let Some(cell) = replies.and_then(|replies| replies.get(number)) {
+            // It lands once.
+            let _ = cell.set(reply);
+        }
+        let mut wakers: SmallVec<[Waker; 32]> = SmallVec::new();
+        let mut at = 0;
+        let mut state = self.state();
+        let State { items, left, .. } = &mut *state;
+        for run in &call.runs {
+            let indices = &order[run.at.clone()];
+            // Those whose callers are gone come last: what they are granted is then the latest, which can be taken back.
+            let mut later = match *left {
+                0 => indices.len(),
+                _ => indices.iter().filter(|index| !items[**index].is_gone()).count(),
+            };
+            let (mut nth, mut orphans) = (0, Vec::new());
+            for index in indices {
+                let item = &mut items[*index];
+                let place = |nth| Place { call: number, at, size: run.size, nth };
+                landing.owed += usize::from(item.owed);
+                if item.is_gone() {
+                    orphans.extend(place(later).decode(item.operation.take(), replies));
+                    later += 1;
+                    continue;
+                }
+                let phase = if O::NOTIFIES {
+                    let mut decoded = place(nth).decode(item.operation.take(), replies);
+                    landing.pushes.extend(decoded.iter_mut().flat_map(O::pushes));
+                    Phase::Decoded(Some(Box::new(decoded)))
+                } else {
+                    Phase::Landed(place(nth))
+                };
+                nth += 1;
+                if let Phase::Waiting(waker) = std::mem::replace(&mut item.phase, phase) {
+                    wakers.extend(waker);
+                }
+            }
+            if !orphans.is_empty() {
+                landing.orphans.push((items[indices[0]].key.clone(), orphans));
+            }
+            at += run.size;
+        }
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        landing
+    }
+
+    /// Ends those that still wait with an error, or all of them but those that are reserved; how many were owed.
+    pub(super) fn fail(&self, error: &Error, but_reserved: bool) -> usize {
+        let (mut wakers, mut owed) = (Vec::new(), 0);
+        for item in self.state().items.iter_mut().filter(|item| !(but_reserved && item.reserved)) {
+            match std::mem::replace(&mut item.phase, Phase::Decoded(None)) {
+                Phase::Waiting(waker) => {
+                    wakers.extend(waker);
+                    item.phase = Phase::Decoded(Some(Box::new(Err(error.clone()))));
+                    owed += usize::from(item.owed);
+                }
+                Phase::Left => owed += usize::from(item.owed),
+                landed => item.phase = landed,
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
+        owed
+    }
+
+    /// What has come of an operation, for its caller.
+    pub(super) fn poll(&self, index: usize, context: &mut Context<'_>) -> Poll<Result<O::Reply, Error>> {
+        let mut state = self.state();
+        let item = &mut state.items[index];
+        match &mut item.phase {
+            Phase::Waiting(Some(waker)) => {
+                waker.clone_from(context.waker());
+                Poll::Pending
+            }
+            Phase::Waiting(waker) => {
+                *waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+            Phase::Landed(place) => {
+                let (place, operation) = (*place, item.operation.take());
+                item.phase = Phase::Decoded(None);
+                drop(state);
+                Poll::Ready(place.decode(operation, self.replies.get()))
+            }
+            Phase::Decoded(decoded) => decoded.take().map_or(Poll::Pending, |decoded| Poll::Ready(*decoded)),
+            Phase::Left => Poll::Pending,
+        }
+    }
+
+    /// The caller of an operation goes away. What it was granted already, with its key.
+    pub(super) fn leave(&self, index: usize) -> Option<(Key, O::Reply)> {
+        let mut state = self.state();
+        let State { items, left, .. } = &mut *state;
+        let item = &mut items[index];
+        let reply = match std::mem::replace(&mut item.phase, Phase::Left) {
+            Phase::Waiting(_) => {
+                *left += 1;
+                None
+            }
+            Phase::Landed(place) => place.decode(item.operation.take(), self.replies.get()).ok(),
+            Phase::Decoded(decoded) => decoded.and_then(|decoded| decoded.ok()),
+            Phase::Left => None,
+        };
+        reply.map(|reply| (item.key.clone(), reply))
+    }
+
+    /// Whether an operation has come to an end, and whether that is certain to be none that another try would mend.
+    pub(super) fn outcome(&self, index: usize) -> Option<Result<(), Error>> {
+        match &self.state().items[index].phase {
+            Phase::Waiting(_) => None,
+            Phase::Landed(place) => Some(place.reply(self.replies.get()).map(drop)),
+            Phase::Decoded(Some(decoded)) => Some(decoded.as_ref().as_ref().map(drop).map_err(Clone::clone)),
+            Phase::Decoded(None) | Phase::Left => Some(Ok(())),
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::unavailable(Cause::Unexpected, "a reply that did not land")
+}

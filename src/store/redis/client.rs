@@ -1,0 +1,479 @@
+//! The way of one kind of operation to Redis, and combining: operations that arrive while others are in flight leave
+//! together.
+//!
+//! Each runtime has lanes of its own, one for each of its routes. An operation that finds its lane idle is sent from its
+//! caller's own task. One that does not joins a batch, which a *flusher* sends: a task of the same runtime that sends
+//! batches until none is left. So nobody depends on another caller's future being polled, nor on another runtime.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, Waker, ready};
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream;
+use tokio::runtime::Handle;
+
+use super::batch::{Batch, Item, Phase};
+use super::plan::Plan;
+use super::queue;
+use super::runtime::{Route, RuntimeLinks};
+use super::{Loaded, RedisStore};
+use crate::Error;
+use crate::error::Cause;
+use crate::store::in_memory::lock;
+use crate::store::key::Key;
+use crate::store::namespace::Namespace;
+use crate::store::operation::Operation;
+use crate::telemetry::store as telemetry;
+
+/// How often a flusher lets others run before it sends again, so that those who were just answered can ask anew and leave
+/// with it. At twice, throughput no longer rises.
+const YIELDS: usize = 2;
+
+/// How many operations leave in one batch, and how many bytes.
+const MOST_OPERATIONS: usize = 1024;
+const MOST_BYTES: usize = 4 << 20;
+
+/// All calls of one operation of one namespace.
+pub(crate) struct RedisClient<O: Operation> {
+    store: Arc<RedisStore>,
+    namespace: Namespace<O::Cell>,
+    script: Arc<Loaded>,
+    runtimes: Mutex<Vec<Lanes<O>>>,
+    /// What takes back replies that nobody is left to receive.
+    undo: OnceLock<Box<dyn TakeBack<O>>>,
+}
+
+/// The lanes of one runtime, by the numbers of its routes.
+struct Lanes<O: Operation> {
+    links: Arc<RuntimeLinks>,
+    lanes: Vec<Option<Lane<O>>>,
+}
+
+struct Lane<O: Operation> {
+    route: Arc<Route>,
+    /// What waits, the next to leave first.
+    batches: VecDeque<Arc<Batch<O>>>,
+    /// Whether an operation is in flight from its caller's task.
+    inline: bool,
+    /// The flushers at work.
+    flushers: usize,
+}
+
+/// A lane as those who send by it know it.
+struct LaneOf<O: Operation> {
+    client: Arc<RedisClient<O>>,
+    links: Arc<RuntimeLinks>,
+    route: Arc<Route>,
+    number: usize,
+}
+
+impl<O: Operation> RedisClient<O> {
+    pub(crate) fn new(store: Arc<RedisStore>, namespace: Namespace<O::Cell>) -> Arc<Self> {
+        let script = store.load(O::SCRIPT);
+        Arc::new(Self { store, namespace, script, runtimes: Mutex::default(), undo: OnceLock::new() })
+    }
+
+    /// Runs an operation, which is sent when it is first polled. It may run even where nobody waits for the reply any
+    /// more; what it granted is then taken back.
+    pub(crate) fn submit(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
+        RedisFuture { client: Arc::clone(self), step: Step::Asked(Some((key, operation))) }
+    }
+
+    /// Runs an operation that is owed: it leaves before all that is submitted from here on, whoever polls what.
+    pub(crate) fn begin(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
+        let here = Handle::try_current().ok();
+        RedisFuture { client: Arc::clone(self), step: self.enqueue(here, key, operation, None, true) }
+    }
+
+    /// Runs an operation that is owed and that nobody waits for, on the store's own thread.
+    pub(crate) fn detach(self: &Arc<Self>, key: Key, operation: O) {
+        drop(self.enqueue(None, key, operation, None, true));
+    }
+
+    /// Sends an operation, or puts it into a batch. `here`: the caller's runtime; without one the store's own serves it.
+    fn enqueue(
+        self: &Arc<Self>,
+        here: Option<Handle>,
+        key: Key,
+        operation: O,
+        waker: Option<&Waker>,
+        owed: bool,
+    ) -> Step<O> {
+        let can_send = here.is_some() && waker.is_some();
+        let runtime = match here.map_or_else(|| self.store.background.handle(), Ok) {
+            Ok(runtime) => runtime,
+            Err(error) => return Step::Failed(error),
+        };
+        let slot = self.store.source.slot(|| self.namespace.redis_key(&key));
+        let link = if O::BULK { self.store.limits.connections } else { self.store.link_of(&key) };
+        let reserved = owed || operation.is_reserved();
+        let (bytes, waker) = (key.as_bytes().len() + operation.payload(), waker.cloned());
+        let item =
+            Item { operation: Some(operation), key, slot, owed, reserved, phase: Phase::Waiting(waker) };
+
+        let mut runtimes = lock(&self.runtimes);
+        let lanes = self.lanes(&mut runtimes, &runtime);
+        let (number, links) =
+            (lanes.links.number(self.store.source.master(slot), link), Arc::clone(&lanes.links));
+        let lane = lanes.lane(number);
+        let route = Arc::clone(&lane.route);
+        let (depth, answered) = (route.depth(self.store.limits.timeout), Arc::clone(&route));
+        let this = LaneOf { client: Arc::clone(self), links, route, number };
+        if can_send && !lane.inline && lane.flushers == 0 && lane.batches.is_empty() && depth > 1 {
+            lane.inline = true;
+            drop(runtimes);
+            let batch = Batch::of(item);
+            let (inline, sent) = (Inline(this), Arc::clone(&batch));
+            let sending = Box::pin(async move { inline.0.send(&sent).await });
+            return Step::Sending(Sending { sending: Some(sending), runtime }, Queued { batch, index: 0 });
+        }
+        let weight = if reserved { 0 } else { queue::weight(bytes) };
+        if !reserved && !self.store.budget.take(weight) {
+            drop(runtimes);
+            return Step::Failed(self.store.overloaded(&answered.link));
+        }
+        self.store.owed.add(usize::from(owed));
+        let (batch, index) = lane.push(item, bytes, weight);
+        let idle = lane.flushers == 0 && (!lane.inline || depth > 1);
+        let crowded = index + 1 >= O::THRESHOLD || lane.batches.len() > 1;
+        let flushes = idle || (crowded && lane.flushers < O::FLUSHERS.min(depth));
+        lane.flushers += usize::from(flushes);
+        drop(runtimes);
+        if flushes {
+            this.spawn_flusher();
+        }
+        Step::Queued(Queued { batch, index })
+    }
+
+    /// The lanes of a runtime; those of runtimes that have ended are dropped where it has none yet.
+    fn lanes<'a>(&self, runtimes: &'a mut Vec<Lanes<O>>, runtime: &Handle) -> &'a mut Lanes<O> {
+        let id = runtime.id();
+        let found = runtimes.iter().position(|lanes| lanes.links.id == id && !lanes.links.has_ended());
+        let index = found.unwrap_or_else(|| {
+            runtimes.retain(|lanes| !lanes.links.has_ended());
+            runtimes.push(Lanes { links: self.store.links(runtime), lanes: Vec::new() });
+            runtimes.len() - 1
+        });
+        &mut runtimes[index]
+    }
+
+    fn take_back(&self, key: Key, replies: &[O::Reply]) {
+        if let Some(undo) = O::undo(replies) {
+            let client = || -> Box<dyn TakeBack<O>> {
+                Box::new(RedisClient::<O::Undo>::new(Arc::clone(&self.store), self.namespace.clone()))
+            };
+            self.undo.get_or_init(client).run(key, undo);
+        }
+    }
+}
+
+/// What takes back the replies of an operation. A trait, since the operation that takes back has one too.
+trait TakeBack<O: Operation>: Send + Sync {
+    fn run(&self, key: Key, undo: O::Undo);
+}
+
+impl<O: Operation> TakeBack<O> for Arc<RedisClient<O::Undo>> {
+    fn run(&self, key: Key, undo: O::Undo) {
+        self.detach(key, undo);
+    }
+}
+
+impl<O: Operation> Lanes<O> {
+    fn lane(&mut self, number: usize) -> &mut Lane<O> {
+        if self.lanes.len() <= number {
+            self.lanes.resize_with(number + 1, || None);
+        }
+        let links = &self.links;
+        self.lanes[number].get_or_insert_with(|| Lane {
+            route: links.route(number),
+            batches: VecDeque::new(),
+            inline: false,
+            flushers: 0,
+        })
+    }
+}
+
+impl<O: Operation> Lane<O> {
+    /// Puts an operation into a batch: what is reserved into the next to leave, everything else into the last.
+    fn push(&mut self, item: Item<O>, bytes: usize, weight: queue::Weight) -> (Arc<Batch<O>>, usize) {
+        let batch = if item.reserved { self.batches.front() } else { self.batches.back() };
+        if let Some(batch) = batch {
+            let mut state = batch.state();
+            if item.reserved || (state.items.len() < MOST_OPERATIONS && state.bytes + bytes <= MOST_BYTES) {
+                let index = state.push(item, bytes, weight);
+                return (Arc::clone(batch), index);
+            }
+        }
+        let batch = Batch::of(item);
+        {
+            let mut state = batch.state();
+            (state.bytes, state.weight) = (bytes, weight);
+        }
+        self.batches.push_back(Arc::clone(&batch));
+        (batch, 0)
+    }
+}
+
+impl<O: Operation> LaneOf<O> {
+    /// Sends a batch; each call answers its own callers as its reply lands.
+    async fn send(&self, batch: &Arc<Batch<O>>) {
+        let RedisClient { store, script, namespace, .. } = &*self.client;
+        let plan = {
+            let mut state = batch.state();
+            store.budget.give_back(std::mem::take(&mut state.weight));
+            Plan::new(script, namespace, &state.items)
+        };
+        telemetry::batch(plan.order.len());
+        batch.departs(plan.calls.len());
+        let send = async |number: usize| {
+            let call = &plan.calls[number];
+            let reply = store.run(&self.links.runtime, &self.route, script, call).await;
+            let landing = batch.land(number, call, &plan.order, reply);
+            for push in landing.pushes {
+                store.notifier.deliver(push);
+            }
+            for (key, orphans) in landing.orphans {
+                self.client.take_back(key, &orphans);
+            }
+            store.owed.done(landing.owed);
+        };
+        match plan.calls.len() {
+            0 => {}
+            1 => send(0).await,
+            calls => {
+                let depth = self.route.depth(store.limits.timeout);
+                stream::iter(0..calls).map(send).buffer_unordered(depth).collect::<()>().await;
+            }
+        }
+    }
+
+    /// Changes the lane; `None` where its runtime is forgotten.
+    fn with<R>(&self, change: impl FnOnce(&mut Lane<O>) -> R) -> Option<R> {
+        let mut runtimes = lock(&self.client.runtimes);
+        let lanes = runtimes.iter_mut().find(|lanes| Arc::ptr_eq(&lanes.links, &self.links))?;
+        lanes.lanes.get_mut(self.number)?.as_mut().map(change)
+    }
+
+    /// Ends a batch whose runtime has ended.
+    fn fail(&self, batch: &Batch<O>) {
+        let store = &self.client.store;
+        store.budget.give_back(std::mem::take(&mut batch.state().weight));
+        let gone = Error::unavailable(Cause::Disconnected, "the runtime that the call was made on has ended");
+        store.owed.done(batch.fail(&gone, false));
+    }
+
+    /// Begins a flusher, which is counted already.
+    fn spawn_flusher(self) {
+        let runtime = self.links.runtime.clone();
+        runtime.spawn(Flusher { lane: self, batch: None, done: false }.flush());
+    }
+}
+
+/// Marks a lane idle when the operation that is sent from its caller's task is over, however it ends.
+struct Inline<O: Operation>(LaneOf<O>);
+
+impl<O: Operation> Drop for Inline<O> {
+    fn drop(&mut self) {
+        let flushes = self.0.with(|lane| {
+            lane.inline = false;
+            let flushes = lane.flushers == 0 && !lane.batches.is_empty();
+            lane.flushers += usize::from(flushes);
+            flushes
+        });
+        if flushes == Some(true) {
+            self.0.clone().spawn_flusher();
+        }
+    }
+}
+
+/// A task that sends batches until none is left, counted while it exists.
+struct Flusher<O: Operation> {
+    lane: LaneOf<O>,
+    /// What is in flight.
+    batch: Option<Arc<Batch<O>>>,
+    done: bool,
+}
+
+impl<O: Operation> Flusher<O> {
+    async fn flush(mut self) {
+        while let Some(batch) = self.next() {
+            let store = &self.lane.client.store;
+            if batch.since.elapsed() > store.limits.queue_timeout {
+                batch.fail(&store.overloaded(&self.lane.route.link), true);
+            }
+            self.lane.send(self.batch.insert(batch)).await;
+            self.batch = None;
+            for _ in 0..YIELDS {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Arc<Batch<O>>> {
+        let depth = self.lane.route.depth(self.lane.client.store.limits.timeout);
+        self.lane.with(|lane| {
+            // Where replies have become slow, fewer go on.
+            let batch = if lane.flushers > depth { None } else { lane.batches.pop_front() };
+            if batch.is_none() {
+                lane.flushers -= 1;
+                self.done = true;
+            }
+            batch
+        })?
+    }
+}
+
+/// Where a flusher ends early, with its runtime, its callers are told; and those who wait, where it was the last.
+impl<O: Operation> Drop for Flusher<O> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        if let Some(batch) = &self.batch {
+            self.lane.fail(batch);
+        }
+        let waiting = self.lane.with(|lane| {
+            lane.flushers -= 1;
+            if lane.flushers == 0 { std::mem::take(&mut lane.batches) } else { VecDeque::new() }
+        });
+        waiting.iter().flatten().for_each(|batch| self.lane.fail(batch));
+    }
+}
+
+/// An operation under way.
+pub(crate) struct RedisFuture<O: Operation> {
+    client: Arc<RedisClient<O>>,
+    step: Step<O>,
+}
+
+enum Step<O: Operation> {
+    /// Not polled yet; `None` once sent.
+    Asked(Option<(Key, O)>),
+    /// Sent from this task.
+    Sending(Sending, Queued<O>),
+    Queued(Queued<O>),
+    Failed(Error),
+    Done,
+}
+
+/// An operation in a batch.
+struct Queued<O: Operation> {
+    batch: Arc<Batch<O>>,
+    index: usize,
+}
+
+/// A batch in flight from its caller's task. Where the caller goes away, a task of its own sees it to its end, so that
+/// what was granted is known and can be taken back.
+struct Sending {
+    sending: Option<BoxFuture<'static, ()>>,
+    runtime: Handle,
+}
+
+impl<O: Operation> RedisFuture<O> {
+    /// Whether the operation has come to an end, and which. `None`: it has not.
+    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
+        match &self.step {
+            Step::Queued(Queued { batch, index }) | Step::Sending(_, Queued { batch, index }) => {
+                batch.outcome(*index)
+            }
+            Step::Failed(error) => Some(Err(error.clone())),
+            Step::Asked(_) | Step::Done => None,
+        }
+    }
+}
+
+impl<O: Operation> Unpin for RedisFuture<O> {}
+
+impl<O: Operation> Future for RedisFuture<O> {
+    type Output = Result<O::Reply, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { client, step } = self.get_mut();
+        loop {
+            match step {
+                Step::Asked(asked) => {
+                    let Some((key, operation)) = asked.take() else { return Poll::Pending };
+                    *step = client.enqueue(
+                        Handle::try_current().ok(),
+                        key,
+                        operation,
+                        Some(context.waker()),
+                        false,
+                    );
+                    // A batch has the waker already.
+                    if let Step::Queued(_) = step {
+                        return Poll::Pending;
+                    }
+                }
+                Step::Sending(sending, _) => {
+                    ready!(sending.poll(context));
+                    let Step::Sending(_, queued) = std::mem::replace(step, Step::Done) else {
+                        return Poll::Pending;
+                    };
+                    *step = Step::Queued(queued);
+                }
+                Step::Queued(Queued { batch, index }) => {
+                    let reply = ready!(batch.poll(*index, context));
+                    *step = Step::Done;
+                    return Poll::Ready(reply);
+                }
+                Step::Failed(_) => {
+                    let Step::Failed(error) = std::mem::replace(step, Step::Done) else {
+                        return Poll::Pending;
+                    };
+                    return Poll::Ready(Err(error));
+                }
+                Step::Done => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl<O: Operation> Drop for RedisFuture<O> {
+    fn drop(&mut self) {
+        if let Step::Queued(Queued { batch, index }) | Step::Sending(_, Queued { batch, index }) = &self.step
+            && let Some((key, reply)) = batch.leave(*index)
+        {
+            self.client.take_back(key, &[reply]);
+        }
+    }
+}
+
+impl Sending {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(sending) = &mut self.sending {
+            ready!(sending.as_mut().poll(context));
+            self.sending = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some(sending) = self.sending.take() {
+            self.runtime.spawn(sending);
+        }
+    }
+}
+
+impl<O: Operation> Clone for LaneOf<O> {
+    fn clone(&self) -> Self {
+        Self {
+            client: Arc::clone(&self.client),
+            links: Arc::clone(&self.links),
+            route: Arc::clone(&self.route),
+            number: self.number,
+        }
+    }
+}
+
+impl<O: Operation> fmt::Debug for RedisClient<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RedisClient").field(&self.script).finish()
+    }
+}

@@ -1,0 +1,191 @@
+//! A link: the place of one connection, shared by all calls of a runtime and replaced when it fails.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::source::{Connection, Source};
+use super::version::{self, Version};
+use crate::error::{Cause, Outage};
+use crate::store::in_memory::lock;
+use crate::telemetry::store as telemetry;
+
+#[derive(Debug)]
+pub(super) struct Link {
+    source: Source,
+    connect_timeout: Duration,
+    /// The process that it belongs to.
+    process: u32,
+    state: Mutex<State>,
+    began: Instant,
+    /// When a reply came last, µs since `began`; 0: never.
+    answered: AtomicU64,
+    /// How long a reply takes, µs; quick to fall, slow to rise.
+    latency: AtomicU64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// How often a connection was made before.
+    Idle {
+        made: u64,
+    },
+    Connecting(watch::Receiver<Attempt>),
+    Ready(Arc<Ready>),
+}
+
+#[derive(Debug)]
+struct Ready {
+    connection: Connection,
+    version: Option<Version>,
+    /// Which one it is of its link.
+    made: u64,
+}
+
+type Attempt = Option<Result<Arc<Ready>, Outage>>;
+
+/// The connection of a link as one call holds it.
+pub(super) struct Held {
+    pub(super) connection: Connection,
+    from: Arc<Ready>,
+}
+
+impl Link {
+    pub(super) fn new(source: Source, connect_timeout: Duration) -> Self {
+        Self {
+            source,
+            connect_timeout,
+            process: std::process::id(),
+            state: Mutex::new(State::Idle { made: 0 }),
+            began: Instant::now(),
+            answered: AtomicU64::new(0),
+            latency: AtomicU64::new(0),
+        }
+    }
+
+    /// The connection; connects first on this runtime, the one that the link belongs to, where there is none. Ends
+    /// within the connect time-out. Cancel safe: an attempt goes on without the caller.
+    pub(super) async fn hold(self: &Arc<Self>, runtime: &Handle) -> Result<Held, Outage> {
+        if std::process::id() != self.process {
+            return Err(disconnected(
+                "this process is a fork of the one that made the store: make a new one",
+            ));
+        }
+        let mut attempt = {
+            let mut state = lock(&self.state);
+            match &*state {
+                State::Ready(ready) => return Ok(Held::new(ready)),
+                State::Connecting(attempt) => attempt.clone(),
+                State::Idle { made } => {
+                    let attempt = self.connect(*made + 1, runtime);
+                    *state = State::Connecting(attempt.clone());
+                    attempt
+                }
+            }
+        };
+        let outcome = match attempt.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone(),
+            Err(_) => None,
+        };
+        match outcome {
+            Some(Ok(ready)) => Ok(Held::new(&ready)),
+            Some(Err(outage)) => Err(outage),
+            None => Err(disconnected("the runtime that was connecting has ended")),
+        }
+    }
+
+    /// Notes that the reply to what was sent at `sent` has come.
+    pub(super) fn answered(&self, sent: Instant) {
+        let now = Instant::now();
+        self.answered.store(self.micros(now).max(1), Ordering::Relaxed);
+        let sample = u64::try_from(now.duration_since(sent).as_micros()).unwrap_or(u64::MAX);
+        let latency = self.latency.load(Ordering::Relaxed);
+        let next = match latency {
+            0 => sample,
+            _ if sample < latency => sample,
+            _ => latency + (sample - latency) / 8,
+        };
+        self.latency.store(next, Ordering::Relaxed);
+    }
+
+    /// How long a reply takes.
+    pub(super) fn latency(&self) -> Duration {
+        Duration::from_micros(self.latency.load(Ordering::Relaxed))
+    }
+
+    /// Whether a reply came within this time.
+    pub(super) fn answered_within(&self, span: Duration) -> bool {
+        let answered = self.answered.load(Ordering::Relaxed);
+        let since = self.micros(Instant::now()).saturating_sub(answered);
+        answered > 0 && u128::from(since) <= span.as_micros()
+    }
+
+    /// Whether a reply came at `time` or later.
+    pub(super) fn answered_since(&self, time: Instant) -> bool {
+        let answered = self.answered.load(Ordering::Relaxed);
+        answered > 0 && answered >= self.micros(time)
+    }
+
+    fn micros(&self, time: Instant) -> u64 {
+        u64::try_from(time.saturating_duration_since(self.began).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The server's version, where there is a connection and the server tells.
+    pub(super) fn version(&self) -> Option<Version> {
+        match &*lock(&self.state) {
+            State::Ready(ready) => ready.version.clone(),
+            _ => None,
+        }
+    }
+
+    /// Gives up a connection that failed, unless it is replaced already.
+    pub(super) fn discard(&self, held: &Held) {
+        let mut state = lock(&self.state);
+        if matches!(&*state, State::Ready(ready) if Arc::ptr_eq(ready, &held.from)) {
+            *state = State::Idle { made: held.from.made };
+        }
+    }
+
+    fn connect(self: &Arc<Self>, made: u64, runtime: &Handle) -> watch::Receiver<Attempt> {
+        let (done, attempt) = watch::channel(None);
+        let link = Arc::clone(self);
+        runtime.spawn(async move {
+            let outcome = match timeout(link.connect_timeout, link.make(made)).await {
+                Ok(outcome) => outcome.map(Arc::new),
+                Err(_) => {
+                    let text = format!("no connection to {} within {:?}", link.source, link.connect_timeout);
+                    Err(Outage { cause: Cause::Disconnected, text: text.into(), source: None })
+                }
+            };
+            *lock(&link.state) = match &outcome {
+                Ok(ready) => State::Ready(Arc::clone(ready)),
+                Err(_) => State::Idle { made: made - 1 },
+            };
+            done.send_replace(Some(outcome));
+        });
+        attempt
+    }
+
+    async fn make(&self, made: u64) -> Result<Ready, Outage> {
+        let mut connection = self.source.connect().await?;
+        let sent = Instant::now();
+        let version = version::check(&mut connection).await?;
+        self.answered(sent);
+        telemetry::connected(made > 1);
+        Ok(Ready { connection, version, made })
+    }
+}
+
+impl Held {
+    fn new(ready: &Arc<Ready>) -> Self {
+        Self { connection: ready.connection.clone(), from: Arc::clone(ready) }
+    }
+}
+
+fn disconnected(text: &'static str) -> Outage {
+    Outage { cause: Cause::Disconnected, text: text.into(), source: None }
+}

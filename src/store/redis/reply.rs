@@ -1,0 +1,30 @@
+//! What a script answered.
+
+use std::ops::Range;
+
+use deadpool_redis::redis::Value;
+
+use crate::store::operation::Fields;
+
+/// The server's time, then the fields of the runs: as many for each, as Redis answered them.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) now: i64,
+    values: Vec<Value>,
+    width: usize,
+}
+
+impl Reply {
+    /// Reads the reply to a call of so many runs.
+    pub(super) fn parse(reply: Value, runs: usize) -> Option<Self> {
+        let Value::Array(values) = reply else { return None };
+        let Some(Value::Int(now)) = values.first() else { return None };
+        Some(Self { now: *now, width: (values.len() - 1) / runs.max(1), values })
+    }
+
+    /// The fields of these runs.
+    pub(super) fn fields(&self, runs: Range<usize>) -> Fields<'_> {
+        let range = 1 + runs.start * self.width..1 + runs.end * self.width;
+        Fields::new(self.values.get(range).unwrap_or_default())
+    }
+}

@@ -1,0 +1,47 @@
+//! A script ready to be called.
+
+use std::fmt;
+
+use deadpool_redis::redis::{self, Cmd};
+
+use crate::store::operation::Script;
+
+/// A script joined with the clock.
+pub(crate) struct Loaded {
+    pub(super) name: &'static str,
+    text: String,
+    sha: String,
+}
+
+impl Loaded {
+    pub(super) fn new(clock: &str, script: Script) -> Self {
+        let text = format!("{clock}{}", script.body);
+        let sha = redis::Script::new(&text).get_hash().to_owned();
+        Self { name: script.name, text, sha }
+    }
+
+    /// Starts a call by the digest; keys and ARGV are yet to follow.
+    pub(super) fn call(&self, keys: usize) -> Cmd {
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.sha).arg(keys);
+        call
+    }
+
+    /// The same call with the text of the script.
+    pub(super) fn in_full(&self, call: &Cmd) -> Cmd {
+        let mut full = redis::cmd("EVAL");
+        full.arg(&self.text);
+        for argument in call.args_iter().skip(2) {
+            if let redis::Arg::Simple(bytes) = argument {
+                full.arg(bytes);
+            }
+        }
+        full
+    }
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}

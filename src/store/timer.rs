@@ -1,0 +1,69 @@
+//! Timers that also run outside of a tokio runtime: there the store's own thread drives them.
+
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, Sleep};
+
+use super::background::Background;
+
+/// Ends at a point in time, by the clock of the caller's runtime.
+pub(crate) async fn sleep_until(deadline: Instant) {
+    let (sleep, _thread) = match Handle::try_current() {
+        Ok(_) => (tokio::time::sleep_until(deadline), None),
+        Err(_) => {
+            let thread = Background::thread();
+            match sleep_on(&thread, deadline) {
+                Some(sleep) => (sleep, Some(thread)),
+                // Without a timer, what waits for one has waited long enough.
+                None => return,
+            }
+        }
+    };
+    sleep.await;
+}
+
+/// Ends after a span of time.
+pub(crate) async fn sleep(span: Duration) {
+    let now = Instant::now();
+    // What is too long to be told is for ever.
+    match now.checked_add(span) {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What comes of a future within a span; `None`: nothing.
+pub(crate) async fn within<T>(span: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        outcome = future => Some(outcome),
+        () = sleep(span) => None,
+    }
+}
+
+fn sleep_on(thread: &Background, deadline: Instant) -> Option<Sleep> {
+    let runtime = thread.handle().ok()?;
+    let _inside = runtime.enter();
+    Some(tokio::time::sleep_until(deadline))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_runtime_is_needed() {
+        let began = std::time::Instant::now();
+        let span = Duration::from_millis(20);
+        assert!(futures_util::FutureExt::now_or_never(sleep(span)).is_none());
+        futures::executor::block_on(sleep(span));
+        assert_eq!(futures::executor::block_on(within(span, std::future::pending::<()>())), None);
+        assert!(began.elapsed() >= 2 * span);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_callers_clock_is_followed() {
+        sleep(Duration::from_secs(3600)).await;
+    }
+}
