@@ -96,7 +96,7 @@ async fn what_is_too_large_is_told_once_and_without_its_key(stores: Stores) {
     assert_eq!(service.oneshot("ann:1".into()).await.unwrap(), "ann:1", "as long as is allowed, or shorter");
     let events = listener.0.lock().unwrap().events.clone();
     let [event] = &events[..] else { panic!("{events:?}") };
-    assert!(event.starts_with("WARN") && event.contains("family=\"flights\""), "{event}");
+    assert!(event.starts_with("WARN") && event.contains("namespace=\"flights\""), "{event}");
     assert!(event.contains("event=\"answer_too_large\"") && !event.contains("secret"), "{event}");
 }
 
