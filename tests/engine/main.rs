@@ -21,5 +21,5 @@ mod stalled;
 mod undo;
 
 // Parked: they use API that does not exist yet. Take the comments away once it does.
-// mod builder_api; // StoreBuilder::{connect_timeout, queue_timeout, background}, Store::{ping, shutdown}
-// mod overload_bounds; // StoreBuilder::{max_queued, max_queued_bytes}, Error::is_overloaded, RefusalKind::Overloaded
+mod builder_api; // StoreBuilder::{connect_timeout, queue_timeout, background}, Store::{ping, shutdown}
+mod overload_bounds; // StoreBuilder::{max_queued, max_queued_bytes}, Error::is_overloaded, RefusalKind::Overloaded

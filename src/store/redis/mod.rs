@@ -82,8 +82,17 @@ struct Failed {
     outage: Outage,
     /// When it was sent; `None`: there was no connection.
     sent: Option<Instant>,
+    /// Whether anything may have been written.
+    written: bool,
     /// Whether the server answered others meanwhile: then it is slow, not away.
     answers: bool,
+}
+
+impl Failed {
+    /// Whether the connection was closed when the call came to it, so that it can be made again.
+    fn was_closed(&self, was_idle: bool) -> bool {
+        self.sent.is_some() && self.outage.cause == Cause::Disconnected && (was_idle || !self.written)
+    }
 }
 
 impl RedisStore {
@@ -188,10 +197,10 @@ impl RedisStore {
 
     /// Runs a script. It is sent once: only where the server says that it does not know it, and so has not run
     /// it, is it sent again, in full (in full rather than by SCRIPT LOAD: that could be flushed in between,
-    /// and on a Cluster would have to reach the right node first); and where a connection that has been idle
-    /// turns out to be closed, as servers and balancers do to idle ones.
+    /// and on a Cluster would have to reach the right node first); and where a connection turns out to be closed before
+    /// anything is written, or after it has been idle, as servers and balancers do to idle ones.
     async fn run(
-        self: &Arc<Self>,
+        &self,
         runtime: &Handle,
         route: &Route,
         script: &Loaded,
@@ -201,23 +210,28 @@ impl RedisStore {
         let was_idle = !route.link.answered_within(IDLE);
         let began = Instant::now();
         let mut outcome = self.attempt(runtime, &route.link, script, call).await;
-        if was_idle
-            && matches!(&outcome, Err(failed) if failed.sent.is_some() && failed.outage.cause == Cause::Disconnected)
-        {
+        if matches!(&outcome, Err(failed) if failed.was_closed(was_idle)) {
             outcome = self.attempt(runtime, &route.link, script, call).await;
         }
-        let succeeded = !matches!(&outcome, Err(failed) if failure::is_outage(failed.outage.cause));
-        telemetry::call(began.elapsed(), succeeded);
-        outcome
-            .map_err(|Failed { outage, sent, answers }| {
-                if !failure::is_outage(outage.cause) {
-                    route.breaker.succeeded();
-                } else if !answers {
+        let outage = match outcome {
+            Ok(reply) => {
+                route.breaker.succeeded();
+                telemetry::call(began.elapsed(), true);
+                return Ok(reply);
+            }
+            Err(Failed { outage, .. }) if !failure::is_outage(outage.cause) => {
+                route.breaker.succeeded();
+                outage
+            }
+            Err(Failed { outage, sent, answers, .. }) => {
+                if !answers {
                     route.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
                 }
-                outage.into()
-            })
-            .inspect(|_| route.breaker.succeeded())
+                outage
+            }
+        };
+        telemetry::call(began.elapsed(), false);
+        Err(outage.into())
     }
 
     /// Sends a call.
@@ -231,11 +245,13 @@ impl RedisStore {
         let mut held = link.hold(runtime).await.map_err(|outage| Failed {
             outage: Outage { cause: Cause::NotSent, ..outage },
             sent: None,
+            written: false,
             answers: false,
         })?;
         let sent = Instant::now();
+        let mut written = true;
         let reply = self.in_time(sent, async {
-            match held.connection.send(&call.command).await {
+            match held.connection.send_noting(&call.command, &mut written).await {
                 Err(error) if failure::is_no_script(&error) => {
                     held.connection.send(&script.in_full(&call.command)).await
                 }
@@ -254,10 +270,7 @@ impl RedisStore {
                 }
             },
             Some(Err(error)) => failure::outage(error),
-            None => {
-                let text = format!("no reply within {:?}", self.limits.timeout).into();
-                Outage { cause: Cause::TimedOut, text, source: None }
-            }
+            None => self.timed_out(),
         };
         // A server that answered what was sent before is slow.
         let answers = outage.cause == Cause::TimedOut && link.answered_since(sent);
@@ -266,7 +279,12 @@ impl RedisStore {
         } else if failure::is_outage(outage.cause) {
             self.source.look_for_masters(held.connection, runtime);
         }
-        Err(Failed { outage, sent: Some(sent), answers })
+        Err(Failed { outage, sent: Some(sent), written, answers })
+    }
+
+    fn timed_out(&self) -> Outage {
+        let text = format!("no reply within {:?}", self.limits.timeout).into();
+        Outage { cause: Cause::TimedOut, text, source: None }
     }
 
     /// What comes of a call within the time-out; `None`: nothing. Time in which the runtime stood still does not count:
@@ -300,10 +318,7 @@ impl RedisStore {
         let outcome = match self.in_time(sent, async { connection.send(&redis::cmd("PING")).await }).await {
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) => Err(failure::outage(error)),
-            None => {
-                let text = format!("no reply within {:?}", self.limits.timeout).into();
-                Err(Outage { cause: Cause::TimedOut, text, source: None })
-            }
+            None => Err(self.timed_out()),
         };
         held.connection = connection;
         match outcome {

@@ -1,7 +1,10 @@
 //! Where connections come from, and the connections: one server, a cluster, or what Sentinel names.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use deadpool::managed::Manager as _;
 pub(crate) use deadpool_redis::redis::Client as Subscriber;
@@ -146,6 +149,22 @@ impl Connection {
         match reply? {
             Value::ServerError(error) => Err(error.into()),
             reply => Ok(reply),
+        }
+    }
+
+    /// The same; notes whether anything may have been written: nothing is where a connection that has ended refuses the
+    /// command at once.
+    pub(super) async fn send_noting(
+        &mut self,
+        command: &Cmd,
+        written: &mut bool,
+    ) -> Result<Value, RedisError> {
+        let mut sending = pin!(self.send(command));
+        let first = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context))).await;
+        *written = !matches!(&first, Poll::Ready(Err(error)) if error.is_io_error());
+        match first {
+            Poll::Ready(reply) => reply,
+            Poll::Pending => sending.await,
         }
     }
 }

@@ -18,11 +18,11 @@ use crate::telemetry::store as telemetry;
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// For each such time a failure is forgotten: so a server that closes each subscription sees some four a second.
+const FORGIVEN: Duration = Duration::from_millis(250);
+
 /// How often it is checked that the connection still carries anything.
 const CHECK: Duration = Duration::from_secs(15);
-
-/// A subscription that was up for less counts as one that failed.
-const STABLE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Subscription {
@@ -76,11 +76,13 @@ impl Drop for Listening {
 
 /// Stays subscribed until it is dropped; after a failure it tries the next client, at growing intervals.
 async fn listen(clients: &[Subscriber], channel: &str, notifier: &Weak<Notifier>) {
-    let mut failures = 0;
+    let mut failures = 0_u32;
+    let mut last = Instant::now();
     for client in clients.iter().cycle() {
-        let began = Instant::now();
         hear(client, channel, notifier).await;
-        failures = if began.elapsed() >= STABLE { 0 } else { failures + 1 };
+        let forgiven = last.elapsed().as_millis() / FORGIVEN.as_millis();
+        failures = failures.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX)) + 1;
+        last = Instant::now();
         tokio::time::sleep(pause(failures)).await;
     }
 }
