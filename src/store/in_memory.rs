@@ -180,6 +180,44 @@ mod tests {
         assert!(kept <= SHARDS * SWEEP_AT, "{kept}");
     }
 
+    fn capacity<C>(cells: &Cells<C>) -> usize {
+        cells.shards.iter().map(|shard| lock(shard).cells.capacity()).sum()
+    }
+
+    #[track_caller]
+    fn eventually(what: &str, is_so: impl Fn() -> bool) {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while !is_so() {
+            assert!(std::time::Instant::now() < until, "never: {what}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn expired_state_is_given_back() {
+        let time = Arc::new(std::sync::atomic::AtomicI64::new(0));
+        let store = InMemory::new(Clock::Manual(time.clone()));
+        let cells = store.cells::<Until>("a");
+        for i in 0..100_000 {
+            cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 10);
+        }
+        assert!(capacity(&cells) >= 100_000);
+        time.store(10, std::sync::atomic::Ordering::Relaxed);
+        eventually("the memory of expired state is given back", || capacity(&cells) == 0);
+    }
+
+    #[test]
+    fn a_namespace_without_state_that_nobody_holds_is_freed() {
+        let time = Arc::new(std::sync::atomic::AtomicI64::new(0));
+        let store = InMemory::new(Clock::Manual(time.clone()));
+        store.cells::<Until>("kept").step(b"key", |cell, _| cell.0 = 10);
+        drop(store.cells::<Until>("unused"));
+        eventually("a namespace without state is freed", || lock(&store.namespaces).len() == 1);
+        assert_eq!(store.cells::<Until>("kept").step(b"key", |cell, _| cell.0), 10);
+        time.store(10, std::sync::atomic::Ordering::Relaxed);
+        eventually("a namespace whose state has expired is freed", || lock(&store.namespaces).is_empty());
+    }
+
     #[test]
     fn families_of_one_name_share_their_cells() {
         let store = InMemory::new(Clock::system());
