@@ -21,14 +21,21 @@ pub struct Error(Arc<Kind>);
 enum Kind {
     Invalid(String),
     Refused(Decision),
-    ExceedsBurst { cost: u32, burst: u32 },
+    ExceedsBurst {
+        cost: u32,
+        burst: u32,
+    },
     Busy(Busy),
-    ExceedsLimit { weight: u32, limit: u32 },
+    ExceedsLimit {
+        weight: u32,
+        limit: u32,
+    },
     Lost,
     Duplicate,
     Interrupted,
-    Overloaded(String),
     Unavailable(Outage),
+    /// The bound that was met.
+    Overloaded(Cow<'static, str>),
 }
 
 /// When to ask again after an overload.
@@ -124,8 +131,9 @@ impl Error {
         Outage { cause, text: text.into(), source: None }.into()
     }
 
-    pub(crate) fn overloaded(text: String) -> Self {
-        Self(Arc::new(Kind::Overloaded(text)))
+    /// The text names the bound.
+    pub(crate) fn overloaded(text: impl Into<Cow<'static, str>>) -> Self {
+        Self(Arc::new(Kind::Overloaded(text.into())))
     }
 
     /// A setting or an argument is not allowed; the text names it and what is.
@@ -177,7 +185,7 @@ impl Error {
         matches!(*self.0, Kind::Interrupted)
     }
 
-    /// When to ask again after a refusal, where that is known.
+    /// When to ask again after a refusal or an overload, where that is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match &*self.0 {
@@ -194,17 +202,32 @@ impl Error {
         matches!(*self.0, Kind::ExceedsBurst { .. })
     }
 
-    /// Too much waits for the store already, which is there and answers: this process asks more of it than it can do.
-    /// Not an outage, so no layer lets requests pass for it; see [`StoreBuilder::max_queued`](crate::StoreBuilder::max_queued).
-    #[must_use]
-    pub fn is_overloaded(&self) -> bool {
-        matches!(*self.0, Kind::Overloaded(_))
-    }
-
     /// The store gave no answer: it is down, out of reach, too slow, or not serving.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(*self.0, Kind::Unavailable(_))
+    }
+
+    /// The store takes no more for now: a bound such as [`max_keys`](crate::StoreBuilder::max_keys) is reached. Nothing
+    /// was done.
+    ///
+    /// This is neither an outage nor a refusal by a limit. No layer lets a request pass for it, also where it is set to fail
+    /// open. [`retry_after`](Self::retry_after) says 1 s.
+    ///
+    /// ```
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::builder().max_keys(1).in_memory()?;
+    /// let mutex = Mutex::new(&store, "invoices")?;
+    /// let _guard = mutex.lock("invoice-42").await?;
+    /// assert!(mutex.try_lock("invoice-43").await.unwrap_err().is_overloaded());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn is_overloaded(&self) -> bool {
+        matches!(*self.0, Kind::Overloaded(_))
     }
 
     /// The store gave no answer in time: what was asked may or may not have been done.
@@ -297,8 +320,8 @@ impl fmt::Display for Error {
             Kind::Lost => f.write_str("the lease is not held any more"),
             Kind::Duplicate => f.write_str("it was handled before"),
             Kind::Interrupted => f.write_str("closed while waiting"),
-            Kind::Overloaded(text) => f.write_str(text),
             Kind::Unavailable(outage) => write!(f, "store unavailable: {}", outage.text),
+            Kind::Overloaded(text) => write!(f, "store overloaded: {text}"),
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`LeaseLost`](RefusalKind::LeaseLost) | `ABORTED` | |
 /// | [`Closed`](RefusalKind::Closed) | `UNAVAILABLE` | |
 /// | [`Invalid`](RefusalKind::Invalid) | `INTERNAL` | the mistake is the service's |
+/// | [`Overloaded`](RefusalKind::Overloaded) | `UNAVAILABLE` | with `RetryInfo`: 1 s; the cause is not told to the client |
 /// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | the cause is not told to the client |
 ///
 /// ```
@@ -87,6 +88,10 @@ pub fn status(refusal: &Refusal) -> Status {
         RefusalKind::LeaseLost => Status::aborted(refusal.to_string()),
         RefusalKind::Closed => Status::unavailable("shutting down"),
         RefusalKind::Invalid => Status::internal("a limit is set up wrongly"),
+        RefusalKind::Overloaded => {
+            let after = refusal.retry_after().unwrap_or_default();
+            with_retry(Code::Unavailable, "rate limits are overloaded", after)
+        }
         RefusalKind::StoreUnavailable => Status::unavailable("rate limits are unavailable"),
     }
 }

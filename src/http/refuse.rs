@@ -21,6 +21,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | 400 | it can never be admitted |
 /// | [`LeaseLost`](RefusalKind::LeaseLost), [`Closed`](RefusalKind::Closed) | 503 | |
 /// | [`Invalid`](RefusalKind::Invalid) | 500 | the mistake is the service's |
+/// | [`Overloaded`](RefusalKind::Overloaded) | 503 | `Retry-After`: 1 |
 /// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | 503 | the cause is not told to the client |
 ///
 /// A refusal by a quota that never refills is a 429 without `Retry-After`.
@@ -90,6 +91,7 @@ fn status(refusal: &Refusal) -> StatusCode {
         | RefusalKind::WaitedTooLong
         | RefusalKind::LeaseLost
         | RefusalKind::Closed
+        | RefusalKind::Overloaded
         | RefusalKind::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

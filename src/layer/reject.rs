@@ -43,6 +43,9 @@ pub enum RefusalKind {
     Closed,
     /// What the layer's closures asked for is not allowed, such as a limit of 0.
     Invalid,
+    /// The store takes no more for now, such as a key beyond [`max_keys`](crate::StoreBuilder::max_keys). Not the
+    /// caller's fault.
+    Overloaded,
     /// The store gave no answer, and the layer is set to refuse then. Not the caller's fault.
     StoreUnavailable,
 }
@@ -64,6 +67,7 @@ impl Refusal {
             None if error.is_duplicate() => RefusalKind::Duplicate,
             None if error.is_interrupted() => RefusalKind::Closed,
             None if error.is_invalid() => RefusalKind::Invalid,
+            None if error.is_overloaded() => RefusalKind::Overloaded,
             None => RefusalKind::StoreUnavailable,
         }
     }
