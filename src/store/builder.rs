@@ -7,12 +7,13 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::background::Background;
+use super::in_memory::{Clock, InMemory};
 use super::redis::source::{Source, Subscriber, subscriber};
 use super::redis::{CLOCK, RedisStore};
 use super::{Backend, Store, key, redis};
 use crate::Error;
 
-/// Settings of a [`Store`] on Redis.
+/// Settings of a [`Store`].
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -31,12 +32,13 @@ use crate::Error;
 /// [`timeout`](Self::timeout): 3.5 s with the defaults. A call on an idle store that is connected waits for the last
 /// alone. While the breaker is open, it ends at once.
 #[derive(Clone)]
-#[must_use = "a builder does nothing until it is given a Redis"]
+#[must_use = "a builder does nothing until it is given a Redis or told `in_memory`"]
 pub struct StoreBuilder {
     prefix: String,
     limits: Limits,
     wakeups: Vec<String>,
     background: Option<Handle>,
+    max_keys: Option<usize>,
 }
 
 /// How long things may take, and how much of them there may be.
@@ -64,6 +66,7 @@ impl Default for StoreBuilder {
             },
             wakeups: Vec::new(),
             background: None,
+            max_keys: None,
         }
     }
 }
@@ -148,6 +151,51 @@ impl StoreBuilder {
         self
     }
 
+    /// For how many keys an in-memory store keeps state at most, 1 or more. Default: no bound.
+    ///
+    /// Keys are counted over all namespaces of the store. A key counts in each namespace in which it has state; each
+    /// shard of a Bloom filter and each claim on an item counts as a key. A call that would leave state for one more key is
+    /// refused with [`is_overloaded`](Error::is_overloaded) and changes nothing. Keys that have state go on working, and so
+    /// do calls that leave no state, such as `peek` and `release`. State is never dropped to make room: no limit is
+    /// forgotten, and no lock is given away.
+    ///
+    /// Keys whose state has expired do not count once that is noticed. A call that finds the store full looks at the
+    /// next 1024 keys or more for expired ones before it is refused, unless a call has done so in vain within the last
+    /// millisecond; then the sweeper goes through all keys, with pauses of 20 times as long as that takes (50 ms at least).
+    /// So with up to 1000 keys an expired key counts for at most 1 ms more.
+    ///
+    /// Set this where clients choose the keys: it bounds the number of keys, and not the length of each.
+    ///
+    /// ```
+    /// use tower_distributed::{Quota, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::builder().max_keys(1).in_memory()?;
+    /// let bucket = TokenBucket::new(&store, "api", Quota::per_hour(10))?;
+    /// assert!(bucket.allow("ann").await?.is_admitted());
+    /// assert!(bucket.allow("bob").await.is_err_and(|error| error.is_overloaded()));
+    /// assert!(bucket.allow("ann").await?.is_admitted());
+    /// # Ok(()) }
+    /// ```
+    pub fn max_keys(mut self, max_keys: usize) -> Self {
+        self.max_keys = Some(max_keys);
+        self
+    }
+
+    /// State in this process, as [`Store::in_memory`], with [`max_keys`](Self::max_keys). The other settings concern
+    /// Redis and have no effect.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where `max_keys` is 0.
+    pub fn in_memory(self) -> Result<Store, Error> {
+        if self.max_keys == Some(0) {
+            return Err(Error::invalid("max_keys must be 1 or more, is 0"));
+        }
+        Ok(Store(Arc::new(Backend::InMemory(InMemory::new(Clock::system(), self.max_keys)))))
+    }
+
     /// State in the Redis server at a URL, see [`Store::redis`].
     ///
     /// # Errors
@@ -172,6 +220,11 @@ impl StoreBuilder {
 
     fn source(self, source: Source) -> Result<Store, Error> {
         key::check_name("the prefix", &self.prefix)?;
+        if let Some(max_keys) = self.max_keys {
+            let text =
+                format!("max_keys is for stores in memory only, a store on Redis was given {max_keys}");
+            return Err(Error::invalid(text));
+        }
         self.limits.check()?;
         let wakeups = self.wakeups.iter().map(|url| subscriber(url)).collect::<Result<_, _>>()?;
         let background = match &self.background {

@@ -128,7 +128,7 @@ impl Store {
     }
 
     pub(crate) fn with_clock(clock: Clock) -> Self {
-        Self(Arc::new(Backend::InMemory(InMemory::new(clock))))
+        Self(Arc::new(Backend::InMemory(InMemory::new(clock, None))))
     }
 
     pub(crate) fn backend(&self) -> &Backend {

@@ -92,7 +92,7 @@ impl<C: Cell> Namespace<C> {
 
 impl<O: Operation> Client<O> {
     /// Takes the step where the state is in this process.
-    pub(crate) fn step(&self, key: &Key, operation: impl FnOnce() -> O) -> Option<O::Reply> {
+    pub(crate) fn step(&self, key: &Key, operation: impl FnOnce() -> O) -> Option<Result<O::Reply, Error>> {
         match self {
             Self::InMemory(cells) => {
                 Some(cells.step(key.as_bytes(), |cell, now| operation().apply(cell, now)))
@@ -132,7 +132,7 @@ impl<O: Operation> Client<O> {
 /// A step under way.
 pub(crate) enum OperationFuture<O: Operation> {
     /// Done; `None` once taken.
-    Ready(Option<O::Reply>),
+    Ready(Option<Result<O::Reply, Error>>),
     Pending(RedisFuture<O>),
 }
 
@@ -140,6 +140,7 @@ impl<O: Operation> OperationFuture<O> {
     /// Whether the step was taken, or why not; `None`: it is under way.
     pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
         match self {
+            Self::Ready(Some(Err(error))) => Some(Err(error.clone())),
             Self::Ready(_) => Some(Ok(())),
             Self::Pending(pending) => pending.outcome(),
         }
@@ -154,7 +155,7 @@ impl<O: Operation> Future for OperationFuture<O> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
             Self::Ready(reply) => match reply.take() {
-                Some(reply) => Poll::Ready(Ok(reply)),
+                Some(reply) => Poll::Ready(reply),
                 None => Poll::Pending,
             },
             Self::Pending(pending) => Pin::new(pending).poll(context),

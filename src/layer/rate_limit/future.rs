@@ -12,7 +12,7 @@ use tower::Service;
 use super::hooks::Hooks;
 use super::layer::{Away, Config};
 use crate::token_bucket::{Acquire, Decision};
-use crate::{Error, Key, Reject};
+use crate::{Error, Key, Refusal, Reject};
 
 pin_project! {
     /// The future of [`RateLimit`](super::RateLimit).
@@ -47,7 +47,7 @@ pin_project! {
         },
         Refused {
             // `None` once told.
-            decision: Option<Decision>,
+            refusal: Option<Refusal>,
         },
         Calling {
             #[pin]
@@ -73,8 +73,8 @@ where
         Self { config, state: State::Calling { future, key, decision } }
     }
 
-    pub(super) fn refused(decision: Decision, config: Arc<Config<K, C, Q, H, R>>) -> Self {
-        Self { config, state: State::Refused { decision: Some(decision) } }
+    pub(super) fn refused(refusal: Refusal, config: Arc<Config<K, C, Q, H, R>>) -> Self {
+        Self { config, state: State::Refused { refusal: Some(refusal) } }
     }
 
     pub(super) fn asking(
@@ -126,9 +126,9 @@ where
                     let future = inner.call(request);
                     this.state.set(State::Calling { future, key, decision });
                 }
-                StateProjection::Refused { decision } => {
-                    let Some(refused) = decision.take() else { return Poll::Pending };
-                    return Poll::Ready(config.reject.reject(refused.into()));
+                StateProjection::Refused { refusal } => {
+                    let Some(refusal) = refusal.take() else { return Poll::Pending };
+                    return Poll::Ready(config.reject.reject(refusal));
                 }
                 StateProjection::Calling { future, key, decision } => {
                     let mut response = match ready!(future.poll(context)) {

@@ -66,11 +66,12 @@ where
         };
         let quotas = config.quotas.quotas(&request);
         match config.bucket.at_once(quotas.as_ref(), &key, cost) {
-            Some(decision) if decision.is_admitted() => {
+            Some(Ok(decision)) if decision.is_admitted() => {
                 config.hooks.admitted(&decision, &mut request);
                 return ResponseFuture::calling(self.inner.call(request), Some(key), Some(decision), config);
             }
-            Some(refused) => return ResponseFuture::refused(refused, config),
+            Some(Ok(refused)) => return ResponseFuture::refused(refused.into(), config),
+            Some(Err(error)) => return ResponseFuture::refused(error.into(), config),
             None => {}
         }
         let bucket = config.bucket(quotas.as_ref());

@@ -195,14 +195,20 @@ impl BloomFilter {
     }
 
     /// Looks, or inserts, where the state is in this process; as [`contains`](Self::contains) and
-    /// [`check_and_insert`](Self::check_and_insert).
-    pub(crate) fn step(&self, probe: &Probe, insert: bool) -> Option<Result<bool, Mismatch>> {
-        let layout = &self.0.config.layout;
+    /// [`check_and_insert`](Self::check_and_insert). The outer error is that of a store that is full.
+    pub(crate) fn step(&self, probe: &Probe, insert: bool) -> Option<Result<Result<bool, Mismatch>, Error>> {
+        let (layout, cells) = (&self.0.config.layout, self.0.namespace.cells()?);
         let step = |bits: &mut Bits, now| match insert {
             true => bits.insert(layout, probe, now),
-            false => bits.contains(layout, probe, now),
+            false => {
+                // What is looked for will be inserted: room for that is taken before an item is handled.
+                if cells.is_bounded() {
+                    bits.enter(layout, now)?;
+                }
+                bits.contains(layout, probe, now)
+            }
         };
-        Some(self.0.namespace.cells()?.step(shard_key(probe.shard).as_bytes(), step))
+        Some(cells.step(shard_key(probe.shard).as_bytes(), step))
     }
 
     /// Inserts an item: any bytes, also none.

@@ -31,6 +31,8 @@ pub(crate) enum Found {
     Seen,
     /// Another filter is stored under the name.
     Other(Mismatch),
+    /// In process: the store is full, and takes no new shard of a filter.
+    Full,
 }
 
 /// Where the claim on an item is kept: beside its key of the filter.
@@ -77,9 +79,10 @@ impl Record<Holder<false>> for Seen {
 
     fn look(_: &Holder<false>, filter: &BloomFilter, probe: &Probe, insists: bool, _: i64) -> Look<Found> {
         match filter.step(probe, false) {
-            Some(Ok(true)) if !insists => Look::Done(Found::Seen),
-            Some(Err(mismatch)) => Look::Done(Found::Other(mismatch)),
-            Some(Ok(_)) | None => Look::Open(None),
+            Some(Ok(Ok(true))) if !insists => Look::Done(Found::Seen),
+            Some(Ok(Err(mismatch))) => Look::Done(Found::Other(mismatch)),
+            Some(Err(_)) => Look::Done(Found::Full),
+            Some(Ok(Ok(_))) | None => Look::Open(None),
         }
     }
 
@@ -91,6 +94,10 @@ impl Record<Holder<false>> for Seen {
         _: i64,
     ) -> Result<Entered, Found> {
         // What was handled was handled, whoever holds the claim by now.
-        filter.step(probe, true).unwrap_or(Ok(true)).map(|_| Entered::Something).map_err(Found::Other)
+        match filter.step(probe, true) {
+            Some(Err(_)) => Err(Found::Full),
+            Some(Ok(Err(mismatch))) => Err(Found::Other(mismatch)),
+            Some(Ok(Ok(_))) | None => Ok(Entered::Something),
+        }
     }
 }

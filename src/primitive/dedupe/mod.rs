@@ -189,8 +189,18 @@ impl Dedupe {
             Got::Lease(lease, _) => Ok(Claimed::New(Claim { lease, probe, dedupe: self.clone() })),
             Got::Done(Found::Seen) => Ok(Claimed::Duplicate),
             Got::Done(Found::Other(stored)) => Err(filter.mismatch(&stored)),
+            Got::Done(Found::Full) => Err(full()),
         }
     }
+}
+
+fn full() -> Error {
+    Error::overloaded("it takes no new key (max_keys), here for the filter of the item")
+}
+
+/// Whether it may be otherwise soon.
+fn passes(error: &Error) -> bool {
+    error.is_away() || error.is_overloaded()
 }
 
 fn unasked() -> Error {
@@ -215,8 +225,9 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) where it is not known whether the item is in the filter. It goes on
-    /// trying in the background while the claim lasts; after that the item may be handled again.
+    /// [`is_unavailable`](Error::is_unavailable) where it is not known whether the item is in the filter, and
+    /// [`is_overloaded`](Error::is_overloaded) where it is not. It goes on trying in the background while the claim lasts;
+    /// after that the item may be handled again.
     /// [`is_invalid`](Error::is_invalid) where meanwhile a filter of another configuration was stored under the name.
     ///
     /// # Cancel safety
@@ -232,14 +243,13 @@ impl Claim {
         hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
     ) -> Result<bool, Error> {
         let store = self.dedupe.0.filter.store().clone();
-        // In memory it is done at once.
-        let Some(background) = store.background() else {
-            let confirmed = self.settle().await;
-            hear(&confirmed);
-            return confirmed;
-        };
         let (told, outcome) = oneshot::channel();
-        background.spawn(self.confirm_to_the_end(store.clone(), told));
+        let confirming = self.confirm_to_the_end(store.clone(), told);
+        match (store.background(), Handle::try_current()) {
+            (Some(background), _) => background.spawn(confirming),
+            (None, Ok(runtime)) => drop(runtime.spawn(confirming)),
+            (None, Err(_)) => confirming.await,
+        }
         let heard = async move {
             let confirmed = outcome.await.unwrap_or_else(|_| Err(not_run()));
             hear(&confirmed);
@@ -269,7 +279,7 @@ impl Claim {
         let _ = told.send(confirmed.clone());
         let mut pause = Duration::from_millis(20);
         // Also where it turns out to be lost meanwhile: the item was handled all the same.
-        while confirmed.as_ref().is_err_and(Error::is_away) && Instant::now() < self.lease.until() {
+        while confirmed.as_ref().is_err_and(passes) && Instant::now() < self.lease.until() {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
             confirmed = self.enter().await;
@@ -279,21 +289,13 @@ impl Claim {
         }
     }
 
-    async fn settle(self) -> Result<bool, Error> {
-        let confirmed = self.enter().await;
-        self.note(&confirmed);
-        if confirmed.is_ok() {
-            self.lease.settled();
-        }
-        confirmed
-    }
-
     /// Enters once that the item was handled.
     async fn enter(&self) -> Result<bool, Error> {
         let Inner { filter, settlement, .. } = &*self.dedupe.0;
         match settlement.settle(&self.lease.held, self.probe.clone()).await? {
             Ok(was_held) => Ok(was_held),
             Err(Found::Other(stored)) => Err(filter.mismatch(&stored)),
+            Err(Found::Full) => Err(full()),
             Err(Found::Seen) => Err(unasked()),
         }
     }

@@ -35,12 +35,12 @@ impl Cell for Known {
 
 impl KnownRefusals {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Cells::private()))
+        Self(Cells::private())
     }
 
     /// The refusal that the store would repeat, or the time to remember one by.
     pub(super) fn find(&self, key: &Key, quotas: &Quotas, ask: Ask) -> Result<Decision, i64> {
-        self.0.step(key.as_bytes(), |known, now| match &known.0 {
+        let found = self.0.step(key.as_bytes(), |known, now| match &known.0 {
             Some(known)
                 if known.quotas == quotas.id()
                     && ask.cost >= known.ask.cost
@@ -49,7 +49,9 @@ impl KnownRefusals {
                 Ok(known.decision.clone().aged(now - known.since))
             }
             _ => Err(now),
-        })
+        });
+        // Cells that belong to no store have no bound.
+        found.unwrap_or(Err(0))
     }
 
     /// Remembers a refusal that was asked for at `since`.
@@ -60,13 +62,14 @@ impl KnownRefusals {
         if after > 0 {
             let until = since + after.min(LONGEST);
             let (quotas, decision) = (decision.state.quotas.id(), decision.clone());
-            self.0.step(key.as_bytes(), |known, _| {
+            // At worst it is not remembered.
+            let _ = self.0.step(key.as_bytes(), |known, _| {
                 known.0 = Some(Refusal { quotas, ask, decision, since, until });
             });
         }
     }
 
     pub(super) fn forget(&self, key: &Key) {
-        self.0.step(key.as_bytes(), |known, _| known.0 = None);
+        let _ = self.0.step(key.as_bytes(), |known, _| known.0 = None);
     }
 }

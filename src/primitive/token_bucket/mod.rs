@@ -281,7 +281,12 @@ impl TokenBucket {
     }
 
     /// The decision, where it takes neither a wait nor another process.
-    pub(crate) fn at_once(&self, quotas: Option<&Quotas>, key: &Key, cost: u32) -> Option<Decision> {
+    pub(crate) fn at_once(
+        &self,
+        quotas: Option<&Quotas>,
+        key: &Key,
+        cost: u32,
+    ) -> Option<Result<Decision, Error>> {
         let quotas = quotas.unwrap_or(&self.quotas);
         if self.known.is_some() || self.longest_wait > 0 || cost > quotas.max_cost() {
             return None;

@@ -1,0 +1,206 @@
+//! The cells of one namespace: a key's state, and steps on it.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+
+use super::shard::Shard;
+use super::sweeper::{By, Place, Sweep, Visit};
+use super::{Clock, Name, Shared, lock};
+use crate::Error;
+use crate::store::operation::Cell;
+use crate::store::{Link, Notifier};
+
+/// The cells of one namespace, in shards.
+pub(crate) struct Cells<C> {
+    shared: Arc<Shared>,
+    /// What the store knows them by.
+    name: Option<Name>,
+    this: Weak<Self>,
+    /// Whether the sweeper knows of them.
+    listed: AtomicBool,
+    hasher: RandomState,
+    shards: Box<[Mutex<Shard<C>>]>,
+}
+
+pub(super) const SHARDS: usize = 64;
+
+impl<C: Cell> Cells<C> {
+    /// Cells that belong to no store.
+    pub(crate) fn private() -> Arc<Self> {
+        Self::new(Arc::new(Shared::private(Clock::system(), Arc::new(Notifier::new(Link::Down)))), None)
+    }
+
+    pub(super) fn new(shared: Arc<Shared>, name: Option<Name>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            shared,
+            name,
+            this: this.clone(),
+            listed: AtomicBool::new(false),
+            hasher: RandomState::new(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        })
+    }
+
+    /// Takes one step on the cell of a key, alone, and notifies whom it concerns.
+    ///
+    /// # Errors
+    ///
+    /// [`is_overloaded`](Error::is_overloaded) where the step would leave state for a new key in a store that is full.
+    /// Nothing has changed then.
+    pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
+        let (reply, pushes) = self.step_alone(key, |cell, now| {
+            let reply = step(cell, now);
+            (reply, cell.pushes())
+        })?;
+        for push in pushes {
+            self.shared.notifier.deliver(push);
+        }
+        Ok(reply)
+    }
+
+    fn step_alone<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
+        // One hash serves for all: within a shard its other bits are used.
+        let hash = self.hasher.hash_one(key);
+        let mutex = &self.shards[(hash >> 51) as usize % SHARDS];
+        let bound = self.shared.bound.as_ref();
+        let mut guard = lock(mutex);
+        let mut now = self.now(&mut guard);
+        if let Some(bound) = bound
+            && bound.is_full()
+            && guard.find(hash, key).is_none()
+        {
+            drop(guard);
+            bound.search(&self.shared.sweeper, now);
+            guard = lock(mutex);
+            now = self.now(&mut guard);
+        }
+        let shard = &mut *guard;
+        if let Some(mut entry) = shard.find(hash, key) {
+            let cell = &mut entry.get_mut().cell;
+            if cell.is_idle(now) {
+                *cell = C::default();
+            }
+            let reply = step(cell, now);
+            // A key that has no state left makes room at once where room is scarce.
+            if let Some(bound) = bound
+                && cell.is_idle(now)
+            {
+                bound.give_back(shard.remove(hash, key).into());
+            }
+            return Ok(reply);
+        }
+        let mut cell = C::default();
+        let reply = step(&mut cell, now);
+        if cell.is_idle(now) {
+            return Ok(reply);
+        }
+        bound.map_or(Ok(()), |bound| bound.take())?;
+        let expired = shard.insert(hash, key, cell, now);
+        drop(guard);
+        if let Some(bound) = bound {
+            bound.give_back(expired.len());
+        }
+        if !self.listed.load(Ordering::Relaxed) {
+            self.list();
+        }
+        Ok(reply)
+    }
+
+    /// Whether steps can be refused for want of room.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.shared.bound.is_some()
+    }
+
+    fn now(&self, shard: &mut Shard<C>) -> i64 {
+        let now = self.shared.clock.of_step(&mut shard.checks);
+        shard.seen = shard.seen.max(now);
+        now
+    }
+
+    #[cold]
+    fn list(&self) {
+        if let Some(this) = self.this.upgrade() {
+            self.shared.sweeper.list(this);
+        }
+    }
+
+    /// How many cells there are, and for how many there is memory.
+    #[cfg(test)]
+    pub(super) fn size(&self) -> (usize, usize) {
+        let shards = self.shards.iter().map(|shard| lock(shard));
+        shards.fold((0, 0), |sum, shard| (sum.0 + shard.len(), sum.1 + shard.capacity()))
+    }
+}
+
+impl<C: Cell> Sweep for Cells<C> {
+    fn sweep(&self, place: &mut Place, by: By) -> Option<Visit> {
+        let mutex = self.shards.get(place.shard)?;
+        let mut shard = match (by, mutex.try_lock()) {
+            (_, Ok(shard)) => shard,
+            (_, Err(TryLockError::Poisoned(poisoned))) => PoisonError::into_inner(poisoned),
+            (By::Sweeper(_), Err(TryLockError::WouldBlock)) => lock(mutex),
+            (By::Step(_), Err(TryLockError::WouldBlock)) => {
+                place.next_shard();
+                return Some(Visit::default());
+            }
+        };
+        let now = match by {
+            By::Step(now) => now,
+            By::Sweeper(seen) => self.shared.clock.of_sweep(seen.max(shard.seen)),
+        };
+        let cells = shard.cells_in(place.table);
+        let expired = match cells {
+            Some(_) => {
+                let expired = shard.sweep(place.table, now);
+                place.table += 1;
+                expired
+            }
+            None => {
+                if !matches!(by, By::Sweeper(_)) || !shard.merge() {
+                    place.next_shard();
+                }
+                Vec::new()
+            }
+        };
+        let visit = Visit { cells: cells.unwrap_or(0), expired: expired.len(), seen: Some(shard.seen) };
+        drop(shard);
+        if let Some(bound) = &self.shared.bound {
+            bound.give_back(expired.len());
+        }
+        Some(visit)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| match shard.try_lock() {
+            Ok(shard) => shard.len() == 0,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().len() == 0,
+            // Whoever has locked it may be inserting.
+            Err(TryLockError::WouldBlock) => false,
+        })
+    }
+
+    fn is_listed(&self) -> &AtomicBool {
+        &self.listed
+    }
+}
+
+impl<C> Drop for Cells<C> {
+    fn drop(&mut self) {
+        if let Some(bound) = &self.shared.bound {
+            let len =
+                |shard: &mut Mutex<Shard<C>>| shard.get_mut().unwrap_or_else(PoisonError::into_inner).len();
+            bound.give_back(self.shards.iter_mut().map(len).sum());
+        }
+        if let Some(name) = &self.name {
+            self.shared.forget(name);
+        }
+    }
+}
+
+impl<C> fmt::Debug for Cells<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cells").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,212 @@
+//! One shard of a namespace: a hash table that grows and shrinks in small steps.
+//!
+//! Linear hashing (Litwin 1980) over many small tables: when the shard holds too many cells for the tables it has, *one*
+//! table is split in two, and when it holds few, the last table is merged into the one that it was split from. So no step
+//! moves more cells than one table has, however many there are, and memory is given back table by table.
+
+use hashbrown::HashTable;
+
+use super::clock::Checks;
+use crate::Key;
+use crate::store::Cell;
+
+/// How many cells a table has on average, at most. The next to be split have twice as many, which still fit in the 1024
+/// slots of a hash table (896 cells).
+const PER_TABLE: usize = 416;
+
+#[derive(Debug)]
+pub(super) struct Shard<C> {
+    tables: Vec<HashTable<Entry<C>>>,
+    len: usize,
+    /// The table that is swept when the shard is full the next time.
+    hand: usize,
+    /// The latest time of a step.
+    pub(super) seen: i64,
+    pub(super) checks: Checks,
+}
+
+/// The state of a key. The hash is kept so that moving cells costs the same however long their keys are.
+#[derive(Debug)]
+pub(super) struct Entry<C> {
+    hash: u64,
+    key: Key,
+    pub(super) cell: C,
+}
+
+pub(super) type Occupied<'a, C> = hashbrown::hash_table::OccupiedEntry<'a, Entry<C>>;
+
+impl<C> Shard<C> {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many cells are in a table; `None` where there is no such table.
+    pub(super) fn cells_in(&self, table: usize) -> Option<usize> {
+        self.tables.get(table).map(HashTable::len)
+    }
+
+    /// For how many cells there is memory.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.tables.iter().map(HashTable::capacity).sum()
+    }
+}
+
+impl<C: Cell> Shard<C> {
+    pub(super) fn find(&mut self, hash: u64, key: &[u8]) -> Option<Occupied<'_, C>> {
+        let place = place(hash, self.tables.len());
+        let is_it = |entry: &Entry<C>| entry.hash == hash && entry.key.as_bytes() == key;
+        self.tables.get_mut(place)?.find_entry(hash, is_it).ok()
+    }
+
+    /// Removes a cell by its key. Whether it was there.
+    pub(super) fn remove(&mut self, hash: u64, key: &[u8]) -> bool {
+        let found = self.find(hash, key).map(|entry| drop(entry.remove()));
+        self.len -= usize::from(found.is_some());
+        found.is_some()
+    }
+
+    /// Inserts the cell of a key that has none. Returns cells that have expired, to be dropped without the lock: a full
+    /// shard is swept before it grows, one table at a time.
+    pub(super) fn insert(&mut self, hash: u64, key: &[u8], cell: C, now: i64) -> Vec<Entry<C>> {
+        let mut expired = Vec::new();
+        if self.tables.is_empty() {
+            self.tables.push(HashTable::new());
+        } else if self.len >= PER_TABLE * self.tables.len() {
+            self.hand = if self.hand + 1 < self.tables.len() { self.hand + 1 } else { 0 };
+            expired = self.sweep(self.hand, now);
+            // A sweep that makes room for fewer would have to come too often.
+            if expired.len() < PER_TABLE / 4 {
+                self.split();
+            }
+        }
+        let table = place(hash, self.tables.len());
+        self.tables[table].insert_unique(hash, Entry { hash, key: Key::new(key), cell }, |entry| entry.hash);
+        self.len += 1;
+        expired
+    }
+
+    /// Takes the cells out of a table that have expired, to be dropped without the lock.
+    pub(super) fn sweep(&mut self, table: usize, now: i64) -> Vec<Entry<C>> {
+        let Some(table) = self.tables.get_mut(table) else { return Vec::new() };
+        let expired: Vec<_> = table.extract_if(|entry| entry.cell.is_idle(now)).collect();
+        self.len -= expired.len();
+        if table.len() < table.capacity() / 4 {
+            table.shrink_to(2 * table.len(), |entry| entry.hash);
+        }
+        expired
+    }
+
+    /// Merges two tables where there are far too many for the cells. Whether that was so.
+    pub(super) fn merge(&mut self) -> bool {
+        if self.len == 0 && !self.tables.is_empty() {
+            self.tables = Vec::new();
+            return true;
+        }
+        if self.tables.len() < 2 || self.len >= PER_TABLE / 4 * self.tables.len() {
+            return false;
+        }
+        let Some(last) = self.tables.pop() else { return false };
+        let origin = origin(self.tables.len());
+        let origin = &mut self.tables[origin];
+        origin.reserve(last.len(), |entry| entry.hash);
+        for entry in last {
+            origin.insert_unique(entry.hash, entry, |entry| entry.hash);
+        }
+        if self.tables.len() < self.tables.capacity() / 4 {
+            self.tables.shrink_to(2 * self.tables.len());
+        }
+        true
+    }
+
+    fn split(&mut self) {
+        let (new, tables) = (self.tables.len(), self.tables.len() + 1);
+        let origin = &mut self.tables[origin(new)];
+        let mut table = HashTable::with_capacity(origin.len() / 2);
+        for entry in origin.extract_if(|entry| place(entry.hash, tables) == new) {
+            table.insert_unique(entry.hash, entry, |entry| entry.hash);
+        }
+        self.tables.push(table);
+    }
+}
+
+/// In which of so many tables a hash belongs.
+fn place(hash: u64, tables: usize) -> usize {
+    // Within a table the lowest bits are used, and the highest.
+    let bits = (hash >> 12) as usize;
+    let span = tables.next_power_of_two();
+    let place = bits & (span - 1);
+    if place < tables { place } else { place & (span / 2).saturating_sub(1) }
+}
+
+/// The table that a table is split from, and merged into.
+fn origin(table: usize) -> usize {
+    table & !(1 << table.checked_ilog2().unwrap_or(0))
+}
+
+impl<C> Default for Shard<C> {
+    fn default() -> Self {
+        Self { tables: Vec::new(), len: 0, hand: 0, seen: i64::MIN, checks: Checks::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug, Default)]
+    struct Until(i64);
+
+    impl Cell for Until {
+        fn is_idle(&self, now: i64) -> bool {
+            self.0 <= now
+        }
+    }
+
+    fn hash(number: u64) -> u64 {
+        std::hash::BuildHasher::hash_one(
+            &std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::new(),
+            number,
+        )
+    }
+
+    #[test]
+    fn keys_are_found_through_splits_and_merges() {
+        let mut shard = Shard::<Until>::default();
+        let mut largest = 0;
+        for i in 0..50_000_u64 {
+            let expired = shard.insert(hash(i), &i.to_le_bytes(), Until(i64::MAX - (i % 10 != 0) as i64), 0);
+            assert!(expired.is_empty());
+            largest = largest.max(shard.tables.iter().map(HashTable::capacity).max().unwrap_or(0));
+        }
+        assert_eq!(shard.tables.len(), 50_000 / PER_TABLE + 1);
+        assert!(largest <= 1792, "no table moves many cells when it grows: {largest}");
+        for i in 0..50_000_u64 {
+            assert!(shard.find(hash(i), &i.to_le_bytes()).is_some(), "{i}");
+        }
+        let mut expired = 0;
+        for table in 0..shard.tables.len() {
+            expired += shard.sweep(table, i64::MAX - 1).len();
+        }
+        assert_eq!((expired, shard.len()), (45_000, 5_000));
+        while shard.merge() {}
+        assert!(shard.capacity() <= 8 * 5_000, "{}", shard.capacity());
+        for i in 0..50_000_u64 {
+            assert_eq!(shard.find(hash(i), &i.to_le_bytes()).is_some(), i % 10 == 0, "{i}");
+        }
+        for table in 0..shard.tables.len() {
+            shard.sweep(table, i64::MAX);
+        }
+        while shard.merge() {}
+        assert_eq!((shard.len(), shard.tables.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn a_full_shard_is_swept_before_it_grows() {
+        let mut shard = Shard::<Until>::default();
+        for i in 0..100_000_u64 {
+            drop(shard.insert(hash(i), &i.to_le_bytes(), Until(i as i64 + 1000), i as i64));
+        }
+        assert!(shard.len() <= 4 * (1000 + PER_TABLE), "{}", shard.len());
+    }
+}

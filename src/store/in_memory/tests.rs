@@ -1,0 +1,268 @@
+//! The store as a whole: what has expired goes, what has not stays, and the bound holds.
+
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use super::cells::SHARDS;
+use super::*;
+
+#[derive(Clone, Debug, Default)]
+struct Until(i64);
+
+impl Cell for Until {
+    fn is_idle(&self, now: i64) -> bool {
+        self.0 <= now
+    }
+}
+
+impl Cells<Until> {
+    fn keep(&self, key: impl ToString, until: i64) {
+        self.try_keep(key, until).unwrap();
+    }
+
+    fn try_keep(&self, key: impl ToString, until: i64) -> Result<(), crate::Error> {
+        self.step(key.to_string().as_bytes(), |cell, _| cell.0 = until)
+    }
+
+    fn get(&self, key: impl ToString) -> i64 {
+        self.step(key.to_string().as_bytes(), |cell, _| cell.0).unwrap()
+    }
+}
+
+/// A store whose time is set by hand.
+fn manual(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
+    let time = Arc::new(AtomicI64::new(0));
+    (InMemory::new(Clock::Manual(time.clone()), max_keys), time)
+}
+
+#[track_caller]
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn idle_cells_do_not_pile_up() {
+    let (store, time) = manual(None);
+    let cells = store.cells::<Until>("a");
+    for i in 0..200_000 {
+        time.store(i, Ordering::Relaxed);
+        cells.keep(i, i + 10);
+        assert!(cells.size().0 <= SHARDS * 450 || i % 1000 > 0);
+    }
+}
+
+#[test]
+fn expired_state_is_given_back() {
+    let (store, time) = manual(None);
+    let cells = store.cells::<Until>("a");
+    for i in 0..50_000 {
+        cells.keep(i, 10 + i % 2);
+    }
+    assert!(cells.size().1 >= 50_000);
+    time.store(10, Ordering::Relaxed);
+    eventually("half of it has expired", || cells.size().0 == 25_000);
+    assert!((0..50_000).all(|i| cells.get(i) == if i % 2 == 1 { 11 } else { 0 }));
+    time.store(11, Ordering::Relaxed);
+    eventually("the memory of expired state is given back", || cells.size() == (0, 0));
+    // The sweeper has ended, or is about to.
+    cells.keep("again", 12);
+    time.store(12, Ordering::Relaxed);
+    eventually("the sweeper begins anew", || cells.size() == (0, 0));
+}
+
+#[test]
+fn a_namespace_without_state_that_nobody_holds_is_freed() {
+    let (store, time) = manual(None);
+    store.cells::<Until>("kept").keep("key", 10);
+    for i in 0..1000 {
+        drop(store.cells::<Until>(&format!("unused-{i}")));
+    }
+    let namespaces = || lock(&store.shared.namespaces).len();
+    assert_eq!(namespaces(), 1, "without state they are freed at once");
+    assert!(lock(&store.shared.namespaces).capacity() < 100);
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(store.cells::<Until>("kept").get("key"), 10, "state outlives who made it");
+    time.store(10, Ordering::Relaxed);
+    eventually("a namespace whose state has expired is freed", || namespaces() == 0);
+}
+
+#[test]
+fn cells_outlive_their_store_and_are_still_swept() {
+    let (store, time) = manual(None);
+    let (held, dropped) = (store.cells::<Until>("held"), store.cells::<Until>("dropped"));
+    dropped.keep("key", 10);
+    held.keep("key", 10);
+    let (gone, shared) = (Arc::downgrade(&dropped), Arc::downgrade(&store.shared));
+    drop(dropped);
+    assert_eq!(gone.strong_count(), 1);
+    drop(store);
+    assert_eq!(gone.strong_count(), 0, "it goes with its store");
+    time.store(10, Ordering::Relaxed);
+    eventually("what is held is swept", || held.size() == (0, 0));
+    drop(held);
+    eventually("nothing of the store is left", || shared.strong_count() == 0);
+}
+
+#[test]
+fn state_expires_by_the_systems_clock_without_a_step() {
+    let store = InMemory::new(Clock::system(), None);
+    for cells in [store.cells::<Until>("a"), Cells::private()] {
+        for i in 0..1000 {
+            cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 300_000).unwrap();
+        }
+        eventually("it is swept", || cells.size() == (0, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_lives_by_a_paused_clock_is_not_swept() {
+    let store = InMemory::new(Clock::system(), None);
+    let cells = store.cells::<Until>("a");
+    for i in 0..1000 {
+        cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 10_000).unwrap();
+    }
+    // Real time passes, and the sweeper comes.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(cells.size().0, 1000, "the caller's clock stands still");
+    tokio::time::advance(Duration::from_millis(9)).await;
+    cells.keep("another", i64::MAX);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(cells.size().0, 1001);
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert_eq!(cells.get("another"), i64::MAX);
+    eventually("what a step has seen to be over is swept", || cells.size().0 == 1);
+}
+
+#[tokio::test]
+async fn what_lives_by_a_clock_that_is_paused_later_is_not_swept() {
+    let store = InMemory::new(Clock::system(), None);
+    let cells = store.cells::<Until>("a");
+    cells.step(b"key", |cell, now| cell.0 = now + 500_000).unwrap();
+    tokio::time::pause();
+    assert_ne!(cells.get("key"), 0);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_ne!(cells.get("key"), 0, "the caller's clock stands still");
+}
+
+#[test]
+fn a_full_store_takes_no_new_key() {
+    let (store, time) = manual(Some(3));
+    let (a, b) = (store.cells::<Until>("a"), store.cells::<Until>("b"));
+    a.keep("1", 10);
+    a.keep("2", 20);
+    b.keep("1", 20);
+    let error = b.try_keep("2", 20).unwrap_err();
+    assert!(error.is_overloaded() && !error.is_unavailable() && !error.is_refused(), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "store overloaded: it keeps state for 3 keys (max_keys), and takes no other key"
+    );
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
+    assert_eq!((b.get("2"), a.get("1")), (0, 10), "to look takes no room");
+    a.keep("1", 15);
+    assert!(b.try_keep("2", 20).is_err());
+    a.keep("1", 0);
+    b.keep("2", 20);
+    assert!(a.try_keep("1", 20).is_err(), "the room of what was released is taken");
+    time.store(20, Ordering::Relaxed);
+    // No more than a millisecond after the last search in vain, there is no other.
+    time.fetch_add(1000, Ordering::Relaxed);
+    for key in 0..3 {
+        a.keep(format!("new-{key}"), 5000);
+    }
+    assert!(a.try_keep("1", 5000).is_err());
+    assert_eq!(store.shared.bound.as_ref().map(|bound| bound.cells()), Some(3));
+}
+
+#[test]
+fn a_full_store_finds_what_has_expired_elsewhere() {
+    let (store, time) = manual(Some(100_000));
+    let mut held = Vec::new();
+    for name in 0..10 {
+        let cells = store.cells::<Until>(&name.to_string());
+        for key in 0..10_000 {
+            cells.keep(key, if (name, key) == (9, 9999) { 10 } else { i64::MAX });
+        }
+        held.push(cells);
+    }
+    assert!(held[0].try_keep("new", i64::MAX).is_err());
+    time.store(10, Ordering::Relaxed);
+    eventually("the only key that has expired makes room", || {
+        time.fetch_add(1, Ordering::Relaxed);
+        held[0].try_keep("new", i64::MAX).is_ok()
+    });
+    assert!(held[0].try_keep("another", i64::MAX).is_err());
+}
+
+#[test]
+fn the_bound_is_exact_under_concurrency() {
+    const MAX: usize = 1000;
+    let (store, time) = manual(Some(MAX));
+    let live = AtomicUsize::new(0);
+    let barrier = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (store, live, barrier) = (&store, &live, &barrier);
+            scope.spawn(move || {
+                let cells = store.cells::<Until>(&(thread % 3).to_string());
+                let (mut mine, mut refused) = (Vec::new(), 0);
+                barrier.wait();
+                for i in 0..20_000 {
+                    let key = format!("{thread}-{i}");
+                    match cells.try_keep(&key, i64::MAX) {
+                        Ok(()) => {
+                            assert!(live.fetch_add(1, Ordering::SeqCst) < MAX);
+                            mine.push(key);
+                        }
+                        Err(error) => {
+                            assert!(error.is_overloaded());
+                            refused += 1;
+                        }
+                    }
+                    if mine.len() > 150 {
+                        // Before it is released, since another takes its place at once.
+                        live.fetch_sub(1, Ordering::SeqCst);
+                        cells.keep(mine.swap_remove(i % 150), 0);
+                    }
+                }
+                assert!(refused > 0);
+                assert!(mine.iter().all(|key| cells.get(key) == i64::MAX), "nothing is forgotten");
+            });
+        }
+    });
+    let bound = store.shared.bound.as_ref().unwrap();
+    assert_eq!(bound.cells(), live.load(Ordering::SeqCst));
+    let cells = store.cells::<Until>("0");
+    for i in 0..MAX {
+        let _ = cells.try_keep(format!("fill-{i}"), 10);
+    }
+    assert_eq!(bound.cells(), MAX, "exactly so many fit");
+    time.store(10, Ordering::Relaxed);
+    eventually("what has expired is counted no more", || bound.cells() == live.load(Ordering::SeqCst));
+}
+
+#[test]
+fn dropped_cells_are_not_counted() {
+    let (store, _) = manual(Some(2));
+    let (held, dropped) = (store.cells::<Until>("held"), store.cells::<Until>("dropped"));
+    dropped.keep("1", 10);
+    dropped.keep("2", 10);
+    drop(store);
+    drop(dropped);
+    held.keep("1", 10);
+    held.keep("2", 10);
+    assert!(held.try_keep("3", 10).is_err());
+}
+
+#[test]
+fn namespaces_of_one_name_share_their_cells() {
+    let (store, _) = manual(None);
+    let cells = store.cells::<Until>("a");
+    assert!(Arc::ptr_eq(&cells, &store.cells::<Until>("a")));
+    assert!(!Arc::ptr_eq(&cells, &store.cells::<Until>("b")));
+}
