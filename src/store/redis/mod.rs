@@ -152,13 +152,23 @@ impl RedisStore {
 
     /// What the store has on a runtime, made on first use.
     fn links(self: &Arc<Self>, runtime: &Handle) -> Arc<RuntimeLinks> {
-        let mut runtimes = lock(&self.runtimes);
-        runtimes.retain(|links| !links.has_ended());
-        if let Some(links) = runtimes.iter().find(|links| links.id == runtime.id()) {
-            return Arc::clone(links);
+        let known = |runtimes: &[Arc<RuntimeLinks>]| {
+            let mut links = runtimes.iter().filter(|links| links.id == runtime.id() && !links.has_ended());
+            links.next().map(Arc::clone)
+        };
+        if let Some(links) = known(&lock(&self.runtimes)) {
+            return links;
         }
-        let links = RuntimeLinks::new(self, runtime);
-        runtimes.push(Arc::clone(&links));
+        // Not under the lock, which is taken when the runtime ends: it may have ended.
+        let fresh = RuntimeLinks::new(self, runtime);
+        let mut runtimes = lock(&self.runtimes);
+        let ended: Vec<_> = runtimes.extract_if(.., |links| links.has_ended()).collect();
+        let links = known(&runtimes).unwrap_or_else(|| {
+            runtimes.push(Arc::clone(&fresh));
+            fresh
+        });
+        drop(runtimes);
+        drop(ended);
         links
     }
 
