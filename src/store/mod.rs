@@ -174,9 +174,10 @@ impl Store {
             .unwrap_or_else(|_| Err(Error::unavailable(Cause::NotSent, "the store's own thread has ended")))
     }
 
-    /// Waits until what this store owes is done, such as releases after drops: for a clean end of the process.
+    /// Waits until what this store owes is done, such as releases after drops, and closes its connections: for a clean end
+    /// of the process.
     ///
-    /// Drop guards, permits and claims first: what is held is not given back. The store can be used further.
+    /// Drop guards, permits and claims first: what is held is not given back. Calls that come later connect anew.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
@@ -192,11 +193,7 @@ impl Store {
         let Backend::Redis(store) = self.backend() else { return Ok(()) };
         let (store, runtime) = (Arc::clone(store), store.background.handle()?);
         // On the store's own thread, since there may be no runtime here.
-        let waiting = runtime.spawn(async move {
-            let none = tokio::time::timeout(limit, store.owed.none()).await;
-            none.map_err(|_| store.owed.count())
-        });
-        match waiting.await {
+        match runtime.spawn(async move { store.shutdown(limit).await }).await {
             Ok(Err(left)) => {
                 let text =
                     format!("{left} releases and other owed operations were not done within {limit:?}");

@@ -51,7 +51,7 @@ const PARTS: &[&str] = &["tat"];
 const MOST_RUNS: usize = 128;
 
 /// The same for what works on states in table form and writes them, which costs four times as much.
-const MOST_SLOW_RUNS: usize = 32;
+const MOST_SLOW_RUNS: usize = 64;
 
 /// For a run whose key holds something else than a bucket, scripts answer -1.
 const WRONG_TYPE: Garbled =
@@ -193,6 +193,8 @@ impl Operation for Cancel {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/cancel", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
+    // What is given back first must not have been built upon by what is given back next.
+    const IN_ORDER: bool = true;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const SAME_ONCE: bool = false;
 

@@ -139,8 +139,9 @@ impl<O: Operation> RedisClient<O> {
         self.store.owed.add(usize::from(owed));
         let (batch, index) = lane.push(item, bytes, weight);
         let idle = lane.flushers == 0 && (!lane.inline || depth > 1);
+        let most = if O::IN_ORDER { 1 } else { O::FLUSHERS.min(depth) };
         let crowded = index + 1 >= O::THRESHOLD || lane.batches.len() > 1;
-        let flushes = idle || (crowded && lane.flushers < O::FLUSHERS.min(depth));
+        let flushes = idle || (crowded && lane.flushers < most);
         lane.flushers += usize::from(flushes);
         drop(runtimes);
         if flushes {
@@ -245,7 +246,7 @@ impl<O: Operation> LaneOf<O> {
             0 => {}
             1 => send(0).await,
             calls => {
-                let depth = self.route.depth(store.limits.timeout);
+                let depth = if O::IN_ORDER { 1 } else { self.route.depth(store.limits.timeout) };
                 stream::iter(0..calls).map(send).buffer_unordered(depth).collect::<()>().await;
             }
         }

@@ -142,6 +142,14 @@ impl Link {
         }
     }
 
+    /// Closes the connection; the next call makes another.
+    pub(super) fn close(&self) {
+        let mut state = lock(&self.state);
+        if let State::Ready(ready) = &*state {
+            *state = State::Idle { made: ready.made };
+        }
+    }
+
     /// Gives up a connection that failed, unless it is replaced already.
     pub(super) fn discard(&self, held: &Held) {
         let mut state = lock(&self.state);

@@ -260,15 +260,12 @@ impl RedisStore {
         })?;
         let sent = Instant::now();
         let mut written = true;
-        let reply = self.in_time(sent, async {
-            match held.connection.send_noting(&call.command, &mut written).await {
-                Err(error) if failure::is_no_script(&error) => {
-                    held.connection.send(&script.in_full(&call.command)).await
-                }
-                reply => reply,
-            }
-        });
-        let outage = match reply.await {
+        let mut reply = self.in_time(sent, held.connection.send_noting(&call.command, &mut written)).await;
+        if matches!(&reply, Some(Err(error)) if failure::is_no_script(error)) {
+            let full = script.in_full(&call.command);
+            reply = self.in_time(Instant::now(), held.connection.send(&full)).await;
+        }
+        let outage = match reply {
             Some(Ok(reply)) => match Reply::parse(reply, call.size()) {
                 Some(reply) => {
                     link.answered(sent);
@@ -315,6 +312,15 @@ impl RedisStore {
                 }
             }
         }
+    }
+
+    /// Waits until nothing is owed, then closes all connections. How much is still owed, where that takes longer.
+    pub(super) async fn shutdown(&self, limit: Duration) -> Result<(), usize> {
+        let none = tokio::time::timeout(limit, self.owed.none()).await;
+        self.subscription.stop();
+        let runtimes = lock(&self.runtimes).clone();
+        runtimes.iter().for_each(|links| links.close());
+        none.map_err(|_| self.owed.count())
     }
 
     /// Asks the server for a sign of life, whether or not the breaker is open.

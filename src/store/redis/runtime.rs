@@ -69,6 +69,11 @@ impl RuntimeLinks {
         self.ends.is_closed()
     }
 
+    /// Closes the connections.
+    pub(super) fn close(&self) {
+        self.links.iter().for_each(|link| link.close());
+    }
+
     /// The number of the route by a link to a master. Links are numbered from 0, the last is that for bulk.
     pub(super) fn number(&self, master: usize, link: usize) -> usize {
         master * self.links.len() + link

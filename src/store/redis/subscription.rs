@@ -47,6 +47,11 @@ impl Subscription {
         Some((info.addr().to_string(), info.redis_settings().db()))
     }
 
+    /// Ends the task; it can be started again.
+    pub(super) fn stop(&self) {
+        self.open.send_replace(());
+    }
+
     /// Starts the task, unless it is running.
     pub(super) fn start(&self, channel: String, notifier: &Arc<Notifier>, background: &Background) {
         if self.clients.is_empty() || self.listening.swap(true, Ordering::AcqRel) {
