@@ -4,6 +4,7 @@
 //! a little later whether it was done, since that runtime may stand still, and sends it again from the store's own
 //! thread: releasing twice is releasing once.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub(super) struct Releases<K: Kind>(Mutex<Vec<Release<K>>>);
 
 struct Release<K: Kind> {
-    /// Keeps the namespace and its store until it is done.
-    admission: Arc<Admission<K>>,
+    /// The namespace, which is kept with its store until it is done.
+    _keep: Arc<dyn Any + Send + Sync>,
     key: Key,
     token: Arc<str>,
     withdrawn: bool,
@@ -45,10 +46,12 @@ impl<K: Kind> Releases<K> {
     pub(super) fn due(&self) -> Option<Instant> {
         lock(&self.0).iter().map(|release| release.due).min()
     }
+}
 
-    /// Looks at those that are due, and sends again what has not been done.
-    pub(super) fn run(&self, now: Instant) {
-        let due: Vec<_> = lock(&self.0).extract_if(.., |release| release.due <= now).collect();
+impl<K: Kind> Admission<K> {
+    /// Looks at the releases that are due, and sends again what has not been done.
+    pub(super) fn run_releases(&self, now: Instant) {
+        let due: Vec<_> = lock(&self.releases.0).extract_if(.., |release| release.due <= now).collect();
         for mut release in due {
             let is_done = match release.attempt.outcome() {
                 Some(Err(error)) => !error.is_away() || now >= release.until,
@@ -56,26 +59,19 @@ impl<K: Kind> Releases<K> {
                 None => now >= release.until,
             };
             if is_done {
-                if let Some(owed) = release.admission.store.owed() {
+                if let Some(owed) = self.store.owed() {
                     owed.done(1);
                 }
                 continue;
             }
-            release.attempt = release.send();
+            let (key, token) = (release.key.clone(), Arc::clone(&release.token));
+            release.attempt = self.send_release(key, token, release.withdrawn);
             release.pause = (2 * release.pause).min(LONGEST_PAUSE);
             release.due = now + release.pause;
-            lock(&self.0).push(release);
+            lock(&self.releases.0).push(release);
         }
     }
-}
 
-impl<K: Kind> Release<K> {
-    fn send(&self) -> OperationFuture<Turn<K>> {
-        self.admission.send_release(self.key.clone(), Arc::clone(&self.token), self.withdrawn)
-    }
-}
-
-impl<K: Kind> Admission<K> {
     fn send_release(&self, key: Key, token: Arc<str>, withdrawn: bool) -> OperationFuture<Turn<K>> {
         self.clients.turn.begin(key, self.turn(token, Verb::Give { withdrawn }))
     }
@@ -96,7 +92,7 @@ impl<K: Kind> Admission<K> {
         let now = Instant::now();
         let due = now + PATIENCE;
         lock(&self.releases.0).push(Release {
-            admission: Arc::clone(self),
+            _keep: Arc::<Self>::clone(self),
             key,
             token,
             withdrawn,

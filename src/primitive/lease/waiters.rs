@@ -160,7 +160,7 @@ impl<K: Kind> PeriodicTask for Admission<K> {
 
     fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
         let now = Instant::now();
-        self.releases.run(now);
+        self.run_releases(now);
         let due = self.renewals.take_due(now).into_iter();
         let renewals = join_all(due.map(|(number, held)| Arc::clone(&self).watch_over(number, held)));
         let mut by_key: HashMap<Key, Vec<(u64, Arc<str>)>> = HashMap::new();
