@@ -115,7 +115,7 @@ impl<C: Cell> Cells<C> {
 
     fn now(&self, shard: &mut Shard<C>) -> i64 {
         let now = self.shared.clock.of_step(&mut shard.checks);
-        shard.seen = shard.seen.max(now);
+        shard.seen = now;
         now
     }
 
@@ -140,7 +140,7 @@ impl<C: Cell> Sweep for Cells<C> {
         let mut shard = match (by, mutex.try_lock()) {
             (_, Ok(shard)) => shard,
             (_, Err(TryLockError::Poisoned(poisoned))) => PoisonError::into_inner(poisoned),
-            (By::Sweeper(_), Err(TryLockError::WouldBlock)) => lock(mutex),
+            (By::Sweeper, Err(TryLockError::WouldBlock)) => lock(mutex),
             (By::Step(_), Err(TryLockError::WouldBlock)) => {
                 place.next_shard();
                 return Some(Visit::default());
@@ -148,7 +148,7 @@ impl<C: Cell> Sweep for Cells<C> {
         };
         let now = match by {
             By::Step(now) => now,
-            By::Sweeper(seen) => self.shared.clock.of_sweep(seen.max(shard.seen)),
+            By::Sweeper => self.shared.clock.of_sweep(shard.seen),
         };
         let cells = shard.cells_in(place.table);
         let expired = match cells {
@@ -158,13 +158,13 @@ impl<C: Cell> Sweep for Cells<C> {
                 expired
             }
             None => {
-                if !matches!(by, By::Sweeper(_)) || !shard.merge() {
+                if !matches!(by, By::Sweeper) || !shard.merge() {
                     place.next_shard();
                 }
                 Vec::new()
             }
         };
-        let visit = Visit { cells: cells.unwrap_or(0), expired: expired.len(), seen: Some(shard.seen) };
+        let visit = Visit { cells: cells.unwrap_or(0), expired: expired.len() };
         drop(shard);
         if let Some(bound) = &self.shared.bound {
             bound.give_back(expired.len());

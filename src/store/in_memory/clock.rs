@@ -48,6 +48,7 @@ impl Clock {
     }
 
     /// The time of a step, by its caller's clock.
+    #[inline]
     pub(super) fn of_step(&self, checks: &mut Checks) -> i64 {
         match self {
             Self::System { since, micros, strayed } => {
@@ -62,13 +63,13 @@ impl Clock {
         }
     }
 
-    /// The time up to which the sweeper may drop state of a shard, where `seen` is the latest time of a step. To be
-    /// called with the shard locked, so that all checks of its steps are seen.
+    /// The time up to which the sweeper may drop state of a shard, where `seen` is the time of the last step on it. To
+    /// be called with the shard locked, so that all checks of its steps are seen.
     ///
     /// The sweeper has a thread of its own, where a clock that a test has paused is not visible: the system's clock may
     /// be ahead of it, and state that the test takes for live would be dropped. So the system's clock counts only while
-    /// every checked step found that its caller's clock *is* the system's. From the first that did not, for good, only
-    /// times count that a step has seen: no caller of the same clock takes for live what had expired by then.
+    /// every checked step found that its caller's clock *is* the system's. From the first that did not, for good, the time
+    /// of the last step on the shard counts: no caller of the same clock takes for live what had expired by then.
     ///
     /// A paused clock stands still or is set, and is never between two reads of the system's clock, so one check finds
     /// it. Of the steps on a shard in a window of 10 ms by the caller's clock the first 8 are checked. So the only
@@ -83,7 +84,7 @@ impl Clock {
                 micros + elapsed.as_micros() as i64
             }
             #[cfg(test)]
-            Self::Manual(micros) => micros.load(Ordering::Relaxed).max(seen),
+            Self::Manual(micros) => micros.load(Ordering::Relaxed),
         }
     }
 }

@@ -10,9 +10,9 @@ use super::clock::Checks;
 use crate::Key;
 use crate::store::Cell;
 
-/// How many cells a table has on average, at most. The next to be split have twice as many, which still fit in the 1024
-/// slots of a hash table (896 cells).
-const PER_TABLE: usize = 416;
+/// How many cells a table has on average, at most. Tables yet to be split have up to twice as many, give or take, which
+/// fit in 1024 slots (896 cells), and those that were split have up to so many, which fit in 512 (448 cells).
+const PER_TABLE: usize = 400;
 
 #[derive(Debug)]
 pub(super) struct Shard<C> {
@@ -20,7 +20,7 @@ pub(super) struct Shard<C> {
     len: usize,
     /// The table that is swept when the shard is full the next time.
     hand: usize,
-    /// The latest time of a step.
+    /// The time of the last step.
     pub(super) seen: i64,
     pub(super) checks: Checks,
 }
@@ -53,6 +53,7 @@ impl<C> Shard<C> {
 }
 
 impl<C: Cell> Shard<C> {
+    #[inline]
     pub(super) fn find(&mut self, hash: u64, key: &[u8]) -> Option<Occupied<'_, C>> {
         let place = place(hash, self.tables.len());
         let is_it = |entry: &Entry<C>| entry.hash == hash && entry.key.as_bytes() == key;
@@ -126,11 +127,13 @@ impl<C: Cell> Shard<C> {
         for entry in origin.extract_if(|entry| place(entry.hash, tables) == new) {
             table.insert_unique(entry.hash, entry, |entry| entry.hash);
         }
+        origin.shrink_to(origin.len(), |entry| entry.hash);
         self.tables.push(table);
     }
 }
 
 /// In which of so many tables a hash belongs.
+#[inline]
 fn place(hash: u64, tables: usize) -> usize {
     // Within a table the lowest bits are used, and the highest.
     let bits = (hash >> 12) as usize;
@@ -179,7 +182,7 @@ mod tests {
             assert!(expired.is_empty());
             largest = largest.max(shard.tables.iter().map(HashTable::capacity).max().unwrap_or(0));
         }
-        assert_eq!(shard.tables.len(), 50_000 / PER_TABLE + 1);
+        assert_eq!(shard.tables.len(), 50_000_usize.div_ceil(PER_TABLE));
         assert!(largest <= 1792, "no table moves many cells when it grows: {largest}");
         for i in 0..50_000_u64 {
             assert!(shard.find(hash(i), &i.to_le_bytes()).is_some(), "{i}");

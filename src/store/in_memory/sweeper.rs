@@ -43,8 +43,7 @@ pub(super) trait Sweep: Send + Sync {
 pub(super) enum By {
     /// A step at this time, which may have locked a shard: it passes over those that are locked.
     Step(i64),
-    /// The sweeper; the latest time of a step that it knows of.
-    Sweeper(i64),
+    Sweeper,
 }
 
 /// A table of a namespace.
@@ -72,8 +71,6 @@ pub(super) struct Cursor {
 pub(super) struct Visit {
     pub(super) cells: usize,
     pub(super) expired: usize,
-    /// The latest time of a step.
-    pub(super) seen: Option<i64>,
 }
 
 /// What the sweeper of a store knows of.
@@ -148,7 +145,7 @@ impl Sweeper {
         let visit = cells.as_ref().and_then(|cells| cells.sweep(&mut cursor.place, by));
         if visit.is_none() {
             cursor.place = Place::default();
-            let is_over = matches!(by, By::Sweeper(_)) && self.unlist(cursor.namespace, cells.as_deref());
+            let is_over = matches!(by, By::Sweeper) && self.unlist(cursor.namespace, cells.as_deref());
             // Else the last of the list is in this place now.
             cursor.namespace += usize::from(!is_over);
         }
@@ -208,13 +205,12 @@ struct Round {
     busy: Duration,
     cells: usize,
     expired: usize,
-    seen: i64,
 }
 
 impl Task {
     async fn run(mut self) {
         let mut rest = SHORTEST_REST;
-        let mut round = Round { seen: i64::MIN, ..Round::default() };
+        let mut round = Round::default();
         loop {
             let when_full = rest.min(REST_WHEN_FULL.max(20 * round.busy));
             sleep(when_full).await;
@@ -223,7 +219,6 @@ impl Task {
                 () = self.pressed.notified() => {}
             }
             let before = std::mem::take(&mut round);
-            round.seen = before.seen;
             while let Some(sweeper) = self.sweeper()
                 && round.advance(&sweeper)
             {
@@ -251,14 +246,13 @@ impl Round {
         let begin = Instant::now();
         let (mut cells, mut more) = (0, true);
         while more && cells < CELLS_PER_TURN {
-            let visit = sweeper.visit(&mut self.cursor, By::Sweeper(self.seen));
+            let visit = sweeper.visit(&mut self.cursor, By::Sweeper);
             more = visit.is_some();
             let visit = visit.unwrap_or_default();
             // An empty place costs as much as a few cells.
             cells += visit.cells.max(4);
             self.cells += visit.cells - visit.expired;
             self.expired += visit.expired;
-            self.seen = visit.seen.map_or(self.seen, |seen| self.seen.max(seen));
         }
         self.busy += begin.elapsed();
         more
