@@ -1,13 +1,12 @@
 //! One opaque error for the whole crate.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-use crate::primitive::token_bucket::Decision;
 
 /// What went wrong, to be asked with the `is_…` methods.
 ///
@@ -20,7 +19,7 @@ pub struct Error(Arc<Kind>);
 #[derive(Debug)]
 enum Kind {
     Invalid(String),
-    Refused(Decision),
+    Refused(Refused),
     ExceedsBurst {
         cost: u32,
         burst: u32,
@@ -40,6 +39,14 @@ enum Kind {
 
 /// When to ask again after an overload.
 const OVERLOAD: Duration = Duration::from_secs(1);
+
+/// A limit said no.
+#[derive(Debug)]
+struct Refused {
+    retry_after: Option<Duration>,
+    /// What the limit knows besides.
+    decision: Box<dyn Any + Send + Sync>,
+}
 
 /// Why a lease was not granted.
 #[derive(Clone, Copy, Debug)]
@@ -103,8 +110,9 @@ impl Error {
         Self(Arc::new(Kind::Invalid(text.into())))
     }
 
-    pub(crate) fn refused(decision: Decision) -> Self {
-        Self(Arc::new(Kind::Refused(decision)))
+    /// A limit said no, and this is what it knows.
+    pub(crate) fn refused_by<D: Any + Send + Sync>(decision: D, retry_after: Option<Duration>) -> Self {
+        Self(Arc::new(Kind::Refused(Refused { retry_after, decision: Box::new(decision) })))
     }
 
     pub(crate) fn exceeds_burst(cost: u32, burst: u32) -> Self {
@@ -189,7 +197,7 @@ impl Error {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match &*self.0 {
-            Kind::Refused(decision) => decision.retry_after(),
+            Kind::Refused(refused) => refused.retry_after,
             Kind::Busy(busy) => busy.retry_after,
             Kind::Overloaded(_) => Some(OVERLOAD),
             _ => None,
@@ -248,11 +256,10 @@ impl Error {
         self.is_unavailable() && !self.is_wrong_type()
     }
 
-    /// The decision behind a refusal.
-    #[must_use]
-    pub fn decision(&self) -> Option<&Decision> {
+    /// What the limit that said no knows.
+    pub(crate) fn refused_with<D: Any>(&self) -> Option<&D> {
         match &*self.0 {
-            Kind::Refused(decision) => Some(decision),
+            Kind::Refused(refused) => refused.decision.downcast_ref(),
             _ => None,
         }
     }
@@ -306,7 +313,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             Kind::Invalid(text) => f.write_str(text),
-            Kind::Refused(decision) => match decision.retry_after() {
+            Kind::Refused(refused) => match refused.retry_after {
                 Some(after) => write!(f, "rate limit exceeded, retry in {after:?}"),
                 None => f.write_str("quota used up"),
             },

@@ -99,7 +99,7 @@ impl From<Error> for Refusal {
 
 impl From<Decision> for Refusal {
     fn from(decision: Decision) -> Self {
-        Self(Error::refused(decision))
+        Self(decision.refused())
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::state::{Bucket, Level};
+use crate::Error;
 use crate::primitive::quota::{Limit, Quotas};
 
 /// The answer to a request, with the state of the bucket after it.
@@ -22,6 +23,12 @@ impl Decision {
     pub(super) fn free(quotas: Quotas) -> Self {
         let bucket = Bucket::default().fitted(&quotas);
         Self { cost: 0, admitted: true, state: BucketState { quotas, now: 0, bucket } }
+    }
+
+    /// The refusal as an error.
+    pub(crate) fn refused(self) -> Error {
+        let retry_after = self.retry_after();
+        Error::refused_by(self, retry_after)
     }
 
     /// Whether the request may go on, after [`delay`](Self::delay).
@@ -219,6 +226,14 @@ impl<'a> Balance<'a> {
             return (self.level.tat.whole == 0).then_some(Duration::ZERO);
         }
         Some(micros(self.level.tat.ceil() - self.now))
+    }
+}
+
+impl Error {
+    /// The decision of the token bucket behind a refusal.
+    #[must_use]
+    pub fn decision(&self) -> Option<&Decision> {
+        self.refused_with()
     }
 }
 

@@ -199,7 +199,7 @@ impl TokenBucket {
         if decision.is_admitted() {
             Ok(Reservation::new(self.clone(), key, decision))
         } else {
-            Err(Error::refused(decision))
+            Err(decision.refused())
         }
     }
 
@@ -219,7 +219,7 @@ impl TokenBucket {
     /// As [`reserve_n`](Self::reserve_n), at once: nobody waits for what will be refused.
     pub async fn wait_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
         let decision = self.clone().acquire(key.into(), n).await?;
-        if decision.is_admitted() { Ok(decision) } else { Err(Error::refused(decision)) }
+        if decision.is_admitted() { Ok(decision) } else { Err(decision.refused()) }
     }
 
     /// Looks at a bucket and charges nothing.
