@@ -36,9 +36,21 @@
 //!
 //! # When Redis is away
 //!
-//! Every call ends within the store's time-out with an error that [is an outage](Error::is_unavailable), never a
-//! refusal; after three in a row the store answers at once until Redis is back. Layers refuse such requests unless
-//! told otherwise: see [`StoreFailure`].
+//! Every call ends [within its bounds](StoreBuilder#how-long-a-call-can-take) with an error that
+//! [is an outage](Error::is_unavailable), never a refusal; after three failures in a row the store answers at once until
+//! Redis is back. Layers refuse such requests unless told otherwise: see [`StoreFailure`].
+//!
+//! # When there is too much to do
+//!
+//! What waits for Redis is [bounded](StoreBuilder::max_queued). A call beyond the bound
+//! [is overloaded](Error::is_overloaded): refused at once, not an outage, and never a reason to let a request pass. Layers
+//! stay ready all the same; to shed load earlier, put tower's `LoadShed` and `ConcurrencyLimit` outside of them.
+//!
+//! # Runtimes
+//!
+//! A call depends on nothing but the runtime it is awaited on: each has connections of its own. Renewals and releases run
+//! on a thread of this crate's, so a lease is kept and given back whether or not the runtime that took it runs. Calls may
+//! also be made outside of any runtime, but for single flights, which run in a task.
 //!
 //! # After a loss of Redis's state
 //!

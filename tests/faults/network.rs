@@ -119,7 +119,7 @@ fn a_breaker_outlives_the_runtime_it_opened_on() {
     drop(server);
 }
 
-/// A runtime that carries calls of others and then stands still does not take them along.
+/// A runtime with calls in flight that then stands still concerns no other.
 #[test]
 fn a_runtime_that_stands_still_holds_up_no_other() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -142,5 +142,5 @@ fn a_runtime_that_stands_still_holds_up_no_other() {
     let told = moving.block_on(async {
         tokio::time::timeout(Duration::from_secs(20), bucket.allow("k")).await.expect("the call hangs")
     });
-    assert!(told.is_ok() || told.is_err_and(|error| error.is_unavailable()));
+    assert!(told.is_ok(), "{told:?}");
 }

@@ -46,10 +46,13 @@ pub(crate) enum Found {
 }
 
 impl Found {
-    /// Whether it is the same, however old it is by now.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Answer { bytes, .. }, Self::Answer { bytes: others, .. }) => bytes == others,
+    /// Whether it is the same as was found before. An answer only gets older: one of the same bytes that is fresher was
+    /// entered since.
+    pub(crate) fn is(&self, before: &Self) -> bool {
+        match (self, before) {
+            (Self::Answer { fresh, bytes }, Self::Answer { fresh: was, bytes: others }) => {
+                fresh <= was && bytes == others
+            }
             (one, other) => one == other,
         }
     }
@@ -160,5 +163,18 @@ impl Record<Holder<false, Kept>> for Answers {
     fn hear(codec: &Arc<str>, told: &[u8]) -> Option<Found> {
         let answer = told.strip_prefix(codec.as_bytes())?.strip_prefix(b" ")?;
         Self::decode(Field::Text(answer)).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_fresher_than_before_is_another() {
+        let found = |fresh| Found::Answer { fresh, bytes: b"7"[..].into() };
+        assert!(found(-1).is(&found(0)) && found(0).is(&found(0)));
+        assert!(!found(40_000).is(&found(0)), "entered since");
+        assert!(!found(0).is(&Found::Foreign) && Found::Foreign.is(&Found::Foreign));
     }
 }

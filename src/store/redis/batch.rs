@@ -170,19 +170,21 @@ impl<O: Operation> Batch<O> {
                 let item = &mut items[*index];
                 let place = |nth| Place { call: number, at, size: run.size, nth };
                 landing.owed += usize::from(item.owed);
-                if item.is_gone() {
-                    orphans.extend(place(later).decode(item.operation.take(), replies));
-                    later += 1;
-                    continue;
-                }
-                let phase = if O::NOTIFIES {
-                    let mut decoded = place(nth).decode(item.operation.take(), replies);
+                let is_gone = item.is_gone();
+                let counter = if is_gone { &mut later } else { &mut nth };
+                let place = place(*counter);
+                *counter += 1;
+                let phase = if O::NOTIFIES || is_gone {
+                    let mut decoded = place.decode(item.operation.take(), replies);
                     landing.pushes.extend(decoded.iter_mut().flat_map(O::pushes));
+                    if is_gone {
+                        orphans.extend(decoded);
+                        continue;
+                    }
                     Phase::Decoded(Some(Box::new(decoded)))
                 } else {
-                    Phase::Landed(place(nth))
+                    Phase::Landed(place)
                 };
-                nth += 1;
                 if let Phase::Waiting(waker) = std::mem::replace(&mut item.phase, phase) {
                     wakers.extend(waker);
                 }
