@@ -47,3 +47,11 @@ pub fn figure(name: &str, value: f64) {
     let digits = if value == 0.0 { 0.0 } else { (2.0 - value.abs().log10().floor()).clamp(0.0, 12.0) };
     println!("figure {name} {value:.*}", digits as usize);
 }
+
+/// Says that a figure is asked for, and what it needs.
+#[allow(dead_code, reason = "not every build lacks something")]
+pub fn missing(bench: &Bench, name: &str, what: &str) {
+    if bench.settings.wants(name) {
+        println!("\nno {name}: it needs {what}");
+    }
+}

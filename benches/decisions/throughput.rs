@@ -20,7 +20,7 @@ struct Ratio {
     workloads: &'static [Workload],
 }
 
-const RATIOS: [Ratio; 3] = [
+const RATIOS: [Ratio; 5] = [
     Ratio {
         name: "hot-key-vs-tower-rate-limit-redis",
         peer: Kind::TowerRateLimitRedis,
@@ -30,6 +30,18 @@ const RATIOS: [Ratio; 3] = [
     Ratio {
         name: "hot-key-vs-pool-get",
         peer: Kind::PoolGet,
+        alike: None,
+        workloads: &[Workload::HotRefused, Workload::HotAdmitted],
+    },
+    Ratio {
+        name: "hot-key-vs-governor",
+        peer: Kind::Governor,
+        alike: None,
+        workloads: &[Workload::HotRefused, Workload::HotAdmitted],
+    },
+    Ratio {
+        name: "hot-key-vs-governor-in-loops",
+        peer: Kind::GovernorInLoops,
         alike: None,
         workloads: &[Workload::HotRefused, Workload::HotAdmitted],
     },

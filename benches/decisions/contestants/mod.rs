@@ -1,6 +1,7 @@
 //! Who is compared.
 
 mod bare;
+mod governor;
 mod http;
 mod ours;
 mod pool_get;
@@ -11,6 +12,7 @@ use deadpool_redis::redis::{self, AsyncConnectionConfig, aio::MultiplexedConnect
 use tower_distributed::Store;
 
 pub use self::bare::Bare;
+use self::governor::{A_LOOP, A_REQUEST, Governor};
 use self::pool_get::PoolGet;
 use crate::cell::{self, Sample};
 use crate::common::Bench;
@@ -29,16 +31,20 @@ pub enum Kind {
     BareEvalsha,
     TowerRateLimitRedis,
     PoolGet,
+    Governor,
+    GovernorInLoops,
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Ours,
         Self::OursTwoLanes,
         Self::OursLayer,
         Self::BareEvalsha,
         Self::TowerRateLimitRedis,
         Self::PoolGet,
+        Self::Governor,
+        Self::GovernorInLoops,
     ];
 
     pub fn title(self) -> &'static str {
@@ -49,6 +55,8 @@ impl Kind {
             Self::BareEvalsha => "our script, one EVALSHA each",
             Self::TowerRateLimitRedis => "tower-rate-limit-redis",
             Self::PoolGet => "deadpool get per call",
+            Self::Governor => "governor in memory",
+            Self::GovernorInLoops => "governor in memory, 128 a turn",
         }
     }
 }
@@ -105,6 +113,14 @@ impl Contestants {
             Kind::PoolGet => {
                 let pool_get = PoolGet::new(self.pool.clone(), workload.burst());
                 cell::run(runtime, pool_get, workload, callers, length)
+            }
+            Kind::Governor => {
+                let governor = Governor::new(workload.burst(), A_REQUEST);
+                cell::run(runtime, governor, workload, callers, length)
+            }
+            Kind::GovernorInLoops => {
+                let governor = Governor::new(workload.burst(), A_LOOP);
+                cell::run(runtime, governor, workload, callers, length)
             }
         }
     }

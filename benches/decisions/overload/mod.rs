@@ -1,0 +1,101 @@
+//! Far more requests at once than Redis can serve: what they are told, what is served meanwhile and right after, and
+//! what becomes of the leases that are held.
+//!
+//! All requests are waiting before the first is made, so that the time they take is that of the store and not that of
+//! spawning tasks. Both bursts and the even load run the same program, over leases of the same number.
+
+mod burst;
+mod leases;
+
+use std::time::{Duration, Instant};
+
+use tower_distributed::{Quota, Store, TokenBucket};
+
+use self::burst::{Asked, Burst, Tally, fail_open};
+use self::leases::Leases;
+use crate::common::stats::median;
+use crate::common::{Bench, figure};
+
+const UNAVAILABLE: &str = "overload-unavailable";
+const FAILED_OPEN: &str = "overload-failed-open";
+const RECOVERY: &str = "overload-recovery-ms";
+const GOODPUT: &str = "overload-goodput-share";
+const LEASES_LOST: &str = "overload-leases-lost";
+
+const REQUESTS: usize = 500_000;
+const EVEN_CALLERS: usize = 256;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Round {
+    even: Burst,
+    burst: Burst,
+    open: Burst,
+    /// The longer of both bursts'.
+    recovery: Duration,
+    leases_lost: usize,
+}
+
+pub fn run(bench: &Bench) {
+    let figures = [UNAVAILABLE, FAILED_OPEN, RECOVERY, GOODPUT, LEASES_LOST];
+    if !figures.iter().any(|figure| bench.settings.wants(figure)) {
+        return;
+    }
+    println!("\n{REQUESTS} requests with unique keys");
+    let rounds: Vec<Round> = (0..bench.settings.rounds).map(|_| round(bench)).collect();
+
+    let sum = |read: fn(&Round) -> u32| rounds.iter().map(|round| f64::from(read(round))).sum::<f64>();
+    // What must not happen is counted over all rounds, and the slowest recovery counts.
+    figure(UNAVAILABLE, sum(|round| round.burst.tally.unavailable));
+    figure(FAILED_OPEN, sum(|round| round.open.tally.undecided));
+    let recovery = rounds.iter().map(|round| round.recovery).max().unwrap_or_default();
+    figure(RECOVERY, recovery.as_secs_f64() * 1000.0);
+    let shares = rounds.iter().map(|round| round.burst.served_per_second() / round.even.served_per_second());
+    figure(GOODPUT, median(shares));
+    figure(LEASES_LOST, sum(|round| round.leases_lost as u32));
+}
+
+fn round(bench: &Bench) -> Round {
+    let (even, _, lost_evenly) = load(bench, "256 callers", EVEN_CALLERS, |bucket| bucket);
+    let (burst, recovery, lost) = load(bench, "all at once", REQUESTS, |bucket| bucket);
+    let (open, recovery_open, lost_open) = load(bench, "the same, fail open", REQUESTS, fail_open);
+    Round {
+        even,
+        burst,
+        open,
+        recovery: recovery.max(recovery_open),
+        leases_lost: lost_evenly + lost + lost_open,
+    }
+}
+
+/// One load; how long after it the next call was served, and how many leases were lost.
+fn load<A: Asked>(
+    bench: &Bench,
+    name: &str,
+    callers: usize,
+    asked: fn(TokenBucket) -> A,
+) -> (Burst, Duration, usize) {
+    bench.server.empty();
+    let store = Store::redis(&bench.server.url).unwrap();
+    let bucket = TokenBucket::new(&store, "bench", Quota::per_hour(10)).unwrap();
+    let leases = Leases::take(bench, &store);
+    bench.runtime.block_on(bucket.allow("warm")).unwrap();
+
+    let burst = burst::run(&bench.runtime, &asked(bucket.clone()), callers, REQUESTS);
+    let over = Instant::now();
+    while let Err(error) = bench.runtime.block_on(bucket.allow("next")) {
+        assert!(over.elapsed() < PATIENCE, "nothing is served any more: {error}");
+    }
+    let recovery = over.elapsed();
+    let lost = leases.release(bench);
+
+    let Burst { tally: Tally { served, undecided, overloaded, unavailable, outage }, took } = &burst;
+    println!(
+        "{name:<20} {:>8.0} served/s for {took:>8.1?}: {served} served, {overloaded} overloaded, {unavailable} told an \
+         outage, {undecided} let through; next after {recovery:.1?}; {lost} leases lost",
+        burst.served_per_second()
+    );
+    if let Some(outage) = outage {
+        println!("    the first outage told: {outage}");
+    }
+    (burst, recovery, lost)
+}
