@@ -61,7 +61,7 @@ impl Default for StoreBuilder {
                 connect_timeout: Duration::from_secs(2),
                 queue_timeout: Duration::from_secs(1),
                 connections: 1,
-                max_queued: 65_536,
+                max_queued: 131_072,
                 max_queued_bytes: 64 << 20,
             },
             wakeups: Vec::new(),
@@ -110,7 +110,7 @@ impl StoreBuilder {
         self
     }
 
-    /// How many operations may wait to be sent, 1 to 4 194 304. Default: 65 536, about a quarter of a second of what
+    /// How many operations may wait to be sent, 1 to 4 194 304. Default: 131 072, about half a second of what
     /// Redis can do on one core.
     ///
     /// One more [is overloaded](Error::is_overloaded) and refused at once, unless Redis has not answered for the time of

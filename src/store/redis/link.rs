@@ -1,6 +1,6 @@
 //! A link: the place of one connection, shared by all calls of a runtime and replaced when it fails.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ pub(super) struct Link {
     began: Instant,
     /// When a reply came last, µs since `began`; 0: never.
     answered: AtomicU64,
+    /// Whether an attempt has failed since then.
+    failing: AtomicBool,
     /// How long a reply takes, µs; quick to fall, slow to rise.
     latency: AtomicU64,
 }
@@ -63,6 +65,7 @@ impl Link {
             state: Mutex::new(State::Idle { made: 0 }),
             began: Instant::now(),
             answered: AtomicU64::new(0),
+            failing: AtomicBool::new(false),
             latency: AtomicU64::new(0),
         }
     }
@@ -102,6 +105,9 @@ impl Link {
     pub(super) fn answered(&self, sent: Instant) {
         let now = Instant::now();
         self.answered.store(self.micros(now).max(1), Ordering::Relaxed);
+        if self.failing.load(Ordering::Relaxed) {
+            self.failing.store(false, Ordering::Relaxed);
+        }
         let sample = u64::try_from(now.duration_since(sent).as_micros()).unwrap_or(u64::MAX);
         let latency = self.latency.load(Ordering::Relaxed);
         let next = match latency {
@@ -110,6 +116,18 @@ impl Link {
             _ => latency + (sample - latency) / 8,
         };
         self.latency.store(next, Ordering::Relaxed);
+    }
+
+    /// Notes that an attempt has failed: no connection, or no reply.
+    pub(super) fn failed(&self) {
+        self.failing.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the server answers, as far as is known: a reply came within this time, or nothing has failed since the
+    /// last. In a process that is overloaded itself, replies are read late.
+    pub(super) fn answers(&self, within: Duration) -> bool {
+        let ever = self.answered.load(Ordering::Relaxed) > 0;
+        ever && (!self.failing.load(Ordering::Relaxed) || self.answered_within(within))
     }
 
     /// How long a reply takes.

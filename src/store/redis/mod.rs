@@ -19,7 +19,7 @@ mod version;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use deadpool_redis::redis;
@@ -66,6 +66,7 @@ pub(crate) struct RedisStore {
     hasher: RandomState,
     runtimes: Mutex<Vec<Arc<RuntimeLinks>>>,
     budget: Budget,
+    overloaded: OnceLock<Error>,
     /// By their text: the same script may be joined with other pieces.
     scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
     pub(crate) notifier: Arc<Notifier>,
@@ -113,6 +114,7 @@ impl RedisStore {
             background,
             prefix,
             budget: Budget::new(limits.max_queued, limits.max_queued_bytes),
+            overloaded: OnceLock::new(),
             limits,
             clock,
             source,
@@ -193,16 +195,19 @@ impl RedisStore {
     /// this process asks too much of it.
     fn overloaded(&self, link: &Link) -> Error {
         let Limits { timeout, max_queued, max_queued_bytes, queue_timeout, .. } = self.limits;
-        if link.answered_within(timeout) {
-            telemetry::overloaded();
-            return Error::overloaded(format!(
-                "the store's queue is full: {} operations wait, at most {max_queued} operations and {max_queued_bytes} \
-                 bytes may, for {queue_timeout:?} at most",
-                self.budget.operations()
-            ));
+        if !link.answers(timeout) {
+            let text = format!("no reply within {timeout:?}, and the queue is full");
+            return Error::unavailable(Cause::NotSent, text);
         }
-        let text = format!("no reply within {timeout:?}, and the queue is full");
-        Error::unavailable(Cause::NotSent, text)
+        telemetry::overloaded();
+        // Made once: there may be hundreds of thousands.
+        let overloaded = self.overloaded.get_or_init(|| {
+            Error::overloaded(format!(
+                "the store's queue is full: at most {max_queued} operations and {max_queued_bytes} bytes may wait, for \
+                 {queue_timeout:?} at most"
+            ))
+        });
+        overloaded.clone()
     }
 
     /// Runs a script. It is sent once: only where the server says that it does not know it, and so has not run
@@ -235,6 +240,7 @@ impl RedisStore {
             }
             Err(Failed { outage, sent, answers, .. }) => {
                 if !answers {
+                    route.link.failed();
                     route.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
                 }
                 outage
