@@ -66,7 +66,7 @@
 //! | `postcard` | yes | answers of single flights as serde values in the postcard format |
 //! | `json` | | answers of single flights as JSON |
 //! | `tonic` | | module `grpc`: refusals as statuses |
-//! | `tracing`, `metrics` | | what should not go unnoticed, as events and counters; [which](single_flight#events) |
+//! | `tracing`, `metrics` | | events and metrics of outages, decisions, leases and load: [all of them](telemetry) |
 //! | `cluster` | | [`Store`] from a `deadpool_redis::cluster::Pool` |
 //! | `sentinel` | | [`Store`] from a `deadpool_redis::sentinel::Pool` |
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -85,7 +85,8 @@ mod store;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
-mod telemetry;
+#[doc = include_str!("docs/telemetry.md")]
+pub mod telemetry;
 
 pub use error::Error;
 pub use layer::concurrency_limit::{self, ConcurrencyLimitLayer};

@@ -57,7 +57,8 @@ use tower_layer::Layer;
 use crate::leased::{Config, Leased, Leasing, UntilResponse, sealed, settings};
 use crate::primitive::lease::Wait;
 use crate::rate_limit::{Cost, OneToken};
-use crate::{AsError, Error, Key, Store, StoreFailure, WaitGroup};
+use crate::telemetry::Outcome;
+use crate::{AsError, Key, Permit, Store, StoreFailure, WaitGroup};
 
 /// The service of a [`ConcurrencyLimitLayer`].
 pub type ConcurrencyLimit<S, K, W, L, H, N, R> = Leased<S, K, Permits<W, L>, H, N, R>;
@@ -192,18 +193,24 @@ impl<Req, W: Cost<Req>, L: ChooseLimit<Req>> sealed::Provide<Req> for Permits<W,
                 return Ok(None);
             }
             let limit = limit.unwrap_or(group.limit());
-            let permit = match (group.with_limit(limit)?.acquire(key.clone(), weight, wait).await, away) {
-                (Err(error), Away::FailOpen) if error.is_away() => return Ok(None),
-                (Err(error), Away::LocalShare { replicas, local }) if error.is_away() => {
-                    let share = (limit / replicas).max(1);
-                    let permit = local.with_limit(share)?.acquire(key, weight, wait).await;
-                    // What is too heavy for a share is refused for the outage.
-                    permit
-                        .map_err(|refusal: Error| if refusal.is_exceeds_limit() { error } else { refusal })?
+            let asked = async {
+                let asked = group.with_limit(limit)?.acquire(key.clone(), weight, wait).await;
+                match (asked, away) {
+                    (Err(error), Away::FailOpen) if error.is_away() => Ok((None, Outcome::FailedOpen)),
+                    (Err(error), Away::LocalShare { replicas, local }) if error.is_away() => {
+                        let share = (limit / replicas).max(1);
+                        match local.with_limit(share)?.acquire(key, weight, wait).await {
+                            Ok(permit) => Ok((Some(permit), Outcome::LocalShare)),
+                            // What is too heavy for a share is refused for the outage.
+                            Err(refusal) if refusal.is_exceeds_limit() => Err(error),
+                            Err(refusal) => Err(refusal),
+                        }
+                    }
+                    (asked, _) => asked.map(|permit| (Some(permit), Outcome::Admitted)),
                 }
-                (outcome, _) => outcome?,
             };
-            Ok(Some(permit.into_lease()))
+            let permit = group.decisions.settle(asked.await)?;
+            Ok(permit.map(Permit::into_lease))
         })
     }
 }

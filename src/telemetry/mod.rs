@@ -1,56 +1,35 @@
-//! Events and counters for what should not go unnoticed, behind the features `tracing` and `metrics`.
-//!
-//! Each is an event of level WARN on the target `tower_distributed` with the fields `namespace` and `event`, and counts in
-//! `tower_distributed_events_total`, labelled alike. No key is ever told.
+// The module's documentation is src/docs/telemetry.md. Nothing else in the crate names `tracing` or `metrics`.
 
-pub(crate) mod store;
+mod names;
 
-use std::fmt;
+#[cfg(any(feature = "tracing", feature = "metrics"))]
+mod decisions;
+#[cfg(any(feature = "tracing", feature = "metrics"))]
+mod emit;
+#[cfg(any(feature = "tracing", feature = "metrics"))]
+mod leases;
+#[cfg(not(any(feature = "tracing", feature = "metrics")))]
+mod off;
+#[cfg(any(feature = "tracing", feature = "metrics"))]
+mod series;
+#[cfg(any(feature = "tracing", feature = "metrics"))]
+mod server;
+#[cfg(all(test, feature = "tracing", feature = "metrics"))]
+mod tests;
+#[cfg(feature = "tracing")]
+mod throttle;
 
-/// What should not go unnoticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// An answer was not shared with other processes: it is too large, or cannot be encoded.
-    AnswerTooLarge,
-    AnswerNotEncodable,
-    /// It was not shared since the store was away.
-    AnswerNotPublished,
-    /// It was not shared since the lease of its leader had been lost.
-    FlightLost,
-    /// An answer in the store was taken for none: another codec or version wrote it, or it cannot be decoded.
-    AnswerForeign,
-    AnswerGarbled,
-    /// A claim was lost while its item was handled: somebody else may have handled it too.
-    ClaimLost,
-    /// An item was handled, which could not be noted: it may be handled again.
-    ClaimNotConfirmed,
-}
+pub(crate) use self::names::{Event, Outcome};
 
-impl Event {
-    #[cfg(any(feature = "tracing", feature = "metrics"))]
-    fn name(self) -> &'static str {
-        match self {
-            Self::AnswerTooLarge => "answer_too_large",
-            Self::AnswerNotEncodable => "answer_not_encodable",
-            Self::AnswerNotPublished => "answer_not_published",
-            Self::FlightLost => "flight_lost",
-            Self::AnswerForeign => "answer_foreign",
-            Self::AnswerGarbled => "answer_garbled",
-            Self::ClaimLost => "claim_lost",
-            Self::ClaimNotConfirmed => "claim_not_confirmed",
-        }
-    }
-}
-
-/// Tells of an event in a namespace.
-pub(crate) fn tell(namespace: &str, event: Event, detail: impl fmt::Display) {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(target: "tower_distributed", namespace, event = event.name(), "{detail}");
-    #[cfg(feature = "metrics")]
-    metrics::counter!("tower_distributed_events_total", "namespace" => namespace.to_owned(), "event" => event.name())
-        .increment(1);
-    let _ = (namespace, event, detail);
-}
+#[cfg(not(any(feature = "tracing", feature = "metrics")))]
+pub(crate) use self::off::{Decisions, LeaseCounts, Leases, Server, tell};
+#[cfg(any(feature = "tracing", feature = "metrics"))]
+pub(crate) use self::{
+    decisions::Decisions,
+    emit::tell,
+    leases::{LeaseCounts, Leases},
+    server::Server,
+};
 
 /// For what runs in a task of its own: in the span of who began it.
 #[cfg(feature = "tracing")]

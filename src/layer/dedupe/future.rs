@@ -13,6 +13,7 @@ use tower::Service;
 use super::{Away, Common, Config, ConfirmDuplicate, IsSuccess, OnDuplicate, OnUnsure, Unsure, Verdict};
 use crate::dedupe::{Claim, Claimed};
 use crate::leased::OnLease;
+use crate::telemetry::Outcome;
 use crate::{Error, Key, Reject};
 
 pin_project! {
@@ -90,13 +91,23 @@ fn claim(common: &Common, key: &Key, insists: bool) -> Claiming {
     let Common { dedupe, longest_wait, away, .. } = common.clone();
     let key = key.clone();
     Box::pin(async move {
-        match (dedupe.ask(key.as_bytes(), longest_wait, insists).await, away) {
-            (Err(error), Away::FailOpen) if error.is_away() => Ok(None),
+        let asked = dedupe.ask(key.as_bytes(), longest_wait, insists).await;
+        let (claimed, outcome) = match (asked, away) {
+            (Err(error), Away::FailOpen) if error.is_away() => (Ok(None), Outcome::FailedOpen),
             (Err(error), Away::LocalShare(Some(local))) if error.is_away() => {
-                local.ask(key.as_bytes(), longest_wait, insists).await.map(Some)
+                let claimed = local.ask(key.as_bytes(), longest_wait, insists).await;
+                (claimed.map(Some), Outcome::LocalShare)
             }
-            (claimed, _) => claimed.map(Some),
+            (claimed, _) => (claimed.map(Some), Outcome::Admitted),
+        };
+        match &claimed {
+            Err(error) => dedupe.decisions().count(Outcome::of_error(error)),
+            // Whether it is a duplicate is yet to be seen.
+            Ok(Some(Claimed::Duplicate)) => {}
+            Ok(Some(Claimed::New(_))) if insists => {}
+            Ok(_) => dedupe.decisions().count(outcome),
         }
+        claimed
     })
 }
 
@@ -181,9 +192,13 @@ where
                 StateProjection::Confirming { confirming, claim: held, call: kept } => {
                     let is_duplicate = ready!(confirming.as_mut().poll(context));
                     let Some((mut inner, request)) = kept.take() else { return Poll::Pending };
+                    let decisions = config.common.dedupe.decisions();
                     if !is_duplicate {
                         let next = match held.take() {
-                            Some(claim) => call(config, Some(claim), (inner, request)),
+                            Some(claim) => {
+                                decisions.count(Outcome::Admitted);
+                                call(config, Some(claim), (inner, request))
+                            }
                             None => {
                                 let claiming = claim(&config.common, this.key, true);
                                 State::Claiming { claiming, insists: true, call: Some((inner, request)) }
@@ -194,7 +209,12 @@ where
                     }
                     // Somebody else has handled it between the two.
                     drop(held.take());
-                    let request = match config.on_duplicate.on_duplicate(request) {
+                    let verdict = config.on_duplicate.on_duplicate(request);
+                    decisions.count(match verdict {
+                        Verdict::Pass(_) => Outcome::Admitted,
+                        Verdict::Answer(_) | Verdict::Refuse => Outcome::Refused,
+                    });
+                    let request = match verdict {
                         Verdict::Pass(request) => request,
                         Verdict::Answer(response) => return Poll::Ready(Ok(response)),
                         Verdict::Refuse => {

@@ -42,7 +42,7 @@
 //!
 //! By a process that stood still, or a store that forgot, a claim can be lost while its item is handled, and somebody
 //! else may handle it too. That is told to [`on_unsure`](DedupeLayer::on_unsure), and as an event (`claim_lost`,
-//! `claim_not_confirmed`; see [`single_flight`](crate::single_flight#events) for the features). The handler can
+//! `claim_not_confirmed`; see [`telemetry`](crate::telemetry)). The handler can
 //! watch its claim by [`on_lease`](DedupeLayer::on_lease), or be [cancelled](DedupeLayer::cancel_when_lost).
 //!
 //! # When the store is away

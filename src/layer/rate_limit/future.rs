@@ -11,6 +11,7 @@ use tower::Service;
 
 use super::hooks::Hooks;
 use super::layer::{Away, Config};
+use crate::telemetry::Outcome;
 use crate::token_bucket::{Acquire, Decision};
 use crate::{Error, Key, Refusal, Reject};
 
@@ -103,20 +104,34 @@ where
             match this.state.as_mut().project() {
                 StateProjection::Asking { asking } => {
                     let Asking { acquire, outage, call } = &mut **asking;
-                    let decision = match ready!(Pin::new(&mut *acquire).poll(context)) {
-                        Ok(decision) if decision.is_admitted() => Some(decision),
-                        Ok(refused) => return Poll::Ready(config.reject.reject(refused.into())),
+                    let (decision, outcome) = match ready!(Pin::new(&mut *acquire).poll(context)) {
+                        Ok(decision) => {
+                            let by_share = decision.is_admitted() && outage.is_some();
+                            let outcome = if by_share { Outcome::LocalShare } else { Outcome::of(&decision) };
+                            (Ok(Some(decision)), outcome)
+                        }
                         Err(error) => match (&config.on_store_failure, outage.take()) {
                             // Not even this process's own bucket admits it: it is too small.
-                            (_, Some(outage)) => return Poll::Ready(config.reject.reject(outage.into())),
-                            (Away::FailOpen, None) if error.is_away() => None,
+                            (_, Some(outage)) => (Err(outage), Outcome::FailedClosed),
+                            (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
                             (Away::LocalShare { replicas, local }, None) if error.is_away() => {
                                 *acquire = acquire.again(|bucket| local.standing_in_for(bucket, *replicas));
                                 *outage = Some(error);
                                 continue;
                             }
-                            _ => return Poll::Ready(config.reject.reject(error.into())),
+                            _ => {
+                                let outcome = Outcome::of_error(&error);
+                                (Err(error), outcome)
+                            }
                         },
+                    };
+                    config.bucket.decisions().count(outcome);
+                    let decision = match decision {
+                        Ok(Some(refused)) if !refused.is_admitted() => {
+                            return Poll::Ready(config.reject.reject(refused.into()));
+                        }
+                        Ok(decision) => decision,
+                        Err(error) => return Poll::Ready(config.reject.reject(error.into())),
                     };
                     let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
                     if let Some(decision) = &decision {

@@ -9,6 +9,7 @@ use tower::Service;
 use super::future::ResponseFuture;
 use super::hooks::{ChooseQuotas, Cost, Hooks};
 use super::layer::Config;
+use crate::telemetry::Outcome;
 use crate::{KeyExtractor, Reject};
 
 /// A [`Service`] that asks a bucket before each call; see the [module](super) for the whole story.
@@ -65,7 +66,12 @@ where
             _ => return ResponseFuture::calling(self.inner.call(request), None, None, config),
         };
         let quotas = config.quotas.quotas(&request);
-        match config.bucket.at_once(quotas.as_ref(), &key, cost) {
+        let decided = config.bucket.at_once(quotas.as_ref(), &key, cost);
+        if let Some(decided) = &decided {
+            let outcome = decided.as_ref().map_or_else(Outcome::of_error, Outcome::of);
+            config.bucket.decisions().count(outcome);
+        }
+        match decided {
             Some(Ok(decision)) if decision.is_admitted() => {
                 config.hooks.admitted(&decision, &mut request);
                 return ResponseFuture::calling(self.inner.call(request), Some(key), Some(decision), config);

@@ -71,7 +71,7 @@ use crate::primitive::bloom_filter::{BloomFilter, Probe};
 use crate::primitive::lease::{Admission, Ask, Got, Settlement, Wait};
 use crate::store::Owed;
 use crate::store::timer::sleep;
-use crate::telemetry::{Event, tell};
+use crate::telemetry::{Decisions, Event, Leases, Outcome, tell};
 use crate::{Error, Lease, Store};
 
 /// Claims on the items of a [`BloomFilter`]. A cheap clone; see the [module](self) for the whole story.
@@ -88,6 +88,7 @@ struct Inner {
     builder: DedupeBuilder,
     admission: Arc<Admission<Claims>>,
     settlement: Settlement<Claims>,
+    decisions: Decisions,
 }
 
 /// What came of claiming an item.
@@ -127,8 +128,11 @@ impl Dedupe {
     fn open(filter: &BloomFilter, builder: DedupeBuilder) -> Self {
         let (filter, terms) = (filter.clone(), builder.terms.clone());
         let namespace = crate::store::Namespace::beside(filter.store(), filter.name());
-        let admission = Admission::new(filter.store(), &namespace, terms, filter.clone());
-        Self(Arc::new(Inner { filter, builder, settlement: Settlement::new(&admission), admission }))
+        let (leases, decisions) =
+            (Leases::new("claim", filter.name()), Decisions::new("dedupe", filter.name()));
+        let admission = Admission::new(filter.store(), &namespace, terms, filter.clone(), leases);
+        let settlement = Settlement::new(&admission);
+        Self(Arc::new(Inner { filter, builder, settlement, admission, decisions }))
     }
 
     /// Claims an item: any bytes, also none.
@@ -138,7 +142,7 @@ impl Dedupe {
     /// [`is_refused`](Error::is_refused) where somebody else has claimed it; [`is_unavailable`](Error::is_unavailable);
     /// [`is_invalid`](Error::is_invalid) where a filter of another configuration is stored under the name.
     pub async fn try_claim(&self, item: impl AsRef<[u8]>) -> Result<Claimed, Error> {
-        self.ask(item.as_ref(), None, false).await
+        self.counted(self.ask(item.as_ref(), None, false).await)
     }
 
     /// Claims an item; where somebody else has, waits for what comes of it, up to this long.
@@ -147,7 +151,7 @@ impl Dedupe {
     ///
     /// As [`try_claim`](Self::try_claim); the refusal also [is waited too long](Error::is_waited_too_long).
     pub async fn claim(&self, item: impl AsRef<[u8]>, longest_wait: Duration) -> Result<Claimed, Error> {
-        self.ask(item.as_ref(), Some(longest_wait), false).await
+        self.counted(self.ask(item.as_ref(), Some(longest_wait), false).await)
     }
 
     /// Claims an item whether or not the filter says that it was handled: after a look at where the truth is kept.
@@ -156,7 +160,7 @@ impl Dedupe {
     ///
     /// As [`try_claim`](Self::try_claim).
     pub async fn claim_anyway(&self, item: impl AsRef<[u8]>) -> Result<Claim, Error> {
-        match self.ask(item.as_ref(), None, true).await? {
+        match self.counted(self.ask(item.as_ref(), None, true).await)? {
             Claimed::New(claim) => Ok(claim),
             Claimed::Duplicate => Err(unasked()),
         }
@@ -173,6 +177,19 @@ impl Dedupe {
         Ok(Self::open(&self.0.filter.in_store(store)?, self.0.builder.clone()))
     }
 
+    pub(crate) fn decisions(&self) -> &Decisions {
+        &self.0.decisions
+    }
+
+    fn counted(&self, claimed: Result<Claimed, Error>) -> Result<Claimed, Error> {
+        let outcome = |claimed: Claimed| match claimed {
+            Claimed::New(_) => (claimed, Outcome::Admitted),
+            Claimed::Duplicate => (claimed, Outcome::Refused),
+        };
+        self.decisions().settle(claimed.map(outcome))
+    }
+
+    /// Not counted as a decision yet.
     pub(crate) async fn ask(
         &self,
         item: &[u8],
@@ -305,7 +322,10 @@ impl Claim {
         let name = self.dedupe.0.filter.name();
         match confirmed {
             Ok(true) => {}
-            Ok(false) => tell(name, Event::ClaimLost, "a claim was lost while its item was handled"),
+            Ok(false) => {
+                self.lease.held.counts.lost();
+                tell(name, Event::ClaimLost, "a claim was lost while its item was handled");
+            }
             Err(error) => {
                 let text = format_args!("that an item was handled could not be noted: {error}");
                 tell(name, Event::ClaimNotConfirmed, text);

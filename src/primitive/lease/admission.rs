@@ -28,6 +28,7 @@ use super::waiters::Waiter;
 pub(crate) use super::waiting::{Ask, Got, Wait};
 use crate::error::Cause;
 use crate::store::{Client, Link, Namespace, PeriodicTask};
+use crate::telemetry::Leases;
 use crate::{Error, Key, Store};
 
 /// How long a grant stands until its waiter confirms it.
@@ -50,6 +51,7 @@ pub(crate) struct Admission<K: Kind> {
     pub(super) scene: Arc<Scene<K>>,
     pub(crate) terms: Terms,
     pub(super) renewals: Renewals,
+    pub(super) leases: Leases,
     /// By the numbers in their tokens.
     pub(super) waiters: Mutex<HashMap<u64, Waiter>>,
     pub(super) releases: Releases<K>,
@@ -70,6 +72,7 @@ impl<K: Kind> Admission<K> {
         namespace: &Namespace<Room<K::Holders>>,
         terms: Terms,
         scope: Scope<K>,
+        leases: Leases,
     ) -> Arc<Self> {
         let spans = Spans {
             claim: micros(CLAIM.min(terms.ttl.max(CLAIM / 3))),
@@ -89,6 +92,7 @@ impl<K: Kind> Admission<K> {
             scene: Arc::new(Scene { channels: store.channels().into(), spans, usual, scope }),
             renewals: Renewals::new(store, terms.ttl, terms.watchdog),
             terms,
+            leases,
             waiters: Mutex::default(),
             releases: Releases::new(),
             closed: watch::Sender::new(false),
@@ -178,8 +182,10 @@ impl<K: Kind> Admission<K> {
             None => false,
         };
         if prolonged {
+            held.counts.renewed();
             return Ok(());
         }
+        held.counts.lost();
         held.end();
         if renewed.what.is_some() {
             // Too late for us; others need not wait for it to run out.

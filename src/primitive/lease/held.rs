@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::Key;
 use crate::store::timer::sleep_until;
 use crate::store::{HandOff, lock};
+use crate::telemetry::{LeaseCounts, Leases};
 
 /// What the store has granted to this process, under one token: for one holder, or for several after each other.
 #[derive(Debug)]
@@ -36,6 +37,7 @@ pub(crate) struct Held {
     ended: AtomicBool,
     /// To whom it is to be handed on.
     line: Mutex<Option<HandOff>>,
+    pub(crate) counts: LeaseCounts,
 }
 
 impl Tenure {
@@ -58,10 +60,12 @@ impl Held {
         fence: i64,
         until: Instant,
         line: Option<HandOff>,
+        leases: &Leases,
     ) -> Arc<Self> {
         let state = Mutex::new(State { until, over: false });
         let tenure = Arc::new(Tenure { state, changed: Notify::new() });
-        Arc::new(Self { key, token, fence, tenure, ended: AtomicBool::new(false), line: Mutex::new(line) })
+        let (ended, line) = (AtomicBool::new(false), Mutex::new(line));
+        Arc::new(Self { key, token, fence, tenure, ended, line, counts: leases.lease() })
     }
 
     /// The same for the next in line, who has the next fence.
@@ -73,6 +77,7 @@ impl Held {
             tenure: Arc::clone(&self.tenure),
             ended: AtomicBool::new(false),
             line: Mutex::new(Some(line)),
+            counts: self.counts.next(),
         })
     }
 

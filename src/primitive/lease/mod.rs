@@ -69,6 +69,7 @@ pub(crate) trait Keeper: Send + Sync {
 
 impl Lease {
     pub(crate) fn new(held: Arc<Held>, keeper: Arc<dyn Keeper>) -> Self {
+        held.counts.began();
         Self { held, keeper: Some(keeper) }
     }
 
@@ -138,7 +139,10 @@ impl Lease {
     pub async fn release(mut self) -> Result<bool, Error> {
         let Some(keeper) = &self.keeper else { return Ok(false) };
         let released = Arc::clone(keeper).release(Arc::clone(&self.held)).await;
-        if released.is_ok() {
+        if let Ok(was_held) = released {
+            if !was_held {
+                self.held.counts.lost();
+            }
             // Nothing is left for `drop` to do.
             self.keeper = None;
         }
@@ -160,7 +164,11 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.held.counts.ended();
         if let Some(keeper) = self.keeper.take() {
+            if !self.held.is_held() {
+                self.held.counts.lost();
+            }
             keeper.release_detached(Arc::clone(&self.held));
         }
     }

@@ -96,6 +96,9 @@ impl Renewals {
             false if held.is_held() => Some(Instant::now() + self.soon()),
             _ => None,
         };
+        if !renewed && due.is_none() {
+            held.counts.lost();
+        }
         let mut table = lock(&self.table);
         match (due, table.get_mut(&number)) {
             (Some(_), Some(renewal)) => renewal.due = due,

@@ -226,7 +226,8 @@ impl<K: Kind> Admission<K> {
         withdrawal.disarm();
         let is_claim = line.is_some();
         let followers: Vec<_> = line.iter().flat_map(HandOff::numbers).collect();
-        let held = Held::new(withdrawal.key.clone(), Arc::clone(&withdrawal.token), fence, until, line);
+        let (key, token) = (withdrawal.key.clone(), Arc::clone(&withdrawal.token));
+        let held = Held::new(key, token, fence, until, line, &self.leases);
         self.line_up_behind(&held.tenure, followers);
         Some(self.lease(withdrawal.number, held, is_claim))
     }

@@ -9,6 +9,7 @@ use super::quorum::Quorum;
 use super::{Mutex, Place};
 use crate::primitive::lease::{Admission, Drift, Terms, Wait};
 use crate::store::{Namespace, check_name};
+use crate::telemetry::{Decisions, Leases};
 use crate::{Error, Store};
 
 /// Settings of a [`Mutex`].
@@ -164,7 +165,8 @@ impl MutexBuilder {
     /// out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<Mutex, Error> {
         let place = Place::Store(self.admission(store, name)?);
-        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings) })
+        let decisions = Decisions::new("mutex", name);
+        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), decisions })
     }
 
     /// The mutexes of the namespace `name` on several independent stores, of which a majority must grant a lock.
@@ -186,8 +188,10 @@ impl MutexBuilder {
             }
         }
         let nodes = stores.iter().map(|store| self.admission(store, name)).collect::<Result<_, _>>()?;
-        let place = Place::Quorum(Quorum::new(first, nodes, &self.terms, &self.settings));
-        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings) })
+        let place =
+            Place::Quorum(Quorum::new(first, nodes, &self.terms, &self.settings, Leases::new("mutex", name)));
+        let decisions = Decisions::new("mutex", name);
+        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), decisions })
     }
 
     fn admission(
@@ -212,7 +216,7 @@ impl MutexBuilder {
         } else {
             self.terms.clone()
         };
-        Ok(Admission::new(store, &namespace, terms, ()))
+        Ok(Admission::new(store, &namespace, terms, (), Leases::new("mutex", name)))
     }
 }
 

@@ -77,6 +77,7 @@ use super::lease::{Admission, Ask, Lease, Wait};
 use crate::error::{Busy, Subject, Why};
 use crate::store::check_exact;
 use crate::store::timer::sleep;
+use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, Key, Store};
 
 pub use self::builder::MutexBuilder;
@@ -92,6 +93,7 @@ pub struct Mutex {
     place: Place,
     name: Arc<str>,
     settings: Arc<Settings>,
+    decisions: Decisions,
 }
 
 #[derive(Clone, Debug)]
@@ -144,11 +146,12 @@ impl Mutex {
     /// is not allowed.
     pub async fn lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
         let key = key.into();
-        match (&self.place, self.settings.tries) {
+        let locked = match (&self.place, self.settings.tries) {
             (Place::Store(_), None) => self.ask(key, Some(self.settings.wait)).await,
             (Place::Store(_), Some(tries)) => self.try_often(key, tries).await,
             (Place::Quorum(_), tries) => self.try_often(key, tries.unwrap_or(32)).await,
-        }
+        };
+        self.decisions.settle(locked.map(|guard| (guard, Outcome::Admitted)))
     }
 
     /// Locks, if that is possible now and nobody waits.
@@ -157,7 +160,8 @@ impl Mutex {
     ///
     /// [`is_refused`](Error::is_refused) where it is not, and as [`lock`](Self::lock).
     pub async fn try_lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
-        self.ask(key.into(), None).await
+        let locked = self.ask(key.into(), None).await;
+        self.decisions.settle(locked.map(|guard| (guard, Outcome::Admitted)))
     }
 
     /// Whether anybody holds it now, this process or another.

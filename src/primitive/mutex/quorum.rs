@@ -20,6 +20,7 @@ use crate::primitive::lease::room::{Standing, Was};
 use crate::primitive::lease::{Admission, Ask, Drift, Held, Keeper, Lease, Renewals, Terms};
 use crate::store::timer::within;
 use crate::store::{Client, OperationFuture, PeriodicTask};
+use crate::telemetry::Leases;
 use crate::{Error, Key, Store};
 
 /// One of the servers.
@@ -51,6 +52,7 @@ pub(super) struct Quorum {
     fail_fast: bool,
     shuffle: bool,
     renewals: Renewals,
+    leases: Leases,
     closed: watch::Sender<bool>,
 }
 
@@ -70,6 +72,7 @@ impl Quorum {
         nodes: Vec<Arc<Admission<Exclusive>>>,
         terms: &Terms,
         settings: &Settings,
+        leases: Leases,
     ) -> Arc<Self> {
         let node = |admission: Arc<Admission<_>>| Node { raise: admission.namespace.client(), admission };
         let quorum = Arc::new(Self {
@@ -80,6 +83,7 @@ impl Quorum {
             fail_fast: settings.fail_fast,
             shuffle: settings.shuffle_nodes,
             renewals: Renewals::new(store, terms.ttl, terms.watchdog),
+            leases,
             closed: watch::Sender::new(false),
         });
         let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&quorum);
@@ -139,7 +143,8 @@ impl Quorum {
         }
         ballot.won = true;
         let answered = std::mem::take(&mut ballot.answered);
-        let held = Held::new(ballot.key.clone(), Arc::clone(&ballot.token), votes.fence, until, None);
+        let (key, token) = (ballot.key.clone(), Arc::clone(&ballot.token));
+        let held = Held::new(key, token, votes.fence, until, None, &self.leases);
         self.renewals.add(number, &held, None);
         Ok(Lease::new(held, Arc::new(Number { quorum: Arc::clone(&self), number, answered })))
     }
@@ -169,12 +174,18 @@ impl Quorum {
         }
         if renewed >= self.majority() {
             let until = self.drift.until(sent, 0, micros(self.ttl));
-            return if held.prolong(until) { Ok(()) } else { Err(Error::lost()) };
+            if held.prolong(until) {
+                held.counts.renewed();
+                return Ok(());
+            }
+            held.counts.lost();
+            return Err(Error::lost());
         }
         match outage {
             Some(error) if self.nodes.len() - gone >= self.majority() => Err(error),
             // No majority can have it any more.
             _ => {
+                held.counts.lost();
                 held.end();
                 Err(Error::lost())
             }

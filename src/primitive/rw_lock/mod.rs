@@ -52,6 +52,7 @@ use self::holders::{ReadWrite, reader, writer};
 use super::lease::{Admission, Ask, Lease, Terms, Wait};
 use crate::error::Subject;
 use crate::store::{Namespace, check_name};
+use crate::telemetry::{Decisions, Leases, Outcome};
 use crate::{Error, Key, Store};
 
 /// Who goes first where both wait.
@@ -75,6 +76,7 @@ pub enum Prefer {
 pub struct RwLock {
     admission: Arc<Admission<ReadWrite>>,
     name: Arc<str>,
+    decisions: Decisions,
     group: Arc<str>,
     settings: Settings,
 }
@@ -184,7 +186,8 @@ impl RwLock {
             Access::Write => (writer(most_writers), i64::from(prefer == Prefer::Readers)),
         };
         let ask = Ask::new(Subject::Lock, suffix, rank, wait);
-        Arc::clone(&self.admission).acquire(key, ask).await
+        let locked = Arc::clone(&self.admission).acquire(key, ask).await;
+        self.decisions.settle(locked.map(|lease| (lease, Outcome::Admitted)))
     }
 }
 
@@ -318,7 +321,8 @@ impl RwLockBuilder {
             terms.signature = format!("@{}", app_id.replace('/', "."));
         }
         let namespace = Namespace::new(store, name)?;
-        let admission = Admission::new(store, &namespace, terms, ());
-        Ok(RwLock { admission, name: name.into(), group: "".into(), settings: self.settings })
+        let admission = Admission::new(store, &namespace, terms, (), Leases::new("rw_lock", name));
+        let decisions = Decisions::new("rw_lock", name);
+        Ok(RwLock { admission, name: name.into(), decisions, group: "".into(), settings: self.settings })
     }
 }

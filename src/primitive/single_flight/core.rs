@@ -21,11 +21,12 @@ use crate::primitive::lease::{Admission, Ask, Settlement, Terms, Wait};
 use crate::primitive::mutex::holder::Exclusive;
 use crate::store::timer::sleep_until;
 use crate::store::{Client, Namespace};
-use crate::telemetry::in_current_span;
+use crate::telemetry::{Decisions, Leases, Outcome, in_current_span};
 use crate::{Error, Key, LeaseHandle, Store};
 
 pub(crate) struct Core<T, E> {
     pub(super) name: Arc<str>,
+    decisions: Decisions,
     pub(super) settings: Settings,
     pub(super) format: Format<T, E>,
     pub(super) admission: Arc<Admission<Flight>>,
@@ -94,16 +95,18 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         format: Format<T, E>,
     ) -> Result<Self, Error> {
         let namespace = Namespace::new(store, name)?;
-        let admission = Admission::new(store, &namespace, terms.clone(), codec);
+        let leases = Leases::new("flight", name);
+        let admission = Admission::new(store, &namespace, terms.clone(), codec, leases.clone());
         Ok(Self {
             name: name.into(),
+            decisions: Decisions::new("single_flight", name),
             table: Table::new(settings.go_on),
             settings,
             format,
             settlement: Settlement::new(&admission),
             forget: admission.namespace.client(),
             admission,
-            turns: Admission::new(store, &Namespace::open(store, name), terms, ()),
+            turns: Admission::new(store, &Namespace::open(store, name), terms, (), leases),
         })
     }
 
@@ -111,12 +114,34 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         self.forget.run(key, Forget).await
     }
 
-    /// Runs, or gets what came of another's run.
+    /// Runs, or gets what came of another's run. A run is counted when it begins, whether or not anybody waits for it.
     pub(super) async fn fly<R, P, W, F>(
         self: &Arc<Self>,
         key: Key,
-        work: Work<P, W>,
+        Work { fits, work }: Work<P, W>,
     ) -> Result<Landed<R, T, E>, Error>
+    where
+        R: Send + 'static,
+        P: FnOnce(&T) -> bool + Send + 'static,
+        W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
+        F: Future<Output = Flown<R, T, E>> + Send + 'static,
+    {
+        let decisions = self.decisions.clone();
+        let counted = move |lease: Option<LeaseHandle>| {
+            decisions.count(if lease.is_some() { Outcome::Admitted } else { Outcome::FailedOpen });
+            work(lease)
+        };
+        let landed = self.run(key, Work { fits, work: counted }).await;
+        match &landed {
+            Ok(Landed::Shared(_)) => self.decisions.count(Outcome::Shared),
+            // What was run and lost is counted.
+            Err(error) if !error.is_lost() => self.decisions.count(Outcome::of_error(error)),
+            _ => {}
+        }
+        landed
+    }
+
+    async fn run<R, P, W, F>(self: &Arc<Self>, key: Key, work: Work<P, W>) -> Result<Landed<R, T, E>, Error>
     where
         R: Send + 'static,
         P: FnOnce(&T) -> bool + Send + 'static,

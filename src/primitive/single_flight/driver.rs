@@ -191,6 +191,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let held = matches!(self.settlement.settle(&lease.held, entry).await?, Ok(true));
         if held {
             lease.settled();
+        } else {
+            lease.held.counts.lost();
         }
         Ok(held)
     }

@@ -61,10 +61,9 @@
 //!
 //! # Events
 //!
-//! With the feature `tracing` or `metrics` (target `tower_distributed`, counter `tower_distributed_events_total`, both
-//! with `namespace` and `event`): `answer_too_large`, `answer_not_encodable`, `answer_not_published`, `flight_lost`,
-//! `answer_foreign`, `answer_garbled`; and of [claims](crate::dedupe) `claim_lost`, `claim_not_confirmed`. With `tracing`
-//! the work runs in the span of the caller whose it is.
+//! With the feature `tracing` or `metrics`: `answer_too_large`, `answer_not_encodable`, `answer_not_published`,
+//! `flight_lost`, `answer_foreign`, `answer_garbled`. What they mean, and all others: [`telemetry`](crate::telemetry).
+//! With `tracing` the work runs in the span of the caller whose it is.
 
 pub(crate) mod answer;
 mod builder;

@@ -15,6 +15,8 @@ pub struct Decision {
     /// In tokens: a `u32`.
     pub(super) cost: i64,
     pub(super) admitted: bool,
+    /// Whether it was repeated without asking the store.
+    pub(super) from_cache: bool,
     pub(super) state: BucketState,
 }
 
@@ -22,7 +24,7 @@ impl Decision {
     /// For what costs nothing: nobody was asked, so the state is that of a bucket which nobody has touched.
     pub(super) fn free(quotas: Quotas) -> Self {
         let bucket = Bucket::default().fitted(&quotas);
-        Self { cost: 0, admitted: true, state: BucketState { quotas, now: 0, bucket } }
+        Self { cost: 0, admitted: true, from_cache: false, state: BucketState { quotas, now: 0, bucket } }
     }
 
     /// The refusal as an error.
@@ -85,9 +87,14 @@ impl Decision {
         self.state.bucket.act(&self.state.quotas, self.state.now)
     }
 
-    /// The same decision as it stands `micros` later.
+    pub(crate) fn is_from_cache(&self) -> bool {
+        self.from_cache
+    }
+
+    /// The same decision as it stands `micros` later, without asking anew.
     pub(super) fn aged(mut self, micros: i64) -> Self {
         self.state.now += micros;
+        self.from_cache = true;
         self
     }
 }

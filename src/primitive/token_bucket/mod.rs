@@ -75,6 +75,7 @@ use self::operations::{Block, Cancel, Peek, Reserve, Reset};
 use self::state::{Ask, Bucket};
 use crate::primitive::quota::{MAX_SPAN, Quotas};
 use crate::store::{Client, Namespace, OperationFuture};
+use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, Key, Store};
 
 /// A namespace of token buckets, one per key. A cheap clone; see the [module](self) for the whole story.
@@ -96,6 +97,7 @@ pub struct TokenBucket {
 #[derive(Debug)]
 struct Clients {
     name: String,
+    decisions: Decisions,
     reserve: Client<Reserve>,
     cancel: Client<Cancel>,
     peek: Client<Peek>,
@@ -174,7 +176,7 @@ impl TokenBucket {
     /// [`is_unavailable`](Error::is_unavailable), and [`is_exceeds_burst`](Error::is_exceeds_burst) where no
     /// bucket ever holds so many.
     pub async fn allow_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
-        self.decide(key.into(), n, 0).await
+        self.counted(self.decide(key.into(), n, 0).await)
     }
 
     /// Takes one token now or in the future.
@@ -195,7 +197,7 @@ impl TokenBucket {
     /// [longest wait](Self::with_longest_wait) or the tokens never come back.
     pub async fn reserve_n(&self, key: impl Into<Key>, n: u32) -> Result<Reservation, Error> {
         let key: Key = key.into();
-        let decision = self.decide(key.clone(), n, self.longest_wait).await?;
+        let decision = self.counted(self.decide(key.clone(), n, self.longest_wait).await)?;
         if decision.is_admitted() {
             Ok(Reservation::new(self.clone(), key, decision))
         } else {
@@ -218,7 +220,7 @@ impl TokenBucket {
     ///
     /// As [`reserve_n`](Self::reserve_n), at once: nobody waits for what will be refused.
     pub async fn wait_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
-        let decision = self.clone().acquire(key.into(), n).await?;
+        let decision = self.counted(self.clone().acquire(key.into(), n).await)?;
         if decision.is_admitted() { Ok(decision) } else { Err(decision.refused()) }
     }
 
@@ -265,6 +267,19 @@ impl TokenBucket {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.clients.name
+    }
+
+    /// Where decisions are counted. Those of [`acquire`](Self::acquire) and [`at_once`](Self::at_once) are not yet.
+    pub(crate) fn decisions(&self) -> &Decisions {
+        &self.clients.decisions
+    }
+
+    fn counted(&self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+        let outcome = |decision: Decision| {
+            let outcome = Outcome::of(&decision);
+            (decision, outcome)
+        };
+        self.decisions().settle(decided.map(outcome))
     }
 
     fn look(&self, key: Key) -> OperationFuture<Peek> {
@@ -344,6 +359,7 @@ impl Clients {
     fn new(name: &str, namespace: &Namespace<Bucket>) -> Self {
         Self {
             name: name.to_owned(),
+            decisions: Decisions::new("token_bucket", name),
             reserve: namespace.client(),
             cancel: namespace.client(),
             peek: namespace.client(),

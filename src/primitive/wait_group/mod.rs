@@ -53,6 +53,7 @@ use self::holders::{IDLE, Permits, suffix};
 use super::lease::{Admission, Ask, Lease, Terms, Wait};
 use crate::error::Subject;
 use crate::store::Namespace;
+use crate::telemetry::{Decisions, Leases, Outcome};
 use crate::{Error, Key, Store};
 
 /// A namespace of WaitGroups, one per key. A cheap clone; see the [module](self) for the whole story.
@@ -65,6 +66,7 @@ use crate::{Error, Key, Store};
 pub struct WaitGroup {
     admission: Arc<Admission<Permits>>,
     name: Arc<str>,
+    pub(crate) decisions: Decisions,
     limit: u32,
     pub(crate) wait: Wait,
 }
@@ -118,7 +120,8 @@ impl WaitGroup {
     /// [`is_invalid`](Error::is_invalid) where it is 0; [`is_interrupted`](Error::is_interrupted) after
     /// [`close`](Self::close); [`is_unavailable`](Error::is_unavailable).
     pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        self.acquire(key.into(), n, Some(self.wait)).await
+        let added = self.acquire(key.into(), n, Some(self.wait)).await;
+        self.decisions.settle(added.map(|permit| (permit, Outcome::Admitted)))
     }
 
     /// Gets a permit if one is free now and nobody waits for it.
@@ -136,7 +139,8 @@ impl WaitGroup {
     ///
     /// As [`try_add`](Self::try_add).
     pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        self.acquire(key.into(), n, None).await
+        let added = self.acquire(key.into(), n, None).await;
+        self.decisions.settle(added.map(|permit| (permit, Outcome::Admitted)))
     }
 
     /// Waits until no permit is out and nobody waits for one, as it is seen from the store in one moment.
@@ -182,13 +186,14 @@ impl WaitGroup {
 
     /// The namespace of the same name in another store.
     pub(crate) fn in_store(&self, store: &Store) -> Self {
-        let terms = self.admission.terms.clone();
+        let (terms, leases) = (self.admission.terms.clone(), Leases::new("permit", &self.name));
         Self {
-            admission: Admission::new(store, &Namespace::open(store, &self.name), terms, ()),
+            admission: Admission::new(store, &Namespace::open(store, &self.name), terms, (), leases),
             ..self.clone()
         }
     }
 
+    /// Not counted as a decision yet.
     pub(crate) async fn acquire(&self, key: Key, n: u32, wait: Option<Wait>) -> Result<Permit, Error> {
         if n == 0 {
             return Err(Error::invalid("a permit must weigh at least 1, got 0"));
@@ -282,7 +287,8 @@ impl WaitGroupBuilder {
         self.terms.check()?;
         let limit = check_limit(self.limit)?;
         let namespace = Namespace::new(store, name)?;
-        let admission = Admission::new(store, &namespace, self.terms, ());
-        Ok(WaitGroup { admission, name: name.into(), limit, wait: self.wait })
+        let admission = Admission::new(store, &namespace, self.terms, (), Leases::new("permit", name));
+        let decisions = Decisions::new("wait_group", name);
+        Ok(WaitGroup { admission, name: name.into(), decisions, limit, wait: self.wait })
     }
 }

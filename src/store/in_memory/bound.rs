@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 
 use super::sweeper::{By, Cursor, Sweeper};
 use crate::Error;
+use crate::telemetry::Server;
 
 /// Counts the cells of all namespaces of a store.
 pub(super) struct Bound {
@@ -14,6 +15,7 @@ pub(super) struct Bound {
     /// Made once, since refusals should be cheap.
     refusal: Error,
     search: Mutex<Search>,
+    telemetry: Server,
 }
 
 /// The search for expired cells by steps that find the store full.
@@ -33,7 +35,13 @@ const REST: u64 = 1000;
 impl Bound {
     pub(super) fn new(max: usize) -> Self {
         let text = format!("it keeps state for {max} keys (max_keys), and takes no other key");
-        Self { max, cells: AtomicUsize::new(0), refusal: Error::overloaded(text), search: Mutex::default() }
+        Self {
+            max,
+            cells: AtomicUsize::new(0),
+            refusal: Error::overloaded(text),
+            search: Mutex::default(),
+            telemetry: Server::new("in-memory"),
+        }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -47,6 +55,11 @@ impl Bound {
             Ok(_) => Ok(()),
             Err(_) => Err(self.refusal.clone()),
         }
+    }
+
+    /// Tells of a step that was refused. To be called without a lock.
+    pub(super) fn refused(&self) {
+        self.telemetry.overloaded(1, || 0);
     }
 
     /// Counts cells no longer, after they were removed.

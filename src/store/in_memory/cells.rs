@@ -50,9 +50,14 @@ impl<C: Cell> Cells<C> {
     /// [`is_overloaded`](Error::is_overloaded) where the step would leave state for a new key in a store that is full.
     /// Nothing has changed then.
     pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
-        let (reply, pushes) = self.step_alone(key, |cell, now| {
+        let stepped = self.step_alone(key, |cell, now| {
             let reply = step(cell, now);
             (reply, cell.pushes())
+        });
+        let (reply, pushes) = stepped.inspect_err(|_| {
+            if let Some(bound) = &self.shared.bound {
+                bound.refused();
+            }
         })?;
         for push in pushes {
             self.shared.notifier.deliver(push);

@@ -14,7 +14,7 @@ use crate::Error;
 use crate::error::{Cause, Outage};
 use crate::store::BreakerState;
 use crate::store::in_memory::lock;
-use crate::telemetry::store as telemetry;
+use crate::telemetry::Server;
 
 /// How many calls in a row must fail.
 const FAILURES: u32 = 3;
@@ -30,6 +30,7 @@ pub(super) struct Breaker {
     state: Mutex<State>,
     /// How long a probe may take until another call is let through as one.
     probe: Duration,
+    telemetry: Server,
 }
 
 #[derive(Debug, Default)]
@@ -52,8 +53,8 @@ struct Open {
 }
 
 impl Breaker {
-    pub(super) fn new(probe: Duration) -> Self {
-        Self { failing: AtomicBool::new(false), state: Mutex::default(), probe }
+    pub(super) fn new(probe: Duration, telemetry: Server) -> Self {
+        Self { failing: AtomicBool::new(false), state: Mutex::default(), probe, telemetry }
     }
 
     /// Whether a call may be made now.
@@ -62,11 +63,13 @@ impl Breaker {
             return Ok(());
         }
         let now = Instant::now();
-        let State { failures, last, open } = &mut *lock(&self.state);
+        let mut state = lock(&self.state);
+        let State { failures, last, open } = &mut *state;
         let Some(open) = open else { return Ok(()) };
         if now >= open.until {
             (open.until, open.probing) = (now + self.probe, true);
-            telemetry::breaker(BreakerState::HalfOpen);
+            drop(state);
+            self.telemetry.breaker_half_open();
             return Ok(());
         }
         let (why, source) = match last {
@@ -90,8 +93,7 @@ impl Breaker {
             let was = std::mem::take(&mut *lock(&self.state));
             self.failing.store(false, Ordering::Release);
             if was.open.is_some() {
-                telemetry::breaker(BreakerState::Closed);
-                telemetry::outage_ended();
+                self.telemetry.breaker_closed();
             }
         }
     }
@@ -100,7 +102,8 @@ impl Breaker {
     /// first counts. `conclusive`: no connection could be made, so the next call would fail too.
     pub(super) fn failed(&self, sent: Instant, outage: &Outage, conclusive: bool) {
         let now = Instant::now();
-        let State { failures, last, open } = &mut *lock(&self.state);
+        let mut state = lock(&self.state);
+        let State { failures, last, open } = &mut *state;
         if last.as_ref().is_some_and(|(counted, _)| sent < *counted) {
             return;
         }
@@ -111,14 +114,23 @@ impl Breaker {
             Some(open) => {
                 open.probes = open.probes.saturating_add(1);
                 (open.until, open.probing) = (now + pause(open.probes), false);
-                telemetry::breaker(BreakerState::Open);
+                drop(state);
+                self.telemetry.breaker_reopened(outage);
             }
             None if conclusive || *failures >= FAILURES => {
                 *open = Some(Open { until: now + pause(0), probes: 0, probing: false });
-                telemetry::outage_began(outage);
-                telemetry::breaker(BreakerState::Open);
+                drop(state);
+                self.telemetry.breaker_opened(outage);
             }
             None => {}
+        }
+    }
+}
+
+impl Drop for Breaker {
+    fn drop(&mut self) {
+        if self.state() != BreakerState::Closed {
+            self.telemetry.breaker_dropped();
         }
     }
 }
@@ -146,7 +158,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn opens_after_failures_in_a_row_and_probes_by_time() {
-        let breaker = Breaker::new(Duration::from_secs(2));
+        let breaker = Breaker::new(Duration::from_secs(2), Server::new("test"));
         let fail = async || {
             let sent = Instant::now();
             tokio::time::advance(Duration::from_millis(1)).await;
@@ -180,7 +192,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_fail_together_are_one_failure() {
-        let breaker = Breaker::new(Duration::from_secs(2));
+        let breaker = Breaker::new(Duration::from_secs(2), Server::new("test"));
         let sent = Instant::now();
         tokio::time::advance(Duration::from_millis(1)).await;
         for _ in 0..100 {
@@ -191,7 +203,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn want_of_a_connection_opens_at_once() {
-        let breaker = Breaker::new(Duration::from_secs(2));
+        let breaker = Breaker::new(Duration::from_secs(2), Server::new("test"));
         breaker.failed(Instant::now(), &outage(), true);
         assert!(breaker.check().is_err());
     }

@@ -27,7 +27,6 @@ use crate::store::in_memory::lock;
 use crate::store::key::Key;
 use crate::store::namespace::Namespace;
 use crate::store::operation::Operation;
-use crate::telemetry::store as telemetry;
 
 /// How often a flusher lets others run before it sends again, so that those who were just answered can ask anew and leave
 /// with it. At twice, throughput no longer rises.
@@ -134,7 +133,7 @@ impl<O: Operation> RedisClient<O> {
         let weight = if reserved { 0 } else { queue::weight(bytes) };
         if !reserved && !self.store.budget.take(weight) {
             drop(runtimes);
-            return Step::Failed(self.store.overloaded(&answered.link));
+            return Step::Failed(self.store.overloaded(&answered.link, 1));
         }
         self.store.owed.add(usize::from(owed));
         let (batch, index) = lane.push(item, bytes, weight);
@@ -228,7 +227,7 @@ impl<O: Operation> LaneOf<O> {
             store.budget.give_back(std::mem::take(&mut state.weight));
             Plan::new(script, namespace, &state.items)
         };
-        telemetry::batch(plan.order.len());
+        store.telemetry.batch(plan.order.len(), || store.budget.operations());
         batch.departs(plan.calls.len());
         let send = async |number: usize| {
             let call = &plan.calls[number];
@@ -304,7 +303,8 @@ impl<O: Operation> Flusher<O> {
         while let Some(batch) = self.next() {
             let store = &self.lane.client.store;
             if batch.since.elapsed() > store.limits.queue_timeout {
-                batch.fail(&store.overloaded(&self.lane.route.link), true);
+                let operations = batch.state().items.len();
+                batch.fail(&store.overloaded(&self.lane.route.link, operations), true);
             }
             self.lane.send(self.batch.insert(batch)).await;
             self.batch = None;

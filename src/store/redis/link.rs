@@ -12,12 +12,13 @@ use super::source::{Connection, Source};
 use super::version::{self, Version};
 use crate::error::{Cause, Outage};
 use crate::store::in_memory::lock;
-use crate::telemetry::store as telemetry;
+use crate::telemetry::Server;
 
 #[derive(Debug)]
 pub(super) struct Link {
     source: Source,
     connect_timeout: Duration,
+    telemetry: Server,
     /// The process that it belongs to.
     process: u32,
     state: Mutex<State>,
@@ -57,10 +58,11 @@ pub(super) struct Held {
 }
 
 impl Link {
-    pub(super) fn new(source: Source, connect_timeout: Duration) -> Self {
+    pub(super) fn new(source: Source, connect_timeout: Duration, telemetry: Server) -> Self {
         Self {
             source,
             connect_timeout,
+            telemetry,
             process: std::process::id(),
             state: Mutex::new(State::Idle { made: 0 }),
             began: Instant::now(),
@@ -201,7 +203,7 @@ impl Link {
         let sent = Instant::now();
         let version = version::check(&mut connection).await?;
         self.answered(sent);
-        telemetry::connected(made > 1);
+        self.telemetry.connected(made > 1);
         Ok(Ready { connection, version, made })
     }
 }

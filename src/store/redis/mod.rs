@@ -47,7 +47,7 @@ use super::ping::Ping;
 use super::scheduler::Scheduler;
 use crate::Error;
 use crate::error::{Cause, Outage};
-use crate::telemetry::store as telemetry;
+use crate::telemetry::Server;
 
 /// The clock that is put before every script: `now`, in µs.
 pub(crate) const CLOCK: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lib/clock.lua"));
@@ -74,6 +74,7 @@ pub(crate) struct RedisStore {
     pub(crate) background: Background,
     pub(crate) owed: Owed,
     subscription: Subscription,
+    telemetry: Server,
     /// The connections are made by the URL that is subscribed to first.
     by_url: bool,
 }
@@ -106,9 +107,11 @@ impl RedisStore {
         background: Background,
     ) -> Self {
         let notifier = Arc::new(Notifier::new(Pushes::Down));
+        let telemetry = Server::new(&source.to_string());
         Self {
             by_url: matches!(source, Source::Url(..)),
-            subscription: Subscription::new(wakeups),
+            subscription: Subscription::new(wakeups, telemetry.clone()),
+            telemetry,
             scheduler: Scheduler::new(notifier.link(), Some(background.clone())),
             notifier,
             background,
@@ -193,13 +196,13 @@ impl RedisStore {
 
     /// What those are told for whom there is no room, or who have waited too long: where the server still answers, that
     /// this process asks too much of it.
-    fn overloaded(&self, link: &Link) -> Error {
+    fn overloaded(&self, link: &Link, operations: usize) -> Error {
         let Limits { timeout, max_queued, max_queued_bytes, queue_timeout, .. } = self.limits;
         if !link.answers(timeout) {
             let text = format!("no reply within {timeout:?}, and the queue is full");
             return Error::unavailable(Cause::NotSent, text);
         }
-        telemetry::overloaded();
+        self.telemetry.overloaded(operations, || self.budget.operations());
         // Made once: there may be hundreds of thousands.
         let overloaded = self.overloaded.get_or_init(|| {
             Error::overloaded(format!(
@@ -231,7 +234,7 @@ impl RedisStore {
         let outage = match outcome {
             Ok(reply) => {
                 route.breaker.succeeded();
-                telemetry::call(began.elapsed(), true);
+                self.telemetry.call(began, true);
                 return Ok(reply);
             }
             Err(Failed { outage, .. }) if !failure::is_outage(outage.cause) => {
@@ -246,7 +249,7 @@ impl RedisStore {
                 outage
             }
         };
-        telemetry::call(began.elapsed(), false);
+        self.telemetry.call(began, false);
         Err(outage.into())
     }
 

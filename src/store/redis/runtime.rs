@@ -14,6 +14,7 @@ use super::breaker::Breaker;
 use super::link::Link;
 use crate::store::BreakerState;
 use crate::store::in_memory::lock;
+use crate::telemetry::Server;
 
 /// What a store has on one runtime.
 pub(super) struct RuntimeLinks {
@@ -24,6 +25,7 @@ pub(super) struct RuntimeLinks {
     /// By master, then by link; made when they are first used.
     routes: Mutex<Vec<Option<Arc<Route>>>>,
     probe: Duration,
+    telemetry: Server,
     /// Closed when the runtime has ended.
     ends: oneshot::Sender<()>,
 }
@@ -53,13 +55,16 @@ impl RuntimeLinks {
             // Ends with the store, or with the runtime.
             let _ = dropped.await;
         });
-        let link = || Arc::new(Link::new(store.source.clone(), store.limits.connect_timeout));
+        let telemetry = &store.telemetry;
+        let link =
+            || Arc::new(Link::new(store.source.clone(), store.limits.connect_timeout, telemetry.clone()));
         Arc::new(Self {
             id: runtime.id(),
             runtime: runtime.clone(),
             links: (0..=store.limits.connections).map(|_| link()).collect(),
             routes: Mutex::default(),
             probe: store.limits.connect_timeout + store.limits.timeout,
+            telemetry: telemetry.clone(),
             ends,
         })
     }
@@ -86,7 +91,7 @@ impl RuntimeLinks {
         }
         let route = routes[number].get_or_insert_with(|| {
             let link = Arc::clone(&self.links[number % self.links.len()]);
-            Arc::new(Route { link, breaker: Breaker::new(self.probe) })
+            Arc::new(Route { link, breaker: Breaker::new(self.probe, self.telemetry.clone()) })
         });
         Arc::clone(route)
     }

@@ -13,7 +13,7 @@ use super::breaker::pause;
 use super::source::Subscriber;
 use crate::store::background::Background;
 use crate::store::notifier::{Notifier, Push};
-use crate::telemetry::store as telemetry;
+use crate::telemetry::Server;
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -28,13 +28,15 @@ const CHECK: Duration = Duration::from_secs(15);
 pub(super) struct Subscription {
     clients: Arc<[Subscriber]>,
     listening: Arc<AtomicBool>,
+    telemetry: Server,
     /// Closed when this value is dropped, which ends the task.
     open: watch::Sender<()>,
 }
 
 impl Subscription {
-    pub(super) fn new(clients: Vec<Subscriber>) -> Self {
-        Self { clients: clients.into(), listening: Arc::default(), open: watch::Sender::new(()) }
+    pub(super) fn new(clients: Vec<Subscriber>, telemetry: Server) -> Self {
+        let (clients, open) = (clients.into(), watch::Sender::new(()));
+        Self { clients, listening: Arc::default(), telemetry, open }
     }
 
     pub(super) fn has_one_place(&self) -> bool {
@@ -60,10 +62,11 @@ impl Subscription {
         let listening = Listening(Arc::clone(&self.listening));
         let (clients, notifier, mut open) =
             (Arc::clone(&self.clients), Arc::downgrade(notifier), self.open.subscribe());
+        let telemetry = self.telemetry.clone();
         background.spawn(async move {
             let _listening = listening;
             tokio::select! {
-                () = listen(&clients, &channel, &notifier) => {}
+                () = listen(&clients, &channel, &notifier, &telemetry) => {}
                 _ = open.changed() => {}
             }
         });
@@ -80,11 +83,15 @@ impl Drop for Listening {
 }
 
 /// Stays subscribed until it is dropped; after a failure it tries the next client, at growing intervals.
-async fn listen(clients: &[Subscriber], channel: &str, notifier: &Weak<Notifier>) {
+async fn listen(clients: &[Subscriber], channel: &str, notifier: &Weak<Notifier>, telemetry: &Server) {
     let mut failures = 0_u32;
     let mut last = Instant::now();
     for client in clients.iter().cycle() {
-        hear(client, channel, notifier).await;
+        let was_up = hear(client, channel, notifier, telemetry).await;
+        // Where the store is dropped nothing is lost.
+        if was_up && notifier.strong_count() > 0 {
+            telemetry.subscription(false);
+        }
         let forgiven = last.elapsed().as_millis() / FORGIVEN.as_millis();
         failures = failures.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX)) + 1;
         last = Instant::now();
@@ -92,28 +99,29 @@ async fn listen(clients: &[Subscriber], channel: &str, notifier: &Weak<Notifier>
     }
 }
 
-/// Hands on what is heard until the connection fails.
-async fn hear(client: &Subscriber, channel: &str, notifier: &Weak<Notifier>) {
+/// Hands on what is heard until the connection fails; whether there was one.
+async fn hear(client: &Subscriber, channel: &str, notifier: &Weak<Notifier>, telemetry: &Server) -> bool {
     let connect = async {
         let mut connection = client.get_async_pubsub().await?;
         connection.subscribe(channel).await?;
         Ok::<_, RedisError>(connection.split())
     };
-    let Ok(Ok((mut sink, mut stream))) = timeout(CONNECT, connect).await else { return };
+    let Ok(Ok((mut sink, mut stream))) = timeout(CONNECT, connect).await else { return false };
+    telemetry.subscription(true);
     let _up = LinkedUp::new(notifier.clone());
     loop {
         match timeout(CHECK, stream.next()).await {
             Ok(Some(message)) => {
-                let Some(notifier) = notifier.upgrade() else { return };
+                let Some(notifier) = notifier.upgrade() else { return true };
                 if let Some(push) = Push::parse(message.get_payload_bytes()) {
                     notifier.deliver(push);
                 }
             }
-            Ok(None) => return,
+            Ok(None) => return true,
             // Nothing has come for long: a server that is gone without a word would not be noticed otherwise.
             Err(_) => match timeout(CONNECT, sink.ping::<Value>()).await {
                 Ok(Ok(_)) => {}
-                _ => return,
+                _ => return true,
             },
         }
     }
@@ -124,7 +132,6 @@ struct LinkedUp(Weak<Notifier>);
 
 impl LinkedUp {
     fn new(notifier: Weak<Notifier>) -> Self {
-        telemetry::subscription(true);
         if let Some(notifier) = notifier.upgrade() {
             notifier.relink();
         }
@@ -135,7 +142,6 @@ impl LinkedUp {
 impl Drop for LinkedUp {
     fn drop(&mut self) {
         if let Some(notifier) = self.0.upgrade() {
-            telemetry::subscription(false);
             notifier.unlink();
         }
     }

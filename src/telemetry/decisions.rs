@@ -1,0 +1,90 @@
+//! The decisions of a limiter.
+
+use std::sync::Arc;
+
+#[cfg(feature = "tracing")]
+use super::emit::{Fields, emit};
+use super::names::{DECISIONS, Event, Outcome};
+use super::series::Series;
+use crate::Error;
+
+#[cfg(feature = "tracing")]
+static DEGRADED: super::throttle::Throttle = super::throttle::Throttle::new();
+
+/// Counts the decisions of a primitive in a namespace, and of its layers. Never by key. A cheap clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Decisions(Arc<Inner>);
+
+#[derive(Debug)]
+#[cfg_attr(not(feature = "tracing"), allow(dead_code))]
+struct Inner {
+    limiter: &'static str,
+    namespace: Arc<str>,
+    /// As [`Outcome::ALL`].
+    #[cfg(feature = "metrics")]
+    outcomes: Vec<Series>,
+    degraded: Series,
+}
+
+impl Decisions {
+    pub(crate) fn new(limiter: &'static str, namespace: &str) -> Self {
+        let (label, namespace): (Arc<str>, Arc<str>) = (limiter.into(), namespace.into());
+        #[cfg(feature = "metrics")]
+        let outcome = |outcome: &Outcome| {
+            let outcome = outcome.name().into();
+            Series::new(&DECISIONS, [("limiter", &label), ("namespace", &namespace), ("outcome", &outcome)])
+        };
+        #[cfg(not(feature = "metrics"))]
+        let _ = (label, DECISIONS);
+        Self(Arc::new(Inner {
+            limiter,
+            #[cfg(feature = "metrics")]
+            outcomes: Outcome::ALL.iter().map(outcome).collect(),
+            degraded: super::emit::series(Event::Degraded, "namespace", &namespace),
+            namespace,
+        }))
+    }
+
+    pub(crate) fn count(&self, outcome: Outcome) {
+        #[cfg(feature = "metrics")]
+        if let Some(series) = self.0.outcomes.get(outcome as usize) {
+            series.count(1);
+        }
+        if matches!(outcome, Outcome::FailedOpen | Outcome::LocalShare) {
+            self.degraded(outcome);
+        }
+    }
+
+    /// Counts what came of a request, and hands it on.
+    pub(crate) fn settle<T>(&self, settled: Result<(T, Outcome), Error>) -> Result<T, Error> {
+        match settled {
+            Ok((granted, outcome)) => {
+                self.count(outcome);
+                Ok(granted)
+            }
+            Err(error) => {
+                self.count(Outcome::of_error(&error));
+                Err(error)
+            }
+        }
+    }
+
+    #[cold]
+    fn degraded(&self, outcome: Outcome) {
+        self.0.degraded.count(1);
+        #[cfg(feature = "tracing")]
+        if let Some(count) = DEGRADED.note(1) {
+            let Inner { limiter, namespace, .. } = &*self.0;
+            let fields = Fields {
+                namespace: Some(namespace),
+                limiter: Some(limiter),
+                count: Some(count),
+                ..Fields::default()
+            };
+            let how = if outcome == Outcome::FailedOpen { "without a decision" } else { "by a local share" };
+            let text = format_args!("the store failed: {count} requests of this process were admitted {how}");
+            emit(Event::Degraded, fields, text);
+        }
+        let _ = outcome;
+    }
+}

@@ -1,0 +1,185 @@
+//! What a store tells of its server: outages, breakers, connections, batches, load.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use super::emit::{Fields, emit, series};
+use super::names::{BATCH, BREAKERS_OPEN, CALL, Event, QUEUE, RECONNECTS};
+use super::series::Series;
+use crate::error::Outage;
+use crate::store::lock;
+
+#[cfg(feature = "tracing")]
+static OVERLOADED: super::throttle::Throttle = super::throttle::Throttle::new();
+
+/// The telemetry of a store, shared by all that it has. A cheap clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Server(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    address: Arc<str>,
+    state: Mutex<State>,
+    subscription_lost: AtomicBool,
+    succeeded: Series,
+    failed: Series,
+    batch: Series,
+    queue: Series,
+    reconnects: Series,
+    breakers_open: Series,
+    overloaded: Series,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The breakers that are open or half-open. May be below 0 for a moment: each is told after its change, not with it.
+    open: i64,
+    /// When the outage began that has not ended.
+    since: Option<Instant>,
+}
+
+impl Server {
+    /// The address must not contain a secret.
+    pub(crate) fn new(address: &str) -> Self {
+        let address: Arc<str> = address.into();
+        let call = |result: &str| Series::new(&CALL, [("server", &address), ("result", &result.into())]);
+        let series_of = |metric| Series::new(metric, [("server", &address)]);
+        Self(Arc::new(Inner {
+            succeeded: call("ok"),
+            failed: call("error"),
+            batch: series_of(&BATCH),
+            queue: series_of(&QUEUE),
+            reconnects: series_of(&RECONNECTS),
+            breakers_open: series_of(&BREAKERS_OPEN),
+            overloaded: series(Event::Overloaded, "server", &address),
+            state: Mutex::default(),
+            subscription_lost: AtomicBool::new(false),
+            address,
+        }))
+    }
+
+    /// A breaker has opened.
+    pub(crate) fn breaker_opened(&self, outage: &Outage) {
+        self.0.breakers_open.add(1.0);
+        let is_first = {
+            let mut state = lock(&self.0.state);
+            state.open += 1;
+            let is_first = state.open > 0 && state.since.is_none();
+            if is_first {
+                state.since = Some(Instant::now());
+            }
+            is_first
+        };
+        if is_first {
+            self.tell(Event::OutageBegan, format_args!("the store is unavailable: {}", outage.text));
+        }
+        self.breaker_reopened(outage);
+    }
+
+    /// A probe has failed.
+    pub(crate) fn breaker_reopened(&self, outage: &Outage) {
+        self.tell(Event::BreakerOpened, format_args!("the breaker is open: {}", outage.text));
+    }
+
+    pub(crate) fn breaker_half_open(&self) {
+        self.tell(
+            Event::BreakerHalfOpen,
+            format_args!("the breaker is half-open: one call is made as a probe"),
+        );
+    }
+
+    pub(crate) fn breaker_closed(&self) {
+        self.tell(Event::BreakerClosed, format_args!("the breaker is closed"));
+        self.breaker_dropped();
+        self.works();
+    }
+
+    /// An open breaker is there no longer, with its runtime or its store.
+    pub(crate) fn breaker_dropped(&self) {
+        self.0.breakers_open.add(-1.0);
+        lock(&self.0.state).open -= 1;
+    }
+
+    /// The server has answered: an outage is over unless a breaker is open.
+    fn works(&self) {
+        let began = {
+            let mut state = lock(&self.0.state);
+            if state.open > 0 { None } else { state.since.take() }
+        };
+        if let Some(began) = began {
+            let lasted = began.elapsed();
+            let fields = Fields { seconds: Some(lasted.as_secs_f64()), ..self.fields() };
+            self.tell_with(
+                Event::OutageEnded,
+                fields,
+                format_args!("the store answers again, after {lasted:?}"),
+            );
+        }
+    }
+
+    /// A connection was made; `again`: in the place of another.
+    pub(crate) fn connected(&self, again: bool) {
+        if again {
+            self.0.reconnects.count(1);
+            self.tell(Event::Reconnected, format_args!("connected anew"));
+        }
+        self.works();
+    }
+
+    /// The subscription is there, or lost.
+    pub(crate) fn subscription(&self, up: bool) {
+        let was_lost = self.0.subscription_lost.swap(!up, Ordering::Relaxed);
+        if !up {
+            let text = "the subscription was lost: waiters ask by timer until it is back";
+            self.tell(Event::SubscriptionLost, format_args!("{text}"));
+        } else if was_lost {
+            self.tell(Event::SubscriptionBack, format_args!("subscribed anew"));
+        }
+    }
+
+    /// A batch has left; how many operations still wait.
+    pub(crate) fn batch(&self, operations: usize, waiting: impl FnOnce() -> u64) {
+        self.0.batch.record(|| operations as f64);
+        self.waiting(waiting);
+    }
+
+    fn waiting(&self, waiting: impl FnOnce() -> u64) {
+        #[cfg(feature = "metrics")]
+        self.0.queue.set(waiting());
+        #[cfg(not(feature = "metrics"))]
+        drop(waiting);
+    }
+
+    /// A call that began at `began` has ended.
+    pub(crate) fn call(&self, began: tokio::time::Instant, succeeded: bool) {
+        let series = if succeeded { &self.0.succeeded } else { &self.0.failed };
+        series.record(|| began.elapsed().as_secs_f64());
+    }
+
+    /// Operations were refused for want of room; how many wait.
+    pub(crate) fn overloaded(&self, operations: usize, waiting: impl FnOnce() -> u64) {
+        self.waiting(waiting);
+        self.0.overloaded.count(operations as u64);
+        #[cfg(feature = "tracing")]
+        if let Some(count) = OVERLOADED.note(operations as u64) {
+            let fields = Fields { count: Some(count), ..self.fields() };
+            let text =
+                format_args!("{count} operations of this process were refused: a bound of the store is met");
+            emit(Event::Overloaded, fields, text);
+        }
+    }
+
+    fn fields(&self) -> Fields<'_> {
+        Fields { server: Some(&self.0.address), ..Fields::default() }
+    }
+
+    fn tell(&self, event: Event, text: std::fmt::Arguments<'_>) {
+        self.tell_with(event, self.fields(), text);
+    }
+
+    fn tell_with(&self, event: Event, fields: Fields<'_>, text: std::fmt::Arguments<'_>) {
+        series(event, "server", &self.0.address).count(1);
+        emit(event, fields, text);
+    }
+}
