@@ -309,7 +309,7 @@ impl Claim {
     /// Enters once that the item was handled.
     async fn enter(&self) -> Result<bool, Error> {
         let Inner { filter, settlement, .. } = &*self.dedupe.0;
-        match settlement.settle(&self.lease.held, self.probe.clone()).await? {
+        match settlement.settle(&self.lease.held, self.probe).await? {
             Ok(was_held) => Ok(was_held),
             Err(Found::Other(stored)) => Err(filter.mismatch(&stored)),
             Err(Found::Full) => Err(full()),
