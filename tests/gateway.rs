@@ -50,7 +50,15 @@ impl Gateway {
     }
 
     async fn health(&self) -> (StatusCode, String) {
-        let response = Client::new().get(format!("{}/healthz", self.base)).send().await.unwrap();
+        self.text_of("healthz").await
+    }
+
+    async fn readiness(&self) -> (StatusCode, String) {
+        self.text_of("readyz").await
+    }
+
+    async fn text_of(&self, path: &str) -> (StatusCode, String) {
+        let response = Client::new().get(format!("{}/{path}", self.base)).send().await.unwrap();
         (response.status(), response.text().await.unwrap())
     }
 }
@@ -100,6 +108,28 @@ async fn two_on_one_redis_share_the_limit() {
     server.kill9();
     let away = gateways[0].limited(Some("carol")).await;
     assert_eq!(away.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn is_alive_without_the_store_and_ready_with_it() {
+    let gateway = Gateway::start(None);
+    let (status, text) = gateway.readiness().await;
+    assert!(status == StatusCode::OK && text.starts_with("ready, in-memory answered in "), "{status} {text}");
+
+    let server = RedisServer::start().await;
+    let gateway = Gateway::start(Some(&server.url()));
+    let (status, text) = gateway.readiness().await;
+    assert!(status == StatusCode::OK && text.starts_with("ready, redis "), "{status} {text}");
+
+    server.kill9();
+    let (status, text) = gateway.readiness().await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
+    assert!(text.starts_with("not ready, store unavailable: ") && text.len() < 300, "{text}");
+    assert_eq!(gateway.health().await.0, StatusCode::OK);
+
+    server.restart().await;
+    let is_ready = async || gateway.readiness().await.0 == StatusCode::OK;
+    support::eventually("readiness", std::time::Duration::from_secs(10), is_ready).await;
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ mod once;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::extract::ConnectInfo;
-use axum::http::Request;
+use axum::http::{Request, StatusCode};
 use axum::routing::get;
 use axum::{Extension, Router};
 use tower_distributed::http::{self as limits, Header, Peer};
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("  curl -i {base}/limited");
     println!("  curl -i -H 'x-api-key: alice' {base}/limited");
     println!("  for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' {base}/limited; done; echo");
-    println!("  curl {base}/healthz");
+    println!("  curl {base}/healthz; curl -i {base}/readyz");
     println!(
         "2 exports at once, and 10 s to wait for one's turn; readers share a document, a writer is alone:"
     );
@@ -63,11 +63,26 @@ fn app(store: &Store) -> Result<Router, tower_distributed::Error> {
         .on_admit(limits::InsertDecision)
         .on_response(limits::RateLimitFields::default());
     let health = format!("ok, state: {store}\n");
+    let store_asked = store.clone();
     Ok(Router::new()
         .route("/limited", get(limited).layer(limit))
         .merge(leases::routes(store)?)
         .merge(once::routes(store)?)
-        .route("/healthz", get(move || std::future::ready(health.clone()))))
+        .route("/healthz", get(move || std::future::ready(health.clone())))
+        .route("/readyz", get(move || ready(store_asked.clone()))))
+}
+
+/// Whether this process should get requests: not while the store gives no answer. Its liveness is `/healthz`, which asks
+/// nobody: a restart of this process does not bring Redis back.
+async fn ready(store: Store) -> (StatusCode, String) {
+    match store.ping().await {
+        Ok(ping) => {
+            let version = ping.server_version().map(|version| format!(" {version}")).unwrap_or_default();
+            let text = format!("ready, {store}{version} answered in {:?}\n", ping.round_trip());
+            (StatusCode::OK, text)
+        }
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready, {error}\n")),
+    }
 }
 
 async fn limited(Extension(decision): Extension<Decision>) -> String {

@@ -145,7 +145,9 @@ impl Store {
 
     /// Asks the server for a sign of life: for readiness probes. In memory it is always there.
     ///
-    /// It is sent whether or not the breaker is open, and closes it where it is answered.
+    /// It is sent whether or not the breaker is open, and closes it where it is answered. Use it for readiness (may this
+    /// process get requests?), not for liveness: restarting this process does not bring Redis back. The gateway example
+    /// answers `/readyz` by it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
