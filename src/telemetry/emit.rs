@@ -8,6 +8,7 @@ use super::series::Series;
 
 /// What an event says besides its name and its text. What is `None` is left out.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(feature = "tracing"), allow(dead_code))]
 pub(super) struct Fields<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) server: Option<&'a str>,
@@ -55,6 +56,4 @@ pub(super) fn emit(event: Event, fields: Fields<'_>, detail: fmt::Arguments<'_>)
 }
 
 #[cfg(not(feature = "tracing"))]
-pub(super) fn emit(_: Event, fields: Fields<'_>, _: fmt::Arguments<'_>) {
-    let Fields { namespace: _, server: _, limiter: _, count: _, seconds: _ } = fields;
-}
+pub(super) fn emit(_: Event, _: Fields<'_>, _: fmt::Arguments<'_>) {}

@@ -8,6 +8,7 @@ macro_rules! named {
     ($(#[$doc:meta])* $enum:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(not(any(feature = "tracing", feature = "metrics")), allow(dead_code))]
         pub(crate) enum $enum { $($(#[$variant_doc])* $variant,)+ }
 
         #[cfg(any(feature = "tracing", feature = "metrics"))]
@@ -15,6 +16,7 @@ macro_rules! named {
             #[allow(dead_code)]
             pub(super) const ALL: &[Self] = &[$(Self::$variant),+];
 
+            #[allow(dead_code)]
             pub(super) const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }

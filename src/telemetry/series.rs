@@ -44,11 +44,12 @@ impl Series {
         let _ = change;
     }
 
-    /// Sets a gauge.
-    pub(super) fn set(&self, value: u64) {
+    /// Sets a gauge. The value is not computed where metrics are off.
+    pub(super) fn set(&self, value: impl FnOnce() -> f64) {
         #[cfg(feature = "metrics")]
-        metrics::with_recorder(|recorder| recorder.register_gauge(&self.key, &METADATA)).set(value as f64);
-        let _ = value;
+        metrics::with_recorder(|recorder| recorder.register_gauge(&self.key, &METADATA)).set(value());
+        #[cfg(not(feature = "metrics"))]
+        drop(value);
     }
 
     /// Records in a histogram. The value is not computed where metrics are off.

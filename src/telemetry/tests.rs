@@ -1,5 +1,7 @@
 //! All names, as they are promised: a change of a name fails here.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

@@ -98,6 +98,14 @@ impl Breaker {
         }
     }
 
+    /// Closes it without a success: its runtime has ended.
+    pub(super) fn retire(&self) {
+        let was = std::mem::take(&mut *lock(&self.state));
+        if was.open.is_some() {
+            self.telemetry.breaker_dropped();
+        }
+    }
+
     /// Counts the failure of a call that was sent at `sent`. Of calls that were under way at the same time only the
     /// first counts. `conclusive`: no connection could be made, so the next call would fail too.
     pub(super) fn failed(&self, sent: Instant, outage: &Outage, conclusive: bool) {
@@ -129,9 +137,7 @@ impl Breaker {
 
 impl Drop for Breaker {
     fn drop(&mut self) {
-        if self.state() != BreakerState::Closed {
-            self.telemetry.breaker_dropped();
-        }
+        self.retire();
     }
 }
 

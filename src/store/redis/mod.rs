@@ -173,7 +173,7 @@ impl RedisStore {
             fresh
         });
         drop(runtimes);
-        drop(ended);
+        ended.iter().for_each(|ended| ended.retire());
         links
     }
 
@@ -183,7 +183,7 @@ impl RedisStore {
         let ended = runtimes.iter().position(|links| links.id == runtime);
         let ended = ended.map(|ended| runtimes.swap_remove(ended));
         drop(runtimes);
-        drop(ended);
+        ended.iter().for_each(|ended| ended.retire());
     }
 
     /// The link that a key's calls leave by: always the same, so that they can leave together.

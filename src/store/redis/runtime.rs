@@ -74,6 +74,11 @@ impl RuntimeLinks {
         self.ends.is_closed()
     }
 
+    /// Closes the breakers of a runtime that has ended: whoever still knows them makes no calls by them.
+    pub(super) fn retire(&self) {
+        lock(&self.routes).iter().flatten().for_each(|route| route.breaker.retire());
+    }
+
     /// Closes the connections.
     pub(super) fn close(&self) {
         self.links.iter().for_each(|link| link.close());
