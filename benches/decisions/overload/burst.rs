@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -9,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use tokio::sync::Barrier;
+use tokio::sync::{Barrier, Semaphore};
 use tower::{Layer, Service, ServiceExt};
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::{RateLimitLayer, Refusal, RefusalKind, StoreFailure, TokenBucket};
@@ -156,5 +157,36 @@ impl std::ops::AddAssign for Tally {
         self.overloaded += other.overloaded;
         self.unavailable += other.unavailable;
         self.outage = self.outage.take().or(other.outage);
+    }
+}
+
+/// Nothing: what the tasks themselves take.
+#[derive(Clone)]
+pub struct Nothing;
+
+impl Asked for Nothing {
+    async fn ask(&mut self, key: String) -> Tally {
+        black_box(key);
+        Tally::default()
+    }
+}
+
+/// So many at a time, and the others wait outside.
+#[derive(Clone)]
+pub struct InTurn<A> {
+    asked: A,
+    turns: Arc<Semaphore>,
+}
+
+impl<A> InTurn<A> {
+    pub fn new(asked: A, at_a_time: usize) -> Self {
+        Self { asked, turns: Arc::new(Semaphore::new(at_a_time)) }
+    }
+}
+
+impl<A: Asked + Sync> Asked for InTurn<A> {
+    async fn ask(&mut self, key: String) -> Tally {
+        let _turn = self.turns.acquire().await.unwrap();
+        self.asked.ask(key).await
     }
 }

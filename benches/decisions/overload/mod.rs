@@ -2,7 +2,8 @@
 //! what becomes of the leases that are held.
 //!
 //! All requests are waiting before the first is made, so that the time they take is that of the store and not that of
-//! spawning tasks. Both bursts and the even load run the same program, over leases of the same number.
+//! spawning tasks. What it takes only to wake so many is told beside it, as is what is served where a semaphore lets 256
+//! of them ask at a time. All loads run the same program, over leases of the same number.
 
 mod burst;
 mod leases;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tower_distributed::{Quota, Store, TokenBucket};
 
-use self::burst::{Asked, Burst, Tally, fail_open};
+use self::burst::{Asked, Burst, InTurn, Nothing, Tally, fail_open};
 use self::leases::Leases;
 use crate::common::stats::median;
 use crate::common::{Bench, figure};
@@ -28,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Round {
     even: Burst,
+    /// As many tasks as the burst has, of which only so many ask at a time as of the even load.
+    in_turn: Burst,
     burst: Burst,
     open: Burst,
     /// The longer of both bursts'.
@@ -49,21 +52,29 @@ pub fn run(bench: &Bench) {
     figure(FAILED_OPEN, sum(|round| round.open.tally.undecided));
     let recovery = rounds.iter().map(|round| round.recovery).max().unwrap_or_default();
     figure(RECOVERY, recovery.as_secs_f64() * 1000.0);
-    let shares = rounds.iter().map(|round| round.burst.served_per_second() / round.even.served_per_second());
-    figure(GOODPUT, median(shares));
+    let share = |of: fn(&Round) -> &Burst| {
+        let share = |round: &Round| round.burst.served_per_second() / of(round).served_per_second();
+        median(rounds.iter().map(share))
+    };
+    println!("{GOODPUT}: {:.2} of the same tasks, 256 at a time", share(|round| &round.in_turn));
+    figure(GOODPUT, share(|round| &round.even));
     figure(LEASES_LOST, sum(|round| round.leases_lost as u32));
 }
 
 fn round(bench: &Bench) -> Round {
     let (even, _, lost_evenly) = load(bench, "256 callers", EVEN_CALLERS, |bucket| bucket);
+    let in_turn = |bucket| InTurn::new(bucket, EVEN_CALLERS);
+    let (in_turn, _, lost_in_turn) = load(bench, "256 of all at a time", REQUESTS, in_turn);
+    load(bench, "all for nothing", REQUESTS, |_| Nothing);
     let (burst, recovery, lost) = load(bench, "all at once", REQUESTS, |bucket| bucket);
     let (open, recovery_open, lost_open) = load(bench, "the same, fail open", REQUESTS, fail_open);
     Round {
         even,
+        in_turn,
         burst,
         open,
         recovery: recovery.max(recovery_open),
-        leases_lost: lost_evenly + lost + lost_open,
+        leases_lost: lost_evenly + lost_in_turn + lost + lost_open,
     }
 }
 
