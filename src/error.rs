@@ -266,7 +266,8 @@ impl Error {
 
     /// Whether the store has certainly not been asked.
     pub(crate) fn is_not_sent(&self) -> bool {
-        self.outage().is_some_and(|outage| matches!(outage.cause, Cause::NotSent | Cause::BreakerOpen))
+        self.is_overloaded()
+            || self.outage().is_some_and(|outage| matches!(outage.cause, Cause::NotSent | Cause::BreakerOpen))
     }
 
     pub(crate) fn busy(&self) -> Option<&Busy> {

@@ -201,7 +201,8 @@ impl Store {
                     format!("{left} releases and other owed operations were not done within {limit:?}");
                 Err(Error::unavailable(Cause::TimedOut, text))
             }
-            _ => Ok(()),
+            Ok(Ok(())) => Ok(()),
+            Err(_) => Err(Error::unavailable(Cause::NotSent, "the store's own thread has ended")),
         }
     }
 

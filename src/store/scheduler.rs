@@ -33,6 +33,9 @@ pub(crate) trait PeriodicTask: Send + Sync {
     /// Pushes may have been missed: makes due now what waits for one.
     fn relinked(&self);
 
+    /// Makes due now what need not wait.
+    fn hurry(&self) {}
+
     /// What was under way has ended with its runtime: makes it due now.
     fn interrupted(&self);
 }
@@ -86,6 +89,12 @@ impl Scheduler {
                 self.start(Handle::try_current().ok().filter(|_| self.home.is_none()));
             }
         }
+    }
+
+    /// Makes due now what need not wait.
+    pub(crate) fn hurry(self: &Arc<Self>) {
+        self.joined().iter().for_each(|task| task.hurry());
+        self.schedule(Instant::now());
     }
 
     /// Those who joined may be gone.

@@ -43,6 +43,12 @@ impl<K: Kind> Releases<K> {
         Self(Mutex::default())
     }
 
+    /// Has all looked at now.
+    pub(super) fn hurry(&self) {
+        let now = Instant::now();
+        lock(&self.0).iter_mut().for_each(|release| release.due = now);
+    }
+
     pub(super) fn due(&self) -> Option<Instant> {
         lock(&self.0).iter().map(|release| release.due).min()
     }

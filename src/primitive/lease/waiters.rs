@@ -188,6 +188,10 @@ impl<K: Kind> PeriodicTask for Admission<K> {
         })
     }
 
+    fn hurry(&self) {
+        self.releases.hurry();
+    }
+
     fn interrupted(&self) {
         self.renewals.interrupted();
         let now = Instant::now();

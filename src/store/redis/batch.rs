@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::plan::Call;
-use super::queue::Weight;
+use super::queue::{Budget, Weight};
 use super::reply::Reply;
 use crate::Error;
 use crate::error::Cause;
@@ -23,6 +23,8 @@ pub(super) struct Batch<O: Operation> {
     state: Mutex<State<O>>,
     /// By call; known from its departure on.
     replies: OnceLock<Replies>,
+    /// What the operations that wait take up of.
+    budget: Arc<Budget>,
     /// Since when its first operation waits.
     pub(super) since: Instant,
 }
@@ -34,6 +36,8 @@ pub(super) struct State<O: Operation> {
     pub(super) bytes: usize,
     /// How many of their callers have gone away.
     left: usize,
+    /// Whether it waits no longer.
+    departed: bool,
 }
 
 /// An operation in a batch.
@@ -43,8 +47,12 @@ pub(super) struct Item<O: Operation> {
     pub(super) key: Key,
     /// On a Cluster.
     pub(super) slot: Option<u16>,
-    /// Whether it is sent, and counted as owed, whoever goes away.
+    /// Whether it is sent, whoever goes away.
     pub(super) owed: bool,
+    /// Whether it is counted as owed.
+    pub(super) counted: bool,
+    /// What it takes up of the budget while it waits.
+    pub(super) weight: Weight,
     /// Whether it goes first, and waits as long as it takes.
     pub(super) reserved: bool,
     pub(super) phase: Phase<O>,
@@ -115,9 +123,9 @@ impl Place {
 
 impl<O: Operation> State<O> {
     /// Adds an operation; its index.
-    pub(super) fn push(&mut self, item: Item<O>, bytes: usize, weight: Weight) -> usize {
+    pub(super) fn push(&mut self, item: Item<O>, bytes: usize) -> usize {
         self.bytes += bytes;
-        self.weight += weight;
+        self.weight += item.weight;
         self.items.push(item);
         self.items.len() - 1
     }
@@ -125,13 +133,26 @@ impl<O: Operation> State<O> {
 
 impl<O: Operation> Batch<O> {
     /// A batch of one operation so far.
-    pub(super) fn of(item: Item<O>) -> Arc<Self> {
-        let state = State { items: vec![item], weight: 0, bytes: 0, left: 0 };
-        Arc::new(Self { state: Mutex::new(state), replies: OnceLock::new(), since: Instant::now() })
+    pub(super) fn of(item: Item<O>, bytes: usize, budget: &Arc<Budget>) -> Arc<Self> {
+        let state = State { weight: item.weight, items: vec![item], bytes, left: 0, departed: false };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            replies: OnceLock::new(),
+            budget: Arc::clone(budget),
+            since: Instant::now(),
+        })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State<O>> {
         lock(&self.state)
+    }
+
+    /// It waits no longer.
+    pub(super) fn depart(&self) -> MutexGuard<'_, State<O>> {
+        let mut state = self.state();
+        state.departed = true;
+        self.budget.give_back(std::mem::take(&mut state.weight));
+        state
     }
 
     /// Says in how many calls it departs.
@@ -169,7 +190,7 @@ impl<O: Operation> Batch<O> {
             for index in indices {
                 let item = &mut items[*index];
                 let place = |nth| Place { call: number, at, size: run.size, nth };
-                landing.owed += usize::from(item.owed);
+                landing.owed += usize::from(item.counted);
                 let is_gone = item.is_gone();
                 let counter = if is_gone { &mut later } else { &mut nth };
                 let place = place(*counter);
@@ -207,9 +228,9 @@ impl<O: Operation> Batch<O> {
                 Phase::Waiting(waker) => {
                     wakers.extend(waker);
                     item.phase = Phase::Decoded(Some(Box::new(Err(error.clone()))));
-                    owed += usize::from(item.owed);
+                    owed += usize::from(item.counted);
                 }
-                Phase::Left => owed += usize::from(item.owed),
+                Phase::Left => owed += usize::from(item.counted),
                 landed => item.phase = landed,
             }
         }
@@ -244,16 +265,24 @@ impl<O: Operation> Batch<O> {
     /// The caller of an operation goes away. What it was granted already, with its key.
     pub(super) fn leave(&self, index: usize) -> Option<(Key, O::Reply)> {
         let mut state = self.state();
-        let State { items, left, .. } = &mut *state;
+        let State { items, left, weight, departed, .. } = &mut *state;
         let item = &mut items[index];
-        let reply = match std::mem::replace(&mut item.phase, Phase::Left) {
+        let reply = match std::mem::replace(&mut item.phase, Phase::Decoded(None)) {
             Phase::Waiting(_) => {
+                item.phase = Phase::Left;
                 *left += 1;
+                if !*departed && !item.owed {
+                    *weight -= item.weight;
+                    self.budget.give_back(item.weight);
+                }
                 None
             }
             Phase::Landed(place) => place.decode(item.operation.take(), self.replies.get()).ok(),
             Phase::Decoded(decoded) => decoded.and_then(|decoded| decoded.ok()),
-            Phase::Left => None,
+            Phase::Left => {
+                item.phase = Phase::Left;
+                None
+            }
         };
         reply.map(|reply| (item.key.clone(), reply))
     }

@@ -8,8 +8,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -18,11 +19,10 @@ use tokio::runtime::Handle;
 
 use super::batch::{Batch, Item, Phase};
 use super::plan::Plan;
-use super::queue;
+use super::queue::{self, Budget};
 use super::runtime::{Route, RuntimeLinks};
-use super::{Loaded, RedisStore};
+use super::{Loaded, RedisStore, ended};
 use crate::Error;
-use crate::error::Cause;
 use crate::store::in_memory::lock;
 use crate::store::key::Key;
 use crate::store::namespace::Namespace;
@@ -35,6 +35,9 @@ const YIELDS: usize = 2;
 /// How many operations leave in one batch, and how many bytes.
 const MOST_OPERATIONS: usize = 1024;
 const MOST_BYTES: usize = 4 << 20;
+
+/// How many calls of a batch are in flight at once.
+const IN_FLIGHT: usize = 64;
 
 /// All calls of one operation of one namespace.
 pub(crate) struct RedisClient<O: Operation> {
@@ -62,6 +65,16 @@ struct Lane<O: Operation> {
     flushers: usize,
 }
 
+/// Whom an operation is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    Caller,
+    /// It is sent, whether or not its caller waits.
+    Begun,
+    /// It is sent, and counted as owed.
+    Nobody,
+}
+
 /// A lane as those who send by it know it.
 struct LaneOf<O: Operation> {
     client: Arc<RedisClient<O>>,
@@ -85,12 +98,12 @@ impl<O: Operation> RedisClient<O> {
     /// Runs an operation that is owed: it leaves before all that is submitted from here on, whoever polls what.
     pub(crate) fn begin(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
         let here = Handle::try_current().ok();
-        RedisFuture { client: Arc::clone(self), step: self.enqueue(here, key, operation, None, true) }
+        RedisFuture { client: Arc::clone(self), step: self.enqueue(here, key, operation, None, For::Begun) }
     }
 
     /// Runs an operation that is owed and that nobody waits for, on the store's own thread.
     pub(crate) fn detach(self: &Arc<Self>, key: Key, operation: O) {
-        drop(self.enqueue(None, key, operation, None, true));
+        drop(self.enqueue(None, key, operation, None, For::Nobody));
     }
 
     /// Sends an operation, or puts it into a batch. `here`: the caller's runtime; without one the store's own serves it.
@@ -100,65 +113,86 @@ impl<O: Operation> RedisClient<O> {
         key: Key,
         operation: O,
         waker: Option<&Waker>,
-        owed: bool,
+        whom: For,
     ) -> Step<O> {
-        let can_send = here.is_some() && waker.is_some();
+        // What must run in order leaves by a flusher alone.
+        let can_send = here.is_some() && waker.is_some() && !O::IN_ORDER;
         let runtime = match here.map_or_else(|| self.store.background.handle(), Ok) {
             Ok(runtime) => runtime,
             Err(error) => return Step::Failed(error),
         };
-        let slot = self.store.source.slot(|| self.namespace.redis_key(&key));
-        let link = if O::BULK { self.store.limits.connections } else { self.store.link_of(&key) };
+        let store = &*self.store;
+        let slot = store.source.slot(|| self.namespace.redis_key(&key));
+        let link = if O::BULK { store.limits.connections } else { store.link_of(&key) };
+        let (owed, counted) = (whom != For::Caller, whom == For::Nobody);
         let reserved = owed || operation.is_reserved();
-        let (bytes, waker) = (key.as_bytes().len() + operation.payload(), waker.cloned());
-        let item =
-            Item { operation: Some(operation), key, slot, owed, reserved, phase: Phase::Waiting(waker) };
+        let bytes = key.as_bytes().len() + operation.payload();
+        let weight = if reserved { 0 } else { queue::weight(bytes) };
+        let phase = Phase::Waiting(None);
+        let mut item = Item { operation: Some(operation), key, slot, owed, counted, reserved, weight, phase };
 
-        let mut runtimes = lock(&self.runtimes);
-        let lanes = self.lanes(&mut runtimes, &runtime);
-        let (number, links) =
-            (lanes.links.number(self.store.source.master(slot), link), Arc::clone(&lanes.links));
-        let lane = lanes.lane(number);
-        let route = Arc::clone(&lane.route);
-        let (depth, answered) = (route.depth(self.store.limits.timeout), Arc::clone(&route));
-        let this = LaneOf { client: Arc::clone(self), links, route, number };
-        if can_send && !lane.inline && lane.flushers == 0 && lane.batches.is_empty() && depth > 1 {
+        let mut runtimes = self.lanes(&runtime);
+        let id = runtime.id();
+        let Some(lanes) = runtimes.iter_mut().find(|lanes| lanes.links.is_of(id)) else {
+            return Step::Failed(ended());
+        };
+        let number = lanes.links.number(store.source.master(slot), link);
+        let (links, lane) = lanes.lane(number);
+        let this = |lane: &Lane<O>| LaneOf {
+            client: Arc::clone(self),
+            links: Arc::clone(links),
+            route: Arc::clone(&lane.route),
+            number,
+        };
+        if can_send && !lane.inline && lane.flushers == 0 && lane.batches.is_empty() {
             lane.inline = true;
+            let (inline, batch) = (Inline(this(lane)), Batch::of(item, bytes, &links.budget));
             drop(runtimes);
-            let batch = Batch::of(item);
-            let (inline, sent) = (Inline(this), Arc::clone(&batch));
+            let sent = Arc::clone(&batch);
             let sending = Box::pin(async move { inline.0.send(&sent).await });
             return Step::Sending(Sending { sending: Some(sending), runtime }, Queued { batch, index: 0 });
         }
-        let weight = if reserved { 0 } else { queue::weight(bytes) };
-        if !reserved && !self.store.budget.take(weight) {
+        // One that is sent from its caller's task needs no waking.
+        item.phase = Phase::Waiting(waker.cloned());
+        if !reserved && !links.budget.take(weight) {
+            let refused = this(lane);
             drop(runtimes);
-            return Step::Failed(self.store.overloaded(&answered.link, 1));
+            return Step::Failed(refused.overloaded(1));
         }
-        self.store.owed.add(usize::from(owed));
-        let (batch, index) = lane.push(item, bytes, weight);
-        let idle = lane.flushers == 0 && (!lane.inline || depth > 1);
-        let most = if O::IN_ORDER { 1 } else { O::FLUSHERS.min(depth) };
+        store.owed.add(usize::from(counted));
+        let (batch, index) = lane.push(item, bytes, store.limits.queue_timeout / 2, &links.budget);
+        let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
         let crowded = index + 1 >= O::THRESHOLD || lane.batches.len() > 1;
-        let flushes = idle || (crowded && lane.flushers < most);
-        lane.flushers += usize::from(flushes);
+        let flusher = (lane.flushers == 0 || (crowded && lane.flushers < most)).then(|| {
+            lane.flushers += 1;
+            this(lane)
+        });
         drop(runtimes);
-        if flushes {
-            this.spawn_flusher();
+        if let Some(lane) = flusher {
+            lane.spawn_flusher();
         }
         Step::Queued(Queued { batch, index })
     }
 
-    /// The lanes of a runtime; those of runtimes that have ended are dropped where it has none yet.
-    fn lanes<'a>(&self, runtimes: &'a mut Vec<Lanes<O>>, runtime: &Handle) -> &'a mut Lanes<O> {
-        let id = runtime.id();
-        let found = runtimes.iter().position(|lanes| lanes.links.id == id && !lanes.links.has_ended());
-        let index = found.unwrap_or_else(|| {
-            runtimes.retain(|lanes| !lanes.links.has_ended());
-            runtimes.push(Lanes { links: self.store.links(runtime), lanes: Vec::new() });
-            runtimes.len() - 1
-        });
-        &mut runtimes[index]
+    /// The lanes, among them those of a runtime. What still waits on runtimes that have ended is told so.
+    fn lanes(&self, runtime: &Handle) -> MutexGuard<'_, Vec<Lanes<O>>> {
+        let (mut runtimes, id) = (lock(&self.runtimes), runtime.id());
+        if runtimes.iter().any(|lanes| lanes.links.is_of(id)) {
+            return runtimes;
+        }
+        let of_ended: Vec<_> = runtimes.extract_if(.., |lanes| lanes.links.has_ended()).collect();
+        // Nothing is dropped, woken or spawned under the lock.
+        drop(runtimes);
+        for lanes in of_ended {
+            let waiting = lanes.lanes.iter().flatten().flat_map(|lane| &lane.batches);
+            waiting.for_each(|batch| self.store.fail(batch));
+        }
+        let links = self.store.links(runtime);
+        runtimes = lock(&self.runtimes);
+        if !runtimes.iter().any(|lanes| lanes.links.is_of(id)) {
+            runtimes.push(Lanes { links, lanes: Vec::new() });
+        }
+        runtimes
     }
 
     fn take_back(&self, key: Key, replies: &[O::Reply]) {
@@ -183,36 +217,45 @@ impl<O: Operation> TakeBack<O> for Arc<RedisClient<O::Undo>> {
 }
 
 impl<O: Operation> Lanes<O> {
-    fn lane(&mut self, number: usize) -> &mut Lane<O> {
+    fn lane(&mut self, number: usize) -> (&Arc<RuntimeLinks>, &mut Lane<O>) {
         if self.lanes.len() <= number {
             self.lanes.resize_with(number + 1, || None);
         }
         let links = &self.links;
-        self.lanes[number].get_or_insert_with(|| Lane {
+        let lane = self.lanes[number].get_or_insert_with(|| Lane {
             route: links.route(number),
             batches: VecDeque::new(),
             inline: false,
             flushers: 0,
-        })
+        });
+        (links, lane)
     }
 }
 
 impl<O: Operation> Lane<O> {
-    /// Puts an operation into a batch: what is reserved into the next to leave, everything else into the last.
-    fn push(&mut self, item: Item<O>, bytes: usize, weight: queue::Weight) -> (Arc<Batch<O>>, usize) {
-        let batch = if item.reserved { self.batches.front() } else { self.batches.back() };
+    /// Puts an operation into a batch: what is reserved into the first that has room for it, everything else into the
+    /// last, unless that waits for longer than `stale`: then its runtime stood still.
+    fn push(
+        &mut self,
+        item: Item<O>,
+        bytes: usize,
+        stale: Duration,
+        budget: &Arc<Budget>,
+    ) -> (Arc<Batch<O>>, usize) {
+        let has_room = |batch: &&Arc<Batch<O>>| {
+            let state = batch.state();
+            let most = if item.reserved { 2 * MOST_OPERATIONS } else { MOST_OPERATIONS };
+            state.items.len() < most && state.bytes + bytes <= MOST_BYTES
+        };
+        let batch = if item.reserved {
+            self.batches.iter().find(has_room)
+        } else {
+            self.batches.back().filter(has_room).filter(|batch| batch.since.elapsed() < stale)
+        };
         if let Some(batch) = batch {
-            let mut state = batch.state();
-            if item.reserved || (state.items.len() < MOST_OPERATIONS && state.bytes + bytes <= MOST_BYTES) {
-                let index = state.push(item, bytes, weight);
-                return (Arc::clone(batch), index);
-            }
+            return (Arc::clone(batch), batch.state().push(item, bytes));
         }
-        let batch = Batch::of(item);
-        {
-            let mut state = batch.state();
-            (state.bytes, state.weight) = (bytes, weight);
-        }
+        let batch = Batch::of(item, bytes, budget);
         self.batches.push_back(Arc::clone(&batch));
         (batch, 0)
     }
@@ -223,11 +266,10 @@ impl<O: Operation> LaneOf<O> {
     async fn send(&self, batch: &Arc<Batch<O>>) {
         let RedisClient { store, script, namespace, .. } = &*self.client;
         let plan = {
-            let mut state = batch.state();
-            store.budget.give_back(std::mem::take(&mut state.weight));
+            let state = batch.depart();
             Plan::new(script, namespace, &state.items)
         };
-        store.telemetry.batch(plan.order.len(), || store.budget.operations());
+        store.telemetry.batch(plan.order.len(), || self.links.budget.operations());
         batch.departs(plan.calls.len());
         let send = async |number: usize| {
             let call = &plan.calls[number];
@@ -245,7 +287,7 @@ impl<O: Operation> LaneOf<O> {
             0 => {}
             1 => send(0).await,
             calls => {
-                let depth = if O::IN_ORDER { 1 } else { self.route.depth(store.limits.timeout) };
+                let depth = if O::IN_ORDER { 1 } else { IN_FLIGHT };
                 stream::iter(0..calls).map(send).buffer_unordered(depth).collect::<()>().await;
             }
         }
@@ -258,12 +300,9 @@ impl<O: Operation> LaneOf<O> {
         lanes.lanes.get_mut(self.number)?.as_mut().map(change)
     }
 
-    /// Ends a batch whose runtime has ended.
-    fn fail(&self, batch: &Batch<O>) {
-        let store = &self.client.store;
-        store.budget.give_back(std::mem::take(&mut batch.state().weight));
-        let gone = Error::unavailable(Cause::Disconnected, "the runtime that the call was made on has ended");
-        store.owed.done(batch.fail(&gone, false));
+    /// What those are told for whom there is no room.
+    fn overloaded(&self, operations: usize) -> Error {
+        self.client.store.overloaded(&self.route.link, &self.links.budget, operations)
     }
 
     /// Begins a flusher, which is counted already.
@@ -301,10 +340,9 @@ struct Flusher<O: Operation> {
 impl<O: Operation> Flusher<O> {
     async fn flush(mut self) {
         while let Some(batch) = self.next() {
-            let store = &self.lane.client.store;
-            if batch.since.elapsed() > store.limits.queue_timeout {
+            if batch.since.elapsed() > self.lane.client.store.limits.queue_timeout {
                 let operations = batch.state().items.len();
-                batch.fail(&store.overloaded(&self.lane.route.link, operations), true);
+                batch.fail(&self.lane.overloaded(operations), true);
             }
             self.lane.send(self.batch.insert(batch)).await;
             self.batch = None;
@@ -315,10 +353,8 @@ impl<O: Operation> Flusher<O> {
     }
 
     fn next(&mut self) -> Option<Arc<Batch<O>>> {
-        let depth = self.lane.route.depth(self.lane.client.store.limits.timeout);
         self.lane.with(|lane| {
-            // Where replies have become slow, fewer go on.
-            let batch = if lane.flushers > depth { None } else { lane.batches.pop_front() };
+            let batch = lane.batches.pop_front();
             if batch.is_none() {
                 lane.flushers -= 1;
                 self.done = true;
@@ -334,14 +370,15 @@ impl<O: Operation> Drop for Flusher<O> {
         if self.done {
             return;
         }
+        let client = &self.lane.client;
         if let Some(batch) = &self.batch {
-            self.lane.fail(batch);
+            client.store.fail(batch);
         }
         let waiting = self.lane.with(|lane| {
             lane.flushers -= 1;
             if lane.flushers == 0 { std::mem::take(&mut lane.batches) } else { VecDeque::new() }
         });
-        waiting.iter().flatten().for_each(|batch| self.lane.fail(batch));
+        waiting.iter().flatten().for_each(|batch| client.store.fail(batch));
     }
 }
 
@@ -403,7 +440,7 @@ impl<O: Operation> Future for RedisFuture<O> {
                         key,
                         operation,
                         Some(context.waker()),
-                        false,
+                        For::Caller,
                     );
                     // A batch has the waker already.
                     if let Step::Queued(_) = step {
@@ -456,7 +493,10 @@ impl Sending {
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        if let Some(sending) = self.sending.take() {
+        // After a panic in it, it cannot go on.
+        if let Some(sending) = self.sending.take()
+            && !std::thread::panicking()
+        {
             self.runtime.spawn(sending);
         }
     }

@@ -27,8 +27,6 @@ pub(super) struct Link {
     answered: AtomicU64,
     /// Whether an attempt has failed since then.
     failing: AtomicBool,
-    /// How long a reply takes, µs; quick to fall, slow to rise.
-    latency: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -58,17 +56,16 @@ pub(super) struct Held {
 }
 
 impl Link {
-    pub(super) fn new(source: Source, connect_timeout: Duration, telemetry: Server) -> Self {
+    pub(super) fn new(source: Source, connect_timeout: Duration, process: u32, telemetry: Server) -> Self {
         Self {
             source,
             connect_timeout,
             telemetry,
-            process: std::process::id(),
+            process,
             state: Mutex::new(State::Idle { made: 0 }),
             began: Instant::now(),
             answered: AtomicU64::new(0),
             failing: AtomicBool::new(false),
-            latency: AtomicU64::new(0),
         }
     }
 
@@ -96,6 +93,13 @@ impl Link {
             Ok(outcome) => outcome.clone(),
             Err(_) => None,
         };
+        if outcome.is_none() {
+            // The attempt has ended without a word: with its runtime, or by a panic.
+            let mut state = lock(&self.state);
+            if matches!(&*state, State::Connecting(other) if other.same_channel(&attempt)) {
+                *state = State::Idle { made: 0 };
+            }
+        }
         match outcome {
             Some(Ok(ready)) => Ok(Held::new(&ready)),
             Some(Err(outage)) => Err(outage),
@@ -103,21 +107,12 @@ impl Link {
         }
     }
 
-    /// Notes that the reply to what was sent at `sent` has come.
-    pub(super) fn answered(&self, sent: Instant) {
-        let now = Instant::now();
-        self.answered.store(self.micros(now).max(1), Ordering::Relaxed);
+    /// Notes that a reply has come.
+    pub(super) fn answered(&self) {
+        self.answered.store(self.micros(Instant::now()).max(1), Ordering::Relaxed);
         if self.failing.load(Ordering::Relaxed) {
             self.failing.store(false, Ordering::Relaxed);
         }
-        let sample = u64::try_from(now.duration_since(sent).as_micros()).unwrap_or(u64::MAX);
-        let latency = self.latency.load(Ordering::Relaxed);
-        let next = match latency {
-            0 => sample,
-            _ if sample < latency => sample,
-            _ => latency + (sample - latency) / 8,
-        };
-        self.latency.store(next, Ordering::Relaxed);
     }
 
     /// Notes that an attempt has failed: no connection, or no reply.
@@ -128,13 +123,7 @@ impl Link {
     /// Whether the server answers, as far as is known: a reply came within this time, or nothing has failed since the
     /// last. In a process that is overloaded itself, replies are read late.
     pub(super) fn answers(&self, within: Duration) -> bool {
-        let ever = self.answered.load(Ordering::Relaxed) > 0;
-        ever && (!self.failing.load(Ordering::Relaxed) || self.answered_within(within))
-    }
-
-    /// How long a reply takes.
-    pub(super) fn latency(&self) -> Duration {
-        Duration::from_micros(self.latency.load(Ordering::Relaxed))
+        !self.failing.load(Ordering::Relaxed) || self.answered_within(within)
     }
 
     /// Whether a reply came within this time.
@@ -144,10 +133,10 @@ impl Link {
         answered > 0 && u128::from(since) <= span.as_micros()
     }
 
-    /// Whether a reply came at `time` or later.
-    pub(super) fn answered_since(&self, time: Instant) -> bool {
+    /// When a reply came last, if that was at `time` or later.
+    pub(super) fn answered_since(&self, time: Instant) -> Option<Instant> {
         let answered = self.answered.load(Ordering::Relaxed);
-        answered > 0 && answered >= self.micros(time)
+        (answered > 0 && answered >= self.micros(time)).then(|| self.began + Duration::from_micros(answered))
     }
 
     fn micros(&self, time: Instant) -> u64 {
@@ -200,9 +189,8 @@ impl Link {
 
     async fn make(&self, made: u64) -> Result<Ready, Outage> {
         let mut connection = self.source.connect().await?;
-        let sent = Instant::now();
         let version = version::check(&mut connection).await?;
-        self.answered(sent);
+        self.answered();
         self.telemetry.connected(made > 1);
         Ok(Ready { connection, version, made })
     }

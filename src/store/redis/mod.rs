@@ -27,6 +27,7 @@ pub(crate) use deadpool_redis::redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, sleep_until};
 
+use self::batch::Batch;
 use self::link::Link;
 use self::plan::Call;
 use self::queue::Budget;
@@ -41,7 +42,7 @@ use super::builder::Limits;
 use super::in_memory::lock;
 use super::key::Key;
 use super::notifier::{Link as Pushes, Notifier};
-use super::operation::Script;
+use super::operation::{Operation, Script};
 use super::owed::Owed;
 use super::ping::Ping;
 use super::scheduler::Scheduler;
@@ -58,14 +59,18 @@ const IDLE: Duration = Duration::from_secs(1);
 /// When a timer fires so much too late, the runtime was not running: then the reply may be there, unread.
 const LATE: Duration = Duration::from_millis(20);
 
+/// How many turns all other tasks have before a reply counts as missing.
+const TURNS: usize = 8;
+
 pub(crate) struct RedisStore {
     pub(crate) prefix: String,
+    /// The process that made it.
+    process: u32,
     source: Source,
     limits: Limits,
     clock: &'static str,
     hasher: RandomState,
     runtimes: Mutex<Vec<Arc<RuntimeLinks>>>,
-    budget: Budget,
     overloaded: OnceLock<Error>,
     /// By their text: the same script may be joined with other pieces.
     scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
@@ -115,8 +120,8 @@ impl RedisStore {
             scheduler: Scheduler::new(notifier.link(), Some(background.clone())),
             notifier,
             background,
+            process: std::process::id(),
             prefix,
-            budget: Budget::new(limits.max_queued, limits.max_queued_bytes),
             overloaded: OnceLock::new(),
             limits,
             clock,
@@ -158,8 +163,7 @@ impl RedisStore {
     /// What the store has on a runtime, made on first use.
     fn links(self: &Arc<Self>, runtime: &Handle) -> Arc<RuntimeLinks> {
         let known = |runtimes: &[Arc<RuntimeLinks>]| {
-            let mut links = runtimes.iter().filter(|links| links.id == runtime.id() && !links.has_ended());
-            links.next().map(Arc::clone)
+            runtimes.iter().find(|links| links.is_of(runtime.id())).map(Arc::clone)
         };
         if let Some(links) = known(&lock(&self.runtimes)) {
             return links;
@@ -168,20 +172,26 @@ impl RedisStore {
         let fresh = RuntimeLinks::new(self, runtime);
         let mut runtimes = lock(&self.runtimes);
         let ended: Vec<_> = runtimes.extract_if(.., |links| links.has_ended()).collect();
-        let links = known(&runtimes).unwrap_or_else(|| {
+        let links = known(&runtimes);
+        if links.is_none() {
             runtimes.push(Arc::clone(&fresh));
-            fresh
-        });
+        }
         drop(runtimes);
-        ended.iter().for_each(|ended| ended.retire());
-        links
+        drop(ended);
+        links.unwrap_or(fresh)
+    }
+
+    /// Ends a batch whose runtime has ended.
+    fn fail<O: Operation>(&self, batch: &Batch<O>) {
+        drop(batch.depart());
+        self.owed.done(batch.fail(&ended(), false));
     }
 
     /// Drops what the store has on a runtime that has ended.
     fn forget(&self, runtime: Id) {
         let mut runtimes = lock(&self.runtimes);
-        let ended = runtimes.iter().position(|links| links.id == runtime);
-        let ended = ended.map(|ended| runtimes.swap_remove(ended));
+        let ended: Vec<_> =
+            runtimes.extract_if(.., |links| links.id == runtime && links.has_ended()).collect();
         drop(runtimes);
         ended.iter().for_each(|ended| ended.retire());
     }
@@ -196,13 +206,15 @@ impl RedisStore {
 
     /// What those are told for whom there is no room, or who have waited too long: where the server still answers, that
     /// this process asks too much of it.
-    fn overloaded(&self, link: &Link, operations: usize) -> Error {
+    fn overloaded(&self, link: &Link, budget: &Budget, operations: usize) -> Error {
         let Limits { timeout, max_queued, max_queued_bytes, queue_timeout, .. } = self.limits;
         if !link.answers(timeout) {
-            let text = format!("no reply within {timeout:?}, and the queue is full");
+            let text = format!(
+                "no room to wait, or none for longer than {queue_timeout:?}, and no reply within {timeout:?}"
+            );
             return Error::unavailable(Cause::NotSent, text);
         }
-        self.telemetry.overloaded(operations, || self.budget.operations());
+        self.telemetry.overloaded(operations, || budget.operations());
         // Made once: there may be hundreds of thousands.
         let overloaded = self.overloaded.get_or_init(|| {
             Error::overloaded(format!(
@@ -242,7 +254,9 @@ impl RedisStore {
                 outage
             }
             Err(Failed { outage, sent, answers, .. }) => {
-                if !answers {
+                if answers {
+                    route.breaker.succeeded();
+                } else {
                     route.link.failed();
                     route.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
                 }
@@ -269,15 +283,16 @@ impl RedisStore {
         })?;
         let sent = Instant::now();
         let mut written = true;
-        let mut reply = self.in_time(sent, held.connection.send_noting(&call.command, &mut written)).await;
+        let sending = held.connection.send_noting(&call.command, &mut written);
+        let mut reply = self.in_time(runtime, link, sending).await;
         if matches!(&reply, Some(Err(error)) if failure::is_no_script(error)) {
             let full = script.in_full(&call.command);
-            reply = self.in_time(Instant::now(), held.connection.send(&full)).await;
+            reply = self.in_time(runtime, link, held.connection.send(&full)).await;
         }
         let outage = match reply {
             Some(Ok(reply)) => match Reply::parse(reply, call.size()) {
                 Some(reply) => {
-                    link.answered(sent);
+                    link.answered();
                     return Ok(reply);
                 }
                 None => {
@@ -289,7 +304,7 @@ impl RedisStore {
             None => self.timed_out(),
         };
         // A server that answered what was sent before is slow.
-        let answers = outage.cause == Cause::TimedOut && link.answered_since(sent);
+        let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
         if self.source.is_lost(outage.cause) && !answers {
             link.discard(&held);
         } else if failure::is_outage(outage.cause) {
@@ -303,28 +318,50 @@ impl RedisStore {
         Outage { cause: Cause::TimedOut, text, source: None }
     }
 
-    /// What comes of a call within the time-out; `None`: nothing. Time in which the runtime stood still does not count:
-    /// the reply may be there, but nobody has read it.
-    async fn in_time<T>(&self, sent: Instant, reply: impl Future<Output = T>) -> Option<T> {
+    /// What comes of a call that is sent now within the time-out; `None`: nothing.
+    ///
+    /// Replies come in the order of the calls: as long as others arrive, it is waited for up to four time-outs. And time in
+    /// which the runtime stood still does not count, once: the reply may be there, but nobody has read it.
+    async fn in_time<T>(&self, runtime: &Handle, link: &Link, reply: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(reply);
-        let mut deadline = sent + self.limits.timeout;
+        let (sent, timeout) = (Instant::now(), self.limits.timeout);
+        let (mut deadline, mut was_late) = (sent + timeout, false);
         loop {
+            // The caller may be polled outside of its runtime by now.
+            let elapsed = {
+                let _inside = runtime.enter();
+                sleep_until(deadline)
+            };
             tokio::select! {
                 biased;
                 reply = &mut reply => return Some(reply),
-                () = sleep_until(deadline) => {
-                    let late = deadline.elapsed();
-                    if late < LATE {
-                        return None;
-                    }
-                    deadline = Instant::now() + late.min(self.limits.timeout);
+                () = elapsed => {}
+            }
+            let (now, late) = (Instant::now(), deadline.elapsed());
+            let progress = link.answered_since(sent).map(|last| (last + timeout).min(sent + 4 * timeout));
+            deadline = match progress {
+                Some(later) if later > now => later,
+                _ if late >= LATE && !was_late => {
+                    was_late = true;
+                    now + late.min(timeout)
                 }
+                _ => break,
+            };
+        }
+        // The reply may have come, and who reads it waits for its turn behind a crowd.
+        for _ in 0..TURNS {
+            tokio::select! {
+                biased;
+                reply = &mut reply => return Some(reply),
+                () = tokio::task::yield_now() => {}
             }
         }
+        None
     }
 
     /// Waits until nothing is owed, then closes all connections. How much is still owed, where that takes longer.
     pub(super) async fn shutdown(&self, limit: Duration) -> Result<(), usize> {
+        self.scheduler.hurry();
         let none = tokio::time::timeout(limit, self.owed.none()).await;
         self.subscription.stop();
         let runtimes = lock(&self.runtimes).clone();
@@ -339,29 +376,32 @@ impl RedisStore {
         let breaker = links.breaker();
         let mut held = route.link.hold(runtime).await?;
         let sent = Instant::now();
-        let mut connection = held.connection.clone();
-        let outcome = match self.in_time(sent, async { connection.send(&redis::cmd("PING")).await }).await {
-            Some(Ok(_)) => Ok(()),
-            Some(Err(error)) => Err(failure::outage(error)),
-            None => Err(self.timed_out()),
-        };
-        held.connection = connection;
-        match outcome {
-            Ok(()) => {
-                route.link.answered(sent);
-                route.breaker.succeeded();
-                let version = route.link.version().map(|version| version.to_string());
-                Ok(Ping::new(sent.elapsed(), version, breaker))
-            }
-            Err(outage) => {
-                if failure::is_outage(outage.cause) {
-                    route.link.discard(&held);
-                    route.breaker.failed(sent, &outage, false);
+        let ping = redis::cmd("PING");
+        let outage = match self.in_time(runtime, &route.link, held.connection.send(&ping)).await {
+            Some(Ok(_)) => {
+                route.link.answered();
+                // On a Cluster any node may have answered.
+                if !self.source.is_cluster() {
+                    route.breaker.succeeded();
                 }
-                Err(outage.into())
+                let version = route.link.version().map(|version| version.to_string());
+                return Ok(Ping::new(sent.elapsed(), version, breaker));
             }
+            Some(Err(error)) => failure::outage(error),
+            None => self.timed_out(),
+        };
+        if self.source.is_lost(outage.cause) {
+            route.link.discard(&held);
         }
+        if failure::is_outage(outage.cause) && !self.source.is_cluster() {
+            route.breaker.failed(sent, &outage, false);
+        }
+        Err(outage.into())
     }
+}
+
+fn ended() -> Error {
+    Error::unavailable(Cause::Disconnected, "the runtime that the call was made on has ended")
 }
 
 /// Tells the scheduler, whose tasks have gone with their store.

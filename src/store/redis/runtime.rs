@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
@@ -12,7 +11,10 @@ use tokio::sync::oneshot;
 use super::RedisStore;
 use super::breaker::Breaker;
 use super::link::Link;
+use super::queue::Budget;
+use super::source::Source;
 use crate::store::BreakerState;
+use crate::store::builder::Limits;
 use crate::store::in_memory::lock;
 use crate::telemetry::Server;
 
@@ -20,53 +22,49 @@ use crate::telemetry::Server;
 pub(super) struct RuntimeLinks {
     pub(super) id: Id,
     pub(super) runtime: Handle,
-    /// As many as the store is set to keep, and then the one for bulk.
-    links: Box<[Arc<Link>]>,
-    /// By master, then by link; made when they are first used.
-    routes: Mutex<Vec<Option<Arc<Route>>>>,
-    probe: Duration,
+    source: Source,
+    limits: Limits,
+    process: u32,
     telemetry: Server,
+    /// By master, then by link: as many links as the store is set to keep, and one for bulk. Made on first use.
+    routes: Mutex<Vec<Option<Arc<Route>>>>,
+    /// What may wait on this runtime.
+    pub(super) budget: Arc<Budget>,
     /// Closed when the runtime has ended.
     ends: oneshot::Sender<()>,
 }
 
-/// The way of some operations: by which link to which master.
+/// The way of some operations: by which link to which master. On a Cluster each master has a connection of its own, since
+/// the client stands still for all while it recovers one of them.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) link: Arc<Link>,
     pub(super) breaker: Breaker,
 }
 
-impl Route {
-    /// How many calls may be in flight, so that the last is answered within half of the time-out even by a server that
-    /// takes its time for each.
-    pub(super) fn depth(&self, timeout: Duration) -> usize {
-        let latency = self.link.latency().as_micros().max(1);
-        usize::try_from(timeout.as_micros() / 2 / latency).unwrap_or(usize::MAX).clamp(1, 256)
-    }
-}
-
 impl RuntimeLinks {
     pub(super) fn new(store: &Arc<RedisStore>, runtime: &Handle) -> Arc<Self> {
         let (ends, dropped) = oneshot::channel::<()>();
-        let watch = EndOfRuntime { store: Arc::downgrade(store), id: runtime.id() };
-        runtime.spawn(async move {
-            let _watch = watch;
-            // Ends with the store, or with the runtime.
-            let _ = dropped.await;
-        });
-        let telemetry = &store.telemetry;
-        let link =
-            || Arc::new(Link::new(store.source.clone(), store.limits.connect_timeout, telemetry.clone()));
+        let mut watch = EndOfRuntime { store: Arc::downgrade(store), id: runtime.id(), dropped };
+        // Ends with the store, or with the runtime.
+        runtime.spawn(async move { drop((&mut watch.dropped).await) });
+        let limits = store.limits;
         Arc::new(Self {
             id: runtime.id(),
             runtime: runtime.clone(),
-            links: (0..=store.limits.connections).map(|_| link()).collect(),
+            source: store.source.clone(),
+            limits,
+            process: store.process,
+            telemetry: store.telemetry.clone(),
             routes: Mutex::default(),
-            probe: store.limits.connect_timeout + store.limits.timeout,
-            telemetry: telemetry.clone(),
+            budget: Arc::new(Budget::new(limits.max_queued, limits.max_queued_bytes)),
             ends,
         })
+    }
+
+    /// Whether they are of this runtime, which has not ended: numbers are given again.
+    pub(super) fn is_of(&self, runtime: Id) -> bool {
+        self.id == runtime && !self.has_ended()
     }
 
     /// Whether the runtime has ended.
@@ -81,12 +79,12 @@ impl RuntimeLinks {
 
     /// Closes the connections.
     pub(super) fn close(&self) {
-        self.links.iter().for_each(|link| link.close());
+        lock(&self.routes).iter().flatten().for_each(|route| route.link.close());
     }
 
     /// The number of the route by a link to a master. Links are numbered from 0, the last is that for bulk.
     pub(super) fn number(&self, master: usize, link: usize) -> usize {
-        master * self.links.len() + link
+        master * (self.limits.connections + 1) + link
     }
 
     pub(super) fn route(&self, number: usize) -> Arc<Route> {
@@ -95,8 +93,10 @@ impl RuntimeLinks {
             routes.resize(number + 1, None);
         }
         let route = routes[number].get_or_insert_with(|| {
-            let link = Arc::clone(&self.links[number % self.links.len()]);
-            Arc::new(Route { link, breaker: Breaker::new(self.probe, self.telemetry.clone()) })
+            let Limits { timeout, connect_timeout, .. } = self.limits;
+            let link = Link::new(self.source.clone(), connect_timeout, self.process, self.telemetry.clone());
+            let breaker = Breaker::new(connect_timeout + timeout, self.telemetry.clone());
+            Arc::new(Route { link: Arc::new(link), breaker })
         });
         Arc::clone(route)
     }
@@ -113,10 +113,12 @@ impl RuntimeLinks {
 struct EndOfRuntime {
     store: Weak<RedisStore>,
     id: Id,
+    dropped: oneshot::Receiver<()>,
 }
 
 impl Drop for EndOfRuntime {
     fn drop(&mut self) {
+        self.dropped.close();
         if let Some(store) = self.store.upgrade() {
             store.forget(self.id);
         }

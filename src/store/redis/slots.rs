@@ -51,14 +51,24 @@ impl Masters {
         if self.asking.swap(true, Ordering::AcqRel) {
             return;
         }
+        let asked = Asked(&self.asking);
         let told = timeout(PATIENCE, connection.send(cmd("CLUSTER").arg("SLOTS"))).await;
-        self.asking.store(false, Ordering::Release);
+        drop(asked);
         if let Ok(Ok(told)) = told {
             let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
             if let Some(next) = known.with(&told) {
                 *known = next;
             }
         }
+    }
+}
+
+/// Somebody is asking while this lives.
+struct Asked<'a>(&'a AtomicBool);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

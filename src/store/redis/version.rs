@@ -1,8 +1,11 @@
 //! Whether a server is new enough for the scripts.
 
 use std::fmt;
+use std::time::Duration;
 
 use deadpool_redis::redis::{self, Value};
+
+use tokio::time::timeout;
 
 use super::failure;
 use super::source::Connection;
@@ -10,6 +13,9 @@ use crate::error::{Cause, Outage};
 
 /// `SET` with both `PX` and `GET` came with this.
 const OLDEST: (u32, u32) = (6, 2);
+
+/// How long the nodes of a Cluster may take to tell.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What a server says of its version.
 #[derive(Clone, Debug)]
@@ -20,12 +26,24 @@ pub(super) struct Version {
 
 /// Asks the server for its version. One that will not tell (INFO may be forbidden) is given the benefit of the doubt.
 pub(super) async fn check(connection: &mut Connection) -> Result<Option<Version>, Outage> {
-    let told = match connection.send(redis::cmd("INFO").arg("server")).await {
+    let mut info = redis::cmd("INFO");
+    info.arg("server");
+    let cluster = connection.is_cluster();
+    let asked = connection.send(&info);
+    let told = match cluster {
+        // It is sent to all nodes, one of which may not answer.
+        true => match timeout(PATIENCE, asked).await {
+            Ok(told) => told,
+            Err(_) => return Ok(None),
+        },
+        false => asked.await,
+    };
+    let told = match told {
         Ok(told) => told,
         Err(error) => {
             let outage = failure::outage(error);
             // Of a Cluster one node may be away, and the others serve.
-            let is_lost = outage.cause == Cause::Disconnected && !connection.is_cluster();
+            let is_lost = outage.cause == Cause::Disconnected && !cluster;
             return if is_lost { Err(outage) } else { Ok(None) };
         }
     };
