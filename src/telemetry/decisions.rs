@@ -1,5 +1,6 @@
 //! The decisions of a limiter.
 
+use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "tracing")]
@@ -12,10 +13,9 @@ use crate::Error;
 static DEGRADED: super::throttle::Throttle = super::throttle::Throttle::new();
 
 /// Counts the decisions of a primitive in a namespace, and of its layers. Never by key. A cheap clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Decisions(Arc<Inner>);
 
-#[derive(Debug)]
 #[cfg_attr(not(feature = "tracing"), allow(dead_code))]
 struct Inner {
     limiter: &'static str,
@@ -86,5 +86,15 @@ impl Decisions {
             emit(Event::Degraded, fields, text);
         }
         let _ = outcome;
+    }
+}
+
+/// Without the series, which are many.
+impl fmt::Debug for Decisions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decisions")
+            .field("limiter", &self.0.limiter)
+            .field("namespace", &self.0.namespace)
+            .finish_non_exhaustive()
     }
 }

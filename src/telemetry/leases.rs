@@ -1,5 +1,6 @@
 //! The leases of a namespace.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,10 +8,9 @@ use super::names::{LEASES_HELD, LEASES_LOST, LEASES_RENEWED};
 use super::series::Series;
 
 /// Counts the leases of one kind in a namespace. A cheap clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Leases(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     held: Series,
     lost: Series,
@@ -60,5 +60,12 @@ impl LeaseCounts {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
             self.leases.0.lost.count(1);
         }
+    }
+}
+
+/// Without the series, which are many.
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases").finish_non_exhaustive()
     }
 }
