@@ -128,8 +128,9 @@ impl<O: Operation> RedisClient<O> {
         let reserved = owed || operation.is_reserved();
         let bytes = key.as_bytes().len() + operation.payload();
         let weight = if reserved { 0 } else { queue::weight(bytes) };
-        let phase = Phase::Waiting(None);
-        let mut item = Item { operation: Some(operation), key, slot, owed, counted, reserved, weight, phase };
+        // As one that is sent from its caller's task, which neither waits nor needs waking.
+        let (phase, operation) = (Phase::Waiting(None), Some(operation));
+        let mut item = Item { operation, key, slot, owed, counted, reserved, weight: 0, phase };
 
         let mut runtimes = self.lanes(&runtime);
         let id = runtime.id();
@@ -152,8 +153,7 @@ impl<O: Operation> RedisClient<O> {
             let sending = Box::pin(async move { inline.0.send(&sent).await });
             return Step::Sending(Sending { sending: Some(sending), runtime }, Queued { batch, index: 0 });
         }
-        // One that is sent from its caller's task needs no waking.
-        item.phase = Phase::Waiting(waker.cloned());
+        (item.phase, item.weight) = (Phase::Waiting(waker.cloned()), weight);
         if !reserved && !links.budget.take(weight) {
             let refused = this(lane);
             drop(runtimes);
