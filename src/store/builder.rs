@@ -31,6 +31,10 @@ use crate::Error;
 /// A call ends within [`queue_timeout`](Self::queue_timeout) + [`connect_timeout`](Self::connect_timeout) +
 /// [`timeout`](Self::timeout): 3.5 s with the defaults. A call on an idle store that is connected waits for the last
 /// alone. While the breaker is open, it ends at once.
+///
+/// Three things add to that. As long as replies to earlier calls arrive, a call is waited for up to four time-outs. A
+/// connection that turns out to be closed is made once more. A script that the server does not know is sent once more, with
+/// a time-out of its own.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is given a Redis or told `in_memory`"]
 pub struct StoreBuilder {
@@ -110,7 +114,7 @@ impl StoreBuilder {
         self
     }
 
-    /// How many operations may wait to be sent, 1 to 4 194 304. Default: 131 072, about half a second of what
+    /// How many operations may wait to be sent on each runtime, 1 to 4 194 304. Default: 131 072, about half a second of what
     /// Redis can do on one core.
     ///
     /// One more [is overloaded](Error::is_overloaded) and refused at once, unless Redis has not answered for the time of
@@ -122,7 +126,7 @@ impl StoreBuilder {
         self
     }
 
-    /// How many bytes the operations that wait may take up, their keys and payloads and 256 bytes for each, 64 KiB to 256
+    /// How many bytes the operations that wait on each runtime may take up, their keys and payloads and 256 bytes for each, 64 KiB to 256
     /// GiB. Default: 64 MiB.
     pub fn max_queued_bytes(mut self, bytes: usize) -> Self {
         self.limits.max_queued_bytes = bytes;

@@ -141,17 +141,17 @@ impl Drop for Breaker {
     }
 }
 
-/// How long to wait after so many failures: at random between half of it and all, so that a fleet does not come back
+/// How long to wait after so many failures: at random between an eighth of it and all, so that a fleet does not come back
 /// all at once.
 pub(super) fn pause(failures: u32) -> Duration {
     jittered(PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE))
 }
 
-/// At random between half of a span and all of it.
+/// At random between an eighth of a span and all of it.
 fn jittered(span: Duration) -> Duration {
     // The seeds of the standard hasher are random and differ from each other.
     let random = RandomState::new().hash_one(0) % 1024;
-    span / 2 + span.mul_f64(random as f64 / 2048.0)
+    span / 8 + (span * 7 / 8).mul_f64(random as f64 / 1024.0)
 }
 
 #[cfg(test)]
@@ -219,7 +219,7 @@ mod tests {
         for failures in [0, 3, 100] {
             let most = PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
             let pauses: Vec<_> = (0..20).map(|_| pause(failures)).collect();
-            assert!(pauses.iter().all(|pause| (most / 2..=most).contains(pause)), "{pauses:?}");
+            assert!(pauses.iter().all(|pause| (most / 8..=most).contains(pause)), "{pauses:?}");
             assert!(pauses.iter().any(|pause| *pause != pauses[0]));
         }
     }

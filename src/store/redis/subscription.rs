@@ -95,7 +95,7 @@ async fn listen(clients: &[Subscriber], channel: &str, notifier: &Weak<Notifier>
         let forgiven = last.elapsed().as_millis() / FORGIVEN.as_millis();
         failures = failures.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX)) + 1;
         last = Instant::now();
-        tokio::time::sleep(pause(failures)).await;
+        tokio::time::sleep(pause(failures + 1)).await;
     }
 }
 
