@@ -132,9 +132,12 @@ impl<O: Operation> State<O> {
 }
 
 impl<O: Operation> Batch<O> {
-    /// A batch of one operation so far.
-    pub(super) fn of(item: Item<O>, bytes: usize, budget: &Arc<Budget>) -> Arc<Self> {
-        let state = State { weight: item.weight, items: vec![item], bytes, left: 0, departed: false };
+    /// A batch of one operation so far, of `likely` so many in the end.
+    pub(super) fn of(item: Item<O>, bytes: usize, budget: &Arc<Budget>, likely: usize) -> Arc<Self> {
+        let weight = item.weight;
+        let mut items = Vec::with_capacity(likely.max(1));
+        items.push(item);
+        let state = State { weight, items, bytes, left: 0, departed: false };
         Arc::new(Self {
             state: Mutex::new(state),
             replies: OnceLock::new(),

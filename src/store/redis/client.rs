@@ -63,6 +63,8 @@ struct Lane<O: Operation> {
     inline: bool,
     /// The flushers at work.
     flushers: usize,
+    /// How many operations the last batch had.
+    likely: usize,
 }
 
 /// Whom an operation is for.
@@ -147,7 +149,7 @@ impl<O: Operation> RedisClient<O> {
         };
         if can_send && !lane.inline && lane.flushers == 0 && lane.batches.is_empty() {
             lane.inline = true;
-            let (inline, batch) = (Inline(this(lane)), Batch::of(item, bytes, &links.budget));
+            let (inline, batch) = (Inline(this(lane)), Batch::of(item, bytes, &links.budget, 1));
             drop(runtimes);
             let sent = Arc::clone(&batch);
             let sending = Box::pin(async move { inline.0.send(&sent).await });
@@ -227,6 +229,7 @@ impl<O: Operation> Lanes<O> {
             batches: VecDeque::new(),
             inline: false,
             flushers: 0,
+            likely: 1,
         });
         (links, lane)
     }
@@ -255,7 +258,7 @@ impl<O: Operation> Lane<O> {
         if let Some(batch) = batch {
             return (Arc::clone(batch), batch.state().push(item, bytes));
         }
-        let batch = Batch::of(item, bytes, budget);
+        let batch = Batch::of(item, bytes, budget, self.likely);
         self.batches.push_back(Arc::clone(&batch));
         (batch, 0)
     }
@@ -355,9 +358,12 @@ impl<O: Operation> Flusher<O> {
     fn next(&mut self) -> Option<Arc<Batch<O>>> {
         self.lane.with(|lane| {
             let batch = lane.batches.pop_front();
-            if batch.is_none() {
-                lane.flushers -= 1;
-                self.done = true;
+            match &batch {
+                Some(batch) => lane.likely = batch.state().items.len(),
+                None => {
+                    lane.flushers -= 1;
+                    self.done = true;
+                }
             }
             batch
         })?
