@@ -11,7 +11,8 @@ use super::in_memory::Cells;
 use super::key::{Key, KeySpace, RedisKey, check_name};
 use super::operation::{Cell, Operation};
 use super::redis::RedisStore;
-use super::redis::client::{RedisClient, RedisFuture};
+use super::redis::client::RedisClient;
+use super::redis::future::RedisFuture;
 use crate::{Error, Store};
 
 /// A name in a store. A cheap clone.

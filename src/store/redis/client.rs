@@ -7,17 +7,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::Waker;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use futures_util::future::BoxFuture;
 use futures_util::stream;
 use tokio::runtime::Handle;
 
 use super::batch::{Batch, Item, Phase};
+use super::future::{Queued, RedisFuture, Sending, Step};
 use super::plan::Plan;
 use super::queue::{self, Budget};
 use super::runtime::{Route, RuntimeLinks};
@@ -69,7 +68,7 @@ struct Lane<O: Operation> {
 
 /// Whom an operation is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum For {
+pub(super) enum For {
     Caller,
     /// It is sent, whether or not its caller waits.
     Begun,
@@ -94,13 +93,13 @@ impl<O: Operation> RedisClient<O> {
     /// Runs an operation, which is sent when it is first polled. It may run even where nobody waits for the reply any
     /// more; what it granted is then taken back.
     pub(crate) fn submit(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
-        RedisFuture { client: Arc::clone(self), step: Step::Asked(Some((key, operation))) }
+        RedisFuture::new(Arc::clone(self), Step::Asked(Some((key, operation))))
     }
 
     /// Runs an operation that is owed: it leaves before all that is submitted from here on, whoever polls what.
     pub(crate) fn begin(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
         let here = Handle::try_current().ok();
-        RedisFuture { client: Arc::clone(self), step: self.enqueue(here, key, operation, None, For::Begun) }
+        RedisFuture::new(Arc::clone(self), self.enqueue(here, key, operation, None, For::Begun))
     }
 
     /// Runs an operation that is owed and that nobody waits for, on the store's own thread.
@@ -109,7 +108,7 @@ impl<O: Operation> RedisClient<O> {
     }
 
     /// Sends an operation, or puts it into a batch. `here`: the caller's runtime; without one the store's own serves it.
-    fn enqueue(
+    pub(super) fn enqueue(
         self: &Arc<Self>,
         here: Option<Handle>,
         key: Key,
@@ -153,7 +152,7 @@ impl<O: Operation> RedisClient<O> {
             drop(runtimes);
             let sent = Arc::clone(&batch);
             let sending = Box::pin(async move { inline.0.send(&sent).await });
-            return Step::Sending(Sending { sending: Some(sending), runtime }, Queued { batch, index: 0 });
+            return Step::Sending(Sending::new(sending, runtime), Queued { batch, index: 0 });
         }
         (item.phase, item.weight) = (Phase::Waiting(waker.cloned()), weight);
         if !reserved && !links.budget.take(weight) {
@@ -197,7 +196,7 @@ impl<O: Operation> RedisClient<O> {
         runtimes
     }
 
-    fn take_back(&self, key: Key, replies: &[O::Reply]) {
+    pub(super) fn take_back(&self, key: Key, replies: &[O::Reply]) {
         if let Some(undo) = O::undo(replies) {
             let client = || -> Box<dyn TakeBack<O>> {
                 Box::new(RedisClient::<O::Undo>::new(Arc::clone(&self.store), self.namespace.clone()))
@@ -385,126 +384,6 @@ impl<O: Operation> Drop for Flusher<O> {
             if lane.flushers == 0 { std::mem::take(&mut lane.batches) } else { VecDeque::new() }
         });
         waiting.iter().flatten().for_each(|batch| client.store.fail(batch));
-    }
-}
-
-/// An operation under way.
-pub(crate) struct RedisFuture<O: Operation> {
-    client: Arc<RedisClient<O>>,
-    step: Step<O>,
-}
-
-enum Step<O: Operation> {
-    /// Not polled yet; `None` once sent.
-    Asked(Option<(Key, O)>),
-    /// Sent from this task.
-    Sending(Sending, Queued<O>),
-    Queued(Queued<O>),
-    Failed(Error),
-    Done,
-}
-
-/// An operation in a batch.
-struct Queued<O: Operation> {
-    batch: Arc<Batch<O>>,
-    index: usize,
-}
-
-/// A batch in flight from its caller's task. Where the caller goes away, a task of its own sees it to its end, so that
-/// what was granted is known and can be taken back.
-struct Sending {
-    sending: Option<BoxFuture<'static, ()>>,
-    runtime: Handle,
-}
-
-impl<O: Operation> RedisFuture<O> {
-    /// Whether the operation has come to an end, and which. `None`: it has not.
-    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
-        match &self.step {
-            Step::Queued(Queued { batch, index }) | Step::Sending(_, Queued { batch, index }) => {
-                batch.outcome(*index)
-            }
-            Step::Failed(error) => Some(Err(error.clone())),
-            Step::Asked(_) | Step::Done => None,
-        }
-    }
-}
-
-impl<O: Operation> Unpin for RedisFuture<O> {}
-
-impl<O: Operation> Future for RedisFuture<O> {
-    type Output = Result<O::Reply, Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { client, step } = self.get_mut();
-        loop {
-            match step {
-                Step::Asked(asked) => {
-                    let Some((key, operation)) = asked.take() else { return Poll::Pending };
-                    *step = client.enqueue(
-                        Handle::try_current().ok(),
-                        key,
-                        operation,
-                        Some(context.waker()),
-                        For::Caller,
-                    );
-                    // A batch has the waker already.
-                    if let Step::Queued(_) = step {
-                        return Poll::Pending;
-                    }
-                }
-                Step::Sending(sending, _) => {
-                    ready!(sending.poll(context));
-                    let Step::Sending(_, queued) = std::mem::replace(step, Step::Done) else {
-                        return Poll::Pending;
-                    };
-                    *step = Step::Queued(queued);
-                }
-                Step::Queued(Queued { batch, index }) => {
-                    let reply = ready!(batch.poll(*index, context));
-                    *step = Step::Done;
-                    return Poll::Ready(reply);
-                }
-                Step::Failed(_) => {
-                    let Step::Failed(error) = std::mem::replace(step, Step::Done) else {
-                        return Poll::Pending;
-                    };
-                    return Poll::Ready(Err(error));
-                }
-                Step::Done => return Poll::Pending,
-            }
-        }
-    }
-}
-
-impl<O: Operation> Drop for RedisFuture<O> {
-    fn drop(&mut self) {
-        if let Step::Queued(Queued { batch, index }) | Step::Sending(_, Queued { batch, index }) = &self.step
-            && let Some((key, reply)) = batch.leave(*index)
-        {
-            self.client.take_back(key, &[reply]);
-        }
-    }
-}
-
-impl Sending {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Some(sending) = &mut self.sending {
-            ready!(sending.as_mut().poll(context));
-            self.sending = None;
-        }
-        Poll::Ready(())
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
-        // After a panic in it, it cannot go on.
-        if let Some(sending) = self.sending.take()
-            && !std::thread::panicking()
-        {
-            self.runtime.spawn(sending);
-        }
     }
 }
 

@@ -4,6 +4,7 @@ mod batch;
 mod breaker;
 pub(crate) mod client;
 mod failure;
+pub(crate) mod future;
 mod link;
 mod plan;
 mod queue;

@@ -1,0 +1,142 @@
+//! An operation under way to Redis, as its caller sees it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+
+use super::batch::Batch;
+use super::client::{For, RedisClient};
+use crate::Error;
+use crate::store::key::Key;
+use crate::store::operation::Operation;
+
+/// An operation under way.
+pub(crate) struct RedisFuture<O: Operation> {
+    client: Arc<RedisClient<O>>,
+    step: Step<O>,
+}
+
+pub(super) enum Step<O: Operation> {
+    /// Not polled yet; `None` once sent.
+    Asked(Option<(Key, O)>),
+    /// Sent from this task.
+    Sending(Sending, Queued<O>),
+    Queued(Queued<O>),
+    Failed(Error),
+    Done,
+}
+
+/// An operation in a batch.
+pub(super) struct Queued<O: Operation> {
+    pub(super) batch: Arc<Batch<O>>,
+    pub(super) index: usize,
+}
+
+/// A batch in flight from its caller's task. Where the caller goes away, a task of its own sees it to its end, so that
+/// what was granted is known and can be taken back.
+pub(super) struct Sending {
+    sending: Option<BoxFuture<'static, ()>>,
+    runtime: Handle,
+}
+
+impl<O: Operation> RedisFuture<O> {
+    pub(super) fn new(client: Arc<RedisClient<O>>, step: Step<O>) -> Self {
+        Self { client, step }
+    }
+
+    /// Whether the operation has come to an end, and which. `None`: it has not.
+    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
+        match &self.step {
+            Step::Queued(Queued { batch, index }) | Step::Sending(_, Queued { batch, index }) => {
+                batch.outcome(*index)
+            }
+            Step::Failed(error) => Some(Err(error.clone())),
+            Step::Asked(_) | Step::Done => None,
+        }
+    }
+}
+
+impl<O: Operation> Unpin for RedisFuture<O> {}
+
+impl<O: Operation> Future for RedisFuture<O> {
+    type Output = Result<O::Reply, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { client, step } = self.get_mut();
+        loop {
+            match step {
+                Step::Asked(asked) => {
+                    let Some((key, operation)) = asked.take() else { return Poll::Pending };
+                    *step = client.enqueue(
+                        Handle::try_current().ok(),
+                        key,
+                        operation,
+                        Some(context.waker()),
+                        For::Caller,
+                    );
+                    // A batch has the waker already.
+                    if let Step::Queued(_) = step {
+                        return Poll::Pending;
+                    }
+                }
+                Step::Sending(sending, _) => {
+                    ready!(sending.poll(context));
+                    let Step::Sending(_, queued) = std::mem::replace(step, Step::Done) else {
+                        return Poll::Pending;
+                    };
+                    *step = Step::Queued(queued);
+                }
+                Step::Queued(Queued { batch, index }) => {
+                    let reply = ready!(batch.poll(*index, context));
+                    *step = Step::Done;
+                    return Poll::Ready(reply);
+                }
+                Step::Failed(_) => {
+                    let Step::Failed(error) = std::mem::replace(step, Step::Done) else {
+                        return Poll::Pending;
+                    };
+                    return Poll::Ready(Err(error));
+                }
+                Step::Done => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl<O: Operation> Drop for RedisFuture<O> {
+    fn drop(&mut self) {
+        if let Step::Queued(Queued { batch, index }) | Step::Sending(_, Queued { batch, index }) = &self.step
+            && let Some((key, reply)) = batch.leave(*index)
+        {
+            self.client.take_back(key, &[reply]);
+        }
+    }
+}
+
+impl Sending {
+    pub(super) fn new(sending: BoxFuture<'static, ()>, runtime: Handle) -> Self {
+        Self { sending: Some(sending), runtime }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(sending) = &mut self.sending {
+            ready!(sending.as_mut().poll(context));
+            self.sending = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        // After a panic in it, it cannot go on.
+        if let Some(sending) = self.sending.take()
+            && !std::thread::panicking()
+        {
+            self.runtime.spawn(sending);
+        }
+    }
+}
