@@ -88,13 +88,23 @@ impl Breaker {
         }
     }
 
-    pub(super) fn succeeded(&self) {
-        if self.failing.load(Ordering::Relaxed) {
-            let was = std::mem::take(&mut *lock(&self.state));
-            self.failing.store(false, Ordering::Release);
-            if was.open.is_some() {
-                self.telemetry.breaker_closed();
-            }
+    /// Closes it. Whether it was open.
+    pub(super) fn succeeded(&self) -> bool {
+        if !self.failing.load(Ordering::Relaxed) {
+            return false;
+        }
+        let was = std::mem::take(&mut *lock(&self.state));
+        self.failing.store(false, Ordering::Release);
+        if was.open.is_some() {
+            self.telemetry.breaker_closed();
+        }
+        was.open.is_some()
+    }
+
+    /// The server has answered elsewhere: the next call passes, as a probe.
+    pub(super) fn half_open(&self) {
+        if let Some(open) = &mut lock(&self.state).open {
+            open.until = Instant::now();
         }
     }
 
@@ -172,7 +182,7 @@ mod tests {
         };
         fail().await;
         fail().await;
-        breaker.succeeded();
+        assert!(!breaker.succeeded());
         fail().await;
         fail().await;
         assert!(breaker.check().is_ok());
@@ -191,7 +201,7 @@ mod tests {
         assert!(breaker.check().is_err());
         tokio::time::advance(2 * PAUSE).await;
         assert!(breaker.check().is_ok());
-        breaker.succeeded();
+        assert!(breaker.succeeded());
         assert!(breaker.check().is_ok() && breaker.check().is_ok());
         assert_eq!(breaker.state(), BreakerState::Closed);
     }

@@ -249,7 +249,7 @@ impl<O: Operation> Lane<O> {
             let count = state.items.len();
             let most = if item.reserved { 2 * MOST_OPERATIONS } else { MOST_OPERATIONS };
             // The clock is not read for each of a crowd.
-            let looks = !item.reserved && (count < 16 || count % 64 == 0);
+            let looks = !item.reserved && (count < 16 || count.is_multiple_of(64));
             count < most && state.bytes + bytes <= MOST_BYTES && !(looks && batch.since.elapsed() >= stale)
         };
         let batch = if item.reserved {

@@ -246,17 +246,17 @@ impl RedisStore {
         }
         let outage = match outcome {
             Ok(reply) => {
-                route.breaker.succeeded();
+                self.succeeded(route);
                 self.telemetry.call(began, true);
                 return Ok(reply);
             }
             Err(Failed { outage, .. }) if !failure::is_outage(outage.cause) => {
-                route.breaker.succeeded();
+                self.succeeded(route);
                 outage
             }
             Err(Failed { outage, sent, answers, .. }) => {
                 if answers {
-                    route.breaker.succeeded();
+                    self.succeeded(route);
                 } else {
                     route.link.failed();
                     route.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
@@ -266,6 +266,14 @@ impl RedisStore {
         };
         self.telemetry.call(began, false);
         Err(outage.into())
+    }
+
+    /// The server has answered. Where that ends an outage, all other runtimes look for themselves at once.
+    fn succeeded(&self, route: &Route) {
+        if route.breaker.succeeded() {
+            let runtimes = lock(&self.runtimes).clone();
+            runtimes.iter().for_each(|links| links.half_open());
+        }
     }
 
     /// Sends a call.
@@ -383,7 +391,7 @@ impl RedisStore {
                 route.link.answered();
                 // On a Cluster any node may have answered.
                 if !self.source.is_cluster() {
-                    route.breaker.succeeded();
+                    self.succeeded(&route);
                 }
                 let version = route.link.version().map(|version| version.to_string());
                 return Ok(Ping::new(sent.elapsed(), version, breaker));

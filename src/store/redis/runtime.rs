@@ -77,6 +77,11 @@ impl RuntimeLinks {
         lock(&self.routes).iter().flatten().for_each(|route| route.breaker.retire());
     }
 
+    /// The server has answered on another runtime.
+    pub(super) fn half_open(&self) {
+        lock(&self.routes).iter().flatten().for_each(|route| route.breaker.half_open());
+    }
+
     /// Closes the connections.
     pub(super) fn close(&self) {
         lock(&self.routes).iter().flatten().for_each(|route| route.link.close());
