@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use super::Backend;
 use super::in_memory::Cells;
@@ -109,6 +109,14 @@ impl<O: Operation> Client<O> {
                 cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now)),
             )),
             Self::Redis(client) => OperationFuture::Pending(client.submit(key, operation)),
+        }
+    }
+
+    /// The same for a task that polls it at once, whose waker this is.
+    pub(crate) fn start(&self, key: Key, operation: O, waker: Waker) -> OperationFuture<O> {
+        match self {
+            Self::InMemory(_) => self.run(key, operation),
+            Self::Redis(client) => OperationFuture::Pending(RedisFuture::new(client.start(key, operation, waker))),
         }
     }
 

@@ -42,8 +42,6 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// How many batches are in flight beside each other at most: while the replies of one are handed out, the server
     /// works on another.
     const FLUSHERS: usize = 3;
-    /// The pipeline threshold: how many operations must wait while a batch is in flight for another to leave beside it.
-    const THRESHOLD: usize = 1;
     /// Whether operations must run in the order in which they were submitted: then one call is in flight at a time.
     const IN_ORDER: bool = false;
     /// Whether replies bring news for other waiters of this process: they are decoded as soon as they land, whether or

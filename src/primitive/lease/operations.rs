@@ -159,7 +159,6 @@ impl<K: Kind> Operation for Turn<K> {
     // On a contended key there is one who gives and one who asks anew in each round: they should leave together. And
     // what a call costs by itself is a third of the cost of a dozen runs.
     const FLUSHERS: usize = 2;
-    const THRESHOLD: usize = 16;
     const NOTIFIES: bool = true;
     const BULK: bool = K::Record::BULK;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use futures_util::future::BoxFuture;
 
@@ -35,7 +35,8 @@ pub(crate) struct Lesson {
 }
 
 impl Decide {
-    pub(super) fn new(bucket: &TokenBucket, key: Key, cost: u32, wait: i64) -> Self {
+    /// Asks, for a task that polls it at once, whose waker this is.
+    pub(super) fn new(bucket: &TokenBucket, key: Key, cost: u32, wait: i64, waker: Waker) -> Self {
         let most = bucket.quotas.max_cost();
         if cost > most {
             return Self::Clear(Some(Err(Error::exceeds_burst(cost, most))));
@@ -52,7 +53,7 @@ impl Decide {
             }
         }
         let quotas = bucket.quotas.clone();
-        Self::Asking(bucket.clients.reserve.run(key, Reserve { quotas, ask }), lesson)
+        Self::Asking(bucket.clients.reserve.start(key, Reserve { quotas, ask }, waker), lesson)
     }
 }
 
@@ -113,7 +114,8 @@ impl Future for Acquire {
         loop {
             match &mut self.step {
                 Step::Asked => {
-                    let decide = self.bucket.decide(self.key.clone(), self.cost, self.bucket.longest_wait);
+                    let (bucket, key, waker) = (&self.bucket, self.key.clone(), context.waker().clone());
+                    let decide = Decide::new(bucket, key, self.cost, bucket.longest_wait, waker);
                     self.step = Step::Deciding(decide);
                 }
                 Step::Deciding(decide) => {

@@ -61,8 +61,10 @@ mod agreement;
 #[cfg(test)]
 mod tests;
 
+use std::future::poll_fn;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 pub(crate) use self::acquire::Acquire;
@@ -176,7 +178,7 @@ impl TokenBucket {
     /// [`is_unavailable`](Error::is_unavailable), and [`is_exceeds_burst`](Error::is_exceeds_burst) where no
     /// bucket ever holds so many.
     pub async fn allow_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
-        self.counted(self.decide(key.into(), n, 0).await)
+        self.decide(key.into(), n, 0).await
     }
 
     /// Takes one token now or in the future.
@@ -197,7 +199,7 @@ impl TokenBucket {
     /// [longest wait](Self::with_longest_wait) or the tokens never come back.
     pub async fn reserve_n(&self, key: impl Into<Key>, n: u32) -> Result<Reservation, Error> {
         let key: Key = key.into();
-        let decision = self.counted(self.decide(key.clone(), n, self.longest_wait).await)?;
+        let decision = self.decide(key.clone(), n, self.longest_wait).await?;
         if decision.is_admitted() {
             Ok(Reservation::new(self.clone(), key, decision))
         } else {
@@ -334,8 +336,9 @@ impl TokenBucket {
         Self { quotas: other.quotas.share(parts), longest_wait: other.longest_wait, ..self.clone() }
     }
 
-    fn decide(&self, key: Key, cost: u32, wait: i64) -> Decide {
-        Decide::new(self, key, cost, wait)
+    async fn decide(&self, key: Key, cost: u32, wait: i64) -> Result<Decision, Error> {
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        self.counted(Decide::new(self, key, cost, wait, waker).await)
     }
 
     fn cancel(&self, key: &Key, cancel: Cancel) -> OperationFuture<Cancel> {

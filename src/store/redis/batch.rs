@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::client::RedisClient;
 use super::plan::Call;
 use super::queue::{Budget, Weight};
 use super::reply::Reply;
@@ -23,6 +24,7 @@ pub(super) struct Batch<O: Operation> {
     state: Mutex<State<O>>,
     /// By call; known from its departure on.
     replies: OnceLock<Replies>,
+    pub(super) client: Arc<RedisClient<O>>,
     /// What the operations that wait take up of.
     budget: Arc<Budget>,
     /// Since when its first operation waits.
@@ -71,12 +73,12 @@ pub(super) enum Phase<O: Operation> {
 /// Where in the replies an operation's part is.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    call: usize,
-    /// Its run, counted in sizes.
-    at: usize,
-    size: usize,
+    call: u32,
+    /// Its run, counted in sizes: all are below the bounds of a batch.
+    at: u32,
+    size: u32,
     /// Which one of its run it is.
-    nth: usize,
+    nth: u32,
 }
 
 /// What a reply that landed brings for others.
@@ -108,15 +110,15 @@ impl Place {
     ) -> Result<O::Reply, Error> {
         let reply = self.reply(replies)?;
         let operation = operation.ok_or_else(lost)?;
-        let fields = reply.fields(self.at..self.at + self.size);
-        operation.decode(self.nth, reply.now, fields).map_err(|Garbled(text)| {
+        let fields = reply.fields(self.at as usize..(self.at + self.size) as usize);
+        operation.decode(self.nth as usize, reply.now, fields).map_err(|Garbled(text)| {
             let wrong_type = text.starts_with("WRONGTYPE");
             Error::unavailable(if wrong_type { Cause::WrongType } else { Cause::Unexpected }, text)
         })
     }
 
     fn reply(self, replies: Option<&Replies>) -> Result<&Reply, Error> {
-        let landed = replies.and_then(|replies| replies.get(self.call)?.get());
+        let landed = replies.and_then(|replies| replies.get(self.call as usize)?.get());
         landed.ok_or_else(lost)?.as_ref().map_err(Clone::clone)
     }
 }
@@ -133,7 +135,13 @@ impl<O: Operation> State<O> {
 
 impl<O: Operation> Batch<O> {
     /// A batch of one operation so far, of `likely` so many in the end.
-    pub(super) fn of(item: Item<O>, bytes: usize, budget: &Arc<Budget>, likely: usize) -> Arc<Self> {
+    pub(super) fn of(
+        client: &Arc<RedisClient<O>>,
+        item: Item<O>,
+        bytes: usize,
+        budget: &Arc<Budget>,
+        likely: usize,
+    ) -> Arc<Self> {
         let weight = item.weight;
         let mut items = Vec::with_capacity(likely.max(1));
         items.push(item);
@@ -141,6 +149,7 @@ impl<O: Operation> Batch<O> {
         Arc::new(Self {
             state: Mutex::new(state),
             replies: OnceLock::new(),
+            client: Arc::clone(client),
             budget: Arc::clone(budget),
             since: Instant::now(),
         })
@@ -188,11 +197,11 @@ impl<O: Operation> Batch<O> {
             let mut later = match *left {
                 0 => indices.len(),
                 _ => indices.iter().filter(|index| !items[**index].is_gone()).count(),
-            };
+            } as u32;
             let (mut nth, mut orphans) = (0, Vec::new());
             for index in indices {
                 let item = &mut items[*index];
-                let place = |nth| Place { call: number, at, size: run.size, nth };
+                let place = |nth| Place { call: number as u32, at, size: run.size as u32, nth };
                 landing.owed += usize::from(item.counted);
                 let is_gone = item.is_gone();
                 let counter = if is_gone { &mut later } else { &mut nth };
@@ -216,7 +225,7 @@ impl<O: Operation> Batch<O> {
             if !orphans.is_empty() {
                 landing.orphans.push((items[indices[0]].key.clone(), orphans));
             }
-            at += run.size;
+            at += run.size as u32;
         }
         drop(state);
         wakers.into_iter().for_each(Waker::wake);

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::Waker;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -43,10 +42,15 @@ pub(crate) struct RedisClient<O: Operation> {
     store: Arc<RedisStore>,
     namespace: Namespace<O::Cell>,
     script: Arc<Loaded>,
-    runtimes: Mutex<Vec<Lanes<O>>>,
+    runtimes: Padded<Mutex<Vec<Lanes<O>>>>,
     /// What takes back replies that nobody is left to receive.
     undo: OnceLock<Box<dyn TakeBack<O>>>,
 }
+
+/// What has a cache line of its own, since all callers write to it.
+#[derive(Default)]
+#[repr(align(128))]
+struct Padded<T>(T);
 
 /// The lanes of one runtime, by the numbers of its routes.
 struct Lanes<O: Operation> {
@@ -68,7 +72,7 @@ struct Lane<O: Operation> {
 
 /// Whom an operation is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum For {
+enum For {
     Caller,
     /// It is sent, whether or not its caller waits.
     Begun,
@@ -87,19 +91,24 @@ struct LaneOf<O: Operation> {
 impl<O: Operation> RedisClient<O> {
     pub(crate) fn new(store: Arc<RedisStore>, namespace: Namespace<O::Cell>) -> Arc<Self> {
         let script = store.load(O::SCRIPT);
-        Arc::new(Self { store, namespace, script, runtimes: Mutex::default(), undo: OnceLock::new() })
+        Arc::new(Self { store, namespace, script, runtimes: Padded::default(), undo: OnceLock::new() })
     }
 
     /// Runs an operation, which is sent when it is first polled. It may run even where nobody waits for the reply any
     /// more; what it granted is then taken back.
     pub(crate) fn submit(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
-        RedisFuture::new(Arc::clone(self), Step::Asked(Some((key, operation))))
+        RedisFuture::new(Step::Asked(Some((Arc::clone(self), key, operation))))
+    }
+
+    /// The same for a task that polls it at once, whose waker this is: it is sent now.
+    pub(crate) fn start(self: &Arc<Self>, key: Key, operation: O, waker: Waker) -> Step<O> {
+        self.enqueue(Handle::try_current().ok(), key, operation, Some(waker), For::Caller)
     }
 
     /// Runs an operation that is owed: it leaves before all that is submitted from here on, whoever polls what.
     pub(crate) fn begin(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
         let here = Handle::try_current().ok();
-        RedisFuture::new(Arc::clone(self), self.enqueue(here, key, operation, None, For::Begun))
+        RedisFuture::new(self.enqueue(here, key, operation, None, For::Begun))
     }
 
     /// Runs an operation that is owed and that nobody waits for, on the store's own thread.
@@ -108,12 +117,12 @@ impl<O: Operation> RedisClient<O> {
     }
 
     /// Sends an operation, or puts it into a batch. `here`: the caller's runtime; without one the store's own serves it.
-    pub(super) fn enqueue(
+    fn enqueue(
         self: &Arc<Self>,
         here: Option<Handle>,
         key: Key,
         operation: O,
-        waker: Option<&Waker>,
+        waker: Option<Waker>,
         whom: For,
     ) -> Step<O> {
         // What must run in order leaves by a flusher alone.
@@ -133,11 +142,8 @@ impl<O: Operation> RedisClient<O> {
         let (phase, operation) = (Phase::Waiting(None), Some(operation));
         let mut item = Item { operation, key, slot, owed, counted, reserved, weight: 0, phase };
 
-        let mut runtimes = self.lanes(&runtime);
-        let id = runtime.id();
-        let Some(lanes) = runtimes.iter_mut().find(|lanes| lanes.links.is_of(id)) else {
-            return Step::Failed(ended());
-        };
+        let Some((mut runtimes, at)) = self.lanes(&runtime) else { return Step::Failed(ended()) };
+        let lanes = &mut runtimes[at];
         let number = lanes.links.number(store.source.master(slot), link);
         let (links, lane) = lanes.lane(number);
         let this = |lane: &Lane<O>| LaneOf {
@@ -148,23 +154,23 @@ impl<O: Operation> RedisClient<O> {
         };
         if can_send && !lane.inline && lane.flushers == 0 && lane.batches.is_empty() {
             lane.inline = true;
-            let (inline, batch) = (Inline(this(lane)), Batch::of(item, bytes, &links.budget, 1));
+            let (inline, batch) = (Inline(this(lane)), Batch::of(self, item, bytes, &links.budget, 1));
             drop(runtimes);
             let sent = Arc::clone(&batch);
             let sending = Box::pin(async move { inline.0.send(&sent).await });
-            return Step::Sending(Sending::new(sending, runtime), Queued { batch, index: 0 });
+            return Step::Sending(Sending::new(sending, runtime), Queued { batch, index: 0, fresh: false });
         }
-        (item.phase, item.weight) = (Phase::Waiting(waker.cloned()), weight);
+        let fresh = waker.is_some();
+        (item.phase, item.weight) = (Phase::Waiting(waker), weight);
         if !reserved && !links.budget.take(weight) {
             let refused = this(lane);
             drop(runtimes);
             return Step::Failed(refused.overloaded(1));
         }
         store.owed.add(usize::from(counted));
-        let (batch, index) = lane.push(item, bytes, store.limits.queue_timeout / 2, &links.budget);
+        let (batch, index) = lane.push(self, item, bytes, &links.budget);
         let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
-        let crowded = index + 1 >= O::THRESHOLD || lane.batches.len() > 1;
-        let flusher = (lane.flushers == 0 || (crowded && lane.flushers < most)).then(|| {
+        let flusher = (lane.flushers < most).then(|| {
             lane.flushers += 1;
             this(lane)
         });
@@ -172,14 +178,17 @@ impl<O: Operation> RedisClient<O> {
         if let Some(lane) = flusher {
             lane.spawn_flusher();
         }
-        Step::Queued(Queued { batch, index })
+        Step::Queued(Queued { batch, index, fresh })
     }
 
-    /// The lanes, among them those of a runtime. What still waits on runtimes that have ended is told so.
-    fn lanes(&self, runtime: &Handle) -> MutexGuard<'_, Vec<Lanes<O>>> {
-        let (mut runtimes, id) = (lock(&self.runtimes), runtime.id());
-        if runtimes.iter().any(|lanes| lanes.links.is_of(id)) {
-            return runtimes;
+    /// The lanes of all runtimes, and where among them those of this one are. What still waits on runtimes that have
+    /// ended is told so. `None`: this one has ended.
+    fn lanes(&self, runtime: &Handle) -> Option<(MutexGuard<'_, Vec<Lanes<O>>>, usize)> {
+        let id = runtime.id();
+        let find = |runtimes: &[Lanes<O>]| runtimes.iter().position(|lanes| lanes.links.is_of(id));
+        let mut runtimes = lock(&self.runtimes.0);
+        if let Some(at) = find(&runtimes) {
+            return Some((runtimes, at));
         }
         let of_ended: Vec<_> = runtimes.extract_if(.., |lanes| lanes.links.has_ended()).collect();
         // Nothing is dropped, woken or spawned under the lock.
@@ -189,11 +198,12 @@ impl<O: Operation> RedisClient<O> {
             waiting.for_each(|batch| self.store.fail(batch));
         }
         let links = self.store.links(runtime);
-        runtimes = lock(&self.runtimes);
-        if !runtimes.iter().any(|lanes| lanes.links.is_of(id)) {
+        runtimes = lock(&self.runtimes.0);
+        if find(&runtimes).is_none() {
             runtimes.push(Lanes { links, lanes: Vec::new() });
         }
-        runtimes
+        let at = find(&runtimes)?;
+        Some((runtimes, at))
     }
 
     pub(super) fn take_back(&self, key: Key, replies: &[O::Reply]) {
@@ -236,31 +246,29 @@ impl<O: Operation> Lanes<O> {
 
 impl<O: Operation> Lane<O> {
     /// Puts an operation into a batch: what is reserved into the first that has room for it, everything else into the
-    /// last, unless that waits for longer than `stale`: then its runtime stood still.
+    /// last, unless that waits for half the queue time-out: then its runtime stood still.
     fn push(
         &mut self,
+        client: &Arc<RedisClient<O>>,
         item: Item<O>,
         bytes: usize,
-        stale: Duration,
         budget: &Arc<Budget>,
     ) -> (Arc<Batch<O>>, usize) {
-        let has_room = |batch: &&Arc<Batch<O>>| {
-            let state = batch.state();
+        let first = if item.reserved { 0 } else { self.batches.len().saturating_sub(1) };
+        for batch in self.batches.range(first..) {
+            let mut state = batch.state();
             let count = state.items.len();
             let most = if item.reserved { 2 * MOST_OPERATIONS } else { MOST_OPERATIONS };
             // The clock is not read for each of a crowd.
             let looks = !item.reserved && (count < 16 || count.is_multiple_of(64));
-            count < most && state.bytes + bytes <= MOST_BYTES && !(looks && batch.since.elapsed() >= stale)
-        };
-        let batch = if item.reserved {
-            self.batches.iter().find(has_room)
-        } else {
-            self.batches.back().filter(has_room)
-        };
-        if let Some(batch) = batch {
-            return (Arc::clone(batch), batch.state().push(item, bytes));
+            if count < most
+                && state.bytes + bytes <= MOST_BYTES
+                && !(looks && batch.since.elapsed() >= client.store.limits.queue_timeout / 2)
+            {
+                return (Arc::clone(batch), state.push(item, bytes));
+            }
         }
-        let batch = Batch::of(item, bytes, budget, self.likely);
+        let batch = Batch::of(client, item, bytes, budget, self.likely);
         self.batches.push_back(Arc::clone(&batch));
         (batch, 0)
     }
@@ -300,7 +308,7 @@ impl<O: Operation> LaneOf<O> {
 
     /// Changes the lane; `None` where its runtime is forgotten.
     fn with<R>(&self, change: impl FnOnce(&mut Lane<O>) -> R) -> Option<R> {
-        let mut runtimes = lock(&self.client.runtimes);
+        let mut runtimes = lock(&self.client.runtimes.0);
         let lanes = runtimes.iter_mut().find(|lanes| Arc::ptr_eq(&lanes.links, &self.links))?;
         lanes.lanes.get_mut(self.number)?.as_mut().map(change)
     }

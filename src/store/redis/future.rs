@@ -8,20 +8,17 @@ use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 
 use super::batch::Batch;
-use super::client::{For, RedisClient};
+use super::client::RedisClient;
 use crate::Error;
 use crate::store::key::Key;
 use crate::store::operation::Operation;
 
 /// An operation under way.
-pub(crate) struct RedisFuture<O: Operation> {
-    client: Arc<RedisClient<O>>,
-    step: Step<O>,
-}
+pub(crate) struct RedisFuture<O: Operation>(Step<O>);
 
-pub(super) enum Step<O: Operation> {
+pub(crate) enum Step<O: Operation> {
     /// Not polled yet; `None` once sent.
-    Asked(Option<(Key, O)>),
+    Asked(Option<(Arc<RedisClient<O>>, Key, O)>),
     /// Sent from this task.
     Sending(Sending, Queued<O>),
     Queued(Queued<O>),
@@ -30,27 +27,29 @@ pub(super) enum Step<O: Operation> {
 }
 
 /// An operation in a batch.
-pub(super) struct Queued<O: Operation> {
+pub(crate) struct Queued<O: Operation> {
     pub(super) batch: Arc<Batch<O>>,
     pub(super) index: usize,
+    /// Whether it has the waker of the task that polls it next.
+    pub(super) fresh: bool,
 }
 
 /// A batch in flight from its caller's task. Where the caller goes away, a task of its own sees it to its end, so that
 /// what was granted is known and can be taken back.
-pub(super) struct Sending {
+pub(crate) struct Sending {
     sending: Option<BoxFuture<'static, ()>>,
     runtime: Handle,
 }
 
 impl<O: Operation> RedisFuture<O> {
-    pub(super) fn new(client: Arc<RedisClient<O>>, step: Step<O>) -> Self {
-        Self { client, step }
+    pub(crate) fn new(step: Step<O>) -> Self {
+        Self(step)
     }
 
     /// Whether the operation has come to an end, and which. `None`: it has not.
     pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
-        match &self.step {
-            Step::Queued(Queued { batch, index }) | Step::Sending(_, Queued { batch, index }) => {
+        match &self.0 {
+            Step::Queued(Queued { batch, index, .. }) | Step::Sending(_, Queued { batch, index, .. }) => {
                 batch.outcome(*index)
             }
             Step::Failed(error) => Some(Err(error.clone())),
@@ -65,22 +64,12 @@ impl<O: Operation> Future for RedisFuture<O> {
     type Output = Result<O::Reply, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { client, step } = self.get_mut();
+        let Self(step) = self.get_mut();
         loop {
             match step {
                 Step::Asked(asked) => {
-                    let Some((key, operation)) = asked.take() else { return Poll::Pending };
-                    *step = client.enqueue(
-                        Handle::try_current().ok(),
-                        key,
-                        operation,
-                        Some(context.waker()),
-                        For::Caller,
-                    );
-                    // A batch has the waker already.
-                    if let Step::Queued(_) = step {
-                        return Poll::Pending;
-                    }
+                    let Some((client, key, operation)) = asked.take() else { return Poll::Pending };
+                    *step = client.start(key, operation, context.waker().clone());
                 }
                 Step::Sending(sending, _) => {
                     ready!(sending.poll(context));
@@ -89,8 +78,12 @@ impl<O: Operation> Future for RedisFuture<O> {
                     };
                     *step = Step::Queued(queued);
                 }
-                Step::Queued(Queued { batch, index }) => {
-                    let reply = ready!(batch.poll(*index, context));
+                Step::Queued(queued) => {
+                    // The batch has the waker already.
+                    if std::mem::take(&mut queued.fresh) {
+                        return Poll::Pending;
+                    }
+                    let reply = ready!(queued.batch.poll(queued.index, context));
                     *step = Step::Done;
                     return Poll::Ready(reply);
                 }
@@ -108,10 +101,10 @@ impl<O: Operation> Future for RedisFuture<O> {
 
 impl<O: Operation> Drop for RedisFuture<O> {
     fn drop(&mut self) {
-        if let Step::Queued(Queued { batch, index }) | Step::Sending(_, Queued { batch, index }) = &self.step
+        if let Step::Queued(Queued { batch, index, .. }) | Step::Sending(_, Queued { batch, index, .. }) = &self.0
             && let Some((key, reply)) = batch.leave(*index)
         {
-            self.client.take_back(key, &[reply]);
+            batch.client.take_back(key, &[reply]);
         }
     }
 }
