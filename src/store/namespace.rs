@@ -116,7 +116,9 @@ impl<O: Operation> Client<O> {
     pub(crate) fn start(&self, key: Key, operation: O, waker: Waker) -> OperationFuture<O> {
         match self {
             Self::InMemory(_) => self.run(key, operation),
-            Self::Redis(client) => OperationFuture::Pending(RedisFuture::new(client.start(key, operation, waker))),
+            Self::Redis(client) => {
+                OperationFuture::Pending(RedisFuture::new(client.start(key, operation, waker)))
+            }
         }
     }
 

@@ -50,7 +50,11 @@ async fn reconnects_of_many_stores_are_spread_out() {
     // Stores that come back together share their spans, each time; a machine that stood still for a moment brings a few
     // together, once.
     let spans = spans(Duration::from_millis(10), settled, &later);
-    assert!(3 * spans >= later.len(), "{} attempts of {STORES} stores in {spans} spans of 10 ms", later.len());
+    assert!(
+        3 * spans >= later.len(),
+        "{} attempts of {STORES} stores in {spans} spans of 10 ms",
+        later.len()
+    );
     // And not too often altogether: in two seconds.
     assert!(attempts.len() <= 15 * STORES, "{} attempts of {STORES} stores in 2 s", attempts.len());
 

@@ -16,7 +16,6 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use self::virtual_time::{CLOCK, VirtualTime};
-use super::acquire::Decide;
 use super::{Reservation, TokenBucket};
 use crate::store::Clock;
 use crate::store::background::Background;
@@ -137,7 +136,7 @@ async fn answer(
     Ok(match step.clone() {
         Step::Reserve { quotas, cost, wait, count } => {
             let bucket = bucket.with_quotas(&sets[quotas]);
-            let decisions = join_all((0..count).map(|_| Decide::new(&bucket, key.clone(), cost, wait))).await;
+            let decisions = join_all((0..count).map(|_| bucket.decide(key.clone(), cost, wait))).await;
             let mut decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
             // They are alike, but two calls of them may have overtaken each other.
             decisions.sort_by_key(|decision| (!decision.is_admitted(), decision.state.bucket.levels.clone()));

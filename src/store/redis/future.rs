@@ -101,7 +101,8 @@ impl<O: Operation> Future for RedisFuture<O> {
 
 impl<O: Operation> Drop for RedisFuture<O> {
     fn drop(&mut self) {
-        if let Step::Queued(Queued { batch, index, .. }) | Step::Sending(_, Queued { batch, index, .. }) = &self.0
+        if let Step::Queued(Queued { batch, index, .. }) | Step::Sending(_, Queued { batch, index, .. }) =
+            &self.0
             && let Some((key, reply)) = batch.leave(*index)
         {
             batch.client.take_back(key, &[reply]);

@@ -1,0 +1,220 @@
+//! A call to the server: sent once, but where nothing can have run; waited for within the time-out; and what its outcome
+//! says about the connection and the server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::redis;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep_until};
+
+use super::link::Link;
+use super::plan::Call;
+use super::reply::Reply;
+use super::runtime::Route;
+use super::{Loaded, RedisStore, failure};
+use crate::Error;
+use crate::error::{Cause, Outage};
+use crate::store::in_memory::lock;
+use crate::store::ping::Ping;
+
+/// After how long without a reply a connection may have been closed for being idle.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// When a timer fires so much too late, the runtime was not running: then the reply may be there, unread.
+const LATE: Duration = Duration::from_millis(20);
+
+/// How many turns all other tasks have before a reply counts as missing.
+const TURNS: usize = 8;
+
+/// How an attempt to run a script failed.
+struct Failed {
+    outage: Outage,
+    /// When it was sent; `None`: there was no connection.
+    sent: Option<Instant>,
+    /// Whether anything may have been written.
+    written: bool,
+    /// Whether the server answered others meanwhile: then it is slow, not away.
+    answers: bool,
+}
+
+impl Failed {
+    /// Whether the connection was closed when the call came to it, so that it can be made again.
+    fn was_closed(&self, was_idle: bool) -> bool {
+        self.sent.is_some() && self.outage.cause == Cause::Disconnected && (was_idle || !self.written)
+    }
+}
+
+impl RedisStore {
+    /// Runs a script. It is sent once: only where the server says that it does not know it, and so has not run
+    /// it, is it sent again, in full (in full rather than by SCRIPT LOAD: that could be flushed in between,
+    /// and on a Cluster would have to reach the right node first); and where a connection turns out to be closed before
+    /// anything is written, or after it has been idle, as servers and balancers do to idle ones.
+    pub(super) async fn run(
+        &self,
+        runtime: &Handle,
+        route: &Route,
+        script: &Loaded,
+        call: &Call,
+    ) -> Result<Reply, Error> {
+        route.breaker.check()?;
+        let was_idle = !route.link.answered_within(IDLE);
+        let began = Instant::now();
+        let mut outcome = self.attempt(runtime, &route.link, script, call).await;
+        if matches!(&outcome, Err(failed) if failed.was_closed(was_idle)) {
+            outcome = self.attempt(runtime, &route.link, script, call).await;
+        }
+        let outage = match outcome {
+            Ok(reply) => {
+                self.succeeded(route);
+                self.telemetry.call(began, true);
+                return Ok(reply);
+            }
+            Err(Failed { outage, .. }) if !failure::is_outage(outage.cause) => {
+                self.succeeded(route);
+                outage
+            }
+            Err(Failed { outage, sent, answers, .. }) => {
+                if answers {
+                    self.succeeded(route);
+                } else {
+                    route.link.failed();
+                    route.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
+                }
+                outage
+            }
+        };
+        self.telemetry.call(began, false);
+        Err(outage.into())
+    }
+
+    /// The server has answered. Where that ends an outage, all other runtimes look for themselves at once.
+    fn succeeded(&self, route: &Route) {
+        if route.breaker.succeeded() {
+            let runtimes = lock(&self.runtimes).clone();
+            runtimes.iter().for_each(|links| links.half_open());
+        }
+    }
+
+    /// Sends a call.
+    async fn attempt(
+        &self,
+        runtime: &Handle,
+        link: &Arc<Link>,
+        script: &Loaded,
+        call: &Call,
+    ) -> Result<Reply, Failed> {
+        let mut held = link.hold(runtime).await.map_err(|outage| Failed {
+            outage: Outage { cause: Cause::NotSent, ..outage },
+            sent: None,
+            written: false,
+            answers: false,
+        })?;
+        let sent = Instant::now();
+        let mut written = true;
+        let sending = held.connection.send_noting(&call.command, &mut written);
+        let mut reply = self.in_time(runtime, link, sending).await;
+        if matches!(&reply, Some(Err(error)) if failure::is_no_script(error)) {
+            let full = script.in_full(&call.command);
+            reply = self.in_time(runtime, link, held.connection.send(&full)).await;
+        }
+        let outage = match reply {
+            Some(Ok(reply)) => match Reply::parse(reply, call.size()) {
+                Some(reply) => {
+                    link.answered();
+                    return Ok(reply);
+                }
+                None => {
+                    let text = format!("{} answered something else", script.name).into();
+                    Outage { cause: Cause::Unexpected, text, source: None }
+                }
+            },
+            Some(Err(error)) => failure::outage(error),
+            None => self.timed_out(),
+        };
+        // A server that answered what was sent before is slow.
+        let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
+        if self.source.is_lost(outage.cause) && !answers {
+            link.discard(&held);
+        } else if failure::is_outage(outage.cause) {
+            self.source.look_for_masters(held.connection, runtime);
+        }
+        Err(Failed { outage, sent: Some(sent), written, answers })
+    }
+
+    fn timed_out(&self) -> Outage {
+        let text = format!("no reply within {:?}", self.limits.timeout).into();
+        Outage { cause: Cause::TimedOut, text, source: None }
+    }
+
+    /// What comes of a call that is sent now within the time-out; `None`: nothing.
+    ///
+    /// Replies come in the order of the calls: as long as others arrive, it is waited for up to four time-outs. And time in
+    /// which the runtime stood still does not count, once: the reply may be there, but nobody has read it.
+    async fn in_time<T>(&self, runtime: &Handle, link: &Link, reply: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(reply);
+        let (sent, timeout) = (Instant::now(), self.limits.timeout);
+        let (mut deadline, mut was_late) = (sent + timeout, false);
+        loop {
+            // The caller may be polled outside of its runtime by now.
+            let elapsed = {
+                let _inside = runtime.enter();
+                sleep_until(deadline)
+            };
+            tokio::select! {
+                biased;
+                reply = &mut reply => return Some(reply),
+                () = elapsed => {}
+            }
+            let (now, late) = (Instant::now(), deadline.elapsed());
+            let progress = link.answered_since(sent).map(|last| (last + timeout).min(sent + 4 * timeout));
+            deadline = match progress {
+                Some(later) if later > now => later,
+                _ if late >= LATE && !was_late => {
+                    was_late = true;
+                    now + late.min(timeout)
+                }
+                _ => break,
+            };
+        }
+        // The reply may have come, and who reads it waits for its turn behind a crowd.
+        for _ in 0..TURNS {
+            tokio::select! {
+                biased;
+                reply = &mut reply => return Some(reply),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        None
+    }
+
+    /// Asks the server for a sign of life, whether or not the breaker is open.
+    pub(in crate::store) async fn ping(self: &Arc<Self>, runtime: &Handle) -> Result<Ping, Error> {
+        let links = self.links(runtime);
+        let route = links.route(0);
+        let breaker = links.breaker();
+        let mut held = route.link.hold(runtime).await?;
+        let sent = Instant::now();
+        let ping = redis::cmd("PING");
+        let outage = match self.in_time(runtime, &route.link, held.connection.send(&ping)).await {
+            Some(Ok(_)) => {
+                route.link.answered();
+                // On a Cluster any node may have answered.
+                if !self.source.is_cluster() {
+                    self.succeeded(&route);
+                }
+                let version = route.link.version().map(|version| version.to_string());
+                return Ok(Ping::new(sent.elapsed(), version, breaker));
+            }
+            Some(Err(error)) => failure::outage(error),
+            None => self.timed_out(),
+        };
+        if self.source.is_lost(outage.cause) {
+            route.link.discard(&held);
+        }
+        if failure::is_outage(outage.cause) && !self.source.is_cluster() {
+            route.breaker.failed(sent, &outage, false);
+        }
+        Err(outage.into())
+    }
+}

@@ -1,0 +1,166 @@
+//! Who sends what waits in a lane: the caller's own task, where it finds the lane idle, else a flusher.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+
+use super::batch::Batch;
+use super::client::RedisClient;
+use super::lane::Lane;
+use super::plan::Plan;
+use super::runtime::{Route, RuntimeLinks};
+use crate::Error;
+use crate::store::in_memory::lock;
+use crate::store::operation::Operation;
+
+/// How often a flusher lets others run before it sends again, so that those who were just answered can ask anew and leave
+/// with it. At twice, throughput no longer rises.
+const YIELDS: usize = 2;
+
+/// How many calls of a batch are in flight at once.
+const IN_FLIGHT: usize = 64;
+
+/// A lane as those who send by it know it.
+pub(super) struct LaneRef<O: Operation> {
+    pub(super) client: Arc<RedisClient<O>>,
+    pub(super) links: Arc<RuntimeLinks>,
+    pub(super) route: Arc<Route>,
+    pub(super) number: usize,
+}
+
+impl<O: Operation> LaneRef<O> {
+    /// Sends a batch; each call answers its own callers as its reply lands.
+    pub(super) async fn send(&self, batch: &Arc<Batch<O>>) {
+        let RedisClient { store, script, namespace, .. } = &*self.client;
+        let plan = {
+            let state = batch.depart();
+            Plan::new(script, namespace, &state.items)
+        };
+        store.telemetry.batch(plan.order.len(), || self.links.budget.operations());
+        batch.departs(plan.calls.len());
+        let send = async |number: usize| {
+            let call = &plan.calls[number];
+            let reply = store.run(&self.links.runtime, &self.route, script, call).await;
+            let landing = batch.land(number, call, &plan.order, reply);
+            for push in landing.pushes {
+                store.notifier.deliver(push);
+            }
+            for (key, orphans) in landing.orphans {
+                self.client.take_back(key, &orphans);
+            }
+            store.owed.done(landing.owed);
+        };
+        match plan.calls.len() {
+            0 => {}
+            1 => send(0).await,
+            calls => {
+                let depth = if O::IN_ORDER { 1 } else { IN_FLIGHT };
+                stream::iter(0..calls).map(send).buffer_unordered(depth).collect::<()>().await;
+            }
+        }
+    }
+
+    /// Changes the lane; `None` where its runtime is forgotten.
+    fn with<R>(&self, change: impl FnOnce(&mut Lane<O>) -> R) -> Option<R> {
+        let mut runtimes = lock(&self.client.runtimes.0);
+        let lanes = runtimes.iter_mut().find(|lanes| Arc::ptr_eq(&lanes.links, &self.links))?;
+        lanes.lanes.get_mut(self.number)?.as_mut().map(change)
+    }
+
+    /// What those are told for whom there is no room.
+    pub(super) fn overloaded(&self, operations: usize) -> Error {
+        self.client.store.overloaded(&self.route.link, &self.links.budget, operations)
+    }
+
+    /// Begins a flusher, which is counted already.
+    pub(super) fn spawn_flusher(self) {
+        let runtime = self.links.runtime.clone();
+        runtime.spawn(Flusher { lane: self, batch: None, done: false }.flush());
+    }
+}
+
+/// Marks a lane idle when the operation that is sent from its caller's task is over, however it ends.
+pub(super) struct Inline<O: Operation>(pub(super) LaneRef<O>);
+
+impl<O: Operation> Drop for Inline<O> {
+    fn drop(&mut self) {
+        let flushes = self.0.with(|lane| {
+            lane.inline = false;
+            let flushes = lane.flushers == 0 && !lane.batches.is_empty();
+            lane.flushers += usize::from(flushes);
+            flushes
+        });
+        if flushes == Some(true) {
+            self.0.clone().spawn_flusher();
+        }
+    }
+}
+
+/// A task that sends batches until none is left, counted while it exists.
+struct Flusher<O: Operation> {
+    lane: LaneRef<O>,
+    /// What is in flight.
+    batch: Option<Arc<Batch<O>>>,
+    done: bool,
+}
+
+impl<O: Operation> Flusher<O> {
+    async fn flush(mut self) {
+        while let Some(batch) = self.next() {
+            if batch.since.elapsed() > self.lane.client.store.limits.queue_timeout {
+                let operations = batch.state().items.len();
+                batch.fail(&self.lane.overloaded(operations), true);
+            }
+            self.lane.send(self.batch.insert(batch)).await;
+            self.batch = None;
+            for _ in 0..YIELDS {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Arc<Batch<O>>> {
+        self.lane.with(|lane| {
+            let batch = lane.batches.pop_front();
+            match &batch {
+                Some(batch) => lane.likely = batch.state().items.len(),
+                None => {
+                    lane.flushers -= 1;
+                    self.done = true;
+                }
+            }
+            batch
+        })?
+    }
+}
+
+/// Where a flusher ends early, with its runtime, its callers are told; and those who wait, where it was the last.
+impl<O: Operation> Drop for Flusher<O> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let client = &self.lane.client;
+        if let Some(batch) = &self.batch {
+            client.store.fail(batch);
+        }
+        let waiting = self.lane.with(|lane| {
+            lane.flushers -= 1;
+            if lane.flushers == 0 { std::mem::take(&mut lane.batches) } else { VecDeque::new() }
+        });
+        waiting.iter().flatten().for_each(|batch| client.store.fail(batch));
+    }
+}
+
+impl<O: Operation> Clone for LaneRef<O> {
+    fn clone(&self) -> Self {
+        Self {
+            client: Arc::clone(&self.client),
+            links: Arc::clone(&self.links),
+            route: Arc::clone(&self.route),
+            number: self.number,
+        }
+    }
+}
