@@ -10,6 +10,7 @@ mod scene;
 mod cluster;
 mod embeddings;
 mod ends;
+mod in_memory;
 mod leases;
 mod no_runtime;
 mod outages;
