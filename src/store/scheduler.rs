@@ -1,11 +1,11 @@
-//! The scheduler: one task per store runs all that is due at some time, such as renewals and heartbeats.
+//! The scheduler: a task runs all that is due at some time, such as renewals and heartbeats.
 //!
 //! Whoever has something that becomes due [joins](Scheduler::join) once, and says when; what is due at about the same
 //! time is done together. The task ends when nothing is left to do.
 //!
-//! For a store on Redis it runs on the store's own thread, so that no lease depends on a runtime that stands still. For
-//! one in memory it runs on the runtime of whoever needs it first, whose clock may be paused, and goes on on the thread
-//! where that runtime ends.
+//! It runs on the store's own thread, so that no lease depends on a runtime that stands still. For a store in memory each
+//! runtime that schedules anything has a task as well, since tests pause and advance its clock: whoever looks first does
+//! what is due.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -14,12 +14,12 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::background::Background;
-use super::in_memory::lock;
+use super::in_memory::{callers_clock_is_the_systems, lock};
 use super::notifier::Link;
 
 /// Has things that become due.
@@ -43,29 +43,45 @@ pub(crate) trait PeriodicTask: Send + Sync {
 /// The periodic tasks of one store.
 pub(crate) struct Scheduler {
     state: Mutex<State>,
-    /// Something is due earlier than was known.
-    earlier: Notify,
     link: watch::Receiver<Link>,
-    /// Where it runs; `None`: where it is first needed.
-    home: Option<Background>,
+    background: Background,
+    /// Whether callers' runtimes have tasks too, which go by their clocks.
+    follows_callers: bool,
 }
 
 #[derive(Default)]
 struct State {
     joined: Vec<Weak<dyn PeriodicTask>>,
-    /// When the task looks next; `None` where there is no task.
-    next: Option<Instant>,
+    tasks: Vec<Running>,
+}
+
+/// A task of the scheduler.
+struct Running {
+    /// The runtime that it is on; `None`: it is on the thread.
+    place: Option<Id>,
+    /// When it looks next.
+    next: Instant,
+    /// Something is due earlier than was known.
+    earlier: Arc<Notify>,
 }
 
 impl State {
     fn joined(&self) -> Vec<Arc<dyn PeriodicTask>> {
         self.joined.iter().filter_map(Weak::upgrade).collect()
     }
+
+    fn forget(&mut self, place: Option<Id>) {
+        self.tasks.retain(|running| running.place != place);
+    }
 }
 
 impl Scheduler {
-    pub(crate) fn new(link: watch::Receiver<Link>, home: Option<Background>) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), earlier: Notify::new(), link, home })
+    pub(crate) fn new(
+        link: watch::Receiver<Link>,
+        background: Background,
+        follows_callers: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), link, background, follows_callers })
     }
 
     pub(crate) fn join(&self, task: Weak<dyn PeriodicTask>) {
@@ -76,18 +92,36 @@ impl Scheduler {
 
     /// Something of those who joined is due at this time.
     pub(crate) fn schedule(self: &Arc<Self>, due: Instant) {
+        if self.follows_callers
+            && let Ok(runtime) = Handle::try_current()
+        {
+            self.schedule_on(Some(runtime), due);
+            // The thread's clock is of no use to whoever has paused theirs.
+            if !callers_clock_is_the_systems() {
+                return;
+            }
+        }
+        self.schedule_on(None, due);
+    }
+
+    /// On a runtime, or else on the thread.
+    fn schedule_on(self: &Arc<Self>, runtime: Option<Handle>, due: Instant) {
+        let place = runtime.as_ref().map(Handle::id);
         let mut state = lock(&self.state);
-        match state.next {
-            Some(next) if next <= due => {}
-            Some(_) => {
-                state.next = Some(due);
-                self.earlier.notify_one();
+        if let Some(running) = state.tasks.iter_mut().find(|running| running.place == place) {
+            if due < running.next {
+                running.next = due;
+                running.earlier.notify_one();
             }
-            None => {
-                state.next = Some(due);
-                drop(state);
-                self.start(Handle::try_current().ok().filter(|_| self.home.is_none()));
-            }
+            return;
+        }
+        let earlier = Arc::new(Notify::new());
+        state.tasks.push(Running { place, next: due, earlier: Arc::clone(&earlier) });
+        drop(state);
+        let task = Task { scheduler: Arc::clone(self), place, earlier, done: false };
+        match runtime {
+            Some(runtime) => drop(runtime.spawn(task.go())),
+            None => self.background.spawn(task.go()),
         }
     }
 
@@ -99,24 +133,11 @@ impl Scheduler {
 
     /// Those who joined may be gone.
     pub(crate) fn look_again(&self) {
-        self.earlier.notify_one();
+        lock(&self.state).tasks.iter().for_each(|running| running.earlier.notify_one());
     }
 
-    /// Starts the task: on a runtime, or else at home.
-    fn start(self: &Arc<Self>, runtime: Option<Handle>) {
-        let mut task = Task { scheduler: Arc::clone(self), thread: None, done: false };
-        match runtime {
-            Some(runtime) => drop(runtime.spawn(task.go())),
-            None => {
-                let home = self.home.clone().unwrap_or_else(Background::thread);
-                task.thread = Some(home.clone());
-                home.spawn(task.go());
-            }
-        }
-    }
-
-    /// When to look next; `None`: there is nothing to do, and the task is gone from here on.
-    fn plan(&self, busy: bool) -> Option<Instant> {
+    /// When a task looks next; `None`: there is nothing to do, and the task is gone from here on.
+    fn plan(&self, place: Option<Id>, busy: bool) -> Option<Instant> {
         // All under one lock: who comes later finds the time that is set here, or no task. Let go of after it.
         let (joined, next);
         {
@@ -124,7 +145,10 @@ impl Scheduler {
             joined = state.joined();
             let due = joined.iter().filter_map(|task| task.due()).min();
             next = due.or_else(|| busy.then(far_off));
-            state.next = next;
+            match (next, state.tasks.iter_mut().find(|running| running.place == place)) {
+                (Some(next), Some(running)) => running.next = next,
+                _ => state.forget(place),
+            }
         }
         drop(joined);
         next
@@ -135,11 +159,11 @@ impl Scheduler {
     }
 }
 
-/// The task, which another follows where its runtime ends first.
+/// A task, which another follows where its runtime ends first.
 struct Task {
     scheduler: Arc<Scheduler>,
-    /// Kept as long as the task runs on it.
-    thread: Option<Background>,
+    place: Option<Id>,
+    earlier: Arc<Notify>,
     done: bool,
 }
 
@@ -148,7 +172,7 @@ impl Task {
         let scheduler = Arc::clone(&self.scheduler);
         let mut link = scheduler.link.clone();
         let mut work = FuturesUnordered::new();
-        while let Some(next) = scheduler.plan(!work.is_empty()) {
+        while let Some(next) = scheduler.plan(self.place, !work.is_empty()) {
             tokio::select! {
                 () = sleep_until(next) => {
                     let now = Instant::now();
@@ -158,7 +182,7 @@ impl Task {
                         }
                     }
                 }
-                () = scheduler.earlier.notified() => {}
+                () = self.earlier.notified() => {}
                 Some(()) = work.next() => {}
                 Ok(()) = link.changed() => {
                     if matches!(*link.borrow_and_update(), Link::Up(_)) {
@@ -176,11 +200,11 @@ impl Drop for Task {
         if self.done {
             return;
         }
+        lock(&self.scheduler.state).forget(self.place);
         self.scheduler.joined().iter().for_each(|task| task.interrupted());
-        match self.thread {
-            None => self.scheduler.start(None),
-            // Whoever schedules next starts it anew.
-            Some(_) => lock(&self.scheduler.state).next = None,
+        // On the thread whoever schedules next starts it anew.
+        if self.place.is_some() {
+            self.scheduler.schedule_on(None, Instant::now());
         }
     }
 }

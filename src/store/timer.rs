@@ -7,6 +7,9 @@ use tokio::time::{Instant, Sleep};
 
 use super::background::Background;
 
+/// How long a thread is blocked where there is no other timer.
+const BLOCKING: Duration = Duration::from_millis(10);
+
 /// Ends at a point in time, by the clock of the caller's runtime.
 pub(crate) async fn sleep_until(deadline: Instant) {
     let (sleep, _thread) = match Handle::try_current() {
@@ -15,8 +18,12 @@ pub(crate) async fn sleep_until(deadline: Instant) {
             let thread = Background::thread();
             match sleep_on(&thread, deadline) {
                 Some(sleep) => (sleep, Some(thread)),
-                // Without a timer, what waits for one has waited long enough.
-                None => return,
+                // The system grants no thread: this one waits, but not for long.
+                None => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    std::thread::sleep(left.min(BLOCKING));
+                    return;
+                }
             }
         }
     };

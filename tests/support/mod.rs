@@ -21,6 +21,8 @@ pub mod proxy;
 pub mod redis_server;
 pub mod resp;
 pub mod scratch_dir;
+#[cfg(all(feature = "tracing", feature = "metrics"))]
+pub mod seen;
 pub mod sentinel;
 pub mod slow_proxy;
 pub mod supervised;

@@ -89,7 +89,8 @@ impl Clock {
     }
 }
 
-fn callers_clock_is_the_systems() -> bool {
+/// Whether no test has paused the clock of the caller's runtime.
+pub(crate) fn callers_clock_is_the_systems() -> bool {
     let before = std::time::Instant::now();
     let callers = Instant::now().into_std();
     before <= callers && callers <= std::time::Instant::now()

@@ -18,8 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use self::bound::Bound;
 pub(crate) use self::cells::Cells;
-pub(crate) use self::clock::Clock;
+pub(crate) use self::clock::{Clock, callers_clock_is_the_systems};
 use self::sweeper::Sweeper;
+use super::background::Background;
 use super::notifier::{Link, Notifier};
 use super::operation::Cell;
 use super::scheduler::Scheduler;
@@ -47,7 +48,7 @@ type Name = (Box<str>, TypeId);
 impl InMemory {
     pub(crate) fn new(clock: Clock, max_keys: Option<usize>) -> Self {
         let notifier = Arc::new(Notifier::new(Link::Up(0)));
-        let scheduler = Scheduler::new(notifier.link(), None);
+        let scheduler = Scheduler::new(notifier.link(), Background::thread(), true);
         let shared = Arc::new(Shared {
             clock,
             notifier: notifier.clone(),

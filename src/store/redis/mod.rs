@@ -89,7 +89,7 @@ impl RedisStore {
             by_url: matches!(source, Source::Url(..)),
             subscription: Subscription::new(wakeups, telemetry.clone()),
             telemetry,
-            scheduler: Scheduler::new(notifier.link(), Some(background.clone())),
+            scheduler: Scheduler::new(notifier.link(), background.clone(), false),
             notifier,
             background,
             process: std::process::id(),

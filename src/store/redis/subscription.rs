@@ -1,7 +1,7 @@
 //! The subscription: one connection per store that hears what is granted to waiters of this process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use deadpool_redis::redis::{RedisError, Value};
@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::breaker::pause;
 use super::source::Subscriber;
 use crate::store::background::Background;
+use crate::store::in_memory::lock;
 use crate::store::notifier::{Notifier, Push};
 use crate::telemetry::Server;
 
@@ -27,7 +28,8 @@ const CHECK: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(super) struct Subscription {
     clients: Arc<[Subscriber]>,
-    listening: Arc<AtomicBool>,
+    /// Whether the task that was started last is running.
+    listening: Mutex<Arc<AtomicBool>>,
     telemetry: Server,
     /// Closed when this value is dropped, which ends the task.
     open: watch::Sender<()>,
@@ -36,7 +38,7 @@ pub(super) struct Subscription {
 impl Subscription {
     pub(super) fn new(clients: Vec<Subscriber>, telemetry: Server) -> Self {
         let (clients, open) = (clients.into(), watch::Sender::new(()));
-        Self { clients, listening: Arc::default(), telemetry, open }
+        Self { clients, listening: Mutex::default(), telemetry, open }
     }
 
     pub(super) fn has_one_place(&self) -> bool {
@@ -51,20 +53,24 @@ impl Subscription {
 
     /// Ends the task; it can be started again.
     pub(super) fn stop(&self) {
+        let mut listening = lock(&self.listening);
+        *listening = Arc::default();
         self.open.send_replace(());
     }
 
     /// Starts the task, unless it is running.
     pub(super) fn start(&self, channel: String, notifier: &Arc<Notifier>, background: &Background) {
-        if self.clients.is_empty() || self.listening.swap(true, Ordering::AcqRel) {
+        let listening = lock(&self.listening);
+        if self.clients.is_empty() || listening.swap(true, Ordering::AcqRel) {
             return;
         }
-        let listening = Listening(Arc::clone(&self.listening));
+        let running = Listening(Arc::clone(&listening));
         let (clients, notifier, mut open) =
             (Arc::clone(&self.clients), Arc::downgrade(notifier), self.open.subscribe());
+        drop(listening);
         let telemetry = self.telemetry.clone();
         background.spawn(async move {
-            let _listening = listening;
+            let _running = running;
             tokio::select! {
                 () = listen(&clients, &channel, &notifier, &telemetry) => {}
                 _ = open.changed() => {}
