@@ -26,7 +26,7 @@ pub trait Contestant: Clone + Send + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Ours,
-    OursTwoLanes,
+    OursTwoConnections,
     OursLayer,
     BareEvalsha,
     TowerRateLimitRedis,
@@ -38,7 +38,7 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Self; 8] = [
         Self::Ours,
-        Self::OursTwoLanes,
+        Self::OursTwoConnections,
         Self::OursLayer,
         Self::BareEvalsha,
         Self::TowerRateLimitRedis,
@@ -50,7 +50,7 @@ impl Kind {
     pub fn title(self) -> &'static str {
         match self {
             Self::Ours => "TokenBucket::allow",
-            Self::OursTwoLanes => "TokenBucket::allow, 2 lanes",
+            Self::OursTwoConnections => "TokenBucket::allow, 2 connections",
             Self::OursLayer => "our RateLimitLayer",
             Self::BareEvalsha => "our script, one EVALSHA each",
             Self::TowerRateLimitRedis => "tower-rate-limit-redis",
@@ -98,7 +98,7 @@ impl Contestants {
         let quota = workload.quota();
         match kind {
             Kind::Ours => cell::run(runtime, ours::bucket(&self.ours, quota), workload, callers, length),
-            Kind::OursTwoLanes => {
+            Kind::OursTwoConnections => {
                 cell::run(runtime, ours::bucket(&self.two_lanes, quota), workload, callers, length)
             }
             Kind::OursLayer => cell::run(runtime, http::ours(&self.ours, quota), workload, callers, length),

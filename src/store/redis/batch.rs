@@ -6,9 +6,9 @@ use std::task::{Context, Poll, Waker};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::budget::{Budget, Weight};
 use super::client::RedisClient;
 use super::plan::Call;
-use super::queue::{Budget, Weight};
 use super::reply::Reply;
 use crate::Error;
 use crate::error::Cause;

@@ -1,7 +1,7 @@
 //! The way of one kind of operation to Redis, and combining: operations that arrive while others are in flight leave
 //! together.
 //!
-//! Each runtime has lanes of its own, one for each of its routes. An operation that finds its lane idle is sent from its
+//! Each runtime has queues of its own, one for each of its routes. An operation that finds its queue idle is sent from its
 //! caller's own task. One that does not joins a batch, which a *flusher* sends: a task of the same runtime that sends
 //! batches until none is left. So nobody depends on another caller's future being polled, nor on another runtime.
 
@@ -12,10 +12,10 @@ use std::task::Waker;
 use tokio::runtime::Handle;
 
 use super::batch::{Batch, Item, Phase};
-use super::flusher::{Inline, LaneRef};
+use super::budget;
+use super::flusher::{Inline, QueueRef};
 use super::future::{Queued, RedisFuture, Sending, Step};
-use super::lane::{Lane, Lanes, Padded};
-use super::queue;
+use super::send_queue::{Padded, RuntimeQueues, SendQueue};
 use super::{Loaded, RedisStore, ended};
 use crate::store::in_memory::lock;
 use crate::store::key::Key;
@@ -27,7 +27,7 @@ pub(crate) struct RedisClient<O: Operation> {
     pub(super) store: Arc<RedisStore>,
     pub(super) namespace: Namespace<O::Cell>,
     pub(super) script: Arc<Loaded>,
-    pub(super) runtimes: Padded<Mutex<Vec<Lanes<O>>>>,
+    pub(super) runtimes: Padded<Mutex<Vec<RuntimeQueues<O>>>>,
     /// What takes back replies that nobody is left to receive.
     undo: OnceLock<Box<dyn TakeBack<O>>>,
 }
@@ -91,24 +91,24 @@ impl<O: Operation> RedisClient<O> {
         let (owed, counted) = (whom != For::Caller, whom == For::Nobody);
         let reserved = owed || operation.is_reserved();
         let bytes = key.as_bytes().len() + operation.payload();
-        let weight = if reserved { 0 } else { queue::weight(bytes) };
+        let weight = if reserved { 0 } else { budget::weight(bytes) };
         // As one that is sent from its caller's task, which neither waits nor needs waking.
         let (phase, operation) = (Phase::Waiting(None), Some(operation));
         let mut item = Item { operation, key, slot, owed, counted, reserved, weight: 0, phase };
 
-        let Some((mut runtimes, at)) = self.lanes(&runtime) else { return Step::Failed(ended()) };
-        let lanes = &mut runtimes[at];
-        let number = lanes.links.number(store.source.master(slot), link);
-        let (links, lane) = lanes.lane(number);
-        let this = |lane: &Lane<O>| LaneRef {
+        let Some((mut runtimes, at)) = self.queues(&runtime) else { return Step::Failed(ended()) };
+        let queues = &mut runtimes[at];
+        let number = queues.links.number(store.source.master(slot), link);
+        let (links, queue) = queues.queue(number);
+        let this = |queue: &SendQueue<O>| QueueRef {
             client: Arc::clone(self),
             links: Arc::clone(links),
-            route: Arc::clone(&lane.route),
+            route: Arc::clone(&queue.route),
             number,
         };
-        if can_send && !lane.inline && lane.flushers == 0 && lane.batches.is_empty() {
-            lane.inline = true;
-            let (inline, batch) = (Inline(this(lane)), Batch::of(self, item, bytes, &links.budget, 1));
+        if can_send && !queue.inline && queue.flushers == 0 && queue.batches.is_empty() {
+            queue.inline = true;
+            let (inline, batch) = (Inline(this(queue)), Batch::of(self, item, bytes, &links.budget, 1));
             drop(runtimes);
             let sent = Arc::clone(&batch);
             let sending = Box::pin(async move { inline.0.send(&sent).await });
@@ -117,44 +117,44 @@ impl<O: Operation> RedisClient<O> {
         let fresh = waker.is_some();
         (item.phase, item.weight) = (Phase::Waiting(waker), weight);
         if !reserved && !links.budget.take(weight) {
-            let refused = this(lane);
+            let refused = this(queue);
             drop(runtimes);
             return Step::Failed(refused.overloaded(1));
         }
         store.owed.add(usize::from(counted));
-        let (batch, index) = lane.push(self, item, bytes, &links.budget);
+        let (batch, index) = queue.push(self, item, bytes, &links.budget);
         let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
-        let flusher = (lane.flushers < most).then(|| {
-            lane.flushers += 1;
-            this(lane)
+        let flusher = (queue.flushers < most).then(|| {
+            queue.flushers += 1;
+            this(queue)
         });
         drop(runtimes);
-        if let Some(lane) = flusher {
-            lane.spawn_flusher();
+        if let Some(queue) = flusher {
+            queue.spawn_flusher();
         }
         Step::Queued(Queued { batch, index, fresh })
     }
 
-    /// The lanes of all runtimes, and where among them those of this one are. What still waits on runtimes that have
+    /// The queues of all runtimes, and where among them those of this one are. What still waits on runtimes that have
     /// ended is told so. `None`: this one has ended.
-    fn lanes(&self, runtime: &Handle) -> Option<(MutexGuard<'_, Vec<Lanes<O>>>, usize)> {
+    fn queues(&self, runtime: &Handle) -> Option<(MutexGuard<'_, Vec<RuntimeQueues<O>>>, usize)> {
         let id = runtime.id();
-        let find = |runtimes: &[Lanes<O>]| runtimes.iter().position(|lanes| lanes.links.is_of(id));
+        let find = |runtimes: &[RuntimeQueues<O>]| runtimes.iter().position(|queues| queues.links.is_of(id));
         let mut runtimes = lock(&self.runtimes.0);
         if let Some(at) = find(&runtimes) {
             return Some((runtimes, at));
         }
-        let of_ended: Vec<_> = runtimes.extract_if(.., |lanes| lanes.links.has_ended()).collect();
+        let of_ended: Vec<_> = runtimes.extract_if(.., |queues| queues.links.has_ended()).collect();
         // Nothing is dropped, woken or spawned under the lock.
         drop(runtimes);
-        for lanes in of_ended {
-            let waiting = lanes.lanes.iter().flatten().flat_map(|lane| &lane.batches);
+        for queues in of_ended {
+            let waiting = queues.by_route.iter().flatten().flat_map(|queue| &queue.batches);
             waiting.for_each(|batch| self.store.fail(batch));
         }
         let links = self.store.links(runtime);
         runtimes = lock(&self.runtimes.0);
         if find(&runtimes).is_none() {
-            runtimes.push(Lanes { links, lanes: Vec::new() });
+            runtimes.push(RuntimeQueues { links, by_route: Vec::new() });
         }
         let at = find(&runtimes)?;
         Some((runtimes, at))

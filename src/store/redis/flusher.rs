@@ -1,4 +1,4 @@
-//! Who sends what waits in a lane: the caller's own task, where it finds the lane idle, else a flusher.
+//! Who sends what waits in a queue: the caller's own task, where it finds the queue idle, else a flusher.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use futures_util::stream;
 
 use super::batch::Batch;
 use super::client::RedisClient;
-use super::lane::Lane;
 use super::plan::Plan;
 use super::runtime::{Route, RuntimeLinks};
+use super::send_queue::SendQueue;
 use crate::Error;
 use crate::store::in_memory::lock;
 use crate::store::operation::Operation;
@@ -22,15 +22,15 @@ const YIELDS: usize = 2;
 /// How many calls of a batch are in flight at once.
 const IN_FLIGHT: usize = 64;
 
-/// A lane as those who send by it know it.
-pub(super) struct LaneRef<O: Operation> {
+/// A queue as those who send by it know it.
+pub(super) struct QueueRef<O: Operation> {
     pub(super) client: Arc<RedisClient<O>>,
     pub(super) links: Arc<RuntimeLinks>,
     pub(super) route: Arc<Route>,
     pub(super) number: usize,
 }
 
-impl<O: Operation> LaneRef<O> {
+impl<O: Operation> QueueRef<O> {
     /// Sends a batch; each call answers its own callers as its reply lands.
     pub(super) async fn send(&self, batch: &Arc<Batch<O>>) {
         let RedisClient { store, script, namespace, .. } = &*self.client;
@@ -62,11 +62,11 @@ impl<O: Operation> LaneRef<O> {
         }
     }
 
-    /// Changes the lane; `None` where its runtime is forgotten.
-    fn with<R>(&self, change: impl FnOnce(&mut Lane<O>) -> R) -> Option<R> {
+    /// Changes the queue; `None` where its runtime is forgotten.
+    fn with<R>(&self, change: impl FnOnce(&mut SendQueue<O>) -> R) -> Option<R> {
         let mut runtimes = lock(&self.client.runtimes.0);
-        let lanes = runtimes.iter_mut().find(|lanes| Arc::ptr_eq(&lanes.links, &self.links))?;
-        lanes.lanes.get_mut(self.number)?.as_mut().map(change)
+        let queues = runtimes.iter_mut().find(|queues| Arc::ptr_eq(&queues.links, &self.links))?;
+        queues.by_route.get_mut(self.number)?.as_mut().map(change)
     }
 
     /// What those are told for whom there is no room.
@@ -77,19 +77,19 @@ impl<O: Operation> LaneRef<O> {
     /// Begins a flusher, which is counted already.
     pub(super) fn spawn_flusher(self) {
         let runtime = self.links.runtime.clone();
-        runtime.spawn(Flusher { lane: self, batch: None, done: false }.flush());
+        runtime.spawn(Flusher { queue: self, batch: None, done: false }.flush());
     }
 }
 
-/// Marks a lane idle when the operation that is sent from its caller's task is over, however it ends.
-pub(super) struct Inline<O: Operation>(pub(super) LaneRef<O>);
+/// Marks a queue idle when the operation that is sent from its caller's task is over, however it ends.
+pub(super) struct Inline<O: Operation>(pub(super) QueueRef<O>);
 
 impl<O: Operation> Drop for Inline<O> {
     fn drop(&mut self) {
-        let flushes = self.0.with(|lane| {
-            lane.inline = false;
-            let flushes = lane.flushers == 0 && !lane.batches.is_empty();
-            lane.flushers += usize::from(flushes);
+        let flushes = self.0.with(|queue| {
+            queue.inline = false;
+            let flushes = queue.flushers == 0 && !queue.batches.is_empty();
+            queue.flushers += usize::from(flushes);
             flushes
         });
         if flushes == Some(true) {
@@ -100,7 +100,7 @@ impl<O: Operation> Drop for Inline<O> {
 
 /// A task that sends batches until none is left, counted while it exists.
 struct Flusher<O: Operation> {
-    lane: LaneRef<O>,
+    queue: QueueRef<O>,
     /// What is in flight.
     batch: Option<Arc<Batch<O>>>,
     done: bool,
@@ -109,11 +109,11 @@ struct Flusher<O: Operation> {
 impl<O: Operation> Flusher<O> {
     async fn flush(mut self) {
         while let Some(batch) = self.next() {
-            if batch.since.elapsed() > self.lane.client.store.limits.queue_timeout {
+            if batch.since.elapsed() > self.queue.client.store.limits.queue_timeout {
                 let operations = batch.state().items.len();
-                batch.fail(&self.lane.overloaded(operations), true);
+                batch.fail(&self.queue.overloaded(operations), true);
             }
-            self.lane.send(self.batch.insert(batch)).await;
+            self.queue.send(self.batch.insert(batch)).await;
             self.batch = None;
             for _ in 0..YIELDS {
                 tokio::task::yield_now().await;
@@ -122,12 +122,12 @@ impl<O: Operation> Flusher<O> {
     }
 
     fn next(&mut self) -> Option<Arc<Batch<O>>> {
-        self.lane.with(|lane| {
-            let batch = lane.batches.pop_front();
+        self.queue.with(|queue| {
+            let batch = queue.batches.pop_front();
             match &batch {
-                Some(batch) => lane.likely = batch.state().items.len(),
+                Some(batch) => queue.likely = batch.state().items.len(),
                 None => {
-                    lane.flushers -= 1;
+                    queue.flushers -= 1;
                     self.done = true;
                 }
             }
@@ -142,19 +142,19 @@ impl<O: Operation> Drop for Flusher<O> {
         if self.done {
             return;
         }
-        let client = &self.lane.client;
+        let client = &self.queue.client;
         if let Some(batch) = &self.batch {
             client.store.fail(batch);
         }
-        let waiting = self.lane.with(|lane| {
-            lane.flushers -= 1;
-            if lane.flushers == 0 { std::mem::take(&mut lane.batches) } else { VecDeque::new() }
+        let waiting = self.queue.with(|queue| {
+            queue.flushers -= 1;
+            if queue.flushers == 0 { std::mem::take(&mut queue.batches) } else { VecDeque::new() }
         });
         waiting.iter().flatten().for_each(|batch| client.store.fail(batch));
     }
 }
 
-impl<O: Operation> Clone for LaneRef<O> {
+impl<O: Operation> Clone for QueueRef<O> {
     fn clone(&self) -> Self {
         Self {
             client: Arc::clone(&self.client),

@@ -2,18 +2,18 @@
 
 mod batch;
 mod breaker;
+mod budget;
 mod call;
 pub(crate) mod client;
 mod failure;
 mod flusher;
 pub(crate) mod future;
-mod lane;
 mod link;
 mod plan;
-mod queue;
 mod reply;
 mod runtime;
 mod script;
+mod send_queue;
 #[cfg(feature = "cluster")]
 mod slots;
 pub(crate) mod source;
@@ -30,9 +30,9 @@ pub(crate) use deadpool_redis::redis::Value;
 use tokio::runtime::{Handle, Id};
 
 use self::batch::Batch;
+use self::budget::Budget;
+pub(in crate::store) use self::budget::{MOST_BYTES, MOST_OPERATIONS};
 use self::link::Link;
-use self::queue::Budget;
-pub(in crate::store) use self::queue::{MOST_BYTES, MOST_OPERATIONS};
 use self::runtime::RuntimeLinks;
 pub(super) use self::script::Loaded;
 use self::source::{Source, Subscriber};

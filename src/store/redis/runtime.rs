@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 
 use super::RedisStore;
 use super::breaker::Breaker;
+use super::budget::Budget;
 use super::link::Link;
-use super::queue::Budget;
 use super::source::Source;
 use crate::store::BreakerState;
 use crate::store::builder::Limits;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::batch::{Batch, Item};
+use super::budget::Budget;
 use super::client::RedisClient;
-use super::queue::Budget;
 use super::runtime::{Route, RuntimeLinks};
 use crate::store::operation::Operation;
 
@@ -18,13 +18,13 @@ const MOST_BYTES: usize = 4 << 20;
 #[repr(align(128))]
 pub(super) struct Padded<T>(pub(super) T);
 
-/// The lanes of one runtime, by the numbers of its routes.
-pub(super) struct Lanes<O: Operation> {
+/// The queues of one runtime, by the numbers of its routes.
+pub(super) struct RuntimeQueues<O: Operation> {
     pub(super) links: Arc<RuntimeLinks>,
-    pub(super) lanes: Vec<Option<Lane<O>>>,
+    pub(super) by_route: Vec<Option<SendQueue<O>>>,
 }
 
-pub(super) struct Lane<O: Operation> {
+pub(super) struct SendQueue<O: Operation> {
     pub(super) route: Arc<Route>,
     /// What waits, the next to leave first.
     pub(super) batches: VecDeque<Arc<Batch<O>>>,
@@ -36,24 +36,24 @@ pub(super) struct Lane<O: Operation> {
     pub(super) likely: usize,
 }
 
-impl<O: Operation> Lanes<O> {
-    pub(super) fn lane(&mut self, number: usize) -> (&Arc<RuntimeLinks>, &mut Lane<O>) {
-        if self.lanes.len() <= number {
-            self.lanes.resize_with(number + 1, || None);
+impl<O: Operation> RuntimeQueues<O> {
+    pub(super) fn queue(&mut self, number: usize) -> (&Arc<RuntimeLinks>, &mut SendQueue<O>) {
+        if self.by_route.len() <= number {
+            self.by_route.resize_with(number + 1, || None);
         }
         let links = &self.links;
-        let lane = self.lanes[number].get_or_insert_with(|| Lane {
+        let queue = self.by_route[number].get_or_insert_with(|| SendQueue {
             route: links.route(number),
             batches: VecDeque::new(),
             inline: false,
             flushers: 0,
             likely: 1,
         });
-        (links, lane)
+        (links, queue)
     }
 }
 
-impl<O: Operation> Lane<O> {
+impl<O: Operation> SendQueue<O> {
     /// Puts an operation into a batch: what is reserved into the first that has room for it, everything else into the
     /// last, unless that waits for half the queue time-out: then its runtime stood still.
     pub(super) fn push(
