@@ -32,6 +32,9 @@ on_each_store!(
 const USERS: u64 = 50;
 const REQUESTS: usize = 60;
 
+/// At most so many of them after each other.
+const SIEGES: usize = 20;
+
 /// Many users ask each of the gateways in turn.
 async fn besieged(gateways: Vec<Router>) -> Tally {
     let seed = seed();
@@ -57,41 +60,61 @@ async fn besieged(gateways: Vec<Router>) -> Tally {
 }
 
 async fn with(stores: Stores, settings: fn(Builder) -> Builder) -> (Origin, Tally) {
-    let origin = Origin::default();
-    let gateways = vec![origin.behind(&stores.open(), settings), origin.behind(&stores.open(), settings)];
-    let tally = besieged(gateways).await;
-    assert_eq!(tally.sums().1, USERS as usize * REQUESTS);
-    (origin, tally)
+    until(stores, settings, |_| true).await
 }
 
-/// That what is for all was shared: else there would be nothing to be seen here. And nothing else was.
-fn assert_shared(tally: &Tally) {
-    let (borrowed, all) = tally.sums();
-    assert!(borrowed > all / 20, "{tally:?}");
-    for kind in ["plain", "language", "accept", "cookie", "sometimes", "deep", "deeper", "missing", "turned"]
-    {
-        assert!(tally.borrowed(kind) > 0, "{kind}: {tally:?}");
+async fn until(
+    stores: Stores,
+    settings: fn(Builder) -> Builder,
+    is_enough: fn(&Tally) -> bool,
+) -> (Origin, Tally) {
+    let origin = Origin::default();
+    let gateways = vec![origin.behind(&stores.open(), settings), origin.behind(&stores.open(), settings)];
+    (origin, besieged_until(gateways, is_enough).await)
+}
+
+/// As often as it takes: who meets whom is a matter of luck.
+async fn besieged_until(gateways: Vec<Router>, is_enough: fn(&Tally) -> bool) -> Tally {
+    let mut tally = Tally::default();
+    for siege in 1..=SIEGES {
+        tally.add(besieged(gateways.clone()).await);
+        assert_eq!(tally.sums().1, siege * USERS as usize * REQUESTS);
+        if is_enough(&tally) {
+            return tally;
+        }
     }
+    panic!("not enough was shared: {tally:?}");
+}
+
+/// Whether all that is for all was shared: else there would be nothing to be seen here.
+fn is_shared(tally: &Tally) -> bool {
+    let kinds = ["plain", "language", "accept", "cookie", "sometimes", "deep", "deeper", "missing", "turned"];
+    let (borrowed, all) = tally.sums();
+    borrowed > all / 20 && kinds.iter().all(|kind| tally.borrowed(kind) > 0)
+}
+
+/// Nothing else was shared.
+fn assert_private(tally: &Tally) {
     for kind in ["anything", "private", "no-store", "session", "broken"] {
         assert_eq!(tally.borrowed(kind), 0, "{kind}");
     }
 }
 
 async fn users_of_two_gateways(stores: Stores) {
-    let (_, tally) = with(stores, |flight| flight.life(Duration::from_millis(20))).await;
-    assert_shared(&tally);
+    let settings = |flight: Builder| flight.life(Duration::from_millis(20));
+    let (_, tally) = until(stores, settings, is_shared).await;
+    assert_private(&tally);
 }
 
 async fn stale_answers(stores: Stores) {
     let settings = |flight: Builder| flight.life(Duration::from_millis(1)).stale_for(Duration::from_secs(60));
-    let (_, tally) = with(stores, settings).await;
-    assert_shared(&tally);
+    let (_, tally) = until(stores, settings, is_shared).await;
+    assert_private(&tally);
 }
 
 /// With the shortest life, nearly all meet in the flights themselves.
 async fn with_turns_of_the_runtime_only(stores: Stores) {
-    let (_, tally) = with(stores, |flight| flight.life(Duration::from_millis(1))).await;
-    assert!(tally.sums().0 > 0, "{tally:?}");
+    until(stores, |flight| flight.life(Duration::from_millis(1)), |tally| tally.sums().0 > 0).await;
 }
 
 async fn in_turn(stores: Stores) {
@@ -127,6 +150,5 @@ async fn through_proxies_over_sockets(stores: Stores) {
             async move { guarded.oneshot(request).await.unwrap().map(Body::new) }
         })
     });
-    let tally = besieged(gateways.collect()).await;
-    assert_shared(&tally);
+    assert_private(&besieged_until(gateways.collect(), is_shared).await);
 }
