@@ -3,9 +3,9 @@
 //! Whoever has something that becomes due [joins](Scheduler::join) once, and says when; what is due at about the same
 //! time is done together. The task ends when nothing is left to do.
 //!
-//! It runs on the store's own thread, so that no lease depends on a runtime that stands still. For a store in memory each
-//! runtime that schedules anything has a task as well, since tests pause and advance its clock: whoever looks first does
-//! what is due.
+//! It runs on the store's own thread, so that no lease depends on a runtime that stands still. For a store in memory, what
+//! is scheduled on a runtime whose clock a test has paused is done there, by that clock; where that runtime ends, it is
+//! done on the thread.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -45,8 +45,8 @@ pub(crate) struct Scheduler {
     state: Mutex<State>,
     link: watch::Receiver<Link>,
     background: Background,
-    /// Whether callers' runtimes have tasks too, which go by their clocks.
-    follows_callers: bool,
+    /// Whether it goes by the clocks that tests have paused.
+    follows_paused: bool,
 }
 
 #[derive(Default)]
@@ -57,7 +57,7 @@ struct State {
 
 /// A task of the scheduler.
 struct Running {
-    /// The runtime that it is on; `None`: it is on the thread.
+    /// The runtime with a paused clock that it is on; `None`: it is on the thread.
     place: Option<Id>,
     /// When it looks next.
     next: Instant,
@@ -79,9 +79,9 @@ impl Scheduler {
     pub(crate) fn new(
         link: watch::Receiver<Link>,
         background: Background,
-        follows_callers: bool,
+        follows_paused: bool,
     ) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), link, background, follows_callers })
+        Arc::new(Self { state: Mutex::default(), link, background, follows_paused })
     }
 
     pub(crate) fn join(&self, task: Weak<dyn PeriodicTask>) {
@@ -92,16 +92,8 @@ impl Scheduler {
 
     /// Something of those who joined is due at this time.
     pub(crate) fn schedule(self: &Arc<Self>, due: Instant) {
-        if self.follows_callers
-            && let Ok(runtime) = Handle::try_current()
-        {
-            self.schedule_on(Some(runtime), due);
-            // The thread's clock is of no use to whoever has paused theirs.
-            if !callers_clock_is_the_systems() {
-                return;
-            }
-        }
-        self.schedule_on(None, due);
+        let paused = self.follows_paused && !callers_clock_is_the_systems();
+        self.schedule_on(Handle::try_current().ok().filter(|_| paused), due);
     }
 
     /// On a runtime, or else on the thread.

@@ -12,22 +12,24 @@ const BLOCKING: Duration = Duration::from_millis(10);
 
 /// Ends at a point in time, by the clock of the caller's runtime.
 pub(crate) async fn sleep_until(deadline: Instant) {
-    let (sleep, _thread) = match Handle::try_current() {
-        Ok(_) => (tokio::time::sleep_until(deadline), None),
-        Err(_) => {
-            let thread = Background::thread();
-            match sleep_on(&thread, deadline) {
-                Some(sleep) => (sleep, Some(thread)),
-                // The system grants no thread: this one waits, but not for long.
-                None => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    std::thread::sleep(left.min(BLOCKING));
-                    return;
-                }
-            }
-        }
-    };
-    sleep.await;
+    if Handle::try_current().is_ok() {
+        return tokio::time::sleep_until(deadline).await;
+    }
+    let thread = Background::thread();
+    match sleep_on(&thread, deadline) {
+        Some(sleep) => sleep.await,
+        None => block_until(deadline).await,
+    }
+}
+
+/// Where the system grants no thread this one waits, a little at a time, so that others of its tasks have their turns.
+async fn block_until(deadline: Instant) {
+    while let left = deadline.saturating_duration_since(Instant::now())
+        && !left.is_zero()
+    {
+        std::thread::sleep(left.min(BLOCKING));
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Ends after a span of time.

@@ -64,7 +64,7 @@ impl Kind {
 /// All of them, connected.
 pub struct Contestants {
     ours: Store,
-    two_lanes: Store,
+    two_connections: Store,
     bare: MultiplexedConnection,
     pool: deadpool_redis::Pool,
     theirs: redis_032::aio::MultiplexedConnection,
@@ -76,7 +76,7 @@ impl Contestants {
         bench.runtime.block_on(async {
             Self {
                 ours: Store::redis(url).unwrap(),
-                two_lanes: Store::builder().connections(2).redis(url).unwrap(),
+                two_connections: Store::builder().connections(2).redis(url).unwrap(),
                 bare: connect(url).await,
                 pool: pool_get::pool(url),
                 theirs: http::connect(url).await,
@@ -99,7 +99,7 @@ impl Contestants {
         match kind {
             Kind::Ours => cell::run(runtime, ours::bucket(&self.ours, quota), workload, callers, length),
             Kind::OursTwoConnections => {
-                cell::run(runtime, ours::bucket(&self.two_lanes, quota), workload, callers, length)
+                cell::run(runtime, ours::bucket(&self.two_connections, quota), workload, callers, length)
             }
             Kind::OursLayer => cell::run(runtime, http::ours(&self.ours, quota), workload, callers, length),
             Kind::BareEvalsha => {

@@ -156,8 +156,7 @@ impl<K: Kind> Operation for Turn<K> {
     const PARTS: &'static [&'static str] = K::PARTS;
     const MOST_RUNS: usize = K::Record::MOST_RUNS;
     const SAME_ONCE: bool = false;
-    // On a contended key there is one who gives and one who asks anew in each round: they should leave together. And
-    // what a call costs by itself is a third of the cost of a dozen runs.
+    // What a call costs by itself is a third of the cost of a dozen runs, so more at once cost more than they bring.
     const FLUSHERS: usize = 2;
     const NOTIFIES: bool = true;
     const BULK: bool = K::Record::BULK;

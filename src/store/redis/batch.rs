@@ -70,11 +70,11 @@ pub(super) enum Phase<O: Operation> {
     Decoded(Option<Box<Result<O::Reply, Error>>>),
 }
 
-/// Where in the replies an operation's part is.
+/// Where in the replies an operation's part is. All of it is below the bounds of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     call: u32,
-    /// Its run, counted in sizes: all are below the bounds of a batch.
+    /// Its run, counted in sizes.
     at: u32,
     size: u32,
     /// Which one of its run it is.
