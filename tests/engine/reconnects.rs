@@ -91,8 +91,8 @@ async fn a_subscription_closed_at_once_backs_off() {
         *made = subscriptions() - before;
     }
     let [first, second] = [made[0], made[1] - made[0]];
-    assert!(first <= 12, "{first} subscriptions in the first second, {second} in the next");
-    assert!(second <= first.max(3), "{first} subscriptions in the first second, {second} in the next");
+    // At random, four a second on average.
+    assert!(first.max(second) <= 12, "{first} subscriptions in the first second, {second} in the next");
 
     // It is back soon once nobody closes it.
     let channels = || server.query::<Vec<String>>(&["PUBSUB", "CHANNELS"]).unwrap().len();
