@@ -7,6 +7,7 @@ mod support;
 mod bad_calls;
 mod bad_settings;
 mod dropped;
+mod grants;
 mod handed_on;
 mod kinds;
 mod late;

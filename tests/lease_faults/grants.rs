@@ -1,0 +1,68 @@
+//! What is granted to whoever waits is believed in for no longer than the server keeps it.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::kinds::{Family, LONG, SOON, open};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+/// A grant is for the time to live of whoever waits, not of whoever releases: else the first renewal makes it shorter
+/// than its holder believes, and two hold.
+#[tokio::test]
+async fn a_grant_is_believed_in_for_no_longer_than_it_stands() {
+    const SHORT: Duration = Duration::from_millis(100);
+    let server = RedisServer::start().await;
+    for releasing in [LONG, SHORT] {
+        let near = Family::each_watched(&open(&server.url()), releasing, true);
+        let far = Family::each_watched(&open(&server.url()), SHORT, false);
+        for (near, far) in near.iter().zip(far) {
+            let holder = near.take("k").await.unwrap();
+            let waiter = tokio::spawn(async move { far.take("k").await.unwrap() });
+            eventually("it to wait", SOON, async || near.waiting(&server, "k") == 1).await;
+            assert!(holder.release().await.unwrap());
+            let granted = timeout(SOON, waiter).await.unwrap().unwrap();
+            let mut next = None;
+            eventually("the grant to be over", SOON, async || {
+                next = near.try_take("k").await.ok();
+                next.is_some()
+            })
+            .await;
+            assert!(!granted.is_held(), "two believe to hold {}", near.name());
+            assert!(next.unwrap().release().await.unwrap());
+        }
+    }
+}
+
+/// Whatever renews it, a lease ends no earlier than the server has said before.
+#[tokio::test]
+async fn no_renewal_makes_a_lease_shorter() {
+    let server = RedisServer::start().await;
+    let near = Family::each_watched(&open(&server.url()), LONG, false);
+    for family in near {
+        let taken = family.take("k").await.unwrap();
+        // As an operator does who needs more time.
+        let holders = family.holders("k");
+        let more = LONG * 10;
+        if matches!(family, Family::Mutex(_)) {
+            server.cli(&["PEXPIRE", &holders, &more.as_millis().to_string()]);
+        } else {
+            let token: Vec<String> = server.query(&["ZRANGE", &holders, "0", "0"]).unwrap();
+            server.cli(&["ZINCRBY", &holders, &(more - LONG).as_micros().to_string(), &token[0]]);
+        }
+        let before = taken.until();
+        taken.extend().await.unwrap();
+        assert!(taken.until() > before + LONG, "{} was made shorter", family.name());
+        let ends: i64 = match family {
+            Family::Mutex(_) => server.query(&["PTTL", &holders]).unwrap(),
+            _ => {
+                let ends: Vec<String> = server.query(&["ZRANGE", &holders, "0", "0", "WITHSCORES"]).unwrap();
+                let now: Vec<i64> = server.query(&["TIME"]).unwrap();
+                (ends[1].parse::<i64>().unwrap() - now[0] * 1_000_000) / 1000
+            }
+        };
+        assert!(ends > (more - LONG).as_millis() as i64, "{} ends in {ends} ms", family.name());
+        assert!(taken.release().await.unwrap());
+    }
+}
