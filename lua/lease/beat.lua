@@ -28,8 +28,11 @@ local reply = each(keys, 2, function()
       status, expiry, fence = 1, now + ttl, status
     else
       expiry, fence = held(token)
-      if expiry then extend(token, now + ttl) end
-      status, expiry = expiry and 1 or 0, expiry and now + ttl or 0
+      if expiry and expiry < now + ttl then
+        expiry = now + ttl
+        extend(token, expiry)
+      end
+      status, expiry = expiry and 1 or 0, expiry or 0
     end
     list[#list + 1], list[#list + 2], list[#list + 3] = status, expiry, fence or 0
   end

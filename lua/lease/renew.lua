@@ -1,4 +1,4 @@
--- lease/renew: makes leases last anew; never revives one.
+-- lease/renew: makes leases last anew; never revives one, and never makes one shorter.
 -- KEYS      see lib/lease, per run
 -- ARGV      per run: token, ttl (µs)
 -- returns   now (µs); then per run: 1 and its expiry (µs), or 0 where it is not held any more
@@ -6,7 +6,11 @@
 prefetch()
 return each(keys, 2, function(run)
   local token, ttl = ARGV[2 * run - 1], tonumber(ARGV[2 * run])
-  if not holds(token) then return 0 end
-  extend(token, now + ttl)
-  return 1, now + ttl
+  local expiry = held(token)
+  if not expiry then return 0 end
+  if expiry < now + ttl then
+    expiry = now + ttl
+    extend(token, expiry)
+  end
+  return 1, expiry
 end)

@@ -4,7 +4,7 @@
 --           withdrawn -> until when that is remembered, lifted by 2^52), then where there are two queues second (LIST:
 --           who goes after those in the queue), else what the kind adds
 -- A token is 16 characters that name its process, `+` where that certainly hears what is published or `-`, a
--- number, and what the kind of lease adds.
+-- number, `.` and its time to live (µs, hexadecimal) where grants to it stand for no longer, and what the kind adds.
 -- Numbers go into commands as they are: Redis writes whole ones below 2^53 exactly.
 local call, find, match, sub = redis.call, string.find, string.match, string.sub
 local holders, mark, queue, beats, fifth, sixth, second

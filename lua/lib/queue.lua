@@ -43,10 +43,16 @@ local function tell(process, text)
   end
 end
 
+-- For how long a grant to a waiter stands: no longer than its own time to live.
+local function stands(token)
+  local short = match(token, '^%x+%.(%x+)', 18)
+  return short and math.min(tonumber(short, 16), claim) or claim
+end
+
 -- Makes a waiter a holder and tells its process. The message: expiry (µs), fence, number, and the numbers of those
 -- who follow.
 local function hand_over(token)
-  local expiry = now + claim
+  local expiry = now + stands(token)
   local followers, count = follow(token)
   local fence = hold(token, expiry, count)
   tell(sub(token, 1, 16), string.format('%d %d %d', expiry, fence, number(token)) .. followers)

@@ -24,7 +24,7 @@ pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
 pub(crate) use self::key::{check_exact, check_name};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
-pub(crate) use self::notifier::{HandOff, Link, Notifier, Push, Woken, number_of, process_of};
+pub(crate) use self::notifier::{HandOff, Link, Notifier, Push, Woken, number_of, process_of, span_of};
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
 pub(crate) use self::owed::Owed;
 pub use self::ping::{BreakerState, Ping};

@@ -215,9 +215,19 @@ pub(crate) fn process_of(token: &str) -> &str {
 
 /// The number in a token: hexadecimal digits behind the name of the process and a sign.
 pub(crate) fn number_of(token: &str) -> Option<u64> {
-    let rest = token.get(PROCESS + 1..)?;
-    let end = rest.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(rest.len());
-    u64::from_str_radix(&rest[..end], 16).ok()
+    Some(hex(token.get(PROCESS + 1..)?)?.0)
+}
+
+/// The span in a token, µs: hexadecimal digits behind its number and a dot.
+pub(crate) fn span_of(token: &str) -> Option<i64> {
+    let (_, rest) = hex(token.get(PROCESS + 1..)?)?;
+    i64::try_from(hex(rest.strip_prefix('.')?)?.0).ok()
+}
+
+/// The number that a text begins with, and the rest.
+fn hex(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(text.len());
+    Some((u64::from_str_radix(&text[..end], 16).ok()?, &text[end..]))
 }
 
 /// One who waits for a push; listens until it is dropped.

@@ -75,7 +75,7 @@ impl<K: Kind> Admission<K> {
         leases: Leases,
     ) -> Arc<Self> {
         let spans = Spans {
-            claim: micros(CLAIM.min(terms.ttl.max(CLAIM / 3))),
+            claim: micros(CLAIM),
             life: micros(LIFE),
             mourning: micros(MOURNING),
         };
@@ -116,11 +116,13 @@ impl<K: Kind> Admission<K> {
     }
 
     /// A token that was never used, and the number in it. After the name of the process, `+` says that it certainly
-    /// hears what is pushed to it.
+    /// hears what is pushed to it; after the number, for how long a grant may stand where that is shorter than most.
     pub(crate) fn token(&self, suffix: &str) -> (u64, Arc<str>) {
         let (notifier, number) = (self.store.notifier(), self.store.notifier().number());
         let sign = if self.store.counts_hearers() && self.is_linked() { '+' } else { '-' };
-        (number, format!("{}{sign}{number:x}{}{suffix}", notifier.process(), self.terms.signature).into())
+        let (process, Terms { ttl, signature, .. }) = (notifier.process(), &self.terms);
+        let short = if *ttl < CLAIM { format!(".{:x}", micros(*ttl)) } else { String::new() };
+        (number, format!("{process}{sign}{number:x}{short}{signature}{suffix}").into())
     }
 
     pub(super) fn is_linked(&self) -> bool {
@@ -178,7 +180,7 @@ impl<K: Kind> Admission<K> {
         let sent = Instant::now();
         let renewed = self.renew_token(held.key.clone(), Arc::clone(&held.token)).await?;
         let prolonged = match renewed.what {
-            Some(expiry) => held.prolong(self.terms.drift.until(sent, renewed.now, expiry)),
+            Some(expiry) => held.renewed(sent, self.terms.drift.until(sent, renewed.now, expiry)),
             None => false,
         };
         if prolonged {

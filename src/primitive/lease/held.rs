@@ -22,6 +22,8 @@ pub(crate) struct Tenure {
 #[derive(Debug)]
 struct State {
     until: Instant,
+    /// When the call was sent that said so.
+    sent: Option<Instant>,
     /// Lost or given back. Never again otherwise.
     over: bool,
 }
@@ -62,7 +64,7 @@ impl Held {
         line: Option<HandOff>,
         leases: &Leases,
     ) -> Arc<Self> {
-        let state = Mutex::new(State { until, over: false });
+        let state = Mutex::new(State { until, sent: None, over: false });
         let tenure = Arc::new(Tenure { state, changed: Notify::new() });
         let (ended, line) = (AtomicBool::new(false), Mutex::new(line));
         Arc::new(Self { key, token, fence, tenure, ended, line, counts: leases.lease() })
@@ -98,12 +100,14 @@ impl Held {
         !self.ended.load(Ordering::Acquire) && self.tenure.is_valid()
     }
 
-    /// Makes it valid for longer; false where it is over.
-    pub(crate) fn prolong(&self, until: Instant) -> bool {
+    /// The store has said until when it is valid, in answer to a call sent at `sent`: its latest word counts. False where
+    /// it is over.
+    pub(crate) fn renewed(&self, sent: Instant, until: Instant) -> bool {
         let mut state = lock(&self.tenure.state);
         state.over |= Instant::now() >= state.until;
-        if !state.over {
-            state.until = state.until.max(until);
+        if !state.over && state.sent.is_none_or(|last| last <= sent) {
+            (state.until, state.sent) = (until, Some(sent));
+            self.tenure.changed.notify_waiters();
         }
         !state.over
     }

@@ -8,7 +8,7 @@ use super::kind::Holders;
 use super::operations::Take;
 use super::queue::Queue;
 use super::record::Entered;
-use crate::store::{Cell, Push, number_of};
+use crate::store::{Cell, Push, number_of, span_of};
 
 /// The state of one key.
 #[derive(Clone, Debug)]
@@ -160,9 +160,17 @@ impl<H: Holders> Room<H> {
 
     pub(crate) fn renew(&mut self, token: &str, ttl: i64, now: i64) -> Option<i64> {
         self.sweep(now);
-        self.holders.held(token, now)?;
+        self.prolong(token, ttl, now).map(|(expiry, _)| expiry)
+    }
+
+    /// Makes a lease last for `ttl` from now on, if it ends earlier; until when it lasts, and its fence.
+    fn prolong(&mut self, token: &str, ttl: i64, now: i64) -> Option<(i64, i64)> {
+        let (expiry, fence) = self.holders.held(token, now)?;
+        if expiry >= now + ttl {
+            return Some((expiry, fence));
+        }
         self.holders.extend(token, now + ttl, now);
-        Some(now + ttl)
+        Some((now + ttl, fence))
     }
 
     /// Returns when the next lease ends, and what each token has come to.
@@ -185,13 +193,12 @@ impl<H: Holders> Room<H> {
             .map(|token| (Arc::clone(token), Standing::Queued { soonest: 0, before: 0 }))
             .collect();
         self.grant(now, spans, Some((&mut asking, ttl)));
-        let standing = |token: &Arc<str>| match (asking.get(token), self.holders.held(token, now)) {
-            (Some(standing), _) => *standing,
-            (None, Some((_, fence))) => {
-                self.holders.extend(token, now + ttl, now);
-                Standing::Held { expiry: now + ttl, fence }
-            }
-            (None, None) => Standing::Refused { soonest: 0, before: 0 },
+        let standing = |token: &Arc<str>| match asking.get(token) {
+            Some(standing) => *standing,
+            None => match self.prolong(token, ttl, now) {
+                Some((expiry, fence)) => Standing::Held { expiry, fence },
+                None => Standing::Refused { soonest: 0, before: 0 },
+            },
         };
         let standings = tokens.iter().map(standing).collect();
         (self.holders.soonest(now), standings)
@@ -233,7 +240,8 @@ impl<H: Holders> Room<H> {
             if asks.is_none() && !alive {
                 continue;
             }
-            let expiry = now + asks.as_ref().map_or(spans.claim, |(_, ttl)| *ttl);
+            let stands = || span_of(&token).map_or(spans.claim, |span| span.min(spans.claim));
+            let expiry = now + asks.as_ref().map_or_else(stands, |(_, ttl)| *ttl);
             let fence = self.holders.hold(&token, expiry, now, &self.queue);
             match asks {
                 Some((standing, _)) => *standing = Standing::Held { expiry, fence },

@@ -174,7 +174,7 @@ impl Quorum {
         }
         if renewed >= self.majority() {
             let until = self.drift.until(sent, 0, micros(self.ttl));
-            if held.prolong(until) {
+            if held.renewed(sent, until) {
                 held.counts.renewed();
                 return Ok(());
             }
