@@ -169,7 +169,8 @@ fn tokens(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<(Arc<str>,
             let sign = ['+', '-'][rng.random_range(0..2)];
             let suffix = suffixes.choose(rng).unwrap();
             let rank = suffix.starts_with("/r") || *suffix == "/idle";
-            (format!("{process}{sign}{next:x}{suffix}").into(), rank.into())
+            let span = ["", ".2710", ".7a120", ".ffffffff"].choose(rng).unwrap();
+            (format!("{process}{sign}{next:x}{span}{suffix}").into(), rank.into())
         })
         .collect()
 }
