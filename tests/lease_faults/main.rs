@@ -13,6 +13,7 @@ mod kinds;
 mod late;
 mod nodes;
 mod outage;
+mod places;
 mod polls;
 mod quorum;
 mod quorum_states;

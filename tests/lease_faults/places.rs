@@ -1,0 +1,42 @@
+//! Places in the queue: each name has its own, and who has lost one finds out.
+
+use tokio::time::timeout;
+use tower_distributed::Mutex;
+
+use crate::kinds::{Family, IN_TIME, LONG, SOON, open};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+/// The queue alone is gone, as where a server evicts keys: who waited in it asks anew.
+#[tokio::test]
+async fn whoever_has_lost_its_place_asks_anew() {
+    let server = RedisServer::start().await;
+    let near = Family::each(&open(&server.url()), LONG);
+    let far = Family::each(&open(&server.url()), LONG);
+    for (near, far) in near.iter().zip(far) {
+        let holder = near.take("k").await.unwrap();
+        let waiter = tokio::spawn(async move { far.take("k").await.unwrap() });
+        eventually("it to wait", SOON, async || near.waiting(&server, "k") == 1).await;
+        assert_eq!(server.cli(&["DEL", &near.part("k", "queue")]), "1");
+        assert!(holder.release().await.unwrap());
+        let taken = timeout(IN_TIME, waiter).await.expect("a lost place is not noticed").unwrap();
+        assert!(taken.release().await.unwrap());
+    }
+}
+
+/// Names that differ by a hash tag alone share neither a queue nor anything else.
+#[tokio::test]
+async fn a_name_in_braces_has_a_queue_of_its_own() {
+    let server = RedisServer::start().await;
+    let locks = || Mutex::builder().exact_names().ttl(LONG).build(&open(&server.url()), "locks").unwrap();
+    let (near, far) = (locks(), locks());
+    let plain = near.lock("a").await.unwrap();
+    let braced = near.lock("{a}").await.unwrap();
+    let waiter = tokio::spawn(async move { far.lock("{a}").await.unwrap() });
+    let beats = || server.query::<Vec<String>>(&["KEYS", "*beats"]).unwrap().len();
+    eventually("it to wait", SOON, async || beats() == 1).await;
+    assert!(plain.unlock().await.unwrap());
+    assert_eq!(server.cli(&["EXISTS", "a"]), "0", "a lock was granted to who waits for another");
+    assert!(braced.is_held() && braced.unlock().await.unwrap());
+    assert!(timeout(IN_TIME, waiter).await.unwrap().unwrap().unlock().await.unwrap());
+}
