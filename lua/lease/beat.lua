@@ -13,6 +13,19 @@ local reply = each(keys, 2, function()
       alive[#alive + 1], alive[#alive + 2] = now + life, ARGV[i + 5]
     end
   end
+  -- Fewer places than who waits: lists were evicted, and whoever stood in one is to ask anew.
+  local places = call('LLEN', queue) + (second and call('LLEN', second) or 0)
+  if places < call('ZCOUNT', beats, '-inf', '(' .. string.format('%d', lift)) then
+    for i = #alive, 2, -2 do
+      local token = alive[i]
+      if not (call('LPOS', queue, token) or second and call('LPOS', second, token)) then
+        asking[token] = nil
+        call('ZREM', beats, token)
+        table.remove(alive, i)
+        table.remove(alive, i - 1)
+      end
+    end
+  end
   if #alive > 0 then
     call('ZADD', beats, unpack(alive))
     keep()

@@ -13,6 +13,9 @@ use super::redis::{CLOCK, RedisStore};
 use super::{Backend, Store, key, redis};
 use crate::Error;
 
+/// What names begin with unless that is set.
+pub(super) const PREFIX: &str = "td";
+
 /// Settings of a [`Store`].
 ///
 /// ```no_run
@@ -59,7 +62,7 @@ pub(crate) struct Limits {
 impl Default for StoreBuilder {
     fn default() -> Self {
         Self {
-            prefix: "td".into(),
+            prefix: PREFIX.into(),
             limits: Limits {
                 timeout: Duration::from_millis(500),
                 connect_timeout: Duration::from_secs(2),

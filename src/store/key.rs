@@ -128,7 +128,8 @@ impl From<std::net::IpAddr> for Key {
 pub(crate) enum KeySpace {
     /// `prefix:{namespace:`, the beginning that all share.
     Named(Box<[u8]>),
-    /// The first part of a state is named by the key as it is, the others `{key}:prefix:part`.
+    /// `:prefix:`. The first part of a state is named by the key as it is, the others `{key}:prefix:part`, or
+    /// `key:prefix:=part` where the key has a hash tag: see [`check_exact`].
     Exact(Box<[u8]>),
     /// Keys are `place:rest`, and kept where the key `place` of the same namespace is: `prefix:{namespace:place}:rest:part`.
     /// Parts that begin with `@` are those of the place itself: `prefix:{namespace:place}:part`.
@@ -158,7 +159,8 @@ impl KeySpace {
     pub(crate) fn key(&self, key: &[u8]) -> RedisKey {
         match self {
             Self::Named(beginning) => named(beginning, key),
-            Self::Exact(end) if hash_tag(key).is_some() => [key, end].concat().into(),
+            // Told apart from those of the tag itself.
+            Self::Exact(end) if hash_tag(key).is_some() => [key, end, b"="].concat().into(),
             Self::Exact(end) => [b"{", key, b"}", end].concat().into(),
             Self::Placed(beginning) => {
                 let (place, rest) = split(key);
@@ -232,12 +234,15 @@ pub(crate) fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     (!tag.is_empty()).then_some(tag)
 }
 
-/// Checks a key that is to be the name of a Redis key as it is: names beside it must be possible in its slot.
-pub(crate) fn check_exact(key: &Key) -> Result<(), Error> {
-    let key = key.as_bytes();
-    if key.is_empty() || (hash_tag(key).is_none() && key.contains(&b'}')) {
+/// Checks a key that is to be the name of a Redis key as it is: names beside it must be possible in its slot, and it
+/// must be none of those that end in `:prefix:` and a part.
+pub(crate) fn check_exact(key: &Key, prefix: &str) -> Result<(), Error> {
+    let (key, end) = (key.as_bytes(), format!(":{prefix}:"));
+    let is_beside = key.windows(end.len()).any(|part| part == end.as_bytes());
+    if key.is_empty() || is_beside || (hash_tag(key).is_none() && key.contains(&b'}')) {
         return Err(Error::invalid(format!(
-            "a name that is used exactly must not be empty, and have }} only as the end of a {{hash tag}}, is \"{}\"",
+            "a name that is used exactly must not be empty, have }} only as the end of a {{hash tag}}, and not \
+             contain \"{end}\", is \"{}\"",
             key.escape_ascii()
         )));
     }
@@ -307,12 +312,12 @@ mod tests {
             names
         };
         assert_eq!(names(b"invoice-42"), ["invoice-42", "{invoice-42}:td:queue"]);
-        assert_eq!(names(b"{shop}:42"), ["{shop}:42", "{shop}:42:td:queue"]);
-        for bad in ["", "a}b", "{}x"] {
-            let error = check_exact(&bad.into()).unwrap_err();
+        assert_eq!(names(b"{shop}:42"), ["{shop}:42", "{shop}:42:td:=queue"]);
+        for bad in ["", "a}b", "{}x", "{a}:td:queue", "{a}:td:=queue"] {
+            let error = check_exact(&bad.into(), "td").unwrap_err();
             assert!(error.is_invalid() && error.to_string().contains(bad), "{error}");
         }
-        assert!(check_exact(&"a{b".into()).is_ok() && check_exact(&"{a}}".into()).is_ok());
+        assert!(check_exact(&"a{b:td".into(), "td").is_ok() && check_exact(&"{a}}".into(), "td").is_ok());
     }
 
     #[test]

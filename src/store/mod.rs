@@ -222,6 +222,14 @@ impl Store {
         }
     }
 
+    /// What all names begin with; in memory, what they would.
+    pub(crate) fn prefix(&self) -> &str {
+        match self.backend() {
+            Backend::InMemory(_) => builder::PREFIX,
+            Backend::Redis(store) => &store.prefix,
+        }
+    }
+
     /// What the names of the channels begin with that processes are woken by.
     pub(crate) fn channels(&self) -> String {
         match self.backend() {

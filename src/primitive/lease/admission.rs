@@ -45,7 +45,7 @@ const MOURNING: Duration = Duration::from_secs(60);
 
 /// A namespace of leases.
 pub(crate) struct Admission<K: Kind> {
-    pub(super) store: Store,
+    pub(in crate::primitive) store: Store,
     pub(super) clients: Clients<K>,
     pub(crate) namespace: Namespace<Room<K::Holders>>,
     pub(super) scene: Arc<Scene<K>>,
@@ -74,11 +74,7 @@ impl<K: Kind> Admission<K> {
         scope: Scope<K>,
         leases: Leases,
     ) -> Arc<Self> {
-        let spans = Spans {
-            claim: micros(CLAIM),
-            life: micros(LIFE),
-            mourning: micros(MOURNING),
-        };
+        let spans = Spans { claim: micros(CLAIM), life: micros(LIFE), mourning: micros(MOURNING) };
         let usual = Take { ttl: micros(terms.ttl), most: u32::MAX.into(), rank: 0 };
         let admission = Arc::new(Self {
             store: store.clone(),

@@ -139,7 +139,8 @@ impl MutexBuilder {
     }
 
     /// Keys are the names of the locks in Redis as they are, rather than `prefix:{namespace:key}:lock`: to share them
-    /// with other libraries. What is kept beside a lock is named `{key}:prefix:…`. Default: no.
+    /// with other libraries. What is kept beside a lock is named `{key}:prefix:…`, or `key:prefix:=…` where the key has a
+    /// hash tag; so no key may contain `:prefix:`. Default: no.
     pub fn exact_names(mut self) -> Self {
         self.settings.exact_names = true;
         self

@@ -193,7 +193,10 @@ impl Mutex {
     /// One attempt, with or without a place in the queue.
     async fn ask(&self, key: Key, wait: Option<Wait>) -> Result<MutexGuard, Error> {
         if self.settings.exact_names {
-            check_exact(&key)?;
+            match &self.place {
+                Place::Store(admission) => check_exact(&key, admission.store.prefix())?,
+                Place::Quorum(quorum) => quorum.check_exact(&key)?,
+            }
         }
         let suffix = match &self.settings.value {
             Some(value) => suffix(&value()),

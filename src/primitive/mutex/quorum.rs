@@ -19,7 +19,7 @@ use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::room::{Standing, Was};
 use crate::primitive::lease::{Admission, Ask, Drift, Held, Keeper, Lease, Renewals, Terms};
 use crate::store::timer::within;
-use crate::store::{Client, OperationFuture, PeriodicTask};
+use crate::store::{Client, OperationFuture, PeriodicTask, check_exact};
 use crate::telemetry::Leases;
 use crate::{Error, Key, Store};
 
@@ -66,6 +66,10 @@ struct Votes {
 }
 
 impl Quorum {
+    pub(super) fn check_exact(&self, key: &Key) -> Result<(), Error> {
+        self.nodes.iter().try_for_each(|node| check_exact(key, node.store.prefix()))
+    }
+
     /// Its renewals are seen to with those of `store`.
     pub(super) fn new(
         store: &Store,
