@@ -8,6 +8,7 @@ mod bad_calls;
 mod bad_settings;
 mod dropped;
 mod grants;
+mod handed_late;
 mod handed_on;
 mod kinds;
 mod late;
