@@ -173,7 +173,10 @@ impl<K: Kind> Admission<K> {
                 Woken::Handed(handed) => {
                     self.stop_waiting(number);
                     withdrawal.disarm();
-                    handed.downcast().ok().map(|handed| self.take_over(number, *handed))
+                    let handed = handed.downcast::<Handed>().ok();
+                    // What has run out on its way is given back.
+                    let handed = handed.filter(|handed| handed.lease.is_held());
+                    handed.map(|handed| self.take_over(number, *handed))
                 }
                 Woken::Gone => {
                     self.stop_waiting(number);
