@@ -6,8 +6,8 @@
 prefetch()
 return each(keys, 2, function(run)
   local token, fence = ARGV[2 * run - 1], tonumber(ARGV[2 * run])
-  local _, last = held(token)
-  if not last then return 0 end
+  local expiry, last = held(token)
+  if not expiry then return 0 end
   if last < fence then call('SET', mark, fence, 'PX', 8 * day) end
   return 1
 end)

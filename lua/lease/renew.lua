@@ -6,7 +6,7 @@
 prefetch()
 return each(keys, 2, function(run)
   local token, ttl = ARGV[2 * run - 1], tonumber(ARGV[2 * run])
-  local expiry = held(token)
+  local expiry = expires(token)
   if not expiry then return 0 end
   if expiry < now + ttl then
     expiry = now + ttl

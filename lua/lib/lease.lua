@@ -26,9 +26,17 @@ local function ms(micros)
   return ceil(micros / 1000)
 end
 
+-- A whole number that a key holds, 0 where it holds nothing.
+local function whole(text)
+  if not text then return 0 end
+  if type(text) == 'number' then return text end
+  if #text > 16 or not find(text, '^%d+$') then error('WRONGTYPE of a number', 0) end
+  return tonumber(text)
+end
+
 -- Answers each run, of so many keys, with the 2 or 4 values that `step` returns for it, what it was granted where
--- `width` is 5 or more, and what it found where that is 6; with -1 where a key is of another type, which leaves the
--- other runs alone.
+-- `width` is 5 or more, and what it found where that is 6; with -1 where a key is of another type, or holds
+-- no number where one belongs, which leaves the other runs alone.
 local function each(keys, width, step)
   local reply, n = {now}, 1
   for run = 1, #KEYS / keys do
@@ -37,7 +45,7 @@ local function each(keys, width, step)
     local ok, first, time, third, fourth = pcall(step, run)
     if not ok then
       local text = type(first) == 'table' and first.err or first
-      if not string.find(text, 'WRONGTYPE', 1, true) then return {err = text} end
+      if not (find(text, 'WRONGTYPE', 1, true) or find(text, 'not an integer', 1, true)) then return {err = text} end
       first, time = -1, 0
     end
     reply[n + 1], reply[n + 2] = first, time or 0

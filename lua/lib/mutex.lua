@@ -45,10 +45,15 @@ local function holds(token)
   return holder and (holder == token or holder == value(token))
 end
 
+-- Until when; nil: it holds not.
+local function expires(token)
+  return holds(token) and soonest() or nil
+end
+
 -- Until when, and its fence.
 local function held(token)
-  if not holds(token) then return nil end
-  return soonest(), kept and tonumber(values[mark] or 0) or now
+  local expiry = expires(token)
+  return expiry, expiry and kept and whole(values[mark]) or now
 end
 
 local function fits()
@@ -58,7 +63,7 @@ end
 -- The fence is above all before, and above what a server that has forgotten them may have given out. Each of those who
 -- hold after each other has one of its own.
 local function hold(token, expiry, followers)
-  local text, ttl, last = value(token), ms(expiry - now), kept and tonumber(values[mark] or 0) or 0
+  local text, ttl, last = value(token), ms(expiry - now), kept and whole(values[mark]) or 0
   local fence = last < now and now or last + 1
   local latest, free, fresh = fence + (followers or 0), true, true
   if released and released[holders] then

@@ -13,7 +13,7 @@ local function prefetch() end
 
 local function used()
   local count = call('ZCARD', holders)
-  return count == 0 and 0 or count + (call('GET', mark) or 0)
+  return count == 0 and 0 or count + whole(call('GET', mark))
 end
 
 local function forget(token)
@@ -28,9 +28,14 @@ local function sweep()
   return false
 end
 
-local function held(token)
+-- Until when; nil: it holds not.
+local function expires(token)
   local expiry = tonumber(call('ZSCORE', holders, token) or 0)
-  return expiry > now and expiry or nil, 0
+  return expiry > now and expiry or nil
+end
+
+local function held(token)
+  return expires(token), 0
 end
 
 local function fits(token)

@@ -30,10 +30,15 @@ local function sweep()
   return false
 end
 
-local function held(token)
+-- Until when; nil: it holds not.
+local function expires(token)
   local expiry = tonumber(call('ZSCORE', holders, token) or 0)
-  if expiry <= now then return nil end
-  return expiry, (marked())
+  return expiry > now and expiry or nil
+end
+
+local function held(token)
+  local expiry = expires(token)
+  return expiry, expiry and marked()
 end
 
 local function fits(token)
