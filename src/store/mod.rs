@@ -104,6 +104,9 @@ pub(crate) enum Backend {
 impl Store {
     /// State in this process: nothing to install, nothing shared with other processes.
     ///
+    /// Time is tokio's. A test may pause and advance it; pause it before the first lease is taken, so that leases are renewed
+    /// by the paused clock.
+    ///
     /// ```
     /// let store = tower_distributed::Store::in_memory();
     /// assert_eq!(store.to_string(), "in-memory");
