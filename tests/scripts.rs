@@ -32,8 +32,10 @@ fn scripts() -> Vec<(String, String)> {
 }
 
 /// What changes a key, in a script or by a shared piece.
-const WRITES: [&str; 10] =
-    ["save(", " save)", "'DEL'", "'SET'", "'ZADD'", "extend(", "hold(", "sweep(", "enter(", "clear("];
+const WRITES: [&str; 11] = [
+    "save(", " save)", "'DEL'", "'SET'", "'ZADD'", "extend(", "prolong(", "hold(", "sweep(", "enter(",
+    "clear(",
+];
 
 #[test]
 fn headers_say_what_a_script_does() {

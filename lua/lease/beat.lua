@@ -7,22 +7,17 @@
 prefetch()
 local reply = each(keys, 2, function()
   local ttl, asking, alive = tonumber(ARGV[5]), {}, {}
-  for i, beat in ipairs(call('ZMSCORE', beats, unpack(ARGV, 6))) do
-    if beat and tonumber(beat) < lift then
-      asking[ARGV[i + 5]] = 'waits'
-      alive[#alive + 1], alive[#alive + 2] = now + life, ARGV[i + 5]
-    end
-  end
   -- Fewer places than who waits: lists were evicted, and whoever stood in one is to ask anew.
   local places = call('LLEN', queue) + (second and call('LLEN', second) or 0)
-  if places < call('ZCOUNT', beats, '-inf', '(' .. string.format('%d', lift)) then
-    for i = #alive, 2, -2 do
-      local token = alive[i]
-      if not (call('LPOS', queue, token) or second and call('LPOS', second, token)) then
-        asking[token] = nil
+  local evicted = places < call('ZCOUNT', beats, '-inf', below)
+  for i, beat in ipairs(call('ZMSCORE', beats, unpack(ARGV, 6))) do
+    local token = ARGV[i + 5]
+    if beat and tonumber(beat) < lift then
+      if evicted and not place(token) then
         call('ZREM', beats, token)
-        table.remove(alive, i)
-        table.remove(alive, i - 1)
+      else
+        asking[token] = 'waits'
+        alive[#alive + 1], alive[#alive + 2] = now + life, token
       end
     end
   end
@@ -41,11 +36,7 @@ local reply = each(keys, 2, function()
       status, expiry, fence = 1, now + ttl, status
     else
       expiry, fence = held(token)
-      if expiry and expiry < now + ttl then
-        expiry = now + ttl
-        extend(token, expiry)
-      end
-      status, expiry = expiry and 1 or 0, expiry or 0
+      status, expiry = expiry and 1 or 0, expiry and prolong(extend, token, expiry, ttl) or 0
     end
     list[#list + 1], list[#list + 2], list[#list + 3] = status, expiry, fence or 0
   end

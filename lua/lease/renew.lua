@@ -8,9 +8,5 @@ return each(keys, 2, function(run)
   local token, ttl = ARGV[2 * run - 1], tonumber(ARGV[2 * run])
   local expiry = expires(token)
   if not expiry then return 0 end
-  if expiry < now + ttl then
-    expiry = now + ttl
-    extend(token, expiry)
-  end
-  return 1, expiry
+  return 1, prolong(extend, token, expiry, ttl)
 end)

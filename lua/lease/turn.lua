@@ -33,8 +33,8 @@ local function take(token, insists)
     if beat > 0 and beat < lift then
       expiry, fence = held(token)
       if expiry then return 1, expiry, fence end
-      local place = call('LPOS', queue, token) or second and call('LPOS', second, token)
-      if place then return 2, soonest(), 0, place end
+      local position = place(token)
+      if position then return 2, soonest(), 0, position end
     end
     length = counted()
     if length > 0 and length >= most then

@@ -26,6 +26,14 @@ local function ms(micros)
   return ceil(micros / 1000)
 end
 
+-- Makes a lease that ends at `expiry` last for `ttl` from now on, by the kind's `extend`, unless it ends later; until when
+-- it lasts then.
+local function prolong(extend, token, expiry, ttl)
+  if expiry >= now + ttl then return expiry end
+  extend(token, now + ttl)
+  return now + ttl
+end
+
 -- A whole number that a key holds, 0 where it holds nothing.
 local function whole(text)
   if not text then return 0 end

@@ -70,10 +70,7 @@ local function soonest()
   return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] or 0)
 end
 
--- Whether a token holds.
-local function holds(token)
-  return tonumber(call('ZSCORE', holders, token) or 0) > now
-end
+local holds = expires
 
 -- How many wait to hold something.
 local function counted()

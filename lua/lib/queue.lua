@@ -5,6 +5,13 @@
 -- remembered that a token was withdrawn (µs).
 local channel, claim, life, mourning = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
+local below = '(' .. string.format('%d', lift) -- the beats of those who wait end here
+
+-- How many wait before a token; nil or false: it has no place.
+local function place(token)
+  return call('LPOS', queue, token) or second and call('LPOS', second, token)
+end
+
 -- Takes a token out of where it waits; false if it does not.
 local function leave(token)
   local until_when = tonumber(call('ZSCORE', beats, token) or lift)
@@ -71,7 +78,7 @@ local function dismiss(told)
   end
   if #processes == 0 then return end
   call('DEL', queue)
-  call('ZREMRANGEBYSCORE', beats, '-inf', '(' .. string.format('%d', lift))
+  call('ZREMRANGEBYSCORE', beats, '-inf', below)
   local text = type(told) == 'string' and '\n' .. told or ''
   for _, process in ipairs(processes) do tell(process, numbers[process] .. text) end
 end

@@ -69,6 +69,11 @@ impl Decisions {
         }
     }
 
+    /// The same of what is either admitted or fails.
+    pub(crate) fn admitted<T>(&self, granted: Result<T, Error>) -> Result<T, Error> {
+        self.settle(granted.map(|granted| (granted, Outcome::Admitted)))
+    }
+
     #[cold]
     fn degraded(&self, outcome: Outcome) {
         self.0.degraded.count(1);

@@ -21,6 +21,10 @@ impl Decisions {
     pub(crate) fn settle<T>(&self, settled: Result<(T, Outcome), Error>) -> Result<T, Error> {
         settled.map(|(granted, _)| granted)
     }
+
+    pub(crate) fn admitted<T>(&self, granted: Result<T, Error>) -> Result<T, Error> {
+        granted
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -106,8 +106,10 @@ impl Held {
         let mut state = lock(&self.tenure.state);
         state.over |= Instant::now() >= state.until;
         if !state.over && state.sent.is_none_or(|last| last <= sent) {
+            if until < state.until {
+                self.tenure.changed.notify_waiters();
+            }
             (state.until, state.sent) = (until, Some(sent));
-            self.tenure.changed.notify_waiters();
         }
         !state.over
     }

@@ -77,7 +77,7 @@ use super::lease::{Admission, Ask, Lease, Wait};
 use crate::error::{Busy, Subject, Why};
 use crate::store::check_exact;
 use crate::store::timer::sleep;
-use crate::telemetry::{Decisions, Outcome};
+use crate::telemetry::Decisions;
 use crate::{Error, Key, Store};
 
 pub use self::builder::MutexBuilder;
@@ -151,7 +151,7 @@ impl Mutex {
             (Place::Store(_), Some(tries)) => self.try_often(key, tries).await,
             (Place::Quorum(_), tries) => self.try_often(key, tries.unwrap_or(32)).await,
         };
-        self.decisions.settle(locked.map(|guard| (guard, Outcome::Admitted)))
+        self.decisions.admitted(locked)
     }
 
     /// Locks, if that is possible now and nobody waits.
@@ -161,7 +161,7 @@ impl Mutex {
     /// [`is_refused`](Error::is_refused) where it is not, and as [`lock`](Self::lock).
     pub async fn try_lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
         let locked = self.ask(key.into(), None).await;
-        self.decisions.settle(locked.map(|guard| (guard, Outcome::Admitted)))
+        self.decisions.admitted(locked)
     }
 
     /// Whether anybody holds it now, this process or another.

@@ -52,7 +52,7 @@ use self::holders::{ReadWrite, reader, writer};
 use super::lease::{Admission, Ask, Lease, Terms, Wait};
 use crate::error::Subject;
 use crate::store::{Namespace, check_name};
-use crate::telemetry::{Decisions, Leases, Outcome};
+use crate::telemetry::{Decisions, Leases};
 use crate::{Error, Key, Store};
 
 /// Who goes first where both wait.
@@ -187,7 +187,7 @@ impl RwLock {
         };
         let ask = Ask::new(Subject::Lock, suffix, rank, wait);
         let locked = Arc::clone(&self.admission).acquire(key, ask).await;
-        self.decisions.settle(locked.map(|lease| (lease, Outcome::Admitted)))
+        self.decisions.admitted(locked)
     }
 }
 

@@ -53,7 +53,7 @@ use self::holders::{IDLE, Permits, suffix};
 use super::lease::{Admission, Ask, Lease, Terms, Wait};
 use crate::error::Subject;
 use crate::store::Namespace;
-use crate::telemetry::{Decisions, Leases, Outcome};
+use crate::telemetry::{Decisions, Leases};
 use crate::{Error, Key, Store};
 
 /// A namespace of WaitGroups, one per key. A cheap clone; see the [module](self) for the whole story.
@@ -121,7 +121,7 @@ impl WaitGroup {
     /// [`close`](Self::close); [`is_unavailable`](Error::is_unavailable).
     pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
         let added = self.acquire(key.into(), n, Some(self.wait)).await;
-        self.decisions.settle(added.map(|permit| (permit, Outcome::Admitted)))
+        self.decisions.admitted(added)
     }
 
     /// Gets a permit if one is free now and nobody waits for it.
@@ -140,7 +140,7 @@ impl WaitGroup {
     /// As [`try_add`](Self::try_add).
     pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
         let added = self.acquire(key.into(), n, None).await;
-        self.decisions.settle(added.map(|permit| (permit, Outcome::Admitted)))
+        self.decisions.admitted(added)
     }
 
     /// Waits until no permit is out and nobody waits for one, as it is seen from the store in one moment.
