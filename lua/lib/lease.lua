@@ -1,66 +1,115 @@
--- lease: what is held for a while: the keys of one run, and how times are written.
--- KEYS      per run: holders (mutex: the lock), mark (fence; permits: excess; answer; filter), queue (LIST of tokens:
---           who waits), beats (ZSET: each that waits -> until when it counts as alive, µs; and each that was
---           withdrawn -> until when that is remembered, lifted by 2^52), then where there are two queues second (LIST:
---           who goes after those in the queue), else what the kind adds
--- A token is 16 characters that name its process, `+` where that certainly hears what is published or `-`, a
--- number, `.` and its time to live (µs, hexadecimal) where grants to it stand for no longer, and what the kind adds.
--- Numbers go into commands as they are: Redis writes whole ones below 2^53 exactly.
-local call, find, match, sub = redis.call, string.find, string.match, string.sub
-local holders, mark, queue, beats, fifth, sixth, second
-local two = false -- whether there are two queues
-local asker, heard -- the token that asks, and what was granted to its process in this run
--- What a kind has on record of a key besides. `look` returns what it finds, and whether that leaves nothing to do (false:
--- not for those who would have to wait; nil: that changes nothing), for those who insist only what keeps them from it
--- as well; `enter` writes it, and returns what keeps it from that, and whether it has: true,
--- or what is to be told to those who wait. Both read their arguments from
--- ARGV[at] on, and move `at` past them before they can fail; `scope` more, from ARGV[base] on, are for all runs.
-local look, enter, at, base
-local found -- by this run
-local scope = 0
-local day, lift = 86400000, 4503599627370496 -- ms: the longest time to live; 2^52
+-- lease: what the scripts of leases share: the keys of a run, what makes up a kind of lease, and how runs are answered.
+-- KEYS      per run as many as the kind has: holders (mutex: the lock); mark (what the kind keeps beside them: a fence,
+--           a sum, an answer, a filter); queue (LIST of tokens: who waits); beats (ZSET: each that waits -> until when
+--           it counts as alive, µs; each tombstone, a token that was withdrawn -> until when it is kept, µs, plus 2^52);
+--           then, where there are two queues, second (LIST: who goes after those in the queue), or what the kind adds.
+--           The runs of one key stand side by side.
+-- A token is 16 hexadecimal digits that name its process, `-`, its id (hexadecimal), `.` and its time to live
+-- (hexadecimal, µs; both may be missing), and what the kind adds.
+-- Times are whole µs below 2^53: Redis writes such numbers exactly, in commands and in replies.
+local KEYS, call, match, tonumber = KEYS, redis.call, string.match, tonumber
+local holders, mark, queue, beats, fifth, sixth, second -- the keys of the run at hand
+local asker -- the token that asks
+local heard, found -- messages to its process, and what its run found
+local day = 86400000 -- ms; no lease lasts longer
 
--- A span as a time to live: ms, rounded up.
-local ceil = math.ceil
-local function ms(micros)
-  return ceil(micros / 1000)
-end
-
--- Makes a lease that ends at `expiry` last for `ttl` from now on, by the kind's `extend`, unless it ends later; until when
--- it lasts then.
-local function prolong(extend, token, expiry, ttl)
-  if expiry >= now + ttl then return expiry end
-  extend(token, now + ttl)
-  return now + ttl
-end
+-- The rules of a kind of lease, which its piece fills in. All that a free key needs:
+local kind = {
+  keys = 4, -- how many keys a run has
+  two = false, -- whether there are two queues
+  scope = 0, -- how many arguments all runs share; `base`: where they begin in ARGV
+  read = false, -- (marks) reads ahead for all runs; also their marks, if fences will be needed
+  begin = false, -- (run) begins a run
+  free = false, -- (token) whether nobody holds, and it can
+  hold = false, -- (token, expiry, free) makes it a holder; its fence
+  forget = false, -- (token) makes it no holder; whether it was one
+  write = false, -- () ends what the runs did
+  -- What came of leases before, if that is kept; `at`: where the arguments of the run begin in ARGV
+  queries = false, -- (base) how many arguments a look has
+  look = false, -- (bypass, base, at) what is found; whether nothing is left to do (false: not for those who would have
+  -- to wait; nil: there is)
+  entries = false, -- (base) how many arguments an entry has
+  enter = false, -- (holding, base, at) what is in the way; what was entered (false: nothing; a text: what those who
+  -- wait are told)
+  more = false, -- () adds the other rules: making them takes time that most calls can save
+  --   one           whether one is all that can hold
+  --   fenced        whether each grant has fences of its own, which the mark keeps
+  --   counts        up to which rank those who wait are to hold something
+  --   sweep()       drops holders whose leases are over
+  --   used()        how much is held
+  --   expires(token)          until when it holds; nil: it does not
+  --   fence()       the fence of who holds
+  --   fits(token)   whether it can hold beside those who do
+  --   extend(token, expiry)   moves the end of its lease
+  --   raise(fence)  makes the next fence higher than this one
+  --   soonest()     when the next lease ends; 0: unknown. None lasts for longer than the time to live in its token:
+  --                 what does is from before the server's clock was set back, and is cut to that
+  --   head(turn)    the token that goes first, its queue, and whether it is by now the turn of the second queue; where
+  --                 it is missing, that is the first of the first queue that has any
+}
 
 -- A whole number that a key holds, 0 where it holds nothing.
 local function whole(text)
-  if not text then return 0 end
-  if type(text) == 'number' then return text end
-  if #text > 16 or not find(text, '^%d+$') then error('WRONGTYPE of a number', 0) end
-  return tonumber(text)
+  local number = tonumber(text or 0)
+  if number and number % 1 == 0 and number < 9007199254740992 then return number end
+  error('WRONGTYPE of a number', 0)
 end
 
--- Answers each run, of so many keys, with the 2 or 4 values that `step` returns for it, what it was granted where
--- `width` is 5 or more, and what it found where that is 6; with -1 where a key is of another type, or holds
--- no number where one belongs, which leaves the other runs alone.
-local function each(keys, width, step)
-  local reply, n = {now}, 1
-  for run = 1, #KEYS / keys do
-    holders, mark, queue, beats, fifth, sixth = unpack(KEYS, keys * (run - 1) + 1, keys * run)
-    second, heard, found = two and fifth, nil, nil
-    local ok, first, time, third, fourth = pcall(step, run)
-    if not ok then
-      local text = type(first) == 'table' and first.err or first
-      if not (find(text, 'WRONGTYPE', 1, true) or find(text, 'not an integer', 1, true)) then return {err = text} end
-      first, time = -1, 0
-    end
-    reply[n + 1], reply[n + 2] = first, time or 0
-    if width > 2 then reply[n + 3], reply[n + 4] = third or 0, fourth or 0 end
-    if width > 4 then reply[n + 5] = heard or 0 end
-    if width > 5 then reply[n + 6] = found or 0 end
-    n = n + width
+-- What to answer where a run failed; nil: -1 for this run alone, since a key is of another type, or holds no number where
+-- one belongs.
+local function failure(problem)
+  local text = type(problem) == 'table' and problem.err or problem
+  if not (match(text, 'WRONGTYPE') or match(text, 'not an integer')) then return {err = text} end
+end
+
+local lease -- what rules and scripts are made of; nil until it is made
+local function new_lease()
+  lease = {}
+
+  -- The time to live in a token, µs; nil: there is none.
+  function lease.ttl_of(token)
+    local at, ttl = match(token, '^%x+%-()%x+%.(%x+)')
+    return at == 18 and tonumber(ttl, 16) or nil
   end
-  return reply
+
+  -- How many go before one of a rank.
+  function lease.ahead(rank)
+    return call('LLEN', queue) + (second and rank > 0 and call('LLEN', second) or 0)
+  end
+
+  -- The rules where the holders are a ZSET, token -> expiry.
+  function lease.expires(token)
+    local expiry = tonumber(call('ZSCORE', holders, token) or 0)
+    return expiry > now and expiry or nil
+  end
+
+  function lease.soonest()
+    local token, expiry = unpack(call('ZRANGE', holders, 0, 0, 'WITHSCORES'))
+    local ttl = token and lease.ttl_of(token)
+    if not (ttl and tonumber(expiry) > now + ttl) then return tonumber(expiry or 0) end
+    local all = call('ZRANGE', holders, 0, -1, 'WITHSCORES')
+    for i = 1, #all, 2 do
+      ttl = lease.ttl_of(all[i])
+      if ttl and tonumber(all[i + 1]) > now + ttl then call('ZADD', holders, now + ttl, all[i]) end
+    end
+    return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
+  end
+
+  -- Answers each run with so many of the values that `step` returns.
+  function lease.each(width, step)
+    local reply, keys = {now}, kind.keys
+    for run = 1, #KEYS / keys do
+      holders, mark, queue, beats, fifth, sixth = unpack(KEYS, keys * (run - 1) + 1, keys * run)
+      second, heard = kind.two and fifth, 0
+      if kind.begin then kind.begin(run) end
+      local values = {pcall(step, run)}
+      if not values[1] then
+        local problem = failure(values[2])
+        if problem then return problem end
+        values[2] = -1
+      end
+      for i = 2, width + 1 do reply[#reply + 1] = values[i] or 0 end
+    end
+    return reply
+  end
 end

@@ -4,6 +4,7 @@ pub mod bloom_filter;
 pub mod dedupe;
 pub mod lease;
 pub mod mutex;
+mod percent;
 pub(crate) mod quota;
 pub mod rw_lock;
 pub mod single_flight;

@@ -4,6 +4,7 @@ pub(crate) mod background;
 mod builder;
 mod in_memory;
 mod key;
+mod names;
 mod namespace;
 mod notifier;
 mod operation;
@@ -24,7 +25,7 @@ pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
 pub(crate) use self::key::{check_exact, check_name};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
-pub(crate) use self::notifier::{HandOff, Link, Notifier, Push, Woken, number_of, process_of, span_of};
+pub(crate) use self::notifier::{Ids, Link, News, Notifier, Push, Recipient, id_of, process_of, ttl_of};
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
 pub(crate) use self::owed::Owed;
 pub use self::ping::{BreakerState, Ping};
@@ -80,7 +81,7 @@ use crate::error::Cause;
 ///
 /// It takes Redis 6.2 or later, and where ACLs are in force the commands `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`,
 /// `SET`, `INCRBY` and `DEL` on `prefix:*` (and `INFO`, to check the version). Leases also take `EXISTS`, `PEXPIRE`,
-/// `PTTL`, `PUBLISH`, `PUBSUB`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and the channels `prefix:wake:*`.
+/// `PTTL`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and the channels `prefix:wake:*`.
 /// Bloom filters also take `BITCOUNT`, `BITFIELD`, `BITFIELD_RO`, `EXISTS`, `PEXPIRE`, `SETRANGE`, `STRLEN` and `UNLINK`.
 ///
 /// ```no_run
@@ -241,11 +242,24 @@ impl Store {
         }
     }
 
-    /// Whether whoever pushes learns for certain that nobody hears it.
-    pub(crate) fn counts_hearers(&self) -> bool {
+    /// What all values of one name share in this process, made for the first of them.
+    pub(crate) fn shared<T: Send + Sync + 'static>(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Arc<T>,
+    ) -> Arc<T> {
+        let shared = match self.backend() {
+            Backend::InMemory(store) => &store.names,
+            Backend::Redis(store) => &store.names,
+        };
+        shared.get(name, make)
+    }
+
+    /// Within what time a call has come to an end.
+    pub(crate) fn call_limit(&self) -> Duration {
         match self.backend() {
-            Backend::InMemory(_) => true,
-            Backend::Redis(store) => store.counts_hearers(),
+            Backend::InMemory(_) => Duration::ZERO,
+            Backend::Redis(store) => store.call_limit(),
         }
     }
 

@@ -1,127 +1,88 @@
 //! Wake-ups: what is granted to a waiter is pushed to the process that it waits in.
 //!
-//! Each store has a process of its own name, by which it is told apart from all others, and gives numbers to its
-//! waiters, none of them twice. A waiter [listens](Notifier::listen) before it asks, since the push may come before
-//! the answer.
+//! Each store has a process of its own name, by which it is told apart from all others. Whoever has waiters
+//! [joins](Notifier::join), and gives each an [id](Ids::next) that is never used twice, and that says whose it is. So a
+//! push finds its recipient whether or not the waiter's future is polled.
 
-use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::fmt;
 use std::hash::{BuildHasher, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::in_memory::lock;
 
-/// What was granted to a waiter of this process; or, without an expiry, that it and those who follow are to ask anew.
+/// News for waiters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Push {
-    pub(crate) number: u64,
-    /// By the server's clock, µs; 0: nothing was granted.
-    pub(crate) expiry: i64,
-    pub(crate) fence: i64,
-    /// Who waited right behind it here: it is to be handed on to them.
-    pub(crate) followers: Vec<u64>,
-    /// Where nothing was granted: all there is to know instead.
-    pub(crate) told: Option<Arc<[u8]>>,
-}
-
-impl Push {
-    /// Reads `expiry fence number followers…`, and on another line what is told.
-    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
-        let mut lines = text.splitn(2, |byte| *byte == b'\n');
-        let first = std::str::from_utf8(lines.next()?).ok()?;
-        let mut numbers = first.split(' ').map(|number| number.parse::<i64>().ok());
-        Some(Self {
-            expiry: numbers.next()??,
-            fence: numbers.next()??,
-            number: numbers.next()??.unsigned_abs(),
-            followers: numbers.map(|number| number.map(i64::unsigned_abs)).collect::<Option<_>>()?,
-            told: lines.next().map(Arc::from),
-        })
-    }
+    /// Whom it is for.
+    pub(crate) ids: Vec<u64>,
+    pub(crate) news: News,
 }
 
 /// What a waiter hears.
-#[derive(Debug)]
-pub(crate) enum Woken {
-    Granted {
-        /// By the server's clock, µs.
-        expiry: i64,
-        fence: i64,
-        line: HandOff,
-    },
-    /// Something was handed on to it within the process.
-    Handed(Box<dyn Any + Send>),
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// It holds, until `expiry` by the server's clock, µs.
+    Granted { expiry: i64, fence: i64 },
     /// Its place is gone: it is to ask anew.
     Gone,
     /// Its place is gone, and this is all there is to know.
     Told(Arc<[u8]>),
 }
 
-/// Those of one process to whom something is handed on in turn. If it is dropped, those left hear that they have
-/// lost their places.
-#[derive(Debug)]
-pub(crate) struct HandOff {
-    numbers: VecDeque<u64>,
-    notifier: Weak<Notifier>,
-}
-
-impl HandOff {
-    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
-        self.numbers.iter().copied()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.numbers.is_empty()
-    }
-
-    /// Takes the first who still listens.
-    pub(crate) fn next(&mut self) -> Option<Next> {
-        let notifier = self.notifier.upgrade()?;
-        while let Some(number) = self.numbers.pop_front() {
-            if let Some(sender) = lock(&notifier.waiting).remove(&number)
-                && !sender.is_closed()
-            {
-                return Some(Next { number, sender });
-            }
-        }
-        None
+impl Push {
+    /// Reads `expiry fence ids…`, and on another line what is told. Without an expiry, nothing was granted.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let mut lines = text.splitn(2, |byte| *byte == b'\n');
+        let first = std::str::from_utf8(lines.next()?).ok()?;
+        let mut numbers = first.split(' ').map(|number| number.parse::<i64>().ok());
+        let (expiry, fence) = (numbers.next()??, numbers.next()??);
+        let ids: Vec<_> = numbers.map(|id| id.map(i64::unsigned_abs)).collect::<Option<_>>()?;
+        let news = match (expiry, lines.next()) {
+            (0, None) => News::Gone,
+            (0, Some(told)) => News::Told(told.into()),
+            _ => News::Granted { expiry, fence },
+        };
+        (!ids.is_empty()).then_some(Self { ids, news })
     }
 }
 
-impl Drop for HandOff {
-    fn drop(&mut self) {
-        while let Some(next) = self.next() {
-            next.wake(Woken::Gone);
-        }
-    }
+/// Has waiters.
+pub(crate) trait Recipient: Send + Sync {
+    /// Takes note of what one of them hears. Where it waits no longer, whoever took it away has seen to it.
+    fn hear(self: Arc<Self>, id: u64, news: News);
 }
 
-/// The next in a line.
-#[derive(Debug)]
-pub(crate) struct Next {
-    pub(crate) number: u64,
-    sender: oneshot::Sender<Woken>,
-}
-
-impl Next {
-    /// Where it has gone away, what it should have heard is dropped.
-    pub(crate) fn wake(self, woken: Woken) {
-        let _ = self.sender.send(woken);
-    }
-}
-
-/// Those of one store who wait for a push.
-#[derive(Debug)]
+/// Where pushes for one process arrive.
 pub(crate) struct Notifier {
     process: String,
-    next: AtomicU64,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Woken>>>,
+    next: Arc<AtomicU64>,
+    recipients: Mutex<HashMap<u64, Weak<dyn Recipient>>>,
     link: watch::Sender<Link>,
+    links: AtomicU64,
     #[cfg(test)]
     delivered: Mutex<Vec<Push>>,
+}
+
+/// The ids that a recipient gives.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    recipient: u64,
+    /// Shared by all of a process.
+    next: Arc<AtomicU64>,
+}
+
+/// So many recipients a process has at most: more than it can have namespaces in use.
+const RECIPIENTS: u64 = 1 << 20;
+
+impl Ids {
+    /// An id that was never given, whoever had the number of this recipient before.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed) * RECIPIENTS + self.recipient
+    }
 }
 
 /// Whether pushes arrive.
@@ -142,9 +103,10 @@ impl Notifier {
         let process = format!("{:016x}", RandomState::new().build_hasher().finish());
         Self {
             process,
-            next: AtomicU64::new(0),
-            waiting: Mutex::default(),
+            next: Arc::default(),
+            recipients: Mutex::default(),
             link: watch::Sender::new(link),
+            links: AtomicU64::new(1),
             #[cfg(test)]
             delivered: Mutex::default(),
         }
@@ -154,17 +116,28 @@ impl Notifier {
         &self.process
     }
 
-    pub(crate) fn number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
+    /// Makes a recipient, which lives as long as somebody else holds it.
+    pub(crate) fn join<R: Recipient + 'static>(&self, make: impl FnOnce(Ids) -> Arc<R>) -> Arc<R> {
+        let mut recipients = lock(&self.recipients);
+        recipients.retain(|_, recipient| recipient.strong_count() > 0);
+        let number = (0..RECIPIENTS).find(|number| !recipients.contains_key(number)).unwrap_or(0);
+        let made = make(Ids { recipient: number, next: Arc::clone(&self.next) });
+        let recipient: Weak<dyn Recipient> = Arc::<R>::downgrade(&made);
+        recipients.insert(number, recipient);
+        made
     }
 
     pub(crate) fn link(&self) -> watch::Receiver<Link> {
         self.link.subscribe()
     }
 
+    pub(crate) fn current_link(&self) -> Link {
+        *self.link.borrow()
+    }
+
     /// Pushes arrive from now on.
     pub(super) fn relink(&self) {
-        self.link.send_replace(Link::Up(self.number()));
+        self.link.send_replace(Link::Up(self.links.fetch_add(1, Ordering::Relaxed)));
     }
 
     /// Pushes no longer arrive.
@@ -172,32 +145,15 @@ impl Notifier {
         self.link.send_replace(Link::Down);
     }
 
-    /// Waits for the push to a number.
-    pub(crate) fn listen(self: &Arc<Self>, number: u64) -> Listener {
-        let (sender, push) = oneshot::channel();
-        lock(&self.waiting).insert(number, sender);
-        Listener { notifier: Arc::clone(self), number, push }
-    }
-
-    /// Hands a push to whom it is for. Where nobody listens any more, whoever went away has seen to it.
-    pub(crate) fn deliver(self: &Arc<Self>, push: Push) {
+    /// Hands a push to whom it is for.
+    pub(crate) fn deliver(&self, push: Push) {
         #[cfg(test)]
         lock(&self.delivered).push(push.clone());
-        let Push { number, expiry, fence, followers, told } = push;
-        let mut line = HandOff { numbers: followers.into(), notifier: Arc::downgrade(self) };
-        if expiry == 0 {
-            line.numbers.push_front(number);
-            while let Some(told) = &told
-                && let Some(next) = line.next()
-            {
-                next.wake(Woken::Told(Arc::clone(told)));
+        for id in push.ids {
+            let recipient = lock(&self.recipients).get(&(id % RECIPIENTS)).and_then(Weak::upgrade);
+            if let Some(recipient) = recipient {
+                recipient.hear(id, push.news.clone());
             }
-            // Where nothing is told, the line tells those in it that their places are gone.
-            return;
-        }
-        let listener = lock(&self.waiting).remove(&number);
-        if let Some(listener) = listener {
-            let _ = listener.send(Woken::Granted { expiry, fence, line });
         }
     }
 
@@ -213,13 +169,13 @@ pub(crate) fn process_of(token: &str) -> &str {
     token.get(..PROCESS).unwrap_or(token)
 }
 
-/// The number in a token: hexadecimal digits behind the name of the process and a sign.
-pub(crate) fn number_of(token: &str) -> Option<u64> {
+/// The id in a token: hexadecimal digits behind the name of the process and a dash.
+pub(crate) fn id_of(token: &str) -> Option<u64> {
     Some(hex(token.get(PROCESS + 1..)?)?.0)
 }
 
-/// The span in a token, µs: hexadecimal digits behind its number and a dot.
-pub(crate) fn span_of(token: &str) -> Option<i64> {
+/// The time to live in a token, µs: hexadecimal digits behind its id and a dot.
+pub(crate) fn ttl_of(token: &str) -> Option<i64> {
     let (_, rest) = hex(token.get(PROCESS + 1..)?)?;
     i64::try_from(hex(rest.strip_prefix('.')?)?.0).ok()
 }
@@ -230,28 +186,9 @@ fn hex(text: &str) -> Option<(u64, &str)> {
     Some((u64::from_str_radix(&text[..end], 16).ok()?, &text[end..]))
 }
 
-/// One who waits for a push; listens until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    notifier: Arc<Notifier>,
-    number: u64,
-    push: oneshot::Receiver<Woken>,
-}
-
-impl Listener {
-    /// What there is to hear. Cancel safe.
-    pub(crate) async fn heard(&mut self) -> Woken {
-        match (&mut self.push).await {
-            Ok(woken) => woken,
-            // Not while it is among those who listen.
-            Err(_) => std::future::pending().await,
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        lock(&self.notifier.waiting).remove(&self.number);
+impl fmt::Debug for Notifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifier").field("process", &self.process).finish_non_exhaustive()
     }
 }
 
@@ -260,46 +197,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_out_of_tokens() {
-        assert_eq!(number_of("0123456789abcdef+1f"), Some(0x1f));
-        assert_eq!(number_of("0123456789abcdef-0/2/5"), Some(0));
-        assert_eq!(number_of("0123456789abcdef+a:b"), Some(10));
-        for none in ["", "0123456789abcdef", "0123456789abcdef+", "0123456789abcdef+/1/1", "äääääääääääää"]
+    fn ids_and_times_to_live_are_read_out_of_tokens() {
+        assert_eq!(id_of("0123456789abcdef-1f"), Some(0x1f));
+        assert_eq!(id_of("0123456789abcdef-0.a/2/5"), Some(0));
+        assert_eq!(id_of("0123456789abcdef-a:b"), Some(10));
+        assert_eq!(ttl_of("0123456789abcdef-0.a/2/5"), Some(10));
+        for none in ["", "0123456789abcdef", "0123456789abcdef-", "0123456789abcdef-/1/1", "äääääääääääää"]
         {
-            assert_eq!(number_of(none), None, "{none:?}");
+            assert_eq!((id_of(none), ttl_of(none)), (None, None), "{none:?}");
         }
     }
 
     #[test]
     fn only_messages_are_read() {
-        let push = Push { expiry: 77, fence: 3, number: 5, followers: vec![6, 9], told: None };
-        assert_eq!(Push::parse(b"77 3 5 6 9"), Some(push));
-        let told =
-            Push { number: 5, expiry: 0, fence: 0, followers: vec![6], told: Some(b"a\nb"[..].into()) };
-        assert_eq!(Push::parse(b"0 0 5 6\na\nb"), Some(told));
+        let push = |ids: &[u64], news| Some(Push { ids: ids.to_vec(), news });
+        assert_eq!(Push::parse(b"77 3 5"), push(&[5], News::Granted { expiry: 77, fence: 3 }));
+        assert_eq!(Push::parse(b"0 0 5 6"), push(&[5, 6], News::Gone));
+        assert_eq!(Push::parse(b"0 0 5 6\na\nb"), push(&[5, 6], News::Told(b"a\nb"[..].into())));
         for nonsense in [&b""[..], b"77 3", b"77 3 x", b"77 3 5 ", b"\xff"] {
             assert_eq!(Push::parse(nonsense), None);
         }
     }
 
-    #[tokio::test]
-    async fn a_line_that_is_dropped_tells_those_in_it() {
-        let notifier = Arc::new(Notifier::new(Link::Down));
-        let mut follower = notifier.listen(1);
-        // Number 0 listens no longer.
-        notifier.deliver(Push { number: 0, expiry: 77, fence: 3, followers: vec![1], told: None });
-        assert!(matches!(follower.heard().await, Woken::Gone));
+    struct Heard(Ids, Mutex<Vec<(u64, News)>>);
+
+    impl Recipient for Heard {
+        fn hear(self: Arc<Self>, id: u64, news: News) {
+            lock(&self.1).push((id, news));
+        }
     }
 
-    #[tokio::test]
-    async fn a_push_reaches_who_listens_and_nobody_else() {
-        let notifier = Arc::new(Notifier::new(Link::Down));
-        let mut first = notifier.listen(notifier.number());
-        let second = notifier.listen(notifier.number());
-        notifier.deliver(Push::parse(b"77 3 0").unwrap());
-        assert!(matches!(first.heard().await, Woken::Granted { expiry: 77, fence: 3, .. }));
-        assert!(lock(&notifier.waiting).contains_key(&1));
+    #[test]
+    fn a_push_reaches_its_recipient_and_nobody_else() {
+        let notifier = Notifier::new(Link::Down);
+        let join = || notifier.join(|ids| Arc::new(Heard(ids, Mutex::default())));
+        let (first, second) = (join(), join());
+        let (one, other) = (first.0.next(), second.0.next());
+        notifier.deliver(Push { ids: vec![one, other, one], news: News::Gone });
+        assert_eq!(*lock(&first.1), [(one, News::Gone), (one, News::Gone)]);
+        assert_eq!(*lock(&second.1), [(other, News::Gone)]);
         drop(second);
-        assert!(lock(&notifier.waiting).is_empty());
+        let third = join();
+        notifier.deliver(Push { ids: vec![other], news: News::Gone });
+        assert!(third.0.next() != other, "an id that was given before");
     }
 }

@@ -183,18 +183,26 @@ pub(crate) enum Field<'a> {
 
 /// What a script answered for one run, read from the front.
 #[derive(Debug)]
-pub(crate) struct Fields<'a>(std::slice::Iter<'a, Value>);
+pub(crate) struct Fields<'a> {
+    values: std::slice::Iter<'a, Value>,
+    twice: bool,
+}
 
 impl<'a> Fields<'a> {
-    pub(crate) fn new(values: &'a [Value]) -> Self {
-        Self(values.iter())
+    pub(crate) fn new(values: &'a [Value], twice: bool) -> Self {
+        Self { values: values.iter(), twice }
+    }
+
+    /// Whether the call was sent twice, so that the operation may run once more, and late.
+    pub(crate) fn sent_twice(&self) -> bool {
+        self.twice
     }
 
     pub(crate) fn next(&mut self) -> Result<Field<'a>, Garbled> {
-        match self.0.next() {
+        match self.values.next() {
             Some(Value::Int(integer)) => Ok(Field::Integer(*integer)),
             Some(Value::BulkString(text)) => Ok(Field::Text(text)),
-            Some(Value::Array(values)) => Ok(Field::List(Self::new(values))),
+            Some(Value::Array(values)) => Ok(Field::List(Self::new(values, self.twice))),
             Some(_) => Err(Garbled("a script answered a value that is no number, text or list")),
             None => Err(Garbled("a script answered too little")),
         }

@@ -4,14 +4,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::names::{LEASES_HELD, LEASES_LOST, LEASES_RENEWED};
+use super::emit::series as event_series;
+use super::names::{Event, LEASES_HELD, LEASES_LOST, LEASES_RENEWED};
 use super::series::Series;
+
+#[cfg(feature = "tracing")]
+static LOST: super::throttle::Throttle = super::throttle::Throttle::new();
 
 /// Counts the leases of one kind in a namespace. A cheap clone.
 #[derive(Clone)]
 pub(crate) struct Leases(Arc<Inner>);
 
+#[cfg_attr(not(feature = "tracing"), allow(dead_code))]
 struct Inner {
+    namespace: Arc<str>,
+    told: Series,
     held: Series,
     lost: Series,
     renewed: Series,
@@ -29,7 +36,8 @@ impl Leases {
         let (kind, namespace): (Arc<str>, Arc<str>) = (kind.into(), namespace.into());
         let series = |metric| Series::new(metric, [("kind", &kind), ("namespace", &namespace)]);
         let (held, lost, renewed) = (series(&LEASES_HELD), series(&LEASES_LOST), series(&LEASES_RENEWED));
-        Self(Arc::new(Inner { held, lost, renewed }))
+        let told = event_series(Event::LeaseLost, "namespace", &namespace);
+        Self(Arc::new(Inner { namespace, told, held, lost, renewed }))
     }
 
     pub(crate) fn lease(&self) -> LeaseCounts {
@@ -37,12 +45,25 @@ impl Leases {
     }
 }
 
-impl LeaseCounts {
-    /// The same for the holder that the lease is handed on to.
-    pub(crate) fn next(&self) -> Self {
-        self.leases.lease()
+#[cfg(feature = "tracing")]
+impl Inner {
+    fn tell(&self) {
+        use super::emit::{Fields, emit};
+        if let Some(count) = LOST.note(1) {
+            let fields = Fields { namespace: Some(&self.namespace), count: Some(count), ..Fields::default() };
+            let text =
+                "a lease ended before it was released: it was not renewed in time, or the store forgot it";
+            emit(Event::LeaseLost, fields, format_args!("{text}"));
+        }
     }
+}
 
+#[cfg(not(feature = "tracing"))]
+impl Inner {
+    fn tell(&self) {}
+}
+
+impl LeaseCounts {
     pub(crate) fn began(&self) {
         self.leases.0.held.add(1.0);
     }
@@ -58,7 +79,10 @@ impl LeaseCounts {
     /// Counted once, however often and by whom it is noticed.
     pub(crate) fn lost(&self) {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
-            self.leases.0.lost.count(1);
+            let leases = &self.leases.0;
+            leases.lost.count(1);
+            leases.told.count(1);
+            leases.tell();
         }
     }
 }

@@ -40,6 +40,8 @@ named! {
         SubscriptionBack = "subscription_back",
         /// The store refused an operation for want of room.
         Overloaded = "overloaded",
+        /// A lease ended before it was released.
+        LeaseLost = "lease_lost",
         /// A layer decided without the store.
         Degraded = "degraded",
         /// An answer was not shared with other processes: it is too large, or cannot be encoded.

@@ -44,10 +44,6 @@ impl Leases {
 pub(crate) struct LeaseCounts;
 
 impl LeaseCounts {
-    pub(crate) fn next(&self) -> Self {
-        Self
-    }
-
     pub(crate) fn began(&self) {}
     pub(crate) fn ended(&self) {}
     pub(crate) fn renewed(&self) {}

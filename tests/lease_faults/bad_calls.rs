@@ -141,7 +141,8 @@ async fn extremes_are_legal() {
 #[tokio::test]
 async fn a_long_retry_delay_costs_no_place() {
     let (server, [_, redis]) = stores().await;
-    let rare = Mutex::builder().exact_names().retry_delay(Duration::MAX).build(&redis, "x").unwrap();
+    let rare = Mutex::builder().exact_names().strict_fifo().retry_delay(Duration::MAX);
+    let rare = rare.build(&redis, "x").unwrap();
     server.cli(&["SET", "k", "somebody else", "PX", "600000"]);
     let waiter = tokio::spawn(async move { rare.lock("k").await });
     let asked = || server.query::<u64>(&["ZCARD", "{k}:td:beats"]).unwrap();

@@ -49,8 +49,12 @@ async fn names() {
             told(Mutex::new(&store, name).unwrap_err());
             told(Mutex::quorum([store.clone()], name).unwrap_err());
             told(RwLock::new(&store, name).unwrap_err());
-            told(RwLock::builder().app_id(name).build(&store, "x").unwrap_err());
             told(RwLock::new(&store, "x").unwrap().with_group(name).unwrap_err());
+        }
+        for app_id in [vec![], vec![b'x'; 65]] {
+            let length = app_id.len().to_string();
+            let error = RwLock::builder().app_id(app_id).build(&store, "x").unwrap_err();
+            is_told(&error, &["1 to 64 bytes", &length]);
         }
     }
 }

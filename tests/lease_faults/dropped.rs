@@ -77,6 +77,8 @@ async fn waits_for_none(place: Place<'_>, store: &Store) {
 
 async fn mutexes(place: Place<'_>, store: &Store) {
     let mutex = Mutex::builder().ttl(LONG).build(store, "mutex").unwrap();
+    each_of_a_mutex(Place { queues: false, ..place }, &mutex).await;
+    let mutex = Mutex::builder().ttl(LONG).strict_fifo().build(store, "queued").unwrap();
     each_of_a_mutex(place, &mutex).await;
     let mutex = Mutex::builder().ttl(LONG).tries(1000).retry_delay(Duration::from_millis(1));
     let mutex = mutex.build(store, "trying").unwrap();

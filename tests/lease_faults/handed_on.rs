@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
+use futures::poll;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, timeout};
 use tower_distributed::Store;
@@ -26,14 +27,16 @@ async fn crowd(
     let (sender, taken) = unbounded_channel();
     for _ in 0..waiters {
         let (far, key, sender) = (far.clone(), key.to_owned(), sender.clone());
-        tokio::spawn(async move {
+        let mut waiter = Box::pin(async move {
             if let Ok(taken) = far.take(&key).await {
                 let is_held = taken.is_held();
                 let _ = sender.send((taken, is_held));
             }
         });
+        assert!(poll!(waiter.as_mut()).is_pending(), "it has not waited");
+        tokio::spawn(waiter);
     }
-    eventually("all to wait", SOON, async || far.waiting(server, key) == waiters).await;
+    eventually("all to wait", SOON, async || far.waiting(server, key) == far.places(waiters)).await;
     taken
 }
 

@@ -91,6 +91,11 @@ impl Family {
         waiting(server, &self.part(key, "beats"))
     }
 
+    /// How many places in the queue so many waiters of one process have: those for a mutex stand in one line.
+    pub(crate) fn places(&self, waiters: u64) -> u64 {
+        if let Self::Mutex(_) = self { waiters.min(1) } else { waiters }
+    }
+
     /// How many were given back before they came.
     pub(crate) fn withdrawn(&self, server: &RedisServer, key: &str) -> u64 {
         server.query(&["ZCOUNT", &self.part(key, "beats"), WITHDRAWN, "+inf"]).unwrap()

@@ -28,7 +28,8 @@ async fn whoever_has_lost_its_place_asks_anew() {
 #[tokio::test]
 async fn a_name_in_braces_has_a_queue_of_its_own() {
     let server = RedisServer::start().await;
-    let locks = || Mutex::builder().exact_names().ttl(LONG).build(&open(&server.url()), "locks").unwrap();
+    let builder = Mutex::builder().exact_names().strict_fifo().ttl(LONG);
+    let locks = || builder.clone().build(&open(&server.url()), "locks").unwrap();
     let (near, far) = (locks(), locks());
     let plain = near.lock("a").await.unwrap();
     let braced = near.lock("{a}").await.unwrap();

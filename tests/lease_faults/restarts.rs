@@ -46,8 +46,10 @@ async fn after_a_loss(lose: impl AsyncFn(&RedisServer)) {
             }));
         }
     }
-    eventually("all to wait", SOON, async || near.iter().all(|near| near.waiting(&server, "k") == WAITERS))
-        .await;
+    eventually("all to wait", SOON, async || {
+        near.iter().all(|near| near.waiting(&server, "k") == near.places(WAITERS))
+    })
+    .await;
     let began = Instant::now();
     lose(&server).await;
     let told = holders.into_iter().map(|holder| async move {

@@ -168,7 +168,7 @@ async fn a_queue_behind_a_dead_subscription_moves() {
         }
     }
     eventually("all to wait", SOON, async || {
-        subscribed(&server) == 1 && near.iter().all(|near| near.waiting(&server, "k") == WAITERS)
+        subscribed(&server) == 1 && near.iter().all(|near| near.waiting(&server, "k") == near.places(WAITERS))
     })
     .await;
     proxy.stall();
@@ -195,7 +195,7 @@ async fn a_pool_without_wakeups_serves_by_asking() {
                 let family = family.clone();
                 tokio::spawn(async move { family.take("k").await.unwrap().release().await.unwrap() })
             });
-            eventually("all to wait", SOON, async || near.waiting(&server, "k") == 4).await;
+            eventually("all to wait", SOON, async || near.waiting(&server, "k") == near.places(4)).await;
             let began = Instant::now();
             assert!(holder.release().await.unwrap());
             let served = timeout(IN_TIME, join_all(waiters)).await.expect("a waiter is forgotten");

@@ -54,6 +54,12 @@ impl Family {
         })
     }
 
+    /// How many places in the queue so many waiters have where their own process holds: none for a mutex, which it hands on
+    /// by itself unless they are counted.
+    pub(crate) fn places(&self, waiters: usize) -> usize {
+        if let Self::Mutex(_) = self { 0 } else { waiters }
+    }
+
     pub(crate) fn close(&self) {
         match self {
             Self::Permits(permits) => permits.close(),

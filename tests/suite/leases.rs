@@ -34,13 +34,14 @@ pub(crate) async fn who_waits_is_served_in_the_order_of_arrival(place: &Place, n
         let (sender, mut served) = mpsc::unbounded_channel();
         let mut waiters = Vec::new();
         for number in 1..=6 {
-            let (family, sender, state) = (family.clone(), sender.clone(), family.state());
+            let (state, places) = (family.state(), family.places(number));
+            let (family, sender) = (family.clone(), sender.clone());
             let visit = async move {
                 let taken = family.take("k").await.unwrap();
                 sender.send(number).unwrap();
                 assert!(taken.release().await.unwrap());
             };
-            waiters.push(place.line_up(&state, number, visit).await);
+            waiters.push(place.line_up(&state, places, visit).await);
         }
         assert!(family.try_take("k").await.unwrap_err().is_refused());
         assert!(first.release().await.unwrap());
@@ -60,8 +61,8 @@ pub(crate) async fn who_waits_and_goes_away_is_passed_over(place: &Place, name: 
             let family = family.clone();
             async move { family.take("k").await.unwrap() }
         };
-        let gone = place.line_up(&family.state(), 1, take()).await;
-        let next = place.line_up(&family.state(), 2, take()).await;
+        let gone = place.line_up(&family.state(), family.places(1), take()).await;
+        let next = place.line_up(&family.state(), family.places(2), take()).await;
         gone.abort();
         assert!(gone.await.unwrap_err().is_cancelled());
         drop(first);
@@ -128,7 +129,7 @@ pub(crate) async fn close_sends_away_who_waits(place: &Place, name: &str) {
         for number in 1..=2 {
             let waiter = family.clone();
             let call = async move { waiter.take("k").await.map(drop).unwrap_err() };
-            waiters.push(place.line_up(&family.state(), number, call).await);
+            waiters.push(place.line_up(&family.state(), family.places(number), call).await);
         }
         family.clone().close();
         for waiter in waiters {
@@ -160,7 +161,8 @@ pub(crate) async fn what_is_not_renewed_runs_out(place: &Place, name: &str) {
         let began = Instant::now();
         let taken = family.take("k").await.unwrap();
         let waiter = family.clone();
-        let waiter = place.line_up(&family.state(), 1, async move { waiter.take("k").await.unwrap() }).await;
+        let waiting = async move { waiter.take("k").await.unwrap() };
+        let waiter = place.line_up(&family.state(), family.places(1), waiting).await;
         taken.lost().await;
         assert!(!taken.is_held());
         // Nobody releases it; whoever waits gets it all the same, and not too early.
@@ -229,7 +231,8 @@ pub(crate) async fn families_of_one_name_share(place: &Place, name: &str) {
         let taken = one.take("k").await.unwrap();
         assert!(same.try_take("k").await.unwrap_err().is_refused());
         assert!(other.try_take("k").await.unwrap().release().await.unwrap());
-        let waiter = place.line_up(&same.state(), 1, async move { same.take("k").await.unwrap() }).await;
+        let (state, places) = (same.state(), same.places(1));
+        let waiter = place.line_up(&state, places, async move { same.take("k").await.unwrap() }).await;
         assert!(taken.release().await.unwrap());
         assert!(waiter.await.unwrap().release().await.unwrap());
     }
@@ -243,7 +246,8 @@ pub(crate) async fn kinds_of_one_name_are_apart(place: &Place, name: &str) {
     let pairs = [(&mutex, &permits), (&permits, &mutex), (&writers, &mutex), (&mutex, &writers)];
     for (holder, visitor) in pairs.into_iter().chain([(&permits, &writers), (&writers, &permits)]) {
         let (held, other) = (holder.take("k").await.unwrap(), holder.clone());
-        let waiter = place.line_up(&holder.state(), 1, async move { other.take("k").await.unwrap() }).await;
+        let (state, places) = (holder.state(), holder.places(1));
+        let waiter = place.line_up(&state, places, async move { other.take("k").await.unwrap() }).await;
         let visit = visitor.try_take("k").await.unwrap_or_else(|error| {
             panic!("{visitor:?} is not free: {error}; {holder:?} served meanwhile: {}", waiter.is_finished())
         });

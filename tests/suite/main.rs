@@ -107,7 +107,7 @@ on_every_store! {
     crate::mutexes::tries_end_in_a_refusal as tries_end_in_a_refusal,
     crate::mutexes::tries_go_on_until_it_is_free as tries_go_on_until_it_is_free,
     crate::mutexes::values_are_those_of_the_function as values_are_those_of_the_function,
-    crate::mutexes::the_same_value_is_the_same_holder as the_same_value_is_the_same_holder,
+    crate::mutexes::a_value_is_in_use_once_at_a_time as a_value_is_in_use_once_at_a_time,
     crate::mutexes::exact_names_are_shared_by_all_families as exact_names_are_shared_by_all_families,
     crate::mutexes::exact_names_exclude_locks_of_others as exact_names_exclude_locks_of_others,
     crate::rw_locks::a_writer_is_never_beside_anybody as a_writer_is_never_beside_anybody,

@@ -126,13 +126,22 @@ pub(crate) async fn values_are_those_of_the_function(place: &Place, name: &str) 
     assert!(nameless.lock("k").await.unwrap_err().is_invalid());
 }
 
-pub(crate) async fn the_same_value_is_the_same_holder(place: &Place, name: &str) {
-    let mutex = Mutex::builder().value_with(|| "me".into()).build(place, name).unwrap();
-    let first = mutex.lock("k").await.unwrap();
-    let again = mutex.try_lock("k").await.unwrap();
-    assert_eq!(again.fence(), first.fence());
-    assert!(first.unlock().await.unwrap());
-    assert!(!again.unlock().await.unwrap(), "the two are one");
+pub(crate) async fn a_value_is_in_use_once_at_a_time(place: &Place, name: &str) {
+    let mutex = || Mutex::builder().value_with(|| "me".into()).build(place, name).unwrap();
+    let (one, other) = (mutex(), mutex());
+    let guard = one.lock("k").await.unwrap();
+    for error in [other.try_lock("k").await.unwrap_err(), one.lock("k").await.unwrap_err()] {
+        assert!(error.is_invalid() && error.to_string().contains("\"me\""), "{error}");
+    }
+    assert!(guard.is_held() && guard.extend().await.is_ok());
+    let elsewhere = one.lock("l").await.unwrap();
+    // However it was given back, the value is free for whoever comes next.
+    assert!(guard.unlock().await.unwrap());
+    for _ in 0..50 {
+        drop(other.lock("k").await.unwrap());
+    }
+    let guard = one.try_lock("k").await.unwrap();
+    assert!(guard.unlock().await.unwrap() && elsewhere.unlock().await.unwrap());
 }
 
 pub(crate) async fn exact_names_are_shared_by_all_families(place: &Place, name: &str) {
@@ -160,11 +169,26 @@ pub(crate) async fn exact_names_are_shared_by_all_families(place: &Place, name: 
 
 /// The other library: SET NX PX, and DEL where the value is still its own.
 pub(crate) async fn exact_names_exclude_locks_of_others(place: &Place, name: &str) {
+    for in_a_queue in [false, true] {
+        exclude_locks_of_others(place, name, in_a_queue).await;
+    }
+}
+
+async fn exclude_locks_of_others(place: &Place, name: &str, in_a_queue: bool) {
     let key = format!("{}.{name}", place.prefix);
     let Some(server) = place.server_of(&key) else { return };
-    let builder = Mutex::builder().exact_names().retry_delay(Duration::from_millis(5));
-    let mutex = builder.ttl(Duration::from_secs(6)).build(place, name).unwrap();
+    let (sender, mut tries) = tokio::sync::mpsc::unbounded_channel();
+    let delay = move |tried| {
+        let _ = sender.send(tried);
+        Duration::from_millis(5)
+    };
+    let mut builder = Mutex::builder().exact_names().retry_delay_with(delay).ttl(Duration::from_secs(6));
+    if in_a_queue {
+        builder = builder.strict_fifo();
+    }
+    let mutex = builder.build(place, name).unwrap();
     let foreign = |ttl: &str| server.cli(&["SET", &key, "theirs", "NX", "PX", ttl]);
+    while tries.try_recv().is_ok() {}
 
     assert_eq!(foreign("60000"), "OK");
     assert!(mutex.is_locked(&key).await.unwrap());
@@ -172,7 +196,11 @@ pub(crate) async fn exact_names_exclude_locks_of_others(place: &Place, name: &st
     assert!(error.is_refused() && error.retry_after() > Some(Duration::from_secs(30)), "{error}");
     let (waiting, lock) = (mutex.clone(), key.clone());
     let waiter = tokio::spawn(async move { waiting.lock(lock).await.unwrap() });
-    place.eventually_exists(&format!("{{{key}}}:{}:queue", place.prefix)).await;
+    if in_a_queue {
+        place.eventually_exists(&format!("{{{key}}}:{}:queue", place.prefix)).await;
+    } else {
+        while tries.recv().await.unwrap() < 2 {}
+    }
     assert_eq!(server.cli(&["DEL", &key]), "1");
     let guard = waiter.await.unwrap();
     assert_eq!(foreign("60000"), "", "ours keeps theirs out");

@@ -250,9 +250,9 @@ pub(crate) async fn a_reader_that_runs_out_frees_itself_alone(place: &Place, nam
 }
 
 pub(crate) async fn waits_and_settings(place: &Place, name: &str) {
-    let lock = RwLock::builder().app_id("shop/api").build(place, name).unwrap();
+    let lock = RwLock::builder().app_id("shop/ä").build(place, name).unwrap();
     let writer = lock.write("k").await.unwrap();
-    assert!(writer.token().contains("@shop.api"), "{}", writer.token());
+    assert!(writer.token().contains("@shop%2f%c3%a4/"), "{}", writer.token());
     let error = lock.with_longest_wait(Duration::from_millis(50)).read("k").await.unwrap_err();
     assert!(error.is_waited_too_long(), "{error}");
     let full = RwLock::builder().longest_queue(0).build(place, name).unwrap();
@@ -263,6 +263,8 @@ pub(crate) async fn waits_and_settings(place: &Place, name: &str) {
     let waiter = place.line_up(&state, 1, async move { waiting.read("k").await.map(drop) }).await;
     lock.close();
     assert!(waiter.await.unwrap().unwrap_err().is_interrupted());
-    assert!(RwLock::builder().app_id("{}").build(place, name).unwrap_err().is_invalid());
+    for bytes in [&[b'{'; 65][..], b""] {
+        assert!(RwLock::builder().app_id(bytes).build(place, name).unwrap_err().is_invalid());
+    }
     assert!(writer.release().await.unwrap());
 }

@@ -3,32 +3,32 @@
 use std::time::Duration;
 
 use super::Dedupe;
-use crate::primitive::lease::Terms;
+use crate::primitive::lease::LeaseOptions;
 use crate::{BloomFilter, Error};
 
 /// Settings of a [`Dedupe`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct DedupeBuilder {
-    pub(super) terms: Terms,
+    pub(super) options: LeaseOptions,
 }
 
 impl Default for DedupeBuilder {
     fn default() -> Self {
-        Self { terms: Terms { ttl: Duration::from_secs(30), ..Terms::default() } }
+        Self { options: LeaseOptions { ttl: Duration::from_secs(30), ..LeaseOptions::default() } }
     }
 }
 
 impl DedupeBuilder {
     /// After what time an item that a crashed process has claimed can be claimed again, 10 ms to 1 day. Default: 30 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.terms.ttl = ttl;
+        self.options.ttl = ttl;
         self
     }
 
     /// Whether claims are renewed as long as they are held, every third of their time to live. Default: yes.
     pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.terms.watchdog = watchdog;
+        self.options.watchdog = watchdog;
         self
     }
 
@@ -38,7 +38,7 @@ impl DedupeBuilder {
     ///
     /// [`is_invalid`](Error::is_invalid) where a setting is out of range.
     pub fn build(self, filter: &BloomFilter) -> Result<Dedupe, Error> {
-        self.terms.check()?;
+        self.options.check()?;
         Ok(Dedupe::open(filter, self))
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use crate::Key;
 use crate::primitive::bloom_filter::{BloomFilter, Mismatch, Probe};
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
-use crate::primitive::lease::record::{Entered, Look, Record};
+use crate::primitive::lease::outcome::{Entered, Look, Outcome};
 use crate::primitive::mutex::holder::Holder;
 use crate::store::{Arguments, Field, Garbled};
 
@@ -15,7 +15,7 @@ pub(crate) enum Claims {}
 
 impl Kind for Claims {
     type Holders = Holder<false>;
-    type Record = Seen;
+    type Outcome = Seen;
     const PARTS: &'static [&'static str] = &["claim", "@config", "queue", "beats", "@bits0", "@bits1"];
     const SCRIPTS: Scripts = scripts!("lib/bloom", "lib/mutex", "lib/claim");
 }
@@ -49,7 +49,7 @@ fn write_positions(probe: &Probe, call: &mut Arguments<'_>) {
     }
 }
 
-impl Record<Holder<false>> for Seen {
+impl Outcome<Holder<false>> for Seen {
     // Each looks at as many bits as there are hashes.
     const MOST_RUNS: usize = 32;
     type Scope = BloomFilter;
@@ -77,9 +77,9 @@ impl Record<Holder<false>> for Seen {
         }
     }
 
-    fn look(_: &Holder<false>, filter: &BloomFilter, probe: &Probe, insists: bool, _: i64) -> Look<Found> {
+    fn look(_: &Holder<false>, filter: &BloomFilter, probe: &Probe, bypass: bool, _: i64) -> Look<Found> {
         match filter.step(probe, false) {
-            Some(Ok(Ok(true))) if !insists => Look::Done(Found::Seen),
+            Some(Ok(Ok(true))) if !bypass => Look::Done(Found::Seen),
             Some(Ok(Err(mismatch))) => Look::Done(Found::Other(mismatch)),
             Some(Err(_)) => Look::Done(Found::Full),
             Some(Ok(Ok(_))) | None => Look::Open(None),

@@ -68,10 +68,10 @@ pub use self::builder::DedupeBuilder;
 use self::claim::{Claims, Found};
 use crate::error::{Cause, Subject};
 use crate::primitive::bloom_filter::{BloomFilter, Probe};
-use crate::primitive::lease::{Admission, Ask, Got, Settlement, Wait};
+use crate::primitive::lease::{Admission, Ask, Got, Leases, Wait};
 use crate::store::Owed;
 use crate::store::timer::sleep;
-use crate::telemetry::{Decisions, Event, Leases, Outcome, tell};
+use crate::telemetry::{self, Decisions, Event, Outcome, tell};
 use crate::{Error, Lease, Store};
 
 /// Claims on the items of a [`BloomFilter`]. A cheap clone; see the [module](self) for the whole story.
@@ -86,8 +86,7 @@ pub struct Dedupe(Arc<Inner>);
 struct Inner {
     filter: BloomFilter,
     builder: DedupeBuilder,
-    admission: Arc<Admission<Claims>>,
-    settlement: Settlement<Claims>,
+    leases: Leases<Claims>,
     decisions: Decisions,
 }
 
@@ -126,13 +125,13 @@ impl Dedupe {
     }
 
     fn open(filter: &BloomFilter, builder: DedupeBuilder) -> Self {
-        let (filter, terms) = (filter.clone(), builder.terms.clone());
+        let (filter, options) = (filter.clone(), builder.options.clone());
         let namespace = crate::store::Namespace::beside(filter.store(), filter.name());
-        let (leases, decisions) =
-            (Leases::new("claim", filter.name()), Decisions::new("dedupe", filter.name()));
-        let admission = Admission::new(filter.store(), &namespace, terms, filter.clone(), leases);
-        let settlement = Settlement::new(&admission);
-        Self(Arc::new(Inner { filter, builder, settlement, admission, decisions }))
+        let (counts, decisions) =
+            (telemetry::Leases::new("claim", filter.name()), Decisions::new("dedupe", filter.name()));
+        let admission = Admission::new(filter.store(), &namespace, filter.clone());
+        let leases = Leases::new(admission, options, counts);
+        Self(Arc::new(Inner { filter, builder, leases, decisions }))
     }
 
     /// Claims an item: any bytes, also none.
@@ -194,15 +193,14 @@ impl Dedupe {
         &self,
         item: &[u8],
         longest_wait: Option<Duration>,
-        insists: bool,
+        bypass: bool,
     ) -> Result<Claimed, Error> {
         let filter = &self.0.filter;
         let probe = filter.probe(item);
         filter.open().await?;
         let wait = longest_wait.map(|longest| Wait { longest: Some(longest), ..Wait::FOR_EVER });
-        let (subject, suffix) = (Subject::Flight, String::new());
-        let ask = Ask { subject, suffix, rank: 0, wait, query: probe, insists, gives_up: false };
-        match Arc::clone(&self.0.admission).acquire_or_find(claim::key(&probe), ask).await? {
+        let ask = Ask { bypass, ..Ask::about(probe, Subject::Flight, String::new(), 0, wait) };
+        match self.0.leases.acquire_or_find(claim::key(&probe), ask).await? {
             Got::Lease(lease, _) => Ok(Claimed::New(Claim { lease, probe, dedupe: self.clone() })),
             Got::Done(Found::Seen) => Ok(Claimed::Duplicate),
             Got::Done(Found::Other(stored)) => Err(filter.mismatch(&stored)),
@@ -308,8 +306,8 @@ impl Claim {
 
     /// Enters once that the item was handled.
     async fn enter(&self) -> Result<bool, Error> {
-        let Inner { filter, settlement, .. } = &*self.dedupe.0;
-        match settlement.settle(&self.lease.held, self.probe).await? {
+        let Inner { filter, leases, .. } = &*self.dedupe.0;
+        match leases.admission.complete(&self.lease.state, self.probe).await? {
             Ok(was_held) => Ok(was_held),
             Err(Found::Other(stored)) => Err(filter.mismatch(&stored)),
             Err(Found::Full) => Err(full()),
@@ -323,7 +321,7 @@ impl Claim {
         match confirmed {
             Ok(true) => {}
             Ok(false) => {
-                self.lease.held.counts.lost();
+                self.lease.state.counts.lost();
                 tell(name, Event::ClaimLost, "a claim was lost while its item was handled");
             }
             Err(error) => {

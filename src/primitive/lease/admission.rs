@@ -1,195 +1,240 @@
 //! A namespace of leases: who holds them in this process, who waits for them, and what is due when.
 //!
 //! The protocol in short. Who finds no room and waits has a place in a queue in the store, and sends nothing. Whoever
-//! releases grants to the first in the queue, in the release script, and the grant is pushed to the waiter's process.
-//! It is a *claim*, of short life: the waiter makes a full lease of it by its first renewal. Waiters *beat* now and
-//! then, many in one call, which keeps their places and finds grants whose pushes were lost. They also do so when the
+//! releases grants to the first in the queue, in the release script, and the grant is pushed to the waiter's process. A
+//! grant stands for a short time: the waiter makes a full lease of it by its first renewal. Waiters send a *heartbeat* now
+//! and then, many in one call, which keeps their places and finds grants whose pushes were lost. They also do so when the
 //! next lease ends, in case its holder is gone.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio::time::Instant;
-
-use super::Lease;
-use super::held::Held;
-use super::kind::{Found, Kind, Query, Scope};
-use super::number::Number;
-use super::operations::{At, Beat, Inspect, Occupancy, Outcome, Renew, Scene, Take, Turn, Verb};
-use super::releases::Releases;
+use super::belief::Anchor;
+use super::clock;
+use super::complete::Complete;
+use super::key_state::{KeyState, Spans, Terms, Was};
+use super::kind::{Entry, Found, Kind, Scope};
+use super::operations::{AcquireRelease, At, Heartbeat, Inspect, Occupancy, Renew, Scene, Verb, What};
+use super::options::{Holding, LeaseOptions, micros};
+use super::releases::{ALIVE, GiveBack, Releases};
 use super::renewals::Renewals;
-use super::room::{Room, Spans, Standing, Was};
-use super::terms::Terms;
-use super::waiters::Waiter;
-pub(crate) use super::waiting::{Ask, Got, Wait};
+use super::state::LeaseState;
+use super::table::Table;
 use crate::error::Cause;
-use crate::store::{Client, Link, Namespace, PeriodicTask};
-use crate::telemetry::Leases;
+use crate::store::{Client, Ids, Link, Namespace, PeriodicTask, lock};
 use crate::{Error, Key, Store};
 
-/// How long a grant stands until its waiter confirms it.
-pub(super) const CLAIM: Duration = Duration::from_millis(1500);
+/// How long a grant to a waiter stands until it is confirmed.
+pub(super) const GRANT: Duration = Duration::from_millis(1500);
 
 /// How often a waiter says that it is alive.
-pub(super) const BEAT: Duration = Duration::from_secs(2);
-
-/// For how long it counts as alive after that.
-pub(super) const LIFE: Duration = Duration::from_secs(7);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// For how long an acquire that was withdrawn is refused if it comes after all.
-const MOURNING: Duration = Duration::from_secs(60);
+const TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// A namespace of leases.
+/// A namespace of leases, shared by all that use it in this process.
 pub(crate) struct Admission<K: Kind> {
     pub(in crate::primitive) store: Store,
+    pub(crate) namespace: Namespace<KeyState<K::Holders>>,
     pub(super) clients: Clients<K>,
-    pub(crate) namespace: Namespace<Room<K::Holders>>,
     pub(super) scene: Arc<Scene<K>>,
-    pub(crate) terms: Terms,
+    ids: Ids,
+    /// The terms that were acquired on: each has a number, by which calls are told apart that cannot leave together.
+    terms: Mutex<Vec<Terms>>,
+    pub(super) table: Mutex<Table<Found<K>>>,
     pub(super) renewals: Renewals,
-    pub(super) leases: Leases,
-    /// By the numbers in their tokens.
-    pub(super) waiters: Mutex<HashMap<u64, Waiter>>,
     pub(super) releases: Releases<K>,
-    /// Whether those who wait are sent away.
-    closed: watch::Sender<bool>,
+    /// For how long leases were held of late, ns.
+    hold_time: AtomicU64,
 }
 
 pub(super) struct Clients<K: Kind> {
-    pub(super) turn: Client<Turn<K>>,
+    pub(super) acquire_release: Client<AcquireRelease<K>>,
     renew: Client<Renew<K>>,
-    pub(super) beat: Client<Beat<K>>,
+    pub(super) heartbeat: Client<Heartbeat<K>>,
     inspect: Client<Inspect<K>>,
+    complete: Client<Complete<K>>,
 }
 
 impl<K: Kind> Admission<K> {
     pub(crate) fn new(
         store: &Store,
-        namespace: &Namespace<Room<K::Holders>>,
-        terms: Terms,
+        namespace: &Namespace<KeyState<K::Holders>>,
         scope: Scope<K>,
-        leases: Leases,
     ) -> Arc<Self> {
-        let spans = Spans { claim: micros(CLAIM), life: micros(LIFE), mourning: micros(MOURNING) };
-        let usual = Take { ttl: micros(terms.ttl), most: u32::MAX.into(), rank: 0 };
-        let admission = Arc::new(Self {
-            store: store.clone(),
-            clients: Clients {
-                turn: namespace.client(),
-                renew: namespace.client(),
-                beat: namespace.client(),
-                inspect: namespace.client(),
-            },
-            namespace: namespace.clone(),
-            scene: Arc::new(Scene { channels: store.channels().into(), spans, usual, scope }),
-            renewals: Renewals::new(store, terms.ttl, terms.watchdog),
-            terms,
-            leases,
-            waiters: Mutex::default(),
-            releases: Releases::new(),
-            closed: watch::Sender::new(false),
+        let spans = Spans { grant: micros(GRANT), alive: micros(ALIVE), tombstone: micros(TOMBSTONE) };
+        let admission = store.notifier().join(|ids| {
+            Arc::new(Self {
+                store: store.clone(),
+                clients: Clients {
+                    acquire_release: namespace.client(),
+                    renew: namespace.client(),
+                    heartbeat: namespace.client(),
+                    inspect: namespace.client(),
+                    complete: namespace.client(),
+                },
+                namespace: namespace.clone(),
+                scene: Arc::new(Scene { channels: store.channels().into(), spans, scope }),
+                ids,
+                terms: Mutex::default(),
+                table: Mutex::new(Table::new()),
+                renewals: Renewals::new(store),
+                releases: Releases::new(),
+                hold_time: AtomicU64::new(0),
+            })
         });
         let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
         store.scheduler().join(task);
         admission
     }
 
-    /// Sends away those who wait now or later.
-    pub(crate) fn close(&self) {
-        self.closed.send_replace(true);
-    }
-
-    pub(crate) fn closed(&self) -> watch::Receiver<bool> {
-        self.closed.subscribe()
-    }
-
     pub(crate) async fn inspect(&self, key: Key) -> Result<At<Occupancy>, Error> {
         self.clients.inspect.run(key, Inspect(PhantomData)).await
     }
 
-    /// A token that was never used, and the number in it. After the name of the process, `+` says that it certainly
-    /// hears what is pushed to it; after the number, for how long a grant may stand where that is shorter than most.
-    pub(crate) fn token(&self, suffix: &str) -> (u64, Arc<str>) {
-        let (notifier, number) = (self.store.notifier(), self.store.notifier().number());
-        let sign = if self.store.counts_hearers() && self.is_linked() { '+' } else { '-' };
-        let (process, Terms { ttl, signature, .. }) = (notifier.process(), &self.terms);
-        let short = if *ttl < CLAIM { format!(".{:x}", micros(*ttl)) } else { String::new() };
-        (number, format!("{process}{sign}{number:x}{short}{signature}{suffix}").into())
-    }
-
-    pub(super) fn is_linked(&self) -> bool {
-        *self.store.notifier().link().borrow() != Link::Down
-    }
-
-    /// Asks for what stands behind a token, and what is on record.
-    pub(crate) async fn ask(
+    /// Enters what came of a lease, gives it back to the store, and sends those who wait to ask anew. Whether it was
+    /// still held; the same call twice says no the second time. Or else what keeps it from being entered: then nothing
+    /// is changed.
+    pub(crate) async fn complete(
         &self,
-        key: Key,
-        token: Arc<str>,
-        ask: &Ask<Query<K>>,
-    ) -> Result<(At<Standing>, Option<Found<K>>), Error> {
-        let most = ask.wait.map_or(0, |wait| wait.most.into());
-        let take = Take { ttl: micros(self.terms.ttl), most, rank: ask.rank };
-        let verb = if ask.insists { Verb::Insist(take) } else { Verb::Take(take) };
-        let turn = Turn { query: Some(ask.query.clone()), ..self.turn(token, verb) };
-        let turned = self.clients.turn.run(key, turn).await?;
-        match turned.outcome {
-            Outcome::Taken(standing) => Ok((standing, turned.found)),
-            Outcome::Given(_) => Err(unasked()),
+        state: &LeaseState,
+        entry: Entry<K>,
+    ) -> Result<Result<bool, Found<K>>, Error> {
+        let (scene, token) = (Arc::clone(&self.scene), Arc::clone(&state.tenure.token));
+        let complete = Complete { scene, token, entry };
+        Ok(self.clients.complete.run(state.tenure.key.clone(), complete).await?.outcome)
+    }
+
+    /// A token that was never used, and the id in it.
+    pub(crate) fn token(
+        &self,
+        LeaseOptions { ttl, signature, .. }: &LeaseOptions,
+        suffix: &str,
+    ) -> (u64, Arc<str>) {
+        let (id, process) = (self.ids.next(), self.store.notifier().process());
+        (id, format!("{process}-{id:x}.{:x}{signature}{suffix}", micros(*ttl)).into())
+    }
+
+    /// Whether pushes arrive.
+    pub(super) fn link(&self) -> Link {
+        self.store.notifier().current_link()
+    }
+
+    /// The operation on a token, without a query.
+    pub(crate) fn operation(&self, token: Arc<str>, verb: Verb, terms: Terms) -> AcquireRelease<K> {
+        let mut known = lock(&self.terms);
+        let group = known.iter().position(|other| *other == terms).unwrap_or_else(|| {
+            known.push(terms);
+            known.len() - 1
+        });
+        drop(known);
+        AcquireRelease { scene: Arc::clone(&self.scene), token, verb, terms, group, query: None }
+    }
+
+    pub(crate) fn client(&self) -> &Client<AcquireRelease<K>> {
+        &self.clients.acquire_release
+    }
+
+    pub(super) fn release_operation(&self, back: &GiveBack) -> AcquireRelease<K> {
+        let verb = if back.withdrawn { Verb::Withdraw } else { Verb::Release };
+        self.operation(Arc::clone(&back.token), verb, Terms::usual(back.ttl))
+    }
+
+    pub(crate) async fn release_token(&self, back: &GiveBack) -> Result<Was, Error> {
+        match self.client().run(back.key.clone(), self.release_operation(back)).await?.what {
+            What::Released(was) => Ok(was),
+            What::Acquired(_) => Err(unasked()),
         }
-    }
-
-    pub(super) fn turn(&self, token: Arc<str>, verb: Verb) -> Turn<K> {
-        Turn { scene: Arc::clone(&self.scene), token, verb, query: None }
-    }
-
-    /// Takes on a lease.
-    pub(super) fn lease(self: &Arc<Self>, number: u64, held: Arc<Held>, is_claim: bool) -> Lease {
-        self.renewals.add(number, &held, is_claim.then_some(CLAIM));
-        Lease::new(held, Arc::new(Number { admission: Arc::clone(self), number }))
-    }
-
-    pub(crate) async fn release(&self, key: Key, token: Arc<str>, withdrawn: bool) -> Result<Was, Error> {
-        let give = self.turn(token, Verb::Give { withdrawn });
-        match self.clients.turn.run(key, give).await?.outcome {
-            Outcome::Given(was) => Ok(was),
-            Outcome::Taken(_) => Err(unasked()),
-        }
-    }
-
-    /// Until when a place in the queue, or what came of it, may last.
-    pub(crate) fn place_until(&self) -> Instant {
-        Instant::now() + self.terms.ttl + LIFE
     }
 
     /// Makes what a token holds last anew; `None` where it holds no longer.
-    pub(crate) async fn renew_token(&self, key: Key, token: Arc<str>) -> Result<At<Option<i64>>, Error> {
-        self.clients.renew.run(key, Renew { token, ttl: micros(self.terms.ttl), kind: PhantomData }).await
+    pub(crate) async fn renew_token(
+        &self,
+        key: Key,
+        token: Arc<str>,
+        ttl: Duration,
+        fence: i64,
+    ) -> Result<At<Option<i64>>, Error> {
+        self.clients.renew.run(key, Renew { token, ttl: micros(ttl), fence, kind: PhantomData }).await
     }
 
     /// Renews a lease once.
-    pub(crate) async fn renew(self: &Arc<Self>, held: &Arc<Held>) -> Result<(), Error> {
-        let sent = Instant::now();
-        let renewed = self.renew_token(held.key.clone(), Arc::clone(&held.token)).await?;
-        let prolonged = match renewed.what {
-            Some(expiry) => held.renewed(sent, self.terms.drift.until(sent, renewed.now, expiry)),
-            None => false,
-        };
-        if prolonged {
-            held.counts.renewed();
+    pub(crate) async fn renew(self: &Arc<Self>, state: &Arc<LeaseState>) -> Result<(), Error> {
+        let (sent, tenure) = (clock::now(), &state.tenure);
+        let renewed = self.renew_token(tenure.key.clone(), Arc::clone(&tenure.token), tenure.ttl, 0).await?;
+        let anchor = Anchor { sent, now: renewed.now };
+        let drift = state.holding.options.drift;
+        let until = renewed.what.map(|expiry| anchor.until(expiry, tenure.ttl, drift));
+        if until.is_some_and(|until| tenure.renewed(sent, until)) {
+            state.counts.renewed();
             return Ok(());
         }
-        held.counts.lost();
-        held.end();
-        if renewed.what.is_some() {
+        state.counts.lost();
+        tenure.end();
+        self.tenure_over(tenure.id);
+        if until.is_some() {
             // Too late for us; others need not wait for it to run out.
-            self.release_detached(held.key.clone(), held.token.clone(), false, self.place_until());
+            self.give_back(GiveBack::of(tenure));
         }
         Err(Error::lost())
+    }
+
+    /// Notes for how long a lease was held.
+    pub(super) fn note_hold_time(&self, held: Duration) {
+        let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX / 8).max(1);
+        let old = self.hold_time.load(Ordering::Relaxed);
+        let new = if old == 0 { held } else { old - old / 8 + held / 8 };
+        self.hold_time.store(new.max(1), Ordering::Relaxed);
+    }
+
+    /// For how long leases were held of late in this process, if any were.
+    pub(super) fn hold_time(&self) -> Option<Duration> {
+        let nanos = self.hold_time.load(Ordering::Relaxed);
+        (nanos > 0).then(|| Duration::from_nanos(nanos))
+    }
+}
+
+/// One value of a namespace of leases. A cheap clone.
+pub(crate) struct Leases<K: Kind> {
+    pub(crate) admission: Arc<Admission<K>>,
+    pub(crate) holding: Arc<Holding>,
+}
+
+impl<K: Kind> Leases<K> {
+    pub(crate) fn new(
+        admission: Arc<Admission<K>>,
+        options: LeaseOptions,
+        leases: crate::telemetry::Leases,
+    ) -> Self {
+        let closed = tokio::sync::watch::Sender::new(false);
+        Self { admission, holding: Arc::new(Holding { options, leases, closed }) }
+    }
+
+    /// Sends away those who wait through this value, now or later.
+    pub(crate) fn close(&self) {
+        self.holding.closed.send_replace(true);
+    }
+
+    pub(crate) fn options(&self) -> &LeaseOptions {
+        &self.holding.options
+    }
+}
+
+impl<K: Kind<Outcome = ()>> Leases<K> {
+    /// Those of a namespace: all values of one name in this process share what they know.
+    pub(crate) fn shared(
+        store: &Store,
+        name: &str,
+        namespace: impl FnOnce() -> Namespace<KeyState<K::Holders>>,
+        options: LeaseOptions,
+        leases: crate::telemetry::Leases,
+    ) -> Self {
+        let admission = store.shared(name, || Admission::new(store, &namespace(), ()));
+        Self::new(admission, options, leases)
     }
 }
 
@@ -198,13 +243,20 @@ pub(super) fn unasked() -> Error {
     Error::unavailable(Cause::Unexpected, "the answer to another question")
 }
 
-/// Whole µs, rounded up.
-pub(super) fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX / 4)
+impl<K: Kind> Clone for Leases<K> {
+    fn clone(&self) -> Self {
+        Self { admission: Arc::clone(&self.admission), holding: Arc::clone(&self.holding) }
+    }
+}
+
+impl<K: Kind> fmt::Debug for Leases<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases").field("options", &self.holding.options).finish_non_exhaustive()
+    }
 }
 
 impl<K: Kind> fmt::Debug for Admission<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admission").field("terms", &self.terms).finish_non_exhaustive()
+        f.debug_struct("Admission").finish_non_exhaustive()
     }
 }

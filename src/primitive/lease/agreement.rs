@@ -3,11 +3,15 @@
 //! As in the token bucket's test of that name: random sequences, one key each, many of them in step, against a real
 //! Redis whose scripts have a clock that the test sets, and in process with a clock set alike. What has a time to
 //! live ends by that clock too.
+//!
+//! Half of the sequences of most kinds are not run in the in-memory store, but on states that nothing is forgotten of, with a
+//! clock that is set back at times: the clock of the in-memory store never runs backwards, so it may forget more.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use deadpool_redis::redis;
@@ -16,10 +20,10 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::complete::Complete;
+use super::key_state::{KeyState, Spans, Terms};
 use super::kind::{Entry, Kind, Query, Scope};
-use super::operations::{Beat, Inspect, Renew, Scene, Take, Turn, Verb};
-use super::room::{Room, Spans};
-use super::settle::Settle;
+use super::operations::{AcquireRelease, At, Heartbeat, Inspect, Occupancy, Renew, Scene, StateOf, Verb};
 use crate::primitive::bloom_filter::Probe;
 use crate::primitive::dedupe::claim::{self, Claims};
 use crate::primitive::mutex::holder::Exclusive;
@@ -27,7 +31,7 @@ use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::{self, Flight};
 use crate::primitive::wait_group::holders::Permits;
 use crate::store::background::Background;
-use crate::store::{Client, Clock, Namespace, Push};
+use crate::store::{Cell as _, Client, Clock, Namespace, Operation, Push, lock};
 use crate::support::redis_server::RedisServer;
 use crate::{BloomFilter, Key, Store, StoreBuilder};
 
@@ -45,13 +49,12 @@ local function call(name, ...)
     end
   end
   local key = args[1]
-  if name == 'PUBSUB' then return {args[2], 1} end
   if name == 'PUBLISH' then
     server.call('RPUSH', 'published', args[2])
     return 1
   elseif name == 'PTTL' then
     local ends = server.call('HGET', 'ends', key)
-    return ends and math.floor((ends - now) / 1000) or -2
+    return ends and math.floor((ends - now) / 1000) or server.call('EXISTS', key) - 2
   elseif name == 'PEXPIRE' then
     assert(tonumber(args[2]) > 0, 'a time to live that Redis would not take')
     if server.call('EXISTS', key) == 0 then return 0 end
@@ -64,8 +67,11 @@ local function call(name, ...)
       table.remove(args, 3)
       table.remove(args, 3)
     end
-    local done = server.call('SET', unpack(args))
-    if done and px then server.call('HSET', 'ends', key, string.format('%d', now + px * 1000)) end
+    local done, option = server.call('SET', unpack(args)), args[3]
+    if done or option == 'GET' then
+      if px then server.call('HSET', 'ends', key, string.format('%d', now + px * 1000)) end
+      assert(px or option == 'KEEPTTL', 'no time to live')
+    end
     return done
   end
   return server.call(name, unpack(args))
@@ -73,77 +79,116 @@ end
 local redis = {call = call, pcall = call}
 ";
 
+/// Deletes what has expired, as Redis does by itself sooner or later.
+const EXPIRE: &str = "
+local now, ends = tonumber(redis.call('GET', 'clock')), redis.call('HGETALL', 'ends')
+for i = 1, #ends, 2 do
+  if tonumber(ends[i + 1]) <= now then
+    redis.call('DEL', ends[i])
+    redis.call('HDEL', 'ends', ends[i])
+  end
+end
+";
+
 const SEQUENCES: usize = 3_400;
 const IN_STEP: usize = 100;
 const STEPS: usize = 24;
 
-const SPANS: Spans = Spans { claim: 1_500_000, life: 7_000_000, mourning: 60_000_000 };
+const SPANS: Spans = Spans { grant: 1_500_000, alive: 7_000_000, tombstone: 60_000_000 };
 
 const TTLS: [i64; 3] = [10_000, 1_000_000, 30_000_000];
 
-/// One store of the two.
+/// One of the two sides.
 struct Side<K: Kind> {
     /// One after the other, as in processes that are set up differently.
     scenes: Vec<Arc<Scene<K>>>,
-    turn: Client<Turn<K>>,
+    acquire_release: Client<AcquireRelease<K>>,
     renew: Client<Renew<K>>,
-    beat: Client<Beat<K>>,
-    settle: Client<Settle<K>>,
+    heartbeat: Client<Heartbeat<K>>,
+    complete: Client<Complete<K>>,
     inspect: Client<Inspect<K>>,
+    /// Where operations are not run in a store.
+    states: Option<States<K>>,
+}
+
+/// States that nothing is forgotten of, and what was pushed.
+struct States<K: Kind> {
+    clock: Arc<AtomicI64>,
+    of: Mutex<HashMap<Vec<u8>, StateOf<K>>>,
+    pushed: Mutex<Vec<Push>>,
 }
 
 #[derive(Clone, Debug)]
 enum Step<K: Kind> {
-    Turns(Vec<(Arc<str>, Verb, Query<K>)>),
-    Settle(Arc<str>, Entry<K>),
-    Renew(Arc<str>, i64),
-    Beat(Vec<Arc<str>>, i64),
+    /// On the terms of one group: others are other calls, and may overtake.
+    Calls(Terms, Vec<(Arc<str>, Verb, Query<K>)>),
+    Complete(Arc<str>, Entry<K>),
+    Renew(Arc<str>, i64, i64),
+    Heartbeat(Vec<Arc<str>>),
     Inspect,
 }
 
 impl<K: Tried> Side<K> {
-    fn new(store: &Store, usual: Take) -> Self {
+    fn new(store: &Store, states: Option<States<K>>) -> Self {
         let namespace = K::namespace(store);
         let channels: Arc<str> = store.channels().into();
-        let scene = |scope| Arc::new(Scene { channels: channels.clone(), spans: SPANS, usual, scope });
+        let scene = |scope| Arc::new(Scene { channels: channels.clone(), spans: SPANS, scope });
         Self {
             scenes: K::scopes(store).into_iter().map(scene).collect(),
-            turn: namespace.client(),
+            acquire_release: namespace.client(),
             renew: namespace.client(),
-            beat: namespace.client(),
-            settle: namespace.client(),
+            heartbeat: namespace.client(),
+            complete: namespace.client(),
             inspect: namespace.client(),
+            states,
         }
+    }
+
+    async fn run<O: Operation<Cell = StateOf<K>>>(
+        &self,
+        client: &Client<O>,
+        key: &Key,
+        operation: O,
+    ) -> O::Reply {
+        let Some(states) = &self.states else { return client.run(key.clone(), operation).await.unwrap() };
+        let mut of = lock(&states.of);
+        let state = of.entry(key.as_bytes().to_vec()).or_default();
+        let reply = operation.apply(state, states.clock.load(Ordering::Relaxed));
+        lock(&states.pushed).extend(state.pushes());
+        reply
     }
 
     /// What a step answers, as text.
     async fn take(&self, key: Key, step: Step<K>, round: usize) -> String {
         let scene = &self.scenes[round % self.scenes.len()];
         match step {
-            Step::Turns(turns) => {
-                let turns = turns.into_iter().map(|(token, verb, query)| {
-                    let turn = Turn { scene: Arc::clone(scene), token, verb, query: Some(query) };
-                    self.turn.run(key.clone(), turn)
+            Step::Calls(terms, calls) => {
+                // All leases of a batch have one time to live.
+                let group = (1 + 2 * terms.max_waiters + terms.rank) as usize;
+                let calls = calls.into_iter().map(|(token, verb, query)| {
+                    let (scene, query) = (Arc::clone(scene), Some(query));
+                    let call = AcquireRelease { scene, token, verb, terms, group, query };
+                    self.run(&self.acquire_release, &key, call)
                 });
-                format!("{:?}", join_all(turns).await.into_iter().map(Result::unwrap).collect::<Vec<_>>())
+                format!("{:?}", join_all(calls).await)
             }
-            Step::Settle(token, entry) => {
-                let settle = Settle { scene: Arc::clone(scene), token, entry };
-                let mut settled = self.settle.run(key, settle).await.unwrap();
-                settled.heard.clear(); // compared with all that is pushed
-                format!("{settled:?}")
+            Step::Complete(token, entry) => {
+                let complete = Complete { scene: Arc::clone(scene), token, entry };
+                let mut completed = self.run(&self.complete, &key, complete).await;
+                completed.heard.clear(); // compared with all that is pushed
+                format!("{completed:?}")
             }
-            Step::Renew(token, ttl) => {
-                let renew = Renew { token, ttl, kind: PhantomData };
-                format!("{:?}", self.renew.run(key, renew).await.unwrap())
+            Step::Renew(token, ttl, fence) => {
+                let renew = Renew { token, ttl, fence, kind: PhantomData };
+                format!("{:?}", self.run(&self.renew, &key, renew).await)
             }
-            Step::Beat(tokens, ttl) => {
-                let beat = Beat { scene: Arc::clone(scene), tokens, ttl };
-                format!("{:?}", self.beat.run(key, beat).await.unwrap())
+            Step::Heartbeat(tokens) => {
+                let heartbeat = Heartbeat { scene: Arc::clone(scene), tokens };
+                let mut beaten = self.run(&self.heartbeat, &key, heartbeat).await;
+                beaten.what.granted.clear();
+                format!("{beaten:?}")
             }
-            Step::Inspect => {
-                format!("{:?}", self.inspect.run(key, Inspect(PhantomData)).await.unwrap())
-            }
+            Step::Inspect => format!("{:?}", self.run(&self.inspect, &key, Inspect(PhantomData)).await),
         }
     }
 
@@ -160,80 +205,102 @@ impl<K: Tried> Side<K> {
     }
 }
 
+impl<K: Tried> Side<K> {
+    async fn inspect_all(&self, first: usize) -> Vec<At<Occupancy>> {
+        let keys = (first..first + IN_STEP).map(K::key);
+        let inspect = async |key| self.run(&self.inspect, &key, Inspect(PhantomData)).await;
+        join_all(keys.map(inspect)).await
+    }
+
+    /// What those who wait were told, in whatever way.
+    fn told(&self, store: &Store, published: Vec<Vec<u8>>) -> Vec<String> {
+        let mut told = store.notifier().take_delivered();
+        told.extend(published.into_iter().map(|text| Push::parse(&text).unwrap()));
+        told.extend(self.states.iter().flat_map(|states| std::mem::take(&mut *lock(&states.pushed))));
+        let mut told: Vec<_> = told.iter().map(|push| format!("{push:?}")).collect();
+        told.sort();
+        told
+    }
+}
+
 /// The tokens of a sequence, some of each of two processes.
 fn tokens(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<(Arc<str>, i64)> {
     (0..12)
         .map(|_| {
             *next += 1;
             let process = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"][rng.random_range(0..2)];
-            let sign = ['+', '-'][rng.random_range(0..2)];
             let suffix = suffixes.choose(rng).unwrap();
             let rank = suffix.starts_with("/r") || *suffix == "/idle";
-            let span = ["", ".2710", ".7a120", ".ffffffff"].choose(rng).unwrap();
-            (format!("{process}{sign}{next:x}{span}{suffix}").into(), rank.into())
+            let ttl = ["", ".2710", ".f4240", ".1c9c380", ".ffffffff"].choose(rng).unwrap();
+            (format!("{process}-{next:x}{ttl}{suffix}").into(), rank.into())
         })
         .collect()
 }
 
 fn random_step<K: Tried>(
     rng: &mut StdRng,
-    sequence: usize,
+    (sequence, now): (usize, i64),
     tokens: &[(Arc<str>, i64)],
-    usual: Take,
+    usual: Terms,
 ) -> Step<K> {
     let ttl = *TTLS.choose(rng).unwrap();
     if let Some(entry) = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2)) {
-        return Step::Settle(tokens.choose(rng).unwrap().0.clone(), entry);
+        return Step::Complete(tokens.choose(rng).unwrap().0.clone(), entry);
     }
     match rng.random_range(0..100) {
         0..75 => {
-            let take = match rng.random_bool(0.6) {
+            let terms = match rng.random_bool(0.6) {
                 true => usual,
-                false => Take {
+                false => Terms {
                     ttl: usual.ttl,
-                    most: *[0, 2, 1000].choose(rng).unwrap(),
+                    max_waiters: *[0, 2, 1000].choose(rng).unwrap(),
                     rank: rng.random_range(0..2),
                 },
             };
             let chosen: Vec<_> = (0..4).filter_map(|_| tokens.choose(rng)).collect();
             let query = K::query(sequence);
-            let turn = |(token, rank): &(Arc<str>, i64)| {
-                // All of one group: others are other calls, and may overtake.
-                let verb = if *rank == take.rank && (take != usual || rng.random_bool(0.6)) {
-                    if K::INSISTS && rng.random_bool(0.1) { Verb::Insist(take) } else { Verb::Take(take) }
-                } else if take == usual {
-                    Verb::Give { withdrawn: rng.random_bool(0.3) }
-                } else {
-                    return None;
+            let call = |(token, rank): &(Arc<str>, i64)| {
+                let acquires = *rank == terms.rank && (terms != usual || rng.random_bool(0.6));
+                let verb = match rng.random_range(0..10) {
+                    0 if acquires && K::BYPASSES => Verb::Bypass,
+                    _ if acquires => Verb::Acquire,
+                    0..3 => Verb::Withdraw,
+                    _ => Verb::Release,
                 };
-                Some((Arc::clone(token), verb, query.clone()))
+                (acquires || terms == usual).then(|| (Arc::clone(token), verb, query.clone()))
             };
-            Step::Turns(chosen.into_iter().filter_map(turn).collect())
+            Step::Calls(terms, chosen.into_iter().filter_map(call).collect())
         }
-        75..82 => Step::Renew(tokens.choose(rng).unwrap().0.clone(), ttl),
-        82..94 => Step::Beat(tokens.sample(rng, 4).map(|(token, _)| token.clone()).collect(), ttl),
+        75..82 => {
+            let fence = *[0, 0, 7, now, now + 31, now + 3_000_000].choose(rng).unwrap();
+            Step::Renew(tokens.choose(rng).unwrap().0.clone(), ttl, fence)
+        }
+        82..94 => {
+            // Of one process, as they are.
+            let process = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"][rng.random_range(0..2)];
+            let own = tokens.iter().map(|(token, _)| token).filter(|token| token.starts_with(process));
+            let own: Vec<_> = own.cloned().collect();
+            if own.is_empty() {
+                Step::Inspect
+            } else {
+                Step::Heartbeat(own.sample(rng, 4).cloned().collect())
+            }
+        }
         _ => Step::Inspect,
     }
 }
 
-/// What was granted to waiters, in whatever way they were told.
-fn granted(store: &Store, published: Vec<Vec<u8>>) -> Vec<Push> {
-    let mut granted = store.notifier().take_delivered();
-    granted.extend(published.into_iter().map(|text| Push::parse(&text).unwrap()));
-    // A number may be granted, given back and granted again.
-    granted.sort_by_key(|push| (push.number, push.fence, push.expiry));
-    granted
-}
-
 /// A kind, and what to try on it.
 trait Tried: Kind + Clone {
-    const INSISTS: bool = false;
+    const BYPASSES: bool = false;
+    /// Whether to set the clock back: what came of leases is forgotten in other ways then.
+    const GOES_BACK: bool = false;
 
     fn scopes(store: &Store) -> Vec<Scope<Self>>;
     fn query(sequence: usize) -> Query<Self>;
     fn entry(sequence: usize, rng: &mut StdRng) -> Option<Entry<Self>>;
 
-    fn namespace(store: &Store) -> Namespace<Room<Self::Holders>> {
+    fn namespace(store: &Store) -> Namespace<KeyState<Self::Holders>> {
         Namespace::new(store, "agreement").unwrap()
     }
 
@@ -242,10 +309,37 @@ trait Tried: Kind + Clone {
     }
 }
 
+/// The time on both sides.
+struct Time {
+    now: i64,
+    in_process: Arc<AtomicI64>,
+    server: redis::Connection,
+}
+
+impl Time {
+    fn set(&mut self, now: i64) {
+        self.now = now;
+        self.in_process.store(now, Ordering::Relaxed);
+        redis::cmd("SET").arg("clock").arg(now).exec(&mut self.server).unwrap();
+    }
+
+    /// Sets it back, after what has expired by now is gone on both sides. How many leases are cut by that.
+    async fn set_back<K: Tried>(&mut self, by: i64, first: usize, lua: &Side<K>, rust: &Side<K>) -> usize {
+        redis::cmd("EVAL").arg(EXPIRE).arg(0).exec(&mut self.server).unwrap();
+        let before = lua.inspect_all(first).await;
+        assert_eq!(before, rust.inspect_all(first).await);
+        self.set(self.now - by);
+        let after = lua.inspect_all(first).await;
+        assert_eq!(after, rust.inspect_all(first).await);
+        let ends = before.iter().zip(&after).map(|(before, after)| (before.what.soonest, after.what.soonest));
+        // The end of a lock is told in whole ms.
+        ends.filter(|(before, after)| after + 1000 < *before).count()
+    }
+}
+
 async fn agree<K: Tried>(suffixes: &[&str]) {
     let server = RedisServer::start().await;
-    let mut clock = server.client().unwrap();
-    let micros = Arc::new(AtomicI64::new(0));
+    let in_process = Arc::new(AtomicI64::new(0));
     let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
     println!("SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
@@ -256,37 +350,45 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
         Vec::new(),
         Background::thread(),
     );
-    let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
-    let (mut now, mut next, mut grants) = (1_760_000_000_000_000_i64, 0, 0);
+    let in_memory = Store::with_clock(Clock::Manual(in_process.clone()));
+    let mut time = Time { now: 0, in_process: in_process.clone(), server: server.client().unwrap() };
+    let (mut next, mut grants, mut cut) = (0, 0, 0);
 
-    let warm = Side::<K>::new(&on_redis, Take { ttl: TTLS[0], most: 0, rank: 0 });
+    let lua = Side::<K>::new(&on_redis, None);
     // The scripts become known: what is sent in full for that comes later than what was asked for after it.
-    clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
-    let give = ("warm".into(), Verb::Give { withdrawn: false }, K::query(SEQUENCES));
-    let settle = K::entry(SEQUENCES, &mut rng).map(|entry| Step::Settle("warm".into(), entry));
-    for step in [Step::Turns(vec![give]), Step::Inspect].into_iter().chain(settle) {
-        warm.take(K::key(SEQUENCES), step, 0).await;
+    time.set(1_760_000_000_000_000);
+    let release = ("warm".into(), Verb::Release, K::query(SEQUENCES));
+    let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
+    let complete = K::entry(SEQUENCES, &mut rng).map(|entry| Step::Complete("warm".into(), entry));
+    for step in [release, Step::Inspect].into_iter().chain(complete) {
+        lua.take(K::key(SEQUENCES), step, 0).await;
     }
 
     for batch in 0..SEQUENCES / IN_STEP {
         // As in a namespace: all leases have one time to live.
-        let usual = Take { ttl: *TTLS.choose(&mut rng).unwrap(), most: 1000, rank: 0 };
-        let (lua, rust) = (Side::<K>::new(&on_redis, usual), Side::<K>::new(&in_memory, usual));
+        let usual = Terms { ttl: *TTLS.choose(&mut rng).unwrap(), max_waiters: 1000, rank: 0 };
+        let first = batch * IN_STEP;
+        let goes_back = K::GOES_BACK && batch % 2 == 0;
+        let states = || States { clock: in_process.clone(), of: Mutex::default(), pushed: Mutex::default() };
+        let rust = Side::<K>::new(&in_memory, goes_back.then(states));
         let tokens: Vec<_> = (0..IN_STEP).map(|_| tokens(suffixes, &mut rng, &mut next)).collect();
         let mut history: Vec<(i64, Vec<Step<K>>)> = Vec::new();
         for round in 0..STEPS {
-            let jumps = [0, 1, 999, 10_000, 400_000, 1_500_000, 3_000_000, 8_000_000, 31_000_000];
-            now += *jumps.choose(&mut rng).unwrap();
-            micros.store(now, Ordering::Relaxed);
-            clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+            if goes_back && rng.random_bool(0.2) {
+                let by = *[1, 999, 400_000, 5_000_000, 45_000_000].choose(&mut rng).unwrap();
+                cut += time.set_back(by, first, &lua, &rust).await;
+            } else {
+                let jumps = [0, 1, 999, 10_000, 400_000, 1_500_000, 3_000_000, 8_000_000, 31_000_000];
+                let half_a_day = 43_200_000_000;
+                let by = if rng.random_bool(0.02) { half_a_day } else { *jumps.choose(&mut rng).unwrap() };
+                time.set(time.now + by);
+            }
+            let now = time.now;
             let step =
-                |(at, tokens): (usize, &Vec<_>)| random_step(&mut rng, batch * IN_STEP + at, tokens, usual);
+                |(at, tokens): (usize, &Vec<_>)| random_step(&mut rng, (first + at, now), tokens, usual);
             let steps: Vec<_> = tokens.iter().enumerate().map(step).collect();
             history.push((now, steps.clone()));
-            let answers = (
-                lua.round(batch * IN_STEP, &steps, round).await,
-                rust.round(batch * IN_STEP, &steps, round).await,
-            );
+            let answers = (lua.round(first, &steps, round).await, rust.round(first, &steps, round).await);
             for (at, (lua, rust)) in answers.0.iter().zip(&answers.1).enumerate() {
                 let so_far = || {
                     let steps = history.iter().map(|(now, steps)| format!("{now}: {:?}", steps[at]));
@@ -294,15 +396,18 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
                 };
                 assert_eq!(lua, rust, "SEED={seed}\n{}", so_far());
             }
-            let published = clock.query(redis::cmd("LRANGE").arg("published").arg(0).arg(-1)).unwrap();
-            clock.query::<()>(redis::cmd("DEL").arg("published")).unwrap();
-            let granted = (granted(&on_redis, published), granted(&in_memory, Vec::new()));
-            assert_eq!(granted.0, granted.1, "SEED={seed} at {now}");
-            grants += granted.0.len();
+            let published = redis::cmd("LRANGE").arg("published").arg(0).arg(-1);
+            let published = published.query(&mut time.server).unwrap();
+            redis::cmd("DEL").arg("published").exec(&mut time.server).unwrap();
+            let told = (lua.told(&on_redis, published), rust.told(&in_memory, Vec::new()));
+            assert_eq!(told.0, told.1, "SEED={seed} at {now}");
+            grants += told.0.len();
         }
     }
     // With claims, most of what is heard is that there is nothing left to do.
     assert!(grants > SEQUENCES / 2, "only {grants} were granted to waiters: this shows little");
+    assert!(cut > SEQUENCES / 20 || !K::GOES_BACK, "only {cut} leases were cut: this shows little");
+    println!("{grants} granted, {cut} cut");
 }
 
 #[tokio::test]
@@ -325,10 +430,12 @@ async fn flights_agree() {
     agree::<Flight>(&[""]).await;
 }
 
-/// Nothing is on record.
-macro_rules! no_record {
+/// Nothing is kept.
+macro_rules! no_outcome {
     ($($kind:ty),*) => {$(
         impl Tried for $kind {
+            const GOES_BACK: bool = true;
+
             fn scopes(_: &Store) -> Vec<()> {
                 vec![()]
             }
@@ -341,10 +448,10 @@ macro_rules! no_record {
         }
     )*};
 }
-no_record!(Permits, Exclusive, ReadWrite);
+no_outcome!(Permits, Exclusive, ReadWrite);
 
 impl Tried for Flight {
-    const INSISTS: bool = true;
+    const BYPASSES: bool = true;
 
     fn scopes(_: &Store) -> Vec<Arc<str>> {
         // The other codec is used in one round of three.
@@ -372,7 +479,7 @@ fn probe(sequence: usize) -> Probe {
 }
 
 impl Tried for Claims {
-    const INSISTS: bool = true;
+    const BYPASSES: bool = true;
 
     fn scopes(store: &Store) -> Vec<BloomFilter> {
         vec![filter(store)]
@@ -386,7 +493,7 @@ impl Tried for Claims {
         Some(probe(sequence))
     }
 
-    fn namespace(store: &Store) -> Namespace<Room<Self::Holders>> {
+    fn namespace(store: &Store) -> Namespace<KeyState<Self::Holders>> {
         Namespace::beside(store, "agreement")
     }
 

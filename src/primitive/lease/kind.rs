@@ -1,48 +1,51 @@
 //! The kinds of leases: what it takes to hold, and where that is kept.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::outcome::Outcome;
 use super::queue::Queue;
-use super::record::Record;
-use crate::store::Script;
+use crate::store::{Script, ttl_of};
 
 /// One kind of lease: the rules of its scripts, and the same in Rust.
 pub(crate) trait Kind: fmt::Debug + Send + Sync + 'static {
-    /// Who holds, in process.
+    /// Who holds.
     type Holders: Holders;
-    /// What is on record of a key besides who holds it; `()` for most.
-    type Record: Record<Self::Holders>;
+    /// What came of the leases of a key before; `()` for most kinds.
+    type Outcome: Outcome<Self::Holders>;
     /// The last parts of the names of the keys, apart from those of other kinds; see `lua/lib/lease.lua`.
     const PARTS: &'static [&'static str];
     const SCRIPTS: Scripts;
 }
 
-pub(crate) type Scope<K> = <<K as Kind>::Record as Record<<K as Kind>::Holders>>::Scope;
-pub(crate) type Query<K> = <<K as Kind>::Record as Record<<K as Kind>::Holders>>::Query;
-pub(crate) type Found<K> = <<K as Kind>::Record as Record<<K as Kind>::Holders>>::Found;
-pub(crate) type Entry<K> = <<K as Kind>::Record as Record<<K as Kind>::Holders>>::Entry;
+pub(crate) type Scope<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Scope;
+pub(crate) type Query<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Query;
+pub(crate) type Found<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Found;
+pub(crate) type Entry<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Entry;
 
 /// The scripts of a kind.
 #[derive(Debug)]
 pub(crate) struct Scripts {
-    pub(crate) turn: Script,
+    pub(crate) acquire_release: Script,
     pub(crate) renew: Script,
-    pub(crate) beat: Script,
+    pub(crate) heartbeat: Script,
     pub(crate) inspect: Script,
-    /// For kinds that have something on record.
-    pub(crate) settle: Script,
+    /// For kinds that keep outcomes.
+    pub(crate) complete: Script,
 }
 
 /// Joins the scripts of a kind: `scripts!("lib/permits")`, with the pieces that have its rules.
 macro_rules! scripts {
     ($($rules:literal),+) => {
         $crate::primitive::lease::kind::Scripts {
-            turn: $crate::store::script!("lease/turn", "lib/lease", $($rules,)+ "lib/queue"),
+            acquire_release: $crate::store::script!(
+                "lease/acquire_release", "lib/lease", $($rules,)+ "lib/queue", "lib/acquire", "lib/release"
+            ),
             renew: $crate::store::script!("lease/renew", "lib/lease", $($rules),+),
-            beat: $crate::store::script!("lease/beat", "lib/lease", $($rules,)+ "lib/queue"),
+            heartbeat: $crate::store::script!("lease/heartbeat", "lib/lease", $($rules,)+ "lib/queue"),
             inspect: $crate::store::script!("lease/inspect", "lib/lease", $($rules),+),
-            settle: $crate::store::script!("lease/settle", "lib/lease", $($rules,)+ "lib/queue"),
+            complete: $crate::store::script!("lease/complete", "lib/lease", $($rules,)+ "lib/queue"),
         }
     };
 }
@@ -70,17 +73,26 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64;
     /// Moves the end of a holder's lease.
     fn extend(&mut self, token: &str, expiry: i64, now: i64);
+    /// Sees to it that the next fence is above one that was given out elsewhere.
+    fn raise(&mut self, _fence: i64) {}
     /// Makes a holder none.
     fn forget(&mut self, token: &str);
-    /// When the next lease ends; 0: unknown.
-    fn soonest(&self, now: i64) -> i64;
+    /// When the next lease ends; 0: unknown. None lasts for longer than the time to live in its token: what is longer
+    /// is from before the server's clock was set back, and is cut to that.
+    fn soonest(&mut self, now: i64) -> i64;
     /// Who is to go first of those who wait. Once it is the `turn` of those in the second rank, it is that of them
     /// all.
     fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>>;
-    /// Takes out of the queue those to whom a token's process hands on by itself, and counts on them for fences.
-    fn follow(&mut self, _token: &str, _queue: &mut Queue) -> Vec<Arc<str>> {
-        Vec::new()
-    }
     /// Whether forgetting it all changes nothing.
     fn is_idle(&self, now: i64) -> bool;
+}
+
+/// [`Holders::soonest`] where tokens hold until some time each.
+pub(crate) fn soonest(until: &mut HashMap<Arc<str>, i64>, now: i64) -> i64 {
+    let longest = |token: &str| ttl_of(token).map_or(i64::MAX, |ttl| now + ttl);
+    let first = until.iter().min_by_key(|(token, expiry)| (**expiry, Arc::clone(token)));
+    if first.is_some_and(|(token, expiry)| *expiry > longest(token)) {
+        until.iter_mut().for_each(|(token, expiry)| *expiry = (*expiry).min(longest(token)));
+    }
+    until.values().copied().min().unwrap_or(0)
 }

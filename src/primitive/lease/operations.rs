@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::key_state::{KeyState, Spans, Standing, Terms, Was};
 use super::kind::{Found, Kind, Query, Scope};
-use super::record::{Look, Record};
-use super::room::{Room, Spans, Standing, Was};
+use super::outcome::{Look, Outcome};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
 
 /// What the scripts of a namespace need to know besides what is asked.
@@ -14,67 +14,60 @@ pub(crate) struct Scene<K: Kind> {
     /// What the names of channels begin with.
     pub(crate) channels: Arc<str>,
     pub(crate) spans: Spans,
-    /// How most take.
-    pub(crate) usual: Take,
     pub(crate) scope: Scope<K>,
-}
-
-/// How to take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Take {
-    /// µs.
-    pub(crate) ttl: i64,
-    /// A queue of so many takes no more; 0: do not wait.
-    pub(crate) most: i64,
-    /// Lower ones go first.
-    pub(crate) rank: i64,
 }
 
 impl<K: Kind> Scene<K> {
     pub(super) fn write(&self, call: &mut Arguments<'_>) {
         call.text(Arc::clone(&self.channels));
-        call.integer(self.spans.claim);
-        call.integer(self.spans.life);
-        call.integer(self.spans.mourning);
+        call.integer(self.spans.grant);
+        call.integer(self.spans.alive);
+        call.integer(self.spans.tombstone);
     }
 }
 
-/// Takes a lease or a place in the queue for one, or gives it back: one operation, so that those who give and those
-/// who take leave together.
+/// Acquires a lease or a place in the queue for one, or gives it back: one operation, so that those who release and those
+/// who acquire leave together.
 #[derive(Debug)]
-pub(crate) struct Turn<K: Kind> {
+pub(crate) struct AcquireRelease<K: Kind> {
     pub(crate) scene: Arc<Scene<K>>,
     pub(crate) token: Arc<str>,
     pub(crate) verb: Verb,
-    /// For those who take.
+    /// For those who acquire, and for those who release what all around them mostly acquire on.
+    pub(crate) terms: Terms,
+    /// The same number for the same terms, and no other.
+    pub(crate) group: usize,
+    /// For those who acquire.
     pub(crate) query: Option<Query<K>>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    Take(Take),
-    /// Takes whatever is on record.
-    Insist(Take),
-    Give {
-        /// Whether a take that comes after it is refused; else none can.
-        withdrawn: bool,
-    },
+    Acquire,
+    /// Acquires whatever came of the leases before.
+    Bypass,
+    Release,
+    /// Releases, and sees to it that an acquire that comes after it is refused.
+    Withdraw,
 }
 
-/// The answer to a turn.
+/// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Turned<F> {
-    pub(crate) outcome: Outcome,
-    /// What was on record.
+pub(crate) struct Answer<F> {
+    pub(crate) now: i64,
+    pub(crate) what: What,
+    /// What came of the leases before.
     pub(crate) found: Option<F>,
     /// What was granted to others of this process.
     pub(crate) granted: Vec<Push>,
+    /// Whether it was sent twice: the other copy may run after a release.
+    pub(crate) twice: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Taken(At<Standing>),
-    Given(Was),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Acquired(Standing),
+    Released(Was),
 }
 
 /// Makes a lease last anew.
@@ -82,15 +75,16 @@ pub(crate) enum Outcome {
 pub(crate) struct Renew<K> {
     pub(crate) token: Arc<str>,
     pub(crate) ttl: i64,
+    /// The next fence is to be above this one; 0: whatever it is.
+    pub(crate) fence: i64,
     pub(crate) kind: PhantomData<fn(K)>,
 }
 
 /// Says that waiters are alive, and asks what has become of them.
 #[derive(Debug)]
-pub(crate) struct Beat<K: Kind> {
+pub(crate) struct Heartbeat<K: Kind> {
     pub(crate) scene: Arc<Scene<K>>,
     pub(crate) tokens: Vec<Arc<str>>,
-    pub(crate) ttl: i64,
 }
 
 /// Looks at who holds and who waits.
@@ -118,6 +112,8 @@ pub(crate) struct Occupancy {
 pub(crate) struct Standings {
     pub(crate) soonest: i64,
     pub(crate) each: Vec<Standing>,
+    /// What was granted to waiters of this process.
+    pub(crate) granted: Vec<Push>,
 }
 
 pub(super) const WRONG_TYPE: Garbled =
@@ -136,109 +132,95 @@ pub(super) fn messages(field: Field<'_>) -> Result<Vec<Push>, Garbled> {
     Ok(messages)
 }
 
-pub(super) type Here<K> = Room<<K as Kind>::Holders>;
+pub(super) type StateOf<K> = KeyState<<K as Kind>::Holders>;
 
-impl<K: Kind> Turn<K> {
-    fn take(&self) -> Take {
-        match self.verb {
-            Verb::Take(take) | Verb::Insist(take) => take,
-            Verb::Give { .. } => self.scene.usual,
-        }
-    }
-}
-
-impl<K: Kind> Operation for Turn<K> {
-    type Cell = Here<K>;
-    type Reply = Turned<Found<K>>;
+impl<K: Kind> Operation for AcquireRelease<K> {
+    type Cell = StateOf<K>;
+    type Reply = Answer<Found<K>>;
     // Whoever goes away withdraws by itself, since the answer may be lost too.
-    type Undo = Never<Here<K>>;
-    const SCRIPT: Script = K::SCRIPTS.turn;
+    type Undo = Never<StateOf<K>>;
+    const SCRIPT: Script = K::SCRIPTS.acquire_release;
     const PARTS: &'static [&'static str] = K::PARTS;
-    const MOST_RUNS: usize = K::Record::MOST_RUNS;
+    const MOST_RUNS: usize = K::Outcome::MOST_RUNS;
     const SAME_ONCE: bool = false;
     // What a call costs by itself is a third of the cost of a dozen runs, so more at once cost more than they bring.
     const FLUSHERS: usize = 2;
     const NOTIFIES: bool = true;
-    const BULK: bool = K::Record::BULK;
+    const BULK: bool = K::Outcome::BULK;
 
     fn is_reserved(&self) -> bool {
-        matches!(self.verb, Verb::Give { .. })
+        matches!(self.verb, Verb::Release | Verb::Withdraw)
     }
 
-    /// Those who give leave with those who take as most do.
     fn group(&self) -> usize {
-        match self.take() {
-            usual if usual == self.scene.usual => 0,
-            // The time to live is the same for all of a namespace.
-            Take { most, rank, .. } => (1 + 2 * most + rank) as usize,
-        }
+        self.group
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
         self.scene.write(call);
-        let Take { ttl, most, rank } = self.take();
-        [ttl, most, rank].into_iter().for_each(|number| call.integer(number));
-        K::Record::write_scope(&self.scene.scope, call);
+        let Terms { ttl, max_waiters, rank } = self.terms;
+        [ttl, max_waiters, rank].into_iter().for_each(|number| call.integer(number));
+        K::Outcome::write_scope(&self.scene.scope, call);
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.word(match self.verb {
-            Verb::Take(_) => "take",
-            Verb::Insist(_) => "insist",
-            Verb::Give { withdrawn: false } => "give",
-            Verb::Give { withdrawn: true } => "void",
+            Verb::Acquire => "acquire",
+            Verb::Bypass => "bypass",
+            Verb::Release => "release",
+            Verb::Withdraw => "withdraw",
         });
         call.text(Arc::clone(&self.token));
-        if let (Verb::Take(_) | Verb::Insist(_), Some(query)) = (self.verb, &self.query) {
-            K::Record::write_query(query, call);
+        if let (Verb::Acquire | Verb::Bypass, Some(query)) = (self.verb, &self.query) {
+            K::Outcome::write_query(query, call);
         }
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        let twice = fields.sent_twice();
         let (status, time, fence, before) =
             (fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?);
-        let outcome = match (self.verb, status) {
+        let what = match (self.verb, status) {
             (_, -1) => return Err(WRONG_TYPE),
-            (Verb::Take(_) | Verb::Insist(_), status) => {
-                let what = match status {
-                    1 => Standing::Held { expiry: time, fence },
-                    2 => Standing::Queued { soonest: time, before },
-                    3 => Standing::Done,
-                    -2 => Standing::Withdrawn,
-                    _ => Standing::Refused { soonest: time, before },
-                };
-                Outcome::Taken(At { now, what })
-            }
-            (Verb::Give { .. }, 1) => Outcome::Given(Was::Held),
-            (Verb::Give { .. }, 2) => Outcome::Given(Was::Waiting),
-            (Verb::Give { .. }, _) => Outcome::Given(Was::Neither),
+            (Verb::Acquire | Verb::Bypass, status) => What::Acquired(match status {
+                1 => Standing::Held { expiry: time, fence },
+                2 => Standing::Queued { soonest: time, before },
+                3 => Standing::Done,
+                -2 => Standing::Withdrawn,
+                _ => Standing::Refused { soonest: time, before },
+            }),
+            (Verb::Release | Verb::Withdraw, 1) => What::Released(Was::Held),
+            (Verb::Release | Verb::Withdraw, 2) => What::Released(Was::Waiting),
+            (Verb::Release | Verb::Withdraw, _) => What::Released(Was::Neither),
         };
         let granted = messages(fields.next()?)?;
-        let found = match K::Record::KEPT.then(|| fields.next()).transpose()? {
+        let found = match K::Outcome::KEPT.then(|| fields.next()).transpose()? {
             None | Some(Field::Integer(0)) => None,
-            Some(field) => Some(K::Record::decode(field)?),
+            Some(field) => Some(K::Outcome::decode(field)?),
         };
-        Ok(Turned { outcome, found, granted })
+        Ok(Answer { now, what, found, granted, twice })
     }
 
-    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
-        let (token, spans) = (&self.token, self.scene.spans);
+    fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
+        let Self { scene, token, verb, terms, query, .. } = &self;
         let mut found = None;
-        let outcome = match self.verb {
-            Verb::Take(take) | Verb::Insist(take) => {
-                let insists = matches!(self.verb, Verb::Insist(_));
-                let look = match &self.query {
-                    Some(query) => K::Record::look(room.holders(), &self.scene.scope, query, insists, now),
+        let what = match verb {
+            Verb::Acquire | Verb::Bypass => {
+                let bypass = *verb == Verb::Bypass;
+                let look = match query {
+                    Some(query) => K::Outcome::look(state.holders(), &scene.scope, query, bypass, now),
                     None => Look::Open(None),
                 };
                 let done = look.is_done();
                 found = look.found();
-                Outcome::Taken(At { now, what: room.take(token, take, done, now, spans) })
+                What::Acquired(state.acquire(token, *terms, done, now, scene.spans))
             }
-            Verb::Give { withdrawn } => Outcome::Given(room.give(token, withdrawn, now, spans)),
+            Verb::Release | Verb::Withdraw => {
+                What::Released(state.release(token, *verb == Verb::Withdraw, now, scene.spans))
+            }
         };
-        // In process all is pushed by the cell.
-        Turned { outcome, found, granted: Vec::new() }
+        // In memory all is pushed by the cell.
+        Answer { now, what, found, granted: Vec::new(), twice: false }
     }
 
     fn pushes(reply: &mut Self::Reply) -> Vec<Push> {
@@ -247,14 +229,14 @@ impl<K: Kind> Operation for Turn<K> {
 }
 
 impl<K: Kind> Operation for Renew<K> {
-    type Cell = Here<K>;
+    type Cell = StateOf<K>;
     /// The new expiry, or `None` where it is not held any more.
     type Reply = At<Option<i64>>;
-    type Undo = Never<Here<K>>;
+    type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.renew;
     const PARTS: &'static [&'static str] = K::PARTS;
     const MOST_RUNS: usize = 192;
-    const BULK: bool = K::Record::BULK;
+    const BULK: bool = K::Outcome::BULK;
     // Twice the same token, as where a watchdog and a user renew at once, is two runs.
     const SAME_ONCE: bool = false;
 
@@ -265,6 +247,7 @@ impl<K: Kind> Operation for Renew<K> {
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.text(Arc::clone(&self.token));
         call.integer(self.ttl);
+        call.integer(self.fence);
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
@@ -275,18 +258,19 @@ impl<K: Kind> Operation for Renew<K> {
         }
     }
 
-    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
-        At { now, what: room.renew(&self.token, self.ttl, now) }
+    fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
+        At { now, what: state.renew(&self.token, self.ttl, self.fence, now) }
     }
 }
 
-impl<K: Kind> Operation for Beat<K> {
-    type Cell = Here<K>;
+impl<K: Kind> Operation for Heartbeat<K> {
+    type Cell = StateOf<K>;
     type Reply = At<Standings>;
-    type Undo = Never<Here<K>>;
-    const SCRIPT: Script = K::SCRIPTS.beat;
+    type Undo = Never<StateOf<K>>;
+    const SCRIPT: Script = K::SCRIPTS.heartbeat;
     const PARTS: &'static [&'static str] = K::PARTS;
-    const BULK: bool = K::Record::BULK;
+    const NOTIFIES: bool = true;
+    const BULK: bool = K::Outcome::BULK;
 
     fn is_reserved(&self) -> bool {
         true
@@ -297,7 +281,6 @@ impl<K: Kind> Operation for Beat<K> {
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.integer(self.ttl);
         for token in &self.tokens {
             call.text(Arc::clone(token));
         }
@@ -317,19 +300,24 @@ impl<K: Kind> Operation for Beat<K> {
                 _ => Standing::Refused { soonest: 0, before: 0 },
             })
         });
-        Ok(At { now, what: Standings { soonest, each: each.collect::<Result<_, _>>()? } })
+        let each = each.collect::<Result<_, _>>()?;
+        Ok(At { now, what: Standings { soonest, each, granted: messages(fields.next()?)? } })
     }
 
-    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
-        let (soonest, each) = room.beat(&self.tokens, self.ttl, now, self.scene.spans);
-        At { now, what: Standings { soonest, each } }
+    fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
+        let (soonest, each) = state.heartbeat(&self.tokens, now, self.scene.spans);
+        At { now, what: Standings { soonest, each, granted: Vec::new() } }
+    }
+
+    fn pushes(reply: &mut Self::Reply) -> Vec<Push> {
+        std::mem::take(&mut reply.what.granted)
     }
 }
 
 impl<K: Kind> Operation for Inspect<K> {
-    type Cell = Here<K>;
+    type Cell = StateOf<K>;
     type Reply = At<Occupancy>;
-    type Undo = Never<Here<K>>;
+    type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.inspect;
     const PARTS: &'static [&'static str] = K::PARTS;
     const MOST_RUNS: usize = 64;
@@ -342,8 +330,8 @@ impl<K: Kind> Operation for Inspect<K> {
         Ok(At { now, what: Occupancy { used, waiting, soonest } })
     }
 
-    fn apply(self, room: &mut Here<K>, now: i64) -> Self::Reply {
-        let (used, waiting, soonest) = room.inspect(now);
+    fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
+        let (used, waiting, soonest) = state.inspect(now);
         At { now, what: Occupancy { used, waiting, soonest } }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::store::{Push, number_of, process_of};
+use crate::store::{News, Push, id_of, process_of};
 
 /// Who waits, in the order of arrival.
 #[derive(Clone, Debug, Default)]
@@ -85,15 +85,13 @@ impl Queue {
 
     /// Sends all away: what their processes hear.
     pub(crate) fn dismiss(&mut self, told: Option<Arc<[u8]>>) -> Vec<Push> {
+        let news = told.map_or(News::Gone, News::Told);
         let mut heard: Vec<(Arc<str>, Push)> = Vec::new();
         for token in std::mem::take(self).first {
-            let Some(number) = number_of(&token) else { continue };
+            let Some(id) = id_of(&token) else { continue };
             match heard.iter_mut().find(|(other, _)| process_of(other) == process_of(&token)) {
-                Some((_, push)) => push.followers.push(number),
-                None => {
-                    let (followers, told) = (Vec::new(), told.clone());
-                    heard.push((token, Push { number, expiry: 0, fence: 0, followers, told }));
-                }
+                Some((_, push)) => push.ids.push(id),
+                None => heard.push((token, Push { ids: vec![id], news: news.clone() })),
             }
         }
         heard.into_iter().map(|(_, push)| push).collect()

@@ -10,32 +10,46 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::admission::Admission;
 use super::kind::Kind;
-use super::operations::{Turn, Verb};
+use super::operations::AcquireRelease;
+use super::options::micros;
+use super::state::{Pledge, Tenure};
 use crate::Key;
 use crate::store::{OperationFuture, lock};
 
 /// How long the caller's runtime has to send a release; then it is tried again after twice as long each time.
-const PATIENCE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether it was done, where that is waited for.
+const WITH_PLEDGE: Duration = Duration::from_millis(2);
 
 /// How long it is tried at most: what is not released by then runs out.
-const LONGEST: Duration = Duration::from_secs(60);
+pub(super) const LONGEST: Duration = Duration::from_secs(60);
+
+/// For how long a waiter counts as alive after a heartbeat.
+pub(super) const ALIVE: Duration = Duration::from_secs(7);
 
 /// The releases of a namespace that are yet to be done.
-pub(super) struct Releases<K: Kind>(Mutex<Vec<Release<K>>>);
+pub(super) struct Releases<K: Kind>(pub(super) Mutex<Vec<Release<K>>>);
 
-struct Release<K: Kind> {
+pub(super) struct Release<K: Kind> {
     /// The namespace, which is kept with its store until it is done.
-    _keep: Arc<dyn Any + Send + Sync>,
-    key: Key,
-    token: Arc<str>,
-    withdrawn: bool,
-    until: Instant,
-    attempt: OperationFuture<Turn<K>>,
-    due: Instant,
-    pause: Duration,
+    pub(super) _keep: Arc<dyn Any + Send + Sync>,
+    pub(super) back: GiveBack,
+    pub(super) until: Instant,
+    pub(super) attempt: OperationFuture<AcquireRelease<K>>,
+    /// When it is looked at, and when it is sent again.
+    pub(super) due: Instant,
+    pub(super) again: Instant,
+    pub(super) pause: Duration,
+}
+
+impl<K: Kind> Release<K> {
+    /// Somebody may wait for the pledge.
+    pub(super) fn look_every(&self) -> Duration {
+        if self.back.pledge.is_some() { WITH_PLEDGE } else { LONGEST_PAUSE }
+    }
 }
 
 impl<K: Kind> Releases<K> {
@@ -46,7 +60,7 @@ impl<K: Kind> Releases<K> {
     /// Has all looked at now.
     pub(super) fn hurry(&self) {
         let now = Instant::now();
-        lock(&self.0).iter_mut().for_each(|release| release.due = now);
+        lock(&self.0).iter_mut().for_each(|release| (release.due, release.again) = (now, now));
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -54,59 +68,36 @@ impl<K: Kind> Releases<K> {
     }
 }
 
-impl<K: Kind> Admission<K> {
-    /// Looks at the releases that are due, and sends again what has not been done.
-    pub(super) fn run_releases(&self, now: Instant) {
-        let due: Vec<_> = lock(&self.releases.0).extract_if(.., |release| release.due <= now).collect();
-        for mut release in due {
-            let is_done = match release.attempt.outcome() {
-                Some(Err(error)) => !error.is_away() || now >= release.until,
-                Some(Ok(())) => true,
-                None => now >= release.until,
-            };
-            if is_done {
-                if let Some(owed) = self.store.owed() {
-                    owed.done(1);
-                }
-                continue;
-            }
-            let (key, token) = (release.key.clone(), Arc::clone(&release.token));
-            release.attempt = self.send_release(key, token, release.withdrawn);
-            release.pause = (2 * release.pause).min(LONGEST_PAUSE);
-            release.due = now + release.pause;
-            lock(&self.releases.0).push(release);
+/// What is given back.
+#[derive(Clone)]
+pub(crate) struct GiveBack {
+    pub(crate) key: Key,
+    pub(crate) token: Arc<str>,
+    /// Whether the acquire may come after it.
+    pub(crate) withdrawn: bool,
+    /// Under which time to live it acquired, µs.
+    pub(crate) ttl: i64,
+    /// For how long the lease or the place may last.
+    pub(crate) left: Duration,
+    /// Let go of when it is done.
+    pub(crate) pledge: Option<Arc<dyn Pledge>>,
+}
+
+impl GiveBack {
+    /// What a holder gives back. Also what has run out: it would stay until somebody else comes.
+    pub(super) fn of(tenure: &Tenure) -> Self {
+        Self { pledge: tenure.take_pledge(), ..Self::without_pledge(tenure) }
+    }
+
+    /// The same, while its holder keeps the pledge.
+    pub(super) fn without_pledge(tenure: &Tenure) -> Self {
+        Self {
+            key: tenure.key.clone(),
+            token: Arc::clone(&tenure.token),
+            withdrawn: tenure.twice,
+            ttl: micros(tenure.ttl),
+            left: tenure.left() + ALIVE,
+            pledge: None,
         }
-    }
-
-    fn send_release(&self, key: Key, token: Arc<str>, withdrawn: bool) -> OperationFuture<Turn<K>> {
-        self.clients.turn.begin(key, self.turn(token, Verb::Give { withdrawn }))
-    }
-
-    /// Releases without a caller, again and again while the store is away, until the lease or the place would have run
-    /// out.
-    pub(crate) fn release_detached(
-        self: &Arc<Self>,
-        key: Key,
-        token: Arc<str>,
-        withdrawn: bool,
-        until: Instant,
-    ) {
-        let attempt = self.send_release(key.clone(), Arc::clone(&token), withdrawn);
-        // In memory it is done.
-        let Some(owed) = self.store.owed() else { return };
-        owed.add(1);
-        let now = Instant::now();
-        let due = now + PATIENCE;
-        lock(&self.releases.0).push(Release {
-            _keep: Arc::<Self>::clone(self),
-            key,
-            token,
-            withdrawn,
-            until: until.min(now + LONGEST),
-            attempt,
-            due,
-            pause: PATIENCE,
-        });
-        self.store.scheduler().schedule(due);
     }
 }

@@ -6,66 +6,57 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::held::Held;
+use super::state::LeaseState;
 use crate::Store;
 use crate::store::{Scheduler, lock};
 
-/// The leases of a namespace that are renewed, by their numbers.
+/// The leases that are renewed, by the ids in their tokens.
 #[derive(Debug)]
 pub(crate) struct Renewals {
     scheduler: Arc<Scheduler>,
-    ttl: Duration,
-    watchdog: bool,
     began: Instant,
     table: Mutex<HashMap<u64, Renewal>>,
 }
 
 #[derive(Debug)]
 struct Renewal {
-    held: Arc<Held>,
+    state: Arc<LeaseState>,
     /// `None` while it is under way.
     due: Option<Instant>,
 }
 
+/// Who was offered a lease has this long to take it up, where its time to live is no shorter.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 impl Renewals {
-    pub(crate) fn new(store: &Store, ttl: Duration, watchdog: bool) -> Self {
+    pub(crate) fn new(store: &Store) -> Self {
         let scheduler = Arc::clone(store.scheduler());
-        Self { scheduler, ttl, watchdog, began: Instant::now(), table: Mutex::default() }
+        Self { scheduler, began: Instant::now(), table: Mutex::default() }
     }
 
-    /// Sees to a lease: until it is forgotten, or without a watchdog until a claim has become a full lease.
-    pub(crate) fn add(&self, number: u64, held: &Arc<Held>, claim: Option<Duration>) {
-        if self.watchdog || claim.is_some() {
-            let span = claim.map_or(self.ttl, |claim| claim.min(self.ttl));
-            self.resume(number, held, self.about(Instant::now() + span / 3));
+    /// Sees to a lease: until it is forgotten, or without a watchdog until it was taken up and confirmed.
+    pub(crate) fn add(&self, state: &Arc<LeaseState>, confirm: bool) {
+        if state.holding.options.watchdog || confirm {
+            let due = self.about(Instant::now() + state.tenure.left() / 3, state.tenure.ttl);
+            self.set(state, due);
         }
     }
 
-    /// Stops seeing to a lease that is handed on; when it is to be renewed by whom it is handed on to.
-    pub(crate) fn hand_on(&self, number: u64) -> Instant {
+    /// Sees to a lease in the hands of whom it was handed on to.
+    pub(super) fn hand_over(&self, state: &Arc<LeaseState>) {
         let now = Instant::now();
-        match lock(&self.table).remove(&number) {
-            Some(Renewal { due: Some(due), .. }) => due,
-            // Under way: seen to again in case that fails.
-            Some(Renewal { due: None, .. }) => now + self.soon(),
-            // Without a watchdog each has a full lease.
-            None => now,
-        }
+        let latest = now + patience(state) / 4;
+        let known = lock(&self.table).get(&state.tenure.id).and_then(|renewal| renewal.due);
+        self.set(state, known.map_or(latest, |known| known.min(latest)));
     }
 
-    /// Sees to a lease that was handed on.
-    pub(crate) fn resume(&self, number: u64, held: &Arc<Held>, due: Instant) {
-        lock(&self.table).insert(number, Renewal { held: Arc::clone(held), due: Some(due) });
+    fn set(&self, state: &Arc<LeaseState>, due: Instant) {
+        lock(&self.table).insert(state.tenure.id, Renewal { state: Arc::clone(state), due: Some(due) });
         self.scheduler.schedule(due);
     }
 
-    /// After how long a renewal is tried again.
-    fn soon(&self) -> Duration {
-        (self.ttl / 12).max(Duration::from_millis(20))
-    }
-
-    pub(crate) fn forget(&self, number: u64) {
-        lock(&self.table).remove(&number);
+    pub(crate) fn forget(&self, id: u64) {
+        lock(&self.table).remove(&id);
     }
 
     pub(crate) fn due(&self) -> Option<Instant> {
@@ -80,37 +71,60 @@ impl Renewals {
         }
     }
 
-    /// The leases that are to be renewed now.
-    pub(crate) fn take_due(&self, now: Instant) -> Vec<(u64, Arc<Held>)> {
-        let mut table = lock(&self.table);
-        let due = table.iter_mut().filter_map(|(number, renewal)| {
-            renewal.due.take_if(|due| *due <= now).map(|_| (*number, Arc::clone(&renewal.held)))
-        });
-        due.collect()
+    /// The leases that are to be renewed now. What nobody has taken up is not renewed, and taken back in time.
+    pub(crate) fn take_due(&self, now: Instant) -> Vec<Arc<LeaseState>> {
+        let (mut due, mut late) = (Vec::new(), Vec::new());
+        for renewal in lock(&self.table).values_mut() {
+            if renewal.due.take_if(|due| *due <= now).is_none() {
+                continue;
+            }
+            match renewal.state.tenure.offered() {
+                None => due.push(Arc::clone(&renewal.state)),
+                Some((_, since)) if now < since + patience(&renewal.state) => {
+                    renewal.due = Some(now + patience(&renewal.state) / 4);
+                }
+                Some((to, _)) => late.push((Arc::clone(&renewal.state.tenure), to)),
+            }
+        }
+        // Not under the lock: it is handed on.
+        for (tenure, to) in late {
+            tenure.taken_up();
+            to.take_back();
+        }
+        due
     }
 
     /// Notes whether a lease was renewed. One that was not, and is still held, is tried again soon.
-    pub(crate) fn settle(&self, number: u64, held: &Held, renewed: bool) {
+    pub(crate) fn renewed(&self, state: &LeaseState, renewed: bool) {
+        let ttl = state.tenure.ttl;
         let due = match renewed {
-            true if self.watchdog => Some(self.about(Instant::now() + self.ttl / 3)),
-            false if held.is_held() => Some(Instant::now() + self.soon()),
+            true if state.holding.options.watchdog => Some(self.about(Instant::now() + ttl / 3, ttl)),
+            false if state.is_held() => Some(Instant::now() + (ttl / 12).max(Duration::from_millis(20))),
             _ => None,
         };
         if !renewed && due.is_none() {
-            held.counts.lost();
+            state.counts.lost();
         }
         let mut table = lock(&self.table);
-        match (due, table.get_mut(&number)) {
-            (Some(_), Some(renewal)) => renewal.due = due,
-            _ => drop(table.remove(&number)),
+        // It may have been handed on meanwhile.
+        let Some(renewal) = table.get_mut(&state.tenure.id).filter(|renewal| renewal.due.is_none()) else {
+            return;
+        };
+        match due {
+            Some(_) => renewal.due = due,
+            None => drop(table.remove(&state.tenure.id)),
         }
     }
 
     /// A time a little earlier, so that what is due at about the same time is done together.
-    fn about(&self, due: Instant) -> Instant {
+    fn about(&self, due: Instant, ttl: Duration) -> Instant {
         let until = due.saturating_duration_since(Instant::now());
-        let grain = (self.ttl / 24).min(until / 2).as_nanos().max(1);
+        let grain = (ttl / 24).min(until / 2).as_nanos().max(1);
         let late = due.duration_since(self.began).as_nanos() % grain;
         due - Duration::from_nanos(u64::try_from(late).unwrap_or(0))
     }
+}
+
+fn patience(state: &LeaseState) -> Duration {
+    PATIENCE.min(state.tenure.ttl / 2)
 }

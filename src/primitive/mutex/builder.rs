@@ -5,11 +5,13 @@ use std::hash::{BuildHasher, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::holder::Exclusive;
 use super::quorum::Quorum;
+use super::values::Values;
 use super::{Mutex, Place};
-use crate::primitive::lease::{Admission, Drift, Terms, Wait};
+use crate::primitive::lease::{Drift, LeaseOptions, Leases, Wait};
 use crate::store::{Namespace, check_name};
-use crate::telemetry::{Decisions, Leases};
+use crate::telemetry::{self, Decisions};
 use crate::{Error, Store};
 
 /// Settings of a [`Mutex`].
@@ -17,7 +19,7 @@ use crate::{Error, Store};
 #[must_use = "a builder does nothing until it is built"]
 pub struct MutexBuilder {
     settings: Settings,
-    terms: Terms,
+    options: LeaseOptions,
 }
 
 #[derive(Clone)]
@@ -28,6 +30,7 @@ pub(super) struct Settings {
     delay: Delay,
     pub(super) value: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     pub(super) exact_names: bool,
+    pub(super) strict_fifo: bool,
     pub(super) timeout_factor: f64,
     pub(super) fail_fast: bool,
     pub(super) shuffle_nodes: bool,
@@ -49,6 +52,7 @@ impl Default for Settings {
             delay: Delay::Random(Duration::from_millis(50), Duration::from_millis(250)),
             value: None,
             exact_names: false,
+            strict_fifo: false,
             timeout_factor: 0.05,
             fail_fast: false,
             shuffle_nodes: false,
@@ -57,6 +61,16 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Whether those who wait try again and again, as other libraries do, rather than stand in a queue.
+    pub(super) fn polls(&self) -> bool {
+        self.exact_names && !self.strict_fifo
+    }
+
+    /// By which name all share what they know: those with exact names are all of one namespace.
+    fn shared_name<'a>(&self, name: &'a str) -> &'a str {
+        if self.exact_names { "" } else { name }
+    }
+
     /// The pause after so many tries.
     pub(super) fn retry_delay(&self, tried: u32) -> Duration {
         match &self.delay {
@@ -75,13 +89,13 @@ pub(super) fn random() -> f64 {
 impl MutexBuilder {
     /// After what time the lock of a crashed process is free again, 10 ms to 1 day. Default: 30 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.terms.ttl = ttl;
+        self.options.ttl = ttl;
         self
     }
 
     /// Whether locks are renewed as long as they are held, every third of their time to live. Default: yes.
     pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.terms.watchdog = watchdog;
+        self.options.watchdog = watchdog;
         self
     }
 
@@ -94,6 +108,17 @@ impl MutexBuilder {
     /// How many may wait for a key; more are refused at once. Default: any number.
     pub fn longest_queue(mut self, most: u32) -> Self {
         self.settings.wait.most = most;
+        self
+    }
+
+    /// Whether each who waits has a place of its own in the queue of the store, so that the lock goes round strictly in the
+    /// order of arrival, whatever process they wait in. Default: no; a process hands the lock on within itself, in the order
+    /// of arrival there, up to 31 times or for 2 ms, and then the process has its turn that has waited longest.
+    ///
+    /// With [`exact_names`](Self::exact_names) it makes those who wait stand in a queue at all, whose members go first: lockers
+    /// of other libraries, which poll, get the lock only when nobody waits here.
+    pub fn strict_fifo(mut self) -> Self {
+        self.settings.strict_fifo = true;
         self
     }
 
@@ -120,7 +145,7 @@ impl MutexBuilder {
     /// Of the time to live, how much is not relied on, since clocks may run at different speeds; from 0 to below 1.
     /// Default: 0.01.
     pub fn drift_factor(mut self, factor: f64) -> Self {
-        self.terms.drift = Drift(factor);
+        self.options.drift = Drift(factor);
         self
     }
 
@@ -132,15 +157,19 @@ impl MutexBuilder {
     }
 
     /// Makes the values that locks hold. They must not be empty, and differ from holder to holder: whoever has the
-    /// same value is the same holder. Default: random, and never twice the same.
+    /// same value is the same holder. So locking by a value that this process uses already for the key
+    /// [is invalid](Error::is_invalid), until its lock was given back; values in use by other processes cannot be told
+    /// apart. Default: random, and never twice the same.
     pub fn value_with(mut self, value: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.settings.value = Some(Arc::new(value));
         self
     }
 
     /// Keys are the names of the locks in Redis as they are, rather than `prefix:{namespace:key}:lock`: to share them
-    /// with other libraries. What is kept beside a lock is named `{key}:prefix:…`, or `key:prefix:=…` where the key has a
-    /// hash tag; so no key may contain `:prefix:`. Default: no.
+    /// with other libraries. Those libraries poll; so do those who wait here then, every
+    /// [`retry_delay`](Self::retry_delay) and in no order, unless [`strict_fifo`](Self::strict_fifo) is set. What is kept
+    /// beside a lock is named `{key}:prefix:…`, or `key:prefix:=…` where the key has a hash tag; so no key may contain
+    /// `:prefix:`. Default: no.
     pub fn exact_names(mut self) -> Self {
         self.settings.exact_names = true;
         self
@@ -165,9 +194,10 @@ impl MutexBuilder {
     /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
     /// out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<Mutex, Error> {
-        let place = Place::Store(self.admission(store, name)?);
+        let place = Place::Store(self.leases(store, name)?);
+        let values = Values::shared(store, self.settings.shared_name(name));
         let decisions = Decisions::new("mutex", name);
-        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), decisions })
+        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), values, decisions })
     }
 
     /// The mutexes of the namespace `name` on several independent stores, of which a majority must grant a lock.
@@ -188,20 +218,16 @@ impl MutexBuilder {
                 )));
             }
         }
-        let nodes = stores.iter().map(|store| self.admission(store, name)).collect::<Result<_, _>>()?;
-        let place =
-            Place::Quorum(Quorum::new(first, nodes, &self.terms, &self.settings, Leases::new("mutex", name)));
+        let nodes = stores.iter().map(|store| self.leases(store, name)).collect::<Result<_, _>>()?;
+        let place = Place::Quorum(Quorum::new(first, nodes, &self.settings));
+        let values = Values::shared(first, self.settings.shared_name(name));
         let decisions = Decisions::new("mutex", name);
-        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), decisions })
+        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), values, decisions })
     }
 
-    fn admission(
-        &self,
-        store: &Store,
-        name: &str,
-    ) -> Result<Arc<Admission<super::holder::Exclusive>>, Error> {
-        let Settings { tries, timeout_factor, exact_names, .. } = self.settings;
-        self.terms.check()?;
+    fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {
+        let Settings { tries, timeout_factor, exact_names, strict_fifo, wait, .. } = self.settings;
+        self.options.check()?;
         check_name("the name of a namespace", name)?;
         if tries == Some(0) {
             return Err(Error::invalid("tries must be at least 1, got 0"));
@@ -210,14 +236,22 @@ impl MutexBuilder {
             let text = format!("the time-out factor must be above 0 and below 1, is {timeout_factor}");
             return Err(Error::invalid(text));
         }
-        let namespace = if exact_names { Namespace::exact(store) } else { Namespace::new(store, name)? };
-        let ask_every = self.settings.retry_delay(1).max(Duration::from_millis(1));
-        let terms = if exact_names {
-            Terms { foreign: true, ask_every, ..self.terms.clone() }
-        } else {
-            self.terms.clone()
+        let options = LeaseOptions {
+            foreign: exact_names,
+            ask_every: match exact_names {
+                true => self.settings.retry_delay(1).max(Duration::from_millis(1)),
+                false => self.options.ask_every,
+            },
+            // Each stands in the queue by itself where it is to be counted, or has a value of its own.
+            cohorts: !strict_fifo && !exact_names && self.settings.value.is_none() && wait.most == u32::MAX,
+            ..self.options.clone()
         };
-        Ok(Admission::new(store, &namespace, terms, (), Leases::new("mutex", name)))
+        let namespace = match exact_names {
+            true => Namespace::exact(store),
+            false => Namespace::new(store, name)?,
+        };
+        let counts = telemetry::Leases::new("mutex", name);
+        Ok(Leases::shared(store, self.settings.shared_name(name), || namespace, options, counts))
     }
 }
 

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::primitive::lease::queue::Queue;
-use crate::primitive::lease::room::Room;
-use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script, process_of, script};
+use crate::store::ttl_of;
 
 /// One at a time.
 #[derive(Clone, Debug)]
@@ -13,7 +12,7 @@ pub(crate) enum Exclusive {}
 
 impl Kind for Exclusive {
     type Holders = Holder;
-    type Record = ();
+    type Outcome = ();
     const PARTS: &'static [&'static str] = &["lock", "fence", "queue", "beats"];
     const SCRIPTS: Scripts = scripts!("lib/mutex");
 }
@@ -28,25 +27,25 @@ fn value(token: &str) -> &str {
     token.split_once(':').map_or(token, |(_, value)| value)
 }
 
-/// To how many a process hands on by itself before others get their turn to be asked.
-const MOST_FOLLOWERS: usize = 31;
+/// Each grant has so many fences: a process hands a lock on within itself, each time with the next.
+pub(crate) const FENCES: i64 = 32;
 
 /// Who holds; with fences that outlive their holders, or are the times of the grants.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holder<const KEPT: bool = true, A = ()> {
     holder: Option<(Box<str>, i64)>,
     fence: i64,
-    /// What else there is to a key.
-    pub(crate) aside: A,
+    /// What came of the leases before.
+    pub(crate) outcome: A,
 }
 
 /// What is kept beside a lock.
-pub(crate) trait Aside: Clone + std::fmt::Debug + Default + Send + 'static {
+pub(crate) trait Kept: Clone + std::fmt::Debug + Default + Send + 'static {
     /// Whether forgetting it changes nothing.
     fn is_idle(&self, now: i64) -> bool;
 }
 
-impl Aside for () {
+impl Kept for () {
     fn is_idle(&self, _: i64) -> bool {
         true
     }
@@ -57,7 +56,14 @@ fn end(expiry: i64, now: i64) -> i64 {
     now + (expiry - now + 999) / 1000 * 1000
 }
 
-impl<const KEPT: bool, A: Aside> Holders for Holder<KEPT, A> {
+impl<const KEPT: bool, A> Holder<KEPT, A> {
+    /// When the lock ends, as Redis tells it; 0: nobody holds it.
+    fn ends(&self, now: i64) -> i64 {
+        self.holder.as_ref().map_or(0, |(_, expiry)| now + ((expiry - now) / 1000).max(1) * 1000)
+    }
+}
+
+impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
     fn sweep(&mut self, now: i64) {
         self.holder.take_if(|(_, expiry)| *expiry <= now);
     }
@@ -68,7 +74,7 @@ impl<const KEPT: bool, A: Aside> Holders for Holder<KEPT, A> {
 
     fn held(&self, token: &str, now: i64) -> Option<(i64, i64)> {
         let (holder, _) = self.holder.as_ref()?;
-        (**holder == *value(token)).then(|| (self.soonest(now), if KEPT { self.fence } else { now }))
+        (**holder == *value(token)).then(|| (self.ends(now), if KEPT { self.fence } else { now }))
     }
 
     fn fits(&self, _: &str) -> bool {
@@ -81,7 +87,7 @@ impl<const KEPT: bool, A: Aside> Holders for Holder<KEPT, A> {
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, _: &Queue) -> i64 {
         self.holder = Some((value(token).into(), end(expiry, now)));
-        self.fence = now.max(if KEPT { self.fence + 1 } else { 0 });
+        self.fence = now.max(if KEPT { self.fence + FENCES } else { 0 });
         self.fence
     }
 
@@ -95,65 +101,27 @@ impl<const KEPT: bool, A: Aside> Holders for Holder<KEPT, A> {
         self.holder = None;
     }
 
-    fn soonest(&self, now: i64) -> i64 {
-        self.holder.as_ref().map_or(0, |(_, expiry)| now + ((expiry - now) / 1000).max(1) * 1000)
+    fn raise(&mut self, fence: i64) {
+        self.fence = self.fence.max(fence);
+    }
+
+    fn soonest(&mut self, now: i64) -> i64 {
+        let left = self.ends(now) - now;
+        if let Some((holder, expiry)) = &mut self.holder
+            && let Some(ttl) = ttl_of(holder)
+            && left > end(ttl, 0)
+        {
+            *expiry = end(now + ttl, now);
+        }
+        self.ends(now)
     }
 
     fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {
         queue.first().cloned()
     }
 
-    fn follow(&mut self, token: &str, queue: &mut Queue) -> Vec<Arc<str>> {
-        let follows = |other: &str| process_of(other) == process_of(token) && !other.contains(':');
-        let mut followers = Vec::new();
-        while followers.len() < MOST_FOLLOWERS
-            && !token.contains(':')
-            && let Some(other) = queue.first().filter(|other| follows(other)).cloned()
-        {
-            queue.leave(&other);
-            followers.push(other);
-        }
-        self.fence += followers.len() as i64;
-        followers
-    }
-
     fn is_idle(&self, now: i64) -> bool {
         let is_free = self.holder.as_ref().is_none_or(|(_, expiry)| *expiry <= now);
-        is_free && (!KEPT || self.fence < now) && self.aside.is_idle(now)
-    }
-}
-
-/// Sees to it that the next fencing token is above one that was given out elsewhere.
-#[derive(Debug)]
-pub(crate) struct Raise {
-    pub(crate) token: Arc<str>,
-    pub(crate) fence: i64,
-}
-
-impl Operation for Raise {
-    type Cell = Room<Holder>;
-    /// Whether the token still holds.
-    type Reply = bool;
-    type Undo = Never<Room<Holder>>;
-    const SCRIPT: Script = script!("lease/raise", "lib/lease", "lib/mutex");
-    const PARTS: &'static [&'static str] = Exclusive::PARTS;
-
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.text(Arc::clone(&self.token));
-        call.integer(self.fence);
-    }
-
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        Ok(fields.integer()? == 1)
-    }
-
-    fn apply(self, room: &mut Room<Holder>, now: i64) -> bool {
-        let holder = room.holders();
-        holder.sweep(now);
-        let holds = holder.held(&self.token, now).is_some();
-        if holds {
-            holder.fence = holder.fence.max(self.fence);
-        }
-        holds
+        is_free && (!KEPT || self.fence + FENCES <= now) && self.outcome.is_idle(now)
     }
 }

@@ -16,19 +16,27 @@
 //!
 //! # What holds
 //!
-//! Who waits is served in the order of arrival at the store, whatever process it waits in, and is woken: nobody polls.
-//! Where those who stand right behind each other wait in one process, it gets the lock once for them all (32 at most)
-//! and hands it on from one to the next, each with a fence of its own, without asking the store in between.
+//! Who waits is woken: nobody polls. Within a process the lock goes round in the order of arrival, through whatever values of
+//! that name it is asked for. A process that has the lock hands it on within itself without asking the store, each time with
+//! a greater fence: up to 31 times or for 2 ms, whichever is first (lock cohorting; Dice, Marathe, Shavit, "Lock Cohorting",
+//! PPoPP 2012). Then the process has its turn that has waited longest. So a process waits for at most one such turn of each
+//! other process. [`strict_fifo`](MutexBuilder::strict_fifo) keeps the order of arrival across processes instead, at the cost
+//! of a call each time.
+//!
 //! The lock of a crashed process is free again after its [time to live](MutexBuilder::ttl). While a guard is held it is
 //! renewed, and it tells when it is [lost](Lease::lost). The [fencing token](MutexGuard::fence) only grows, so that
 //! what is written to can refuse a holder that does not know yet that it is none: see [`pitfalls`](crate::pitfalls).
+//! A future that is granted the lock and not polled keeps it for 1 s at most; where it had just asked for a lock that was
+//! free, for the time that [a call can take](crate::StoreBuilder#how-long-a-call-can-take) and 1.5 s. Then it goes to the
+//! next, and the future asks anew.
 //!
 //! # Beside locks of others
 //!
 //! The lock is a plain string with a time to live, set if there is none, and compared before it is deleted: what
 //! redsync, rslock, node-redlock and the pattern in Redis's documentation do. With
 //! [`exact_names`](MutexBuilder::exact_names) it has the name that they give it, and they exclude ours and the other
-//! way round. They do not wake those who wait here, who then ask every [`retry_delay`](MutexBuilder::retry_delay).
+//! way round. They poll, and would never find a lock free that goes from one who waits in a queue to the next. So with exact
+//! names those who wait here poll as well, every [`retry_delay`](MutexBuilder::retry_delay), and all have the same chance.
 //!
 //! # On a quorum (Redlock)
 //!
@@ -43,18 +51,19 @@
 //! |---|---|
 //! | redsync `NewMutex(name, options…)` | [`Mutex::builder`], [`MutexBuilder::build`]; the name is the key of each call |
 //! | several pools | [`MutexBuilder::build_quorum`] |
-//! | `WithExpiry` (8 s) | [`ttl`](MutexBuilder::ttl) (30 s, renewed) |
+//! | `WithExpiry` (8 s) | [`ttl`](MutexBuilder::ttl) (30 s, renewed; 10 ms at least, of which the allowance for clocks takes 2 ms and more) |
 //! | `WithTries` (32) | [`tries`](MutexBuilder::tries) (none on one server: waits its turn; 32 on a quorum) |
-//! | `WithRetryDelay`, `WithRetryDelayFunc` (50–250 ms) | [`retry_delay`](MutexBuilder::retry_delay), [`retry_delay_with`](MutexBuilder::retry_delay_with) |
+//! | `WithRetryDelay`, `WithRetryDelayFunc` (50–250 ms) | [`retry_delay`](MutexBuilder::retry_delay), [`retry_delay_with`](MutexBuilder::retry_delay_with); called before each pause |
 //! | `WithDriftFactor` (0.01) | [`drift_factor`](MutexBuilder::drift_factor) |
 //! | `WithTimeoutFactor` (0.05) | [`timeout_factor`](MutexBuilder::timeout_factor) |
-//! | `WithGenValueFunc`, `WithValue` | [`value_with`](MutexBuilder::value_with) |
+//! | `WithGenValueFunc`, `WithValue` | [`value_with`](MutexBuilder::value_with); a value that this process uses already is refused |
+//! | `WithSetNXOnExtend` | none: what was lost is never taken again by extending; lock anew |
 //! | `WithFailFast` | [`fail_fast`](MutexBuilder::fail_fast) |
 //! | `WithShufflePools` | [`shuffle_nodes`](MutexBuilder::shuffle_nodes) |
 //! | `Lock`, `TryLock`, `Unlock` | [`lock`](Mutex::lock), [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock) |
 //! | `Extend`, a goroutine that does so | [`extend`](Lease::extend), [`watchdog`](MutexBuilder::watchdog) |
 //! | `Until`, `Value`, `Name` | [`until`](Lease::until), [`token`](Lease::token), [`key`](Lease::key) |
-//! | `ErrTaken`, `ErrFailed`; `ErrLockAlreadyExpired` | [`Error::is_refused`], [`Error::is_unavailable`]; [`Error::is_lost`] |
+//! | `ErrTaken`, `ErrFailed`; `ErrLockAlreadyExpired` | [`Error::is_refused`], [`Error::is_unavailable`]; [`Error::is_lost`], by [`extend`](Lease::extend) and [`unlock_checked`](MutexGuard::unlock_checked) |
 //! | gocorex `NewLock(client, key, expiration)`, `Lock(id)`, `UnLock(id)` | [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock); `id` by [`value_with`](MutexBuilder::value_with) |
 //! | rslock `LockManager`, `lock`, `acquire`, `extend`, `unlock` | [`Mutex::quorum`], [`try_lock`](Mutex::try_lock), [`lock`](Mutex::lock), [`extend`](Lease::extend), [`unlock`](MutexGuard::unlock) |
 //! | "lock or skip" (billing) | [`try_lock`](Mutex::try_lock), and skip where it [is refused](Error::is_refused) |
@@ -64,6 +73,7 @@ pub(crate) mod holder;
 mod quorum;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -73,7 +83,8 @@ use tokio::time::Instant;
 use self::builder::Settings;
 use self::holder::{Exclusive, suffix};
 use self::quorum::Quorum;
-use super::lease::{Admission, Ask, Lease, Wait};
+use self::values::Values;
+use super::lease::{Ask, Lease, Leases, Wait};
 use crate::error::{Busy, Subject, Why};
 use crate::store::check_exact;
 use crate::store::timer::sleep;
@@ -93,12 +104,13 @@ pub struct Mutex {
     place: Place,
     name: Arc<str>,
     settings: Arc<Settings>,
+    values: Arc<Values>,
     decisions: Decisions,
 }
 
 #[derive(Clone, Debug)]
 enum Place {
-    Store(Arc<Admission<Exclusive>>),
+    Store(Leases<Exclusive>),
     Quorum(Arc<Quorum>),
 }
 
@@ -147,6 +159,7 @@ impl Mutex {
     pub async fn lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
         let key = key.into();
         let locked = match (&self.place, self.settings.tries) {
+            (Place::Store(_), None) if self.settings.polls() => self.try_often(key, u32::MAX).await,
             (Place::Store(_), None) => self.ask(key, Some(self.settings.wait)).await,
             (Place::Store(_), Some(tries)) => self.try_often(key, tries).await,
             (Place::Quorum(_), tries) => self.try_often(key, tries.unwrap_or(32)).await,
@@ -171,7 +184,7 @@ impl Mutex {
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn is_locked(&self, key: impl Into<Key>) -> Result<bool, Error> {
         match &self.place {
-            Place::Store(admission) => Ok(admission.inspect(key.into()).await?.what.used > 0),
+            Place::Store(leases) => Ok(leases.admission.inspect(key.into()).await?.what.used > 0),
             Place::Quorum(quorum) => quorum.is_locked(key.into()).await,
         }
     }
@@ -179,7 +192,7 @@ impl Mutex {
     /// Sends away those who wait through this value or its clones, now or later. Guards stay.
     pub fn close(&self) {
         match &self.place {
-            Place::Store(admission) => admission.close(),
+            Place::Store(leases) => leases.close(),
             Place::Quorum(quorum) => quorum.close(),
         }
     }
@@ -194,23 +207,22 @@ impl Mutex {
     async fn ask(&self, key: Key, wait: Option<Wait>) -> Result<MutexGuard, Error> {
         if self.settings.exact_names {
             match &self.place {
-                Place::Store(admission) => check_exact(&key, admission.store.prefix())?,
+                Place::Store(leases) => check_exact(&key, leases.admission.store.prefix())?,
                 Place::Quorum(quorum) => quorum.check_exact(&key)?,
             }
         }
-        let suffix = match &self.settings.value {
-            Some(value) => suffix(&value()),
-            None => String::new(),
-        };
-        if suffix == ":" {
-            return Err(Error::invalid("the value of a lock must not be empty"));
-        }
-        let lease = match &self.place {
-            Place::Store(admission) => {
-                let ask = Ask::new(Subject::Lock, suffix, 0, wait);
-                Arc::clone(admission).acquire(key, ask).await
+        let (suffix, pledge) = match self.settings.value.as_ref().map(|value| value()) {
+            Some(value) if value.is_empty() => {
+                return Err(Error::invalid("the value of a lock must not be empty"));
             }
-            Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await,
+            Some(value) => (suffix(&value), Some(self.values.take(&key, &value).await?)),
+            None => (String::new(), None),
+        };
+        let lease = match &self.place {
+            Place::Store(leases) => {
+                leases.acquire(key, Ask { pledge, ..Ask::new(Subject::Lock, suffix, 0, wait) }).await
+            }
+            Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix, pledge).await,
         };
         lease.map(MutexGuard)
     }
@@ -220,7 +232,7 @@ impl Mutex {
         let settings = &self.settings;
         let deadline = settings.wait.longest.and_then(|longest| Instant::now().checked_add(longest));
         let mut closed = match &self.place {
-            Place::Store(admission) => admission.closed(),
+            Place::Store(leases) => leases.holding.closed.subscribe(),
             Place::Quorum(quorum) => quorum.closed(),
         };
         let mut tried = 0;
@@ -271,6 +283,15 @@ impl MutexGuard {
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn unlock(self) -> Result<bool, Error> {
         self.0.release().await
+    }
+
+    /// As [`unlock`](Self::unlock), with an error where it was not held to the end.
+    ///
+    /// # Errors
+    ///
+    /// [`is_lost`](Error::is_lost) where it was not held any more; [`is_unavailable`](Error::is_unavailable).
+    pub async fn unlock_checked(self) -> Result<(), Error> {
+        self.0.release_checked().await
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,46 +13,26 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::builder::{Settings, random};
-use super::holder::{Exclusive, Raise};
+use super::holder::Exclusive;
 use crate::error::{Busy, Cause, Subject, Why};
-use crate::primitive::lease::room::{Standing, Was};
-use crate::primitive::lease::{Admission, Ask, Drift, Held, Keeper, Lease, Renewals, Terms};
+use crate::primitive::lease::key_state::{Standing, Was};
+use crate::primitive::lease::operations::What;
+use crate::primitive::lease::{
+    Anchor, Ask, Belief, GiveBack, Granted, Keeper, Lease, LeaseState, Leases, Pledge, Renewals, Tenure,
+    clock, micros,
+};
 use crate::store::timer::within;
-use crate::store::{Client, OperationFuture, PeriodicTask, check_exact};
-use crate::telemetry::Leases;
+use crate::store::{PeriodicTask, check_exact};
 use crate::{Error, Key, Store};
 
-/// One of the servers.
-struct Node {
-    admission: Arc<Admission<Exclusive>>,
-    raise: Client<Raise>,
-}
-
-impl Node {
-    fn raise(&self, key: Key, token: Arc<str>, fence: i64) -> OperationFuture<Raise> {
-        self.raise.run(key, Raise { token, fence })
-    }
-}
-
-impl Deref for Node {
-    type Target = Arc<Admission<Exclusive>>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.admission
-    }
-}
-
 pub(super) struct Quorum {
-    nodes: Vec<Node>,
-    ttl: Duration,
-    drift: Drift,
+    /// One of each server; what is of none alone is that of the first.
+    nodes: Vec<Leases<Exclusive>>,
     /// How long a node may take to answer.
     patience: Duration,
     fail_fast: bool,
     shuffle: bool,
     renewals: Renewals,
-    leases: Leases,
-    closed: watch::Sender<bool>,
 }
 
 /// What the nodes said, so far.
@@ -67,28 +46,18 @@ struct Votes {
 
 impl Quorum {
     pub(super) fn check_exact(&self, key: &Key) -> Result<(), Error> {
-        self.nodes.iter().try_for_each(|node| check_exact(key, node.store.prefix()))
+        self.nodes.iter().try_for_each(|node| check_exact(key, node.admission.store.prefix()))
     }
 
     /// Its renewals are seen to with those of `store`.
-    pub(super) fn new(
-        store: &Store,
-        nodes: Vec<Arc<Admission<Exclusive>>>,
-        terms: &Terms,
-        settings: &Settings,
-        leases: Leases,
-    ) -> Arc<Self> {
-        let node = |admission: Arc<Admission<_>>| Node { raise: admission.namespace.client(), admission };
+    pub(super) fn new(store: &Store, nodes: Vec<Leases<Exclusive>>, settings: &Settings) -> Arc<Self> {
+        let ttl = nodes[0].options().ttl;
         let quorum = Arc::new(Self {
-            nodes: nodes.into_iter().map(node).collect(),
-            ttl: terms.ttl,
-            drift: terms.drift,
-            patience: terms.ttl.mul_f64(settings.timeout_factor).max(Duration::from_millis(1)),
+            nodes,
+            patience: ttl.mul_f64(settings.timeout_factor).max(Duration::from_millis(1)),
             fail_fast: settings.fail_fast,
             shuffle: settings.shuffle_nodes,
-            renewals: Renewals::new(store, terms.ttl, terms.watchdog),
-            leases,
-            closed: watch::Sender::new(false),
+            renewals: Renewals::new(store),
         });
         let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&quorum);
         store.scheduler().join(task);
@@ -96,21 +65,34 @@ impl Quorum {
     }
 
     pub(super) fn close(&self) {
-        self.closed.send_replace(true);
+        self.nodes[0].close();
     }
 
     pub(super) fn closed(&self) -> watch::Receiver<bool> {
-        self.closed.subscribe()
+        self.nodes[0].holding.closed.subscribe()
     }
 
-    /// How many of the nodes are a majority.
+    fn ttl(&self) -> Duration {
+        self.nodes[0].options().ttl
+    }
+
+    /// Until when what a majority has for the time to live is certain here, by calls sent at `sent`.
+    fn until(&self, sent: Instant) -> Instant {
+        Anchor { sent, now: 0 }.until(micros(self.ttl()), self.ttl(), self.nodes[0].options().drift)
+    }
+
+    fn back(&self, key: Key, token: Arc<str>, withdrawn: bool, pledge: Option<Arc<dyn Pledge>>) -> GiveBack {
+        let (ttl, left) = (micros(self.ttl()), self.ttl() + self.patience);
+        GiveBack { key, token, withdrawn, ttl, left, pledge }
+    }
+
     fn majority(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
 
     /// Whether a majority says that somebody holds it.
     pub(super) async fn is_locked(&self, key: Key) -> Result<bool, Error> {
-        let looks = self.nodes.iter().map(|node| self.within(node.inspect(key.clone())));
+        let looks = self.nodes.iter().map(|node| self.within(node.admission.inspect(key.clone())));
         let (mut held, mut free, mut outage) = (0, 0, None);
         for look in join_all(looks).await {
             match look {
@@ -129,28 +111,36 @@ impl Quorum {
     }
 
     /// One attempt on all nodes.
-    pub(super) async fn acquire(self: Arc<Self>, key: Key, suffix: &str) -> Result<Lease, Error> {
-        let (number, token) = self.nodes[0].token(suffix);
-        let sent = Instant::now();
+    pub(super) async fn acquire(
+        self: Arc<Self>,
+        key: Key,
+        suffix: &str,
+        pledge: Option<Arc<dyn Pledge>>,
+    ) -> Result<Lease, Error> {
+        let first = &self.nodes[0];
+        let (id, token) = first.admission.token(first.options(), suffix);
+        let sent = clock::now();
         let mut ballot =
-            Ballot { quorum: Arc::clone(&self), key, token, answered: HashSet::new(), won: false };
+            Ballot { quorum: Arc::clone(&self), key, token, answered: HashSet::new(), pledge, won: false };
         let votes = ballot.vote().await;
-        let until = self.drift.until(sent, 0, micros(self.ttl));
         if votes.yes < self.majority() {
             return Err(votes.failure(&self));
         }
         // The fences of different nodes know nothing of each other. Once a majority has the highest, every later
         // majority has a node that goes above it.
         let raised = ballot.raise(votes.fence).await;
-        if raised < self.majority() || Instant::now() >= until {
+        let belief = Belief::granted(self.until(sent), clock::now());
+        let (Some(belief), true) = (belief, raised >= self.majority()) else {
             return Err(Error::unavailable(Cause::TimedOut, "a majority answered too late"));
-        }
+        };
         ballot.won = true;
         let answered = std::mem::take(&mut ballot.answered);
         let (key, token) = (ballot.key.clone(), Arc::clone(&ballot.token));
-        let held = Held::new(key, token, votes.fence, until, None, &self.leases);
-        self.renewals.add(number, &held, None);
-        Ok(Lease::new(held, Arc::new(Number { quorum: Arc::clone(&self), number, answered })))
+        let granted = Granted { key, token, id, ttl: self.ttl(), twice: false };
+        let tenure = Tenure::new(granted, belief, ballot.pledge.take());
+        let state = LeaseState::new(tenure, votes.fence, &first.holding);
+        self.renewals.add(&state, false);
+        Ok(Lease::new(state, Arc::new(Votees { quorum: Arc::clone(&self), answered })))
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -160,45 +150,48 @@ impl Quorum {
         })
     }
 
-    /// Renews on all nodes. Where fewer than a majority do, it is left as it was: whoever works goes on until the
-    /// time is up, and may try again.
-    async fn renew(&self, held: &Arc<Held>) -> Result<(), Error> {
-        let sent = Instant::now();
-        let renewals = self
-            .nodes
-            .iter()
-            .map(|node| self.within(node.renew_token(held.key.clone(), Arc::clone(&held.token))));
+    /// Renews on all nodes, and raises their fences. Where fewer than a majority do, it is left as it was: whoever works
+    /// goes on until the time is up, and may try again.
+    async fn renew_all(&self, key: &Key, token: &Arc<str>, fence: i64) -> Vec<Result<bool, Error>> {
+        let renewals = self.nodes.iter().map(|node| {
+            let renewal = node.admission.renew_token(key.clone(), Arc::clone(token), self.ttl(), fence);
+            async move { Ok(self.within(renewal).await?.what.is_some()) }
+        });
+        join_all(renewals).await
+    }
+
+    async fn renew(&self, state: &Arc<LeaseState>) -> Result<(), Error> {
+        let (sent, tenure) = (clock::now(), &state.tenure);
         let (mut renewed, mut gone, mut outage) = (0, 0, None);
-        for renewal in join_all(renewals).await {
+        for renewal in self.renew_all(&tenure.key, &tenure.token, 0).await {
             match renewal {
-                Ok(at) if at.what.is_some() => renewed += 1,
-                Ok(_) => gone += 1,
+                Ok(true) => renewed += 1,
+                Ok(false) => gone += 1,
                 Err(error) => outage = Some(error),
             }
         }
         if renewed >= self.majority() {
-            let until = self.drift.until(sent, 0, micros(self.ttl));
-            if held.renewed(sent, until) {
-                held.counts.renewed();
+            if tenure.renewed(sent, self.until(sent)) {
+                state.counts.renewed();
                 return Ok(());
             }
-            held.counts.lost();
+            state.counts.lost();
             return Err(Error::lost());
         }
         match outage {
             Some(error) if self.nodes.len() - gone >= self.majority() => Err(error),
             // No majority can have it any more.
             _ => {
-                held.counts.lost();
-                held.end();
+                state.counts.lost();
+                tenure.end();
                 Err(Error::lost())
             }
         }
     }
 
-    async fn watch_over(self: Arc<Self>, number: u64, held: Arc<Held>) {
-        let renewed = self.renew(&held).await;
-        self.renewals.settle(number, &held, renewed.is_ok());
+    async fn watch_over(self: Arc<Self>, state: Arc<LeaseState>) {
+        let renewed = self.renew(&state).await;
+        self.renewals.renewed(&state, renewed.is_ok());
     }
 }
 
@@ -209,6 +202,7 @@ struct Ballot {
     token: Arc<str>,
     /// The nodes of which it is known that nothing is on its way to them.
     answered: HashSet<usize>,
+    pledge: Option<Arc<dyn Pledge>>,
     won: bool,
 }
 
@@ -224,7 +218,8 @@ impl Ballot {
         let mut calls: FuturesUnordered<_> = order
             .into_iter()
             .map(|index| {
-                let call = quorum.nodes[index].ask(key.clone(), Arc::clone(token), &ask);
+                let Leases { admission, holding } = &quorum.nodes[index];
+                let call = admission.ask(key.clone(), Arc::clone(token), holding, &ask);
                 let call = quorum.within(call);
                 async move { (index, call.await) }
             })
@@ -232,10 +227,13 @@ impl Ballot {
         let mut votes = Votes::default();
         while let Some((index, outcome)) = calls.next().await {
             match outcome {
-                Ok((at, _)) => {
-                    self.answered.insert(index);
-                    match at.what {
-                        Standing::Held { fence, .. } => {
+                Ok(answer) => {
+                    // One that was sent twice may come again, after the release.
+                    if !answer.twice {
+                        self.answered.insert(index);
+                    }
+                    match answer.what {
+                        What::Acquired(Standing::Held { fence, .. }) => {
                             votes.yes += 1;
                             votes.fence = votes.fence.max(fence);
                         }
@@ -259,21 +257,19 @@ impl Ballot {
 
     /// Lets the nodes know the fence; how many do.
     async fn raise(&self, fence: i64) -> usize {
-        let quorum = &self.quorum;
-        let raises = quorum
-            .nodes
-            .iter()
-            .map(|node| quorum.within(node.raise(self.key.clone(), Arc::clone(&self.token), fence)));
-        join_all(raises).await.into_iter().filter(|raised| matches!(raised, Ok(true))).count()
+        let raises = self.quorum.renew_all(&self.key, &self.token, fence).await;
+        raises.into_iter().filter(|raised| matches!(raised, Ok(true))).count()
     }
 }
 
 impl Drop for Ballot {
     fn drop(&mut self) {
         if !self.won {
+            let pledge = self.pledge.take().inspect(|pledge| pledge.releasing());
             for (index, node) in self.quorum.nodes.iter().enumerate() {
-                let mourned = !self.answered.contains(&index);
-                node.release_detached(self.key.clone(), self.token.clone(), mourned, node.place_until());
+                let (key, token) = (self.key.clone(), Arc::clone(&self.token));
+                let withdrawn = !self.answered.contains(&index);
+                node.admission.give_back(self.quorum.back(key, token, withdrawn, pledge.clone()));
             }
         }
     }
@@ -296,7 +292,7 @@ impl PeriodicTask for Quorum {
 
     fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
         let due = self.renewals.take_due(Instant::now()).into_iter();
-        let renewals = join_all(due.map(|(number, held)| Arc::clone(&self).watch_over(number, held)));
+        let renewals = join_all(due.map(|state| Arc::clone(&self).watch_over(state)));
         Box::pin(async move { drop(renewals.await) })
     }
 
@@ -307,52 +303,59 @@ impl PeriodicTask for Quorum {
     }
 }
 
-/// One lease of a quorum.
-struct Number {
+/// The nodes that granted a lease.
+struct Votees {
     quorum: Arc<Quorum>,
-    number: u64,
-    /// The nodes that have voted. To others the acquire may still be on its way when it is released.
+    /// Those that answered: what was sent to the others may come yet.
     answered: HashSet<usize>,
 }
 
-impl Number {
-    fn release_node(&self, index: usize, held: &Held) {
-        let (node, mourned) = (&self.quorum.nodes[index], !self.answered.contains(&index));
-        let until = if mourned { node.place_until() } else { held.until() + self.quorum.patience };
-        node.release_detached(held.key.clone(), held.token.clone(), mourned, until);
+impl Votees {
+    /// What a node is given back.
+    fn back(&self, index: usize, tenure: &Tenure, pledge: Option<Arc<dyn Pledge>>) -> GiveBack {
+        let (key, token) = (tenure.key.clone(), Arc::clone(&tenure.token));
+        self.quorum.back(key, token, !self.answered.contains(&index), pledge)
+    }
+
+    fn release_node(&self, index: usize, tenure: &Tenure, pledge: Option<Arc<dyn Pledge>>) {
+        self.quorum.nodes[index].admission.give_back(self.back(index, tenure, pledge));
     }
 }
 
-impl Keeper for Number {
-    fn extend(self: Arc<Self>, held: Arc<Held>) -> BoxFuture<'static, Result<(), Error>> {
+impl Keeper for Votees {
+    fn extend(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<(), Error>> {
         Box::pin(async move {
-            if !held.is_held() {
+            if !state.is_held() {
                 return Err(Error::lost());
             }
-            self.quorum.renew(&held).await
+            self.quorum.renew(&state).await
         })
     }
 
-    fn release(self: Arc<Self>, held: Arc<Held>) -> BoxFuture<'static, Result<bool, Error>> {
+    fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>> {
         let quorum = Arc::clone(&self.quorum);
-        self.forget();
+        self.released(&state);
         Box::pin(async move {
+            let tenure = &state.tenure;
             let releases = quorum.nodes.iter().enumerate().map(|(index, node)| {
-                let mourned = !self.answered.contains(&index);
-                quorum.within(node.release(held.key.clone(), Arc::clone(&held.token), mourned))
+                let back = self.back(index, tenure, None);
+                let quorum = Arc::clone(&quorum);
+                async move { quorum.within(node.admission.release_token(&back)).await }
             });
             let (mut was_held, mut was_gone, mut outage) = (0, 0, None);
-            for (index, release) in join_all(releases).await.into_iter().enumerate() {
+            let outcomes = join_all(releases).await;
+            let pledge = tenure.take_pledge();
+            for (index, release) in outcomes.into_iter().enumerate() {
                 match release {
                     Ok(Was::Held) => was_held += 1,
                     Ok(_) => was_gone += 1,
                     Err(error) => {
                         outage = Some(error);
-                        self.release_node(index, &held);
+                        self.release_node(index, tenure, pledge.clone());
                     }
                 }
             }
-            held.end();
+            tenure.end();
             match outage {
                 _ if was_held >= quorum.majority() => Ok(true),
                 // The others may have had it: it is not known.
@@ -362,19 +365,17 @@ impl Keeper for Number {
         })
     }
 
-    fn forget(&self) {
-        self.quorum.renewals.forget(self.number);
+    fn release_detached(self: Arc<Self>, state: Arc<LeaseState>) {
+        self.released(&state);
+        state.tenure.end();
+        let pledge = state.tenure.take_pledge();
+        (0..self.quorum.nodes.len())
+            .for_each(|index| self.release_node(index, &state.tenure, pledge.clone()));
     }
 
-    fn release_detached(self: Arc<Self>, held: Arc<Held>) {
-        self.forget();
-        held.end();
-        (0..self.quorum.nodes.len()).for_each(|index| self.release_node(index, &held));
+    fn released(&self, state: &LeaseState) {
+        self.quorum.renewals.forget(state.tenure.id);
     }
-}
-
-fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
 impl fmt::Debug for Quorum {

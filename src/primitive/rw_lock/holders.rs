@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
+use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
 use crate::primitive::lease::queue::Queue;
 
 /// Readers of one group, or one writer.
@@ -12,7 +12,7 @@ pub(crate) enum ReadWrite {}
 
 impl Kind for ReadWrite {
     type Holders = RwHolders;
-    type Record = ();
+    type Outcome = ();
     const PARTS: &'static [&'static str] = &["rw:holders", "rw:fence", "rw:queue", "rw:beats", "rw:second"];
     const SCRIPTS: Scripts = scripts!("lib/rw_lock");
 }
@@ -87,8 +87,8 @@ impl Holders for RwHolders {
         self.until.remove(token);
     }
 
-    fn soonest(&self, _: i64) -> i64 {
-        self.until.values().copied().min().unwrap_or(0)
+    fn soonest(&mut self, now: i64) -> i64 {
+        soonest(&mut self.until, now)
     }
 
     fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>> {

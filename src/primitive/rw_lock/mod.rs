@@ -49,10 +49,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::holders::{ReadWrite, reader, writer};
-use super::lease::{Admission, Ask, Lease, Terms, Wait};
+use super::lease::{Ask, Lease, LeaseOptions, Leases, Wait};
+use super::percent;
 use crate::error::Subject;
 use crate::store::{Namespace, check_name};
-use crate::telemetry::{Decisions, Leases};
+use crate::telemetry::{self, Decisions};
 use crate::{Error, Key, Store};
 
 /// Who goes first where both wait.
@@ -74,7 +75,7 @@ pub enum Prefer {
 /// given back, from a task of its own.
 #[derive(Clone, Debug)]
 pub struct RwLock {
-    admission: Arc<Admission<ReadWrite>>,
+    leases: Leases<ReadWrite>,
     name: Arc<str>,
     decisions: Decisions,
     group: Arc<str>,
@@ -104,7 +105,7 @@ impl RwLock {
         RwLockBuilder {
             settings: Settings { prefer: Prefer::Writers, most_writers: 16, wait: Wait::FOR_EVER },
             app_id: None,
-            terms: Terms::default(),
+            options: LeaseOptions::default(),
         }
     }
 
@@ -166,7 +167,7 @@ impl RwLock {
 
     /// Sends away those who wait through this value or its clones, now or later. Guards stay.
     pub fn close(&self) {
-        self.admission.close();
+        self.leases.close();
     }
 
     /// The name of the namespace.
@@ -186,7 +187,7 @@ impl RwLock {
             Access::Write => (writer(most_writers), i64::from(prefer == Prefer::Readers)),
         };
         let ask = Ask::new(Subject::Lock, suffix, rank, wait);
-        let locked = Arc::clone(&self.admission).acquire(key, ask).await;
+        let locked = self.leases.acquire(key, ask).await;
         self.decisions.admitted(locked)
     }
 }
@@ -237,6 +238,15 @@ macro_rules! guard {
             pub async fn release(self) -> Result<bool, Error> {
                 self.0.release().await
             }
+
+            /// As [`release`](Self::release), with an error where it was not held to the end.
+            ///
+            /// # Errors
+            ///
+            /// [`is_lost`](Error::is_lost) where it was not held any more; [`is_unavailable`](Error::is_unavailable).
+            pub async fn release_checked(self) -> Result<(), Error> {
+                self.0.release_checked().await
+            }
         }
 
         impl Deref for $guard {
@@ -256,20 +266,20 @@ guard!(RwLockWriteGuard);
 #[must_use = "a builder does nothing until it is built"]
 pub struct RwLockBuilder {
     settings: Settings,
-    app_id: Option<String>,
-    terms: Terms,
+    app_id: Option<Vec<u8>>,
+    options: LeaseOptions,
 }
 
 impl RwLockBuilder {
     /// After what time the lock of a crashed process is free again, 10 ms to 1 day. Default: 30 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.terms.ttl = ttl;
+        self.options.ttl = ttl;
         self
     }
 
     /// Whether locks are renewed as long as they are held, every third of their time to live. Default: yes.
     pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.terms.watchdog = watchdog;
+        self.options.watchdog = watchdog;
         self
     }
 
@@ -297,10 +307,10 @@ impl RwLockBuilder {
         self
     }
 
-    /// What the tokens of this application contain, to tell in Redis who holds: 1 to 64 of `A-Z a-z 0-9 - _ . /`,
-    /// a `.` standing for each `/`. Default: nothing.
-    pub fn app_id(mut self, app_id: impl Into<String>) -> Self {
-        self.app_id = Some(app_id.into());
+    /// What the tokens of this application contain, to tell in Redis who holds: up to 64 bytes, of which those are
+    /// percent-encoded that are none of `A-Z a-z 0-9 - _ .`. Default: nothing.
+    pub fn app_id(mut self, app_id: impl AsRef<[u8]>) -> Self {
+        self.app_id = Some(app_id.as_ref().to_vec());
         self
     }
 
@@ -311,18 +321,22 @@ impl RwLockBuilder {
     /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
     /// out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<RwLock, Error> {
-        self.terms.check()?;
+        self.options.check()?;
         if self.settings.most_writers == 0 {
             return Err(Error::invalid("writers in a row must be at least 1, got 0"));
         }
-        let mut terms = self.terms;
+        let mut options = self.options;
         if let Some(app_id) = self.app_id {
-            check_name("an application's name", &app_id)?;
-            terms.signature = format!("@{}", app_id.replace('/', "."));
+            if !(1..=64).contains(&app_id.len()) {
+                let length = app_id.len();
+                return Err(Error::invalid(format!("an app id must have 1 to 64 bytes, has {length}")));
+            }
+            options.signature = format!("@{}", percent::encode(&app_id));
         }
         let namespace = Namespace::new(store, name)?;
-        let admission = Admission::new(store, &namespace, terms, (), Leases::new("rw_lock", name));
+        let counts = telemetry::Leases::new("rw_lock", name);
+        let leases = Leases::shared(store, name, || namespace, options, counts);
         let decisions = Decisions::new("rw_lock", name);
-        Ok(RwLock { admission, name: name.into(), decisions, group: "".into(), settings: self.settings })
+        Ok(RwLock { leases, name: name.into(), decisions, group: "".into(), settings: self.settings })
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
-use crate::primitive::lease::record::{Entered, Look, Record};
-use crate::primitive::mutex::holder::{Aside, Holder};
+use crate::primitive::lease::outcome::{Entered, Look, Outcome};
+use crate::primitive::mutex::holder::{Holder, Kept};
 use crate::store::{Arguments, Field, Garbled};
 
 /// One leads, and leaves an answer.
@@ -13,8 +13,8 @@ use crate::store::{Arguments, Field, Garbled};
 pub(crate) enum Flight {}
 
 impl Kind for Flight {
-    type Holders = Holder<false, Kept>;
-    type Record = Answers;
+    type Holders = Holder<false, LastAnswer>;
+    type Outcome = Answers;
     const PARTS: &'static [&'static str] = &["flight:lock", "flight:answer", "flight:queue", "flight:beats"];
     const SCRIPTS: Scripts = scripts!("lib/mutex", "lib/answer");
 }
@@ -25,7 +25,7 @@ pub(crate) enum Answers {}
 
 /// The answer to a key, in process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kept(Option<Answer>);
+pub(crate) struct LastAnswer(Option<Answer>);
 
 #[derive(Clone, Debug)]
 struct Answer {
@@ -67,7 +67,7 @@ pub(crate) struct Entry {
     pub(crate) bytes: Arc<[u8]>,
 }
 
-impl Aside for Kept {
+impl Kept for LastAnswer {
     fn is_idle(&self, now: i64) -> bool {
         self.0.as_ref().is_none_or(|answer| answer.until <= now)
     }
@@ -80,7 +80,7 @@ fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
-impl Record<Holder<false, Kept>> for Answers {
+impl Outcome<Holder<false, LastAnswer>> for Answers {
     const BULK: bool = true;
     // Answers are up to 64 MiB.
     const MOST_RUNS: usize = 8;
@@ -119,18 +119,18 @@ impl Record<Holder<false, Kept>> for Answers {
     }
 
     fn look(
-        holders: &Holder<false, Kept>,
+        holders: &Holder<false, LastAnswer>,
         codec: &Arc<str>,
         (): &(),
-        insists: bool,
+        bypass: bool,
         now: i64,
     ) -> Look<Found> {
-        match &holders.aside.0 {
+        match &holders.outcome.0 {
             Some(answer) if answer.until > now && answer.codec != *codec => Look::Open(Some(Found::Foreign)),
             Some(answer) if answer.until > now => {
                 let fresh = answer.fresh - now;
                 let found = Found::Answer { fresh, bytes: Arc::clone(&answer.bytes) };
-                match insists {
+                match bypass {
                     true => Look::Open(Some(found)),
                     false if fresh > 0 => Look::Done(found),
                     false => Look::Meanwhile(found),
@@ -141,7 +141,7 @@ impl Record<Holder<false, Kept>> for Answers {
     }
 
     fn enter(
-        holders: &mut Holder<false, Kept>,
+        holders: &mut Holder<false, LastAnswer>,
         codec: &Arc<str>,
         entry: &Entry,
         holding: bool,
@@ -153,7 +153,7 @@ impl Record<Holder<false, Kept>> for Answers {
         // Redis keeps it in whole ms.
         let until = now + (micros(entry.keep) + 999) / 1000 * 1000;
         let (span, bytes) = (micros(entry.fresh), Arc::clone(&entry.bytes));
-        holders.aside.0 = Some(Answer { fresh: now + span, until, codec: Arc::clone(codec), bytes });
+        holders.outcome.0 = Some(Answer { fresh: now + span, until, codec: Arc::clone(codec), bytes });
         if entry.bytes.len() > TOLD {
             return Ok(Entered::Something);
         }

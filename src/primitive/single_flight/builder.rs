@@ -8,7 +8,7 @@ use super::SingleFlight;
 use super::codec::Codec;
 use super::core::{Core, Settings};
 use super::verdict::{Failures, Format};
-use crate::primitive::lease::Terms;
+use crate::primitive::lease::LeaseOptions;
 use crate::{Error, Store};
 
 /// What those do who do not come first.
@@ -40,7 +40,7 @@ pub enum Unpublished {
 #[must_use = "a builder does nothing until it is built"]
 pub struct SingleFlightBuilder<T, E> {
     settings: Settings,
-    terms: Terms,
+    options: LeaseOptions,
     version: String,
     format: Format<T, E>,
     spans: Vec<(&'static str, Duration)>,
@@ -53,7 +53,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     pub(super) fn new(codec: impl Codec<T>) -> Self {
         Self {
             settings: Settings::default(),
-            terms: Terms { ttl: Duration::from_secs(5), ..Terms::default() },
+            options: LeaseOptions { ttl: Duration::from_secs(5), ..LeaseOptions::default() },
             version: String::new(),
             format: Format {
                 codec: Arc::new(codec),
@@ -134,7 +134,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
 
     /// After what time a follower takes over from a leader that was killed, 10 ms to 1 day. Default: 5 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.terms.ttl = ttl;
+        self.options.ttl = ttl;
         self
     }
 
@@ -165,7 +165,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
     /// out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<SingleFlight<T, E>, Error> {
-        self.terms.check()?;
+        self.options.check()?;
         for (what, span) in &self.spans {
             if !(SHORTEST..=LONGEST).contains(span) {
                 return Err(Error::invalid(format!("{what} must be 1 ms to 1 day, is {span:?}")));
@@ -178,7 +178,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
             )));
         }
         let codec = self.format.name(&self.version)?;
-        Ok(SingleFlight(Arc::new(Core::new(store, name, codec, self.settings, self.terms, self.format)?)))
+        Ok(SingleFlight(Arc::new(Core::new(store, name, codec, self.settings, self.options, self.format)?)))
     }
 }
 

@@ -17,11 +17,11 @@ use super::driver::Forget;
 use super::table::{Baton, Caller, Heard, Part, Table};
 use super::verdict::{Format, Verdict};
 use crate::error::{Busy, Cause, Subject, Why};
-use crate::primitive::lease::{Admission, Ask, Settlement, Terms, Wait};
+use crate::primitive::lease::{Admission, Ask, LeaseOptions, Leases, Wait};
 use crate::primitive::mutex::holder::Exclusive;
 use crate::store::timer::sleep_until;
 use crate::store::{Client, Namespace};
-use crate::telemetry::{Decisions, Leases, Outcome, in_current_span};
+use crate::telemetry::{self, Decisions, Outcome, in_current_span};
 use crate::{Error, Key, LeaseHandle, Store};
 
 pub(crate) struct Core<T, E> {
@@ -29,11 +29,10 @@ pub(crate) struct Core<T, E> {
     decisions: Decisions,
     pub(super) settings: Settings,
     pub(super) format: Format<T, E>,
-    pub(super) admission: Arc<Admission<Flight>>,
-    pub(super) settlement: Settlement<Flight>,
+    pub(super) leases: Leases<Flight>,
     forget: Client<Forget>,
     /// For those who do not share.
-    turns: Arc<Admission<Exclusive>>,
+    turns: Leases<Exclusive>,
     table: Arc<Table<Verdict<T, E>>>,
 }
 
@@ -91,22 +90,22 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         name: &str,
         codec: Arc<str>,
         settings: Settings,
-        terms: Terms,
+        options: LeaseOptions,
         format: Format<T, E>,
     ) -> Result<Self, Error> {
         let namespace = Namespace::new(store, name)?;
-        let leases = Leases::new("flight", name);
-        let admission = Admission::new(store, &namespace, terms.clone(), codec, leases.clone());
+        let counts = telemetry::Leases::new("flight", name);
+        let admission = Admission::new(store, &namespace, codec);
+        let taking_turns = LeaseOptions { cohorts: true, ..options.clone() };
         Ok(Self {
             name: name.into(),
             decisions: Decisions::new("single_flight", name),
             table: Table::new(settings.go_on),
             settings,
             format,
-            settlement: Settlement::new(&admission),
             forget: admission.namespace.client(),
-            admission,
-            turns: Admission::new(store, &Namespace::open(store, name), terms, (), leases),
+            leases: Leases::new(admission, options, counts.clone()),
+            turns: Leases::shared(store, name, || Namespace::open(store, name), taking_turns, counts),
         })
     }
 
@@ -219,7 +218,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Why it came to nothing: a store that is away is not told as somebody's slow work.
     fn waited_too_long(&self, key: &Key) -> Error {
         let busy = Busy { subject: Subject::Flight, why: Why::WaitedTooLong, retry_after: None };
-        self.admission.outage(key).unwrap_or_else(|| busy.into())
+        self.leases.outage(key).unwrap_or_else(|| busy.into())
     }
 
     /// Runs where nobody else does, in the caller's own task.
@@ -231,7 +230,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let wait = Wait { longest: Some(self.settings.longest_wait), ..Wait::FOR_EVER };
         let wait = (self.settings.followers == Followers::TakeTurns).then_some(wait);
         let ask = Ask::new(Subject::Flight, String::new(), 0, wait);
-        let lease = match Arc::clone(&self.turns).acquire(key, ask).await {
+        let lease = match self.turns.acquire(key, ask).await {
             Ok(lease) => Some(lease),
             Err(error) if error.is_away() && self.settings.alone_when_away => None,
             Err(error) => return Err(error),

@@ -13,8 +13,8 @@ use super::core::{Core, Flown, Landed, Work};
 use super::table::Baton;
 use super::verdict::Verdict;
 use crate::error::Subject;
+use crate::primitive::lease::key_state::KeyState;
 use crate::primitive::lease::kind::Kind;
-use crate::primitive::lease::room::Room;
 use crate::primitive::lease::{Ask, Got, Wait};
 use crate::store::{Fields, Garbled, Never, Operation, Script, script};
 use crate::telemetry::{Event, tell};
@@ -102,11 +102,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         // What cannot be read is no reason not to lead.
         let mut unread: Option<Found> = None;
         loop {
-            let (wait, insists) = (Some(Wait::FOR_EVER), unread.is_some());
+            let (wait, bypass) = (Some(Wait::FOR_EVER), unread.is_some());
             let gives_up = self.settings.alone_when_away;
-            let ask =
-                Ask { query: (), insists, gives_up, ..Ask::new(Subject::Flight, String::new(), 0, wait) };
-            match Arc::clone(&self.admission).acquire_or_find(key.clone(), ask).await {
+            let ask = Ask { bypass, gives_up, ..Ask::new(Subject::Flight, String::new(), 0, wait) };
+            match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => match self.read(&found) {
                     Some(verdict) => return Ok(Boarding::Landed(verdict)),
                     None => unread = Some(found),
@@ -188,11 +187,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Enters an answer, which gives the lease back; whether it was still held.
     async fn settle(&self, lease: Lease, entry: Entry) -> Result<bool, Error> {
-        let held = matches!(self.settlement.settle(&lease.held, entry).await?, Ok(true));
+        let held = matches!(self.leases.admission.complete(&lease.state, entry).await?, Ok(true));
         if held {
             lease.settled();
         } else {
-            lease.held.counts.lost();
+            lease.state.counts.lost();
         }
         Ok(held)
     }
@@ -224,7 +223,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 pub(super) struct Forget;
 
 impl Operation for Forget {
-    type Cell = Room<<Flight as Kind>::Holders>;
+    type Cell = KeyState<<Flight as Kind>::Holders>;
     type Reply = ();
     type Undo = Never<Self::Cell>;
     const SCRIPT: Script = script!("single_flight/forget");
@@ -234,7 +233,7 @@ impl Operation for Forget {
         Ok(())
     }
 
-    fn apply(self, room: &mut Self::Cell, _: i64) {
-        room.holders().aside = Default::default();
+    fn apply(self, state: &mut Self::Cell, _: i64) {
+        state.holders().outcome = Default::default();
     }
 }

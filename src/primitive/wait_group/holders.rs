@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
+use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
 use crate::primitive::lease::queue::Queue;
 
 /// So many permits at once.
@@ -12,7 +12,7 @@ pub(crate) enum Permits {}
 
 impl Kind for Permits {
     type Holders = PermitHolders;
-    type Record = ();
+    type Outcome = ();
     const PARTS: &'static [&'static str] =
         &["permits:holders", "permits:excess", "permits:queue", "permits:beats", "permits:second"];
     const SCRIPTS: Scripts = scripts!("lib/permits");
@@ -27,7 +27,7 @@ pub(super) fn suffix(weight: u32, limit: u32) -> String {
 pub(super) const IDLE: &str = "/idle";
 
 /// The weight and the limit of a token; `None` where it waits until nobody holds.
-fn size(token: &str) -> Option<(i64, i64)> {
+pub(super) fn size(token: &str) -> Option<(i64, i64)> {
     let mut parts = token.split('/').skip(1).map(|part| part.parse().ok());
     Some((parts.next()??, parts.next()??))
 }
@@ -87,8 +87,8 @@ impl Holders for PermitHolders {
         }
     }
 
-    fn soonest(&self, _: i64) -> i64 {
-        self.until.values().copied().min().unwrap_or(0)
+    fn soonest(&mut self, now: i64) -> i64 {
+        soonest(&mut self.until, now)
     }
 
     fn head(&self, queue: &Queue, _: &mut bool) -> Option<Arc<str>> {

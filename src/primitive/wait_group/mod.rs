@@ -37,23 +37,27 @@
 //! | redis-rate-limiter (joshrendek) `NewRateLimiter(client, key, limit)` | [`WaitGroup::new`]`(&store, name, limit)`; the key is an argument of each call |
 //! | `Add()`: waits, returns a uuid | [`add`](WaitGroup::add): waits in turn, returns a [`Permit`] |
 //! | `Add(i)`, whose `i` does nothing | [`add_n`](WaitGroup::add_n), whose `n` is the weight |
-//! | `Done(uuid)` | [`Permit::done`], or drop it |
+//! | `Done(uuid)` | [`Permit::done`], or drop it; from another task or process [`Permit::into_id`] and [`WaitGroup::done`] |
 //! | sleep between attempts | none: who waits is woken |
 //! | worker time-out | [`ttl`](WaitGroupBuilder::ttl), renewed while the permit is held |
 //! | cleaning of dead workers | in every step |
 //! | `sync.WaitGroup`: `Wait` | [`wait`](WaitGroup::wait) |
 
 pub(crate) mod holders;
+mod id;
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::id::PermitId;
+
 use self::holders::{IDLE, Permits, suffix};
-use super::lease::{Admission, Ask, Lease, Terms, Wait};
+use super::lease::key_state::Was;
+use super::lease::{Ask, Lease, LeaseOptions, Leases, Wait};
 use crate::error::Subject;
 use crate::store::Namespace;
-use crate::telemetry::{Decisions, Leases};
+use crate::telemetry::{self, Decisions};
 use crate::{Error, Key, Store};
 
 /// A namespace of WaitGroups, one per key. A cheap clone; see the [module](self) for the whole story.
@@ -64,7 +68,7 @@ use crate::{Error, Key, Store};
 /// given back, from a task of its own.
 #[derive(Clone, Debug)]
 pub struct WaitGroup {
-    admission: Arc<Admission<Permits>>,
+    leases: Leases<Permits>,
     name: Arc<str>,
     pub(crate) decisions: Decisions,
     limit: u32,
@@ -84,7 +88,7 @@ impl WaitGroup {
 
     /// Settings of a namespace.
     pub fn builder(limit: u32) -> WaitGroupBuilder {
-        WaitGroupBuilder { limit, wait: Wait::FOR_EVER, terms: Terms::default() }
+        WaitGroupBuilder { limit, wait: Wait::FOR_EVER, options: LeaseOptions::default() }
     }
 
     /// The same permits under another limit: that of a customer's plan, say.
@@ -154,7 +158,7 @@ impl WaitGroup {
         let wait = Wait { most: u32::MAX, ..self.wait };
         let ask = Ask::new(Subject::Permit, IDLE.into(), 1, Some(wait));
         // What is got holds nothing.
-        Arc::clone(&self.admission).acquire(key.into(), ask).await.map(drop)
+        self.leases.acquire(key.into(), ask).await.map(drop)
     }
 
     /// How much is out now: the sum of the weights of all permits.
@@ -163,19 +167,51 @@ impl WaitGroup {
     ///
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn count(&self, key: impl Into<Key>) -> Result<u32, Error> {
-        let occupancy = self.admission.inspect(key.into()).await?;
+        let occupancy = self.leases.admission.inspect(key.into()).await?;
         Ok(u32::try_from(occupancy.what.used).unwrap_or(u32::MAX))
     }
 
     /// Sends away those who wait through this value or its clones, now or later. Permits stay.
     pub fn close(&self) {
-        self.admission.close();
+        self.leases.close();
     }
 
     /// The limit of calls through this value.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.limit
+    }
+
+    /// Gives back a permit by its id, wherever it was got; whether it was still held.
+    ///
+    /// ```
+    /// use tower_distributed::wait_group::PermitId;
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
+    /// let id = exports.add("acme").await?.into_id().to_string(); // goes with the job to another process
+    ///
+    /// let id: PermitId = id.parse()?;
+    /// assert!(exports.done(&id).await?);
+    /// assert!(!exports.done(&id).await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where it is the id of a permit of another name;
+    /// [`is_unavailable`](Error::is_unavailable).
+    ///
+    /// # Cancel safety
+    ///
+    /// Where the future is dropped, the permit may or may not have been given back; doing it twice does no harm.
+    pub async fn done(&self, id: &PermitId) -> Result<bool, Error> {
+        if id.name != self.name {
+            let (name, own) = (&id.name, &self.name);
+            return Err(Error::invalid(format!("the permit is one of {name:?}, this WaitGroup is {own:?}")));
+        }
+        Ok(self.leases.admission.release_token(&id.give_back()).await? == Was::Held)
     }
 
     /// The name of the namespace.
@@ -186,9 +222,9 @@ impl WaitGroup {
 
     /// The namespace of the same name in another store.
     pub(crate) fn in_store(&self, store: &Store) -> Self {
-        let (terms, leases) = (self.admission.terms.clone(), Leases::new("permit", &self.name));
+        let (options, namespace) = (self.leases.options().clone(), || Namespace::open(store, &self.name));
         Self {
-            admission: Admission::new(store, &Namespace::open(store, &self.name), terms, (), leases),
+            leases: Leases::shared(store, &self.name, namespace, options, counts(&self.name)),
             ..self.clone()
         }
     }
@@ -202,8 +238,13 @@ impl WaitGroup {
             return Err(Error::exceeds_limit(n, self.limit));
         }
         let ask = Ask::new(Subject::Permit, suffix(n, self.limit), 0, wait);
-        Arc::clone(&self.admission).acquire(key, ask).await.map(Permit)
+        let lease = self.leases.acquire(key, ask).await?;
+        Ok(Permit { lease, name: Arc::clone(&self.name) })
     }
+}
+
+fn counts(name: &str) -> telemetry::Leases {
+    telemetry::Leases::new("permit", name)
 }
 
 fn check_limit(limit: u32) -> Result<u32, Error> {
@@ -216,7 +257,10 @@ fn check_limit(limit: u32) -> Result<u32, Error> {
 /// A place among those who may be at it at once. Given back when it is dropped.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped is given back"]
-pub struct Permit(Lease);
+pub struct Permit {
+    lease: Lease,
+    name: Arc<str>,
+}
 
 impl Permit {
     /// Gives it back; whether it was still held. See [`Lease::release`].
@@ -225,12 +269,31 @@ impl Permit {
     ///
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn done(self) -> Result<bool, Error> {
-        self.0.release().await
+        self.lease.release().await
+    }
+
+    /// As [`done`](Self::done), with an error where it was not held to the end.
+    ///
+    /// # Errors
+    ///
+    /// [`is_lost`](Error::is_lost) where it was not held any more; [`is_unavailable`](Error::is_unavailable).
+    pub async fn done_checked(self) -> Result<(), Error> {
+        self.lease.release_checked().await
+    }
+
+    /// Lets go of it without giving it back, for another task or process to do so by [`WaitGroup::done`].
+    ///
+    /// Nobody renews it from here on: it is free again when the time to live has run out that it has
+    /// [now](Lease::until); [`extend`](Lease::extend) it before to give it all of that time.
+    #[must_use = "without its id a permit is given back by the end of its time to live alone"]
+    pub fn into_id(self) -> PermitId {
+        let (key, token) = self.lease.into_token();
+        PermitId { name: self.name, key, token }
     }
 
     /// The lease under it.
     pub fn into_lease(self) -> Lease {
-        self.0
+        self.lease
     }
 }
 
@@ -238,7 +301,7 @@ impl Deref for Permit {
     type Target = Lease;
 
     fn deref(&self) -> &Lease {
-        &self.0
+        &self.lease
     }
 }
 
@@ -248,19 +311,19 @@ impl Deref for Permit {
 pub struct WaitGroupBuilder {
     limit: u32,
     wait: Wait,
-    terms: Terms,
+    options: LeaseOptions,
 }
 
 impl WaitGroupBuilder {
     /// After what time the permits of a crashed process are free again, 10 ms to 1 day. Default: 30 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.terms.ttl = ttl;
+        self.options.ttl = ttl;
         self
     }
 
     /// Whether permits are renewed as long as they are held, every third of their time to live. Default: yes.
     pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.terms.watchdog = watchdog;
+        self.options.watchdog = watchdog;
         self
     }
 
@@ -284,11 +347,11 @@ impl WaitGroupBuilder {
     /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, the limit is 0,
     /// or the time to live is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<WaitGroup, Error> {
-        self.terms.check()?;
+        self.options.check()?;
         let limit = check_limit(self.limit)?;
         let namespace = Namespace::new(store, name)?;
-        let admission = Admission::new(store, &namespace, self.terms, (), Leases::new("permit", name));
+        let leases = Leases::shared(store, name, || namespace, self.options, counts(name));
         let decisions = Decisions::new("wait_group", name);
-        Ok(WaitGroup { admission, name: name.into(), decisions, limit, wait: self.wait })
+        Ok(WaitGroup { leases, name: name.into(), decisions, limit, wait: self.wait })
     }
 }

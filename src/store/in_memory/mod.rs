@@ -21,6 +21,7 @@ pub(crate) use self::cells::Cells;
 pub(crate) use self::clock::{Clock, callers_clock_is_the_systems};
 use self::sweeper::Sweeper;
 use super::background::Background;
+use super::names::Names;
 use super::notifier::{Link, Notifier};
 use super::operation::Cell;
 use super::scheduler::Scheduler;
@@ -29,6 +30,7 @@ use super::scheduler::Scheduler;
 pub(crate) struct InMemory {
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) names: Names,
     shared: Arc<Shared>,
 }
 
@@ -56,7 +58,7 @@ impl InMemory {
             namespaces: Mutex::default(),
             sweeper: Arc::default(),
         });
-        Self { notifier, scheduler, shared }
+        Self { notifier, scheduler, names: Names::default(), shared }
     }
 
     /// The cells of a namespace: the same for everybody who asks by the same name.

@@ -63,6 +63,7 @@ impl RedisStore {
         let mut outcome = self.attempt(runtime, &route.link, script, call).await;
         if matches!(&outcome, Err(failed) if failed.was_closed(was_idle)) {
             outcome = self.attempt(runtime, &route.link, script, call).await;
+            outcome = outcome.map(|reply| reply.sent_twice());
         }
         let outage = match outcome {
             Ok(reply) => {

@@ -41,6 +41,7 @@ use super::background::Background;
 use super::builder::Limits;
 use super::in_memory::lock;
 use super::key::Key;
+use super::names::Names;
 use super::notifier::{Link as Pushes, Notifier};
 use super::operation::{Operation, Script};
 use super::owed::Owed;
@@ -68,10 +69,9 @@ pub(crate) struct RedisStore {
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) background: Background,
     pub(crate) owed: Owed,
+    pub(crate) names: Names,
     subscription: Subscription,
     telemetry: Server,
-    /// The connections are made by the URL that is subscribed to first.
-    by_url: bool,
 }
 
 impl RedisStore {
@@ -86,7 +86,6 @@ impl RedisStore {
         let notifier = Arc::new(Notifier::new(Pushes::Down));
         let telemetry = Server::new(&source.to_string());
         Self {
-            by_url: matches!(source, Source::Url(..)),
             subscription: Subscription::new(wakeups, telemetry.clone()),
             telemetry,
             scheduler: Scheduler::new(notifier.link(), background.clone(), false),
@@ -102,6 +101,7 @@ impl RedisStore {
             runtimes: Mutex::default(),
             scripts: Mutex::default(),
             owed: Owed::default(),
+            names: Names::default(),
         }
     }
 
@@ -120,10 +120,10 @@ impl RedisStore {
         self.subscription.place().is_some_and(|place| Some(place) == other.subscription.place())
     }
 
-    /// Whether the server that runs the scripts is certainly the one that is subscribed to, and so can tell who hears
-    /// nothing.
-    pub(super) fn counts_hearers(&self) -> bool {
-        self.by_url && self.subscription.has_one_place()
+    /// Within what time a call has come to an end.
+    pub(super) fn call_limit(&self) -> Duration {
+        let Limits { timeout, connect_timeout, queue_timeout, .. } = self.limits;
+        timeout + connect_timeout + queue_timeout
     }
 
     /// Subscribes to the channel of this process, unless it is at it.

@@ -12,6 +12,8 @@ pub(super) struct Reply {
     pub(super) now: i64,
     values: Vec<Value>,
     width: usize,
+    /// Whether the call was sent twice: the other copy may run late.
+    twice: bool,
 }
 
 impl Reply {
@@ -19,12 +21,17 @@ impl Reply {
     pub(super) fn parse(reply: Value, runs: usize) -> Option<Self> {
         let Value::Array(values) = reply else { return None };
         let Some(Value::Int(now)) = values.first() else { return None };
-        Some(Self { now: *now, width: (values.len() - 1) / runs.max(1), values })
+        Some(Self { now: *now, width: (values.len() - 1) / runs.max(1), values, twice: false })
+    }
+
+    /// The same to a call that was sent twice.
+    pub(super) fn sent_twice(self) -> Self {
+        Self { twice: true, ..self }
     }
 
     /// The fields of these runs.
     pub(super) fn fields(&self, runs: Range<usize>) -> Fields<'_> {
         let range = 1 + runs.start * self.width..1 + runs.end * self.width;
-        Fields::new(self.values.get(range).unwrap_or_default())
+        Fields::new(self.values.get(range).unwrap_or_default(), self.twice)
     }
 }

@@ -41,10 +41,6 @@ impl Subscription {
         Self { clients, listening: Mutex::default(), telemetry, open }
     }
 
-    pub(super) fn has_one_place(&self) -> bool {
-        self.clients.len() == 1
-    }
-
     /// Which server and database it is.
     pub(super) fn place(&self) -> Option<(String, i64)> {
         let info = self.clients.first()?.get_connection_info();

@@ -73,7 +73,7 @@ impl Both {
         for (run, fields) in runs.iter().zip(fields.chunks_exact(width)) {
             let mut of_run = Vec::new();
             for nth in 0..run.count {
-                let lua = run.operation.clone().decode(nth, self.now, Fields::new(fields));
+                let lua = run.operation.clone().decode(nth, self.now, Fields::new(fields, false));
                 if run.key == FOREIGN {
                     assert!(lua.is_err_and(|error| error.0.starts_with("WRONGTYPE")), "{runs:?}");
                     continue;

@@ -1,13 +1,16 @@
-//! On what terms leases are granted.
+//! Under what options one value of a namespace acquires.
 
 use std::time::Duration;
 
-use super::held::Drift;
-use crate::Error;
+use tokio::sync::watch;
 
-/// The terms of one namespace.
+use super::belief::Drift;
+use crate::Error;
+use crate::telemetry::Leases;
+
+/// What can be set.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseOptions {
     pub(crate) ttl: Duration,
     /// Whether leases are renewed as long as they are held.
     pub(crate) watchdog: bool,
@@ -16,11 +19,13 @@ pub(crate) struct Terms {
     pub(crate) ask_every: Duration,
     /// Whether others may release without waking anybody.
     pub(crate) foreign: bool,
+    /// Whether those of one process who wait for a key stand in one line, and hand what they get on to each other.
+    pub(crate) cohorts: bool,
     /// What tokens add to tell whose they are, `@` and a name.
     pub(crate) signature: String,
 }
 
-impl Default for Terms {
+impl Default for LeaseOptions {
     fn default() -> Self {
         Self {
             ttl: Duration::from_secs(30),
@@ -28,6 +33,7 @@ impl Default for Terms {
             drift: Drift(0.01),
             ask_every: Duration::from_millis(50),
             foreign: false,
+            cohorts: false,
             signature: String::new(),
         }
     }
@@ -36,7 +42,7 @@ impl Default for Terms {
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-impl Terms {
+impl LeaseOptions {
     /// Checks what a user can set.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let Self { ttl, drift: Drift(factor), .. } = *self;
@@ -54,4 +60,18 @@ impl Terms {
         }
         Ok(())
     }
+}
+
+/// One value of a namespace: what its leases have in common. Shared by its clones.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    pub(crate) options: LeaseOptions,
+    pub(crate) leases: Leases,
+    /// Whether those who wait through it are sent away.
+    pub(crate) closed: watch::Sender<bool>,
+}
+
+/// Whole µs, rounded up.
+pub(crate) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX / 4)
 }

@@ -1,25 +1,44 @@
-//! The state of one key in process: who holds, who waits, and how what is free is granted. The twin of the scripts
-//! in `lua/lease/`.
+//! The state of one key, and the steps on it: who holds, who waits, and how what is free is granted.
+//!
+//! This is the specification. The in-memory store runs it, the scripts in `lua/lease/` do the same on Redis (the agreement
+//! tests compare them), and the [model](super::model) checks it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::kind::Holders;
-use super::operations::Take;
+use super::outcome::Entered;
 use super::queue::Queue;
-use super::record::Entered;
-use crate::store::{Cell, Push, number_of, span_of};
+use crate::store::{Cell, News, Push, id_of, ttl_of};
 
 /// The state of one key.
 #[derive(Clone, Debug)]
-pub(crate) struct Room<H> {
-    holders: H,
-    queue: Queue,
-    /// Withdrawn tokens, and until when that is remembered.
-    gone: HashMap<Arc<str>, i64>,
-    /// Until when queue and withdrawals are kept though nobody beats.
-    kept_until: i64,
-    pushes: Vec<Push>,
+pub(crate) struct KeyState<H> {
+    pub(super) holders: H,
+    pub(super) queue: Queue,
+    /// Tokens that were withdrawn, and until when that is remembered.
+    pub(super) tombstones: HashMap<Arc<str>, i64>,
+    /// Until when queue and tombstones are kept though nobody beats.
+    pub(super) kept_until: i64,
+    pub(super) pushes: Vec<Push>,
+}
+
+/// How to acquire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Terms {
+    /// µs.
+    pub(crate) ttl: i64,
+    /// A queue of so many takes no more; 0: do not wait.
+    pub(crate) max_waiters: i64,
+    /// Lower ones go first.
+    pub(crate) rank: i64,
+}
+
+impl Terms {
+    /// On which most acquire.
+    pub(crate) fn usual(ttl: i64) -> Self {
+        Self { ttl, max_waiters: u32::MAX.into(), rank: 0 }
+    }
 }
 
 /// What a token has come to.
@@ -40,7 +59,7 @@ pub(crate) enum Standing {
     },
     /// It was withdrawn before it came.
     Withdrawn,
-    /// By what is on record, nothing is left to do.
+    /// By what came of the leases before, nothing is left to do.
     Done,
 }
 
@@ -55,23 +74,25 @@ pub(crate) enum Was {
 /// The spans that all steps on a key go by, µs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans {
-    /// For how long a grant stands until its waiter confirms it.
-    pub(crate) claim: i64,
-    /// For how long a waiter counts as alive after a beat.
-    pub(crate) life: i64,
+    /// For how long a grant to a waiter stands, if its time to live is no shorter: by then it is to be renewed.
+    pub(crate) grant: i64,
+    /// For how long a waiter counts as alive after a heartbeat.
+    pub(crate) alive: i64,
     /// For how long it is remembered that a token was withdrawn.
-    pub(crate) mourning: i64,
+    pub(crate) tombstone: i64,
 }
 
-impl<H: Holders> Room<H> {
+impl<H: Holders> KeyState<H> {
     pub(crate) fn holders(&mut self) -> &mut H {
         &mut self.holders
     }
 
-    pub(crate) fn take(
+    /// Takes a lease, or a place in the queue for one. `done`: whether nothing is left to do (`Some(false)`: only for those
+    /// who would have to wait).
+    pub(crate) fn acquire(
         &mut self,
         token: &Arc<str>,
-        Take { ttl, most, rank }: Take,
+        Terms { ttl, max_waiters, rank }: Terms,
         done: Option<bool>,
         now: i64,
         spans: Spans,
@@ -83,22 +104,24 @@ impl<H: Holders> Room<H> {
         if done == Some(true) {
             return Standing::Done;
         }
-        if self.gone.get(token).is_some_and(|until| *until > now) {
+        if self.tombstones.get(token).is_some_and(|until| *until > now) {
             return Standing::Withdrawn;
         }
         let waited = self.queue.contains(token);
-        self.grant(now, spans, None);
+        self.grant(now, spans);
         if let (true, Some((expiry, fence))) = (waited, self.holders.held(token, now)) {
             return Standing::Held { expiry, fence };
         }
-        let soonest = |room: &Self| room.holders.soonest(now);
         if self.queue.contains(token) {
-            return Standing::Queued { soonest: soonest(self), before: self.queue.position(token) };
+            return Standing::Queued {
+                soonest: self.holders.soonest(now),
+                before: self.queue.position(token),
+            };
         }
         let mut before = self.queue.ahead(rank);
-        if H::counted(&self.queue) > 0 && H::counted(&self.queue) >= most {
+        if H::counted(&self.queue) > 0 && H::counted(&self.queue) >= max_waiters {
             self.queue.drop_dead(now);
-            self.grant(now, spans, None);
+            self.grant(now, spans);
             before = self.queue.ahead(rank);
         }
         if before == 0 && self.holders.fits(token) {
@@ -108,16 +131,18 @@ impl<H: Holders> Room<H> {
         if done.is_some() {
             return Standing::Done;
         }
-        if H::counted(&self.queue) >= most {
-            return Standing::Refused { soonest: soonest(self), before };
+        if H::counted(&self.queue) >= max_waiters {
+            return Standing::Refused { soonest: self.holders.soonest(now), before };
         }
-        if self.queue.line_up(Arc::clone(token), rank, now + spans.life) == 1 {
+        if self.queue.line_up(Arc::clone(token), rank, now + spans.alive) == 1 {
             self.keep(now, spans);
         }
-        Standing::Queued { soonest: soonest(self), before }
+        Standing::Queued { soonest: self.holders.soonest(now), before }
     }
 
-    pub(crate) fn give(&mut self, token: &Arc<str>, withdrawn: bool, now: i64, spans: Spans) -> Was {
+    /// Gives back what a token holds, or its place. `withdrawn`: an acquire of the token that comes later is refused, also a
+    /// second copy of one that has come.
+    pub(crate) fn release(&mut self, token: &Arc<str>, withdrawn: bool, now: i64, spans: Spans) -> Was {
         self.sweep(now);
         let was = if self.holders.held(token, now).is_some() {
             self.holders.forget(token);
@@ -127,18 +152,20 @@ impl<H: Holders> Room<H> {
         } else {
             Was::Neither
         };
-        if was == Was::Neither && withdrawn {
-            self.gone.retain(|_, until| *until > now);
-            self.gone.insert(Arc::clone(token), now + spans.mourning);
+        if withdrawn {
+            // One with the value of who held may wait.
+            self.queue.leave(token);
+            self.tombstones.retain(|_, until| *until > now);
+            self.tombstones.insert(Arc::clone(token), now + spans.tombstone);
             self.keep(now, spans);
         }
-        self.grant(now, spans, None);
+        self.grant(now, spans);
         was
     }
 
     /// Gives a lease back after something was entered, and sends those who wait to ask anew. Whether it was held, or what
     /// keeps it from being entered.
-    pub(crate) fn settle<F>(
+    pub(crate) fn complete<F>(
         &mut self,
         token: &str,
         now: i64,
@@ -158,47 +185,32 @@ impl<H: Holders> Room<H> {
         Ok(holding)
     }
 
-    pub(crate) fn renew(&mut self, token: &str, ttl: i64, now: i64) -> Option<i64> {
+    /// Makes a lease last for `ttl` from now on, if it ends earlier, and the next fence rise above `fence`. Until when it
+    /// lasts; `None` where it is over: it never revives.
+    pub(crate) fn renew(&mut self, token: &str, ttl: i64, fence: i64, now: i64) -> Option<i64> {
         self.sweep(now);
-        self.prolong(token, ttl, now).map(|(expiry, _)| expiry)
-    }
-
-    /// Makes a lease last for `ttl` from now on, if it ends earlier; until when it lasts, and its fence.
-    fn prolong(&mut self, token: &str, ttl: i64, now: i64) -> Option<(i64, i64)> {
-        let (expiry, fence) = self.holders.held(token, now)?;
+        let (expiry, _) = self.holders.held(token, now)?;
+        self.holders.raise(fence);
         if expiry >= now + ttl {
-            return Some((expiry, fence));
+            return Some(expiry);
         }
         self.holders.extend(token, now + ttl, now);
-        Some((now + ttl, fence))
+        Some(now + ttl)
     }
 
-    /// Returns when the next lease ends, and what each token has come to.
-    pub(crate) fn beat(
-        &mut self,
-        tokens: &[Arc<str>],
-        ttl: i64,
-        now: i64,
-        spans: Spans,
-    ) -> (i64, Vec<Standing>) {
+    /// Notes that waiters are alive. Returns when the next lease ends, and what each of them has come to.
+    pub(crate) fn heartbeat(&mut self, tokens: &[Arc<str>], now: i64, spans: Spans) -> (i64, Vec<Standing>) {
         self.sweep(now);
         for token in tokens {
-            if self.queue.beat(token, now + spans.life) {
+            if self.queue.beat(token, now + spans.alive) {
                 self.keep(now, spans);
             }
         }
-        let mut asking: HashMap<_, _> = tokens
-            .iter()
-            .filter(|token| self.queue.contains(token))
-            .map(|token| (Arc::clone(token), Standing::Queued { soonest: 0, before: 0 }))
-            .collect();
-        self.grant(now, spans, Some((&mut asking, ttl)));
-        let standing = |token: &Arc<str>| match asking.get(token) {
-            Some(standing) => *standing,
-            None => match self.prolong(token, ttl, now) {
-                Some((expiry, fence)) => Standing::Held { expiry, fence },
-                None => Standing::Refused { soonest: 0, before: 0 },
-            },
+        self.grant(now, spans);
+        let standing = |token: &Arc<str>| match self.holders.held(token, now) {
+            Some((expiry, fence)) => Standing::Held { expiry, fence },
+            None if self.queue.contains(token) => Standing::Queued { soonest: 0, before: 0 },
+            None => Standing::Refused { soonest: 0, before: 0 },
         };
         let standings = tokens.iter().map(standing).collect();
         (self.holders.soonest(now), standings)
@@ -215,63 +227,53 @@ impl<H: Holders> Room<H> {
         self.holders.sweep(now);
         if self.kept_until <= now {
             self.queue = Queue::default();
-            self.gone.clear();
+            self.tombstones.clear();
         }
     }
 
     /// Keeps the queue while anybody in it may be alive, and what was withdrawn.
     fn keep(&mut self, now: i64, spans: Spans) {
-        self.kept_until = now + spans.mourning;
+        self.kept_until = now + spans.tombstone;
     }
 
-    /// Grants while the first in the queue fits. Those among `asking` get a full lease and hear of it there.
-    fn grant(&mut self, now: i64, spans: Spans, mut asking: Option<(&mut HashMap<Arc<str>, Standing>, i64)>) {
+    /// Grants while the first in the queue fits. Whoever no longer beats has lost its place.
+    fn grant(&mut self, now: i64, spans: Spans) {
         let mut turn = false;
         while !self.holders.is_full()
             && let Some(token) = self.holders.head(&self.queue, &mut turn)
         {
-            let asks = asking.as_ref().is_some_and(|(asking, _)| asking.contains_key(&token));
-            let alive = asks || self.queue.is_alive(&token, now);
+            let alive = self.queue.is_alive(&token, now);
             if alive && !self.holders.fits(&token) {
                 return;
             }
             self.queue.leave(&token);
-            let asks = asking.as_mut().and_then(|(asking, ttl)| Some((asking.get_mut(&token)?, *ttl)));
-            if asks.is_none() && !alive {
+            if !alive {
                 continue;
             }
-            let stands = || span_of(&token).map_or(spans.claim, |span| span.min(spans.claim));
-            let expiry = now + asks.as_ref().map_or_else(stands, |(_, ttl)| *ttl);
+            let expiry = now + ttl_of(&token).map_or(spans.grant, |ttl| ttl.min(spans.grant));
             let fence = self.holders.hold(&token, expiry, now, &self.queue);
-            match asks {
-                Some((standing, _)) => *standing = Standing::Held { expiry, fence },
-                None => {
-                    let followers = self.holders.follow(&token, &mut self.queue);
-                    let followers = followers.iter().filter_map(|token| number_of(token)).collect();
-                    let push =
-                        number_of(&token).map(|number| Push { number, expiry, fence, followers, told: None });
-                    self.pushes.extend(push);
-                }
+            if let Some(id) = id_of(&token) {
+                self.pushes.push(Push { ids: vec![id], news: News::Granted { expiry, fence } });
             }
         }
     }
 }
 
-impl<H: Holders> Default for Room<H> {
+impl<H: Holders> Default for KeyState<H> {
     fn default() -> Self {
         Self {
             holders: H::default(),
             queue: Queue::default(),
-            gone: HashMap::new(),
+            tombstones: HashMap::new(),
             kept_until: 0,
             pushes: Vec::new(),
         }
     }
 }
 
-impl<H: Holders> Cell for Room<H> {
+impl<H: Holders> Cell for KeyState<H> {
     fn is_idle(&self, now: i64) -> bool {
-        let forgotten = self.gone.values().all(|until| *until <= now);
+        let forgotten = self.tombstones.values().all(|until| *until <= now);
         forgotten && self.queue.is_empty() && self.holders.is_idle(now)
     }
 

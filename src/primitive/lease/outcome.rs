@@ -1,4 +1,4 @@
-//! What a kind of lease has on record of a key besides who holds it: what came of the leases before.
+//! What a kind of lease keeps of a key besides who holds it: what came of the leases before.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::store::{Arguments, Field, Garbled};
 
-/// The records of one kind: looked at by whoever takes, entered by whoever has held. In Lua, `look` and `enter`.
-pub(crate) trait Record<H>: fmt::Debug + Send + Sync + 'static {
-    /// Whether there is anything to look at: then takes are answered with what was found.
+/// The outcomes of one kind: looked at by whoever acquires, entered by whoever has held. In Lua, `look` and `enter`.
+pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
+    /// Whether there is anything to look at: then acquires are answered with what was found.
     const KEPT: bool = true;
     /// Whether it carries answers of any size, see [`Operation::BULK`](crate::store::Operation::BULK).
     const BULK: bool = false;
@@ -35,12 +35,12 @@ pub(crate) trait Record<H>: fmt::Debug + Send + Sync + 'static {
     fn write_entry(entry: &Self::Entry, call: &mut Arguments<'_>);
     /// Reads what was found.
     fn decode(field: Field<'_>) -> Result<Self::Found, Garbled>;
-    /// Looks, in process; for those who insist, only for what keeps even them from it.
+    /// Looks, in process; for those who [bypass](super::Ask::bypass) it, only for what keeps even them from it.
     fn look(
         holders: &H,
         scope: &Self::Scope,
         query: &Self::Query,
-        insists: bool,
+        bypass: bool,
         now: i64,
     ) -> Look<Self::Found>;
     /// What those who wait are told, if that is all there is to know.
@@ -97,8 +97,8 @@ impl<F> Look<F> {
     }
 }
 
-/// Nothing is on record.
-impl<H> Record<H> for () {
+/// Nothing is kept.
+impl<H> Outcome<H> for () {
     const KEPT: bool = false;
     type Scope = ();
     type Query = ();
@@ -114,7 +114,7 @@ impl<H> Record<H> for () {
     }
 
     fn decode(_: Field<'_>) -> Result<Infallible, Garbled> {
-        Err(Garbled("a script found something where nothing is on record"))
+        Err(Garbled("a script found something where nothing is kept"))
     }
 
     fn look(_: &H, (): &(), (): &(), _: bool, _: i64) -> Look<Infallible> {

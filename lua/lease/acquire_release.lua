@@ -1,0 +1,47 @@
+-- lease/acquire_release: takes leases, or places in the queue for them, and gives them back; what becomes free is granted.
+-- KEYS      see lib/lease, per run
+-- ARGV      see lib/queue, then lib/acquire; then what the kind takes for all runs; then per run `acquire`, `bypass` for an
+--           acquire whatever came of earlier leases, `release`, or `withdraw` for a release after which an acquire that
+--           comes late is refused; the token; and for those who acquire what the kind needs to look
+-- returns   now (µs); then per run four numbers, what was granted to this process (0, or a list of messages, see lib/queue),
+--           and for kinds that look what was found (0: nothing)
+--           acquire: 1 and expiry (µs), fence, 0: held, as before if the token held before; 2 or 0 and when the next
+--           lease ends (µs, 0: unknown), 0, how many wait before it: queued, or refused; 3: nothing is left to do;
+--           -2: withdrawn before it came
+--           release: 1: it held; 2: it waited; 0: neither
+-- writes    leases, places, tombstones, the mark; all with a time to live
+-- cost      for a free mutex five commands to acquire, of which three serve all runs; to release four for all runs
+local ARGV, pcall, keys = ARGV, pcall, kind.keys
+if kind.read then kind.read(true) end
+local names, reply, n, at = {}, {now}, 1, 8 + kind.scope
+for i = 4, #KEYS, keys do names[#names + 1] = KEYS[i] end
+waiting = call('EXISTS', unpack(names)) > 0
+if waiting then waiters = new_waiters() end
+
+for run = 1, #KEYS / keys do
+  local first, verb, token = keys * (run - 1), ARGV[at], ARGV[at + 1]
+  holders, mark, queue, beats = KEYS[first + 1], KEYS[first + 2], KEYS[first + 3], KEYS[first + 4]
+  if keys > 4 then fifth, sixth, second = KEYS[first + 5], KEYS[first + 6], kind.two and KEYS[first + 5] end
+  asker, heard, found, at = token, 0, 0, at + 2
+  if kind.begin then kind.begin(run) end
+  local ok, status, time, fence, before
+  if verb == 'release' or verb == 'withdraw' then
+    ok, status, time, fence, before = pcall(release, token, verb == 'withdraw')
+  else
+    ok, status, time, fence, before = pcall(acquire, token, verb == 'bypass', at)
+    if kind.look then at = at + kind.queries(8) end
+  end
+  if not ok then
+    local problem = failure(status)
+    if problem then return problem end
+    status, time, fence, before = -1, 0, 0, 0
+  end
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, time, fence, before, heard
+  n = n + 5
+  if kind.look then
+    n = n + 1
+    reply[n] = found or 0
+  end
+end
+if kind.write then kind.write() end
+return reply

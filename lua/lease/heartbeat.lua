@@ -1,0 +1,43 @@
+-- lease/heartbeat: says that waiters of a process are alive, and asks what has become of them.
+-- KEYS      see lib/lease, one run
+-- ARGV      see lib/queue; then the tokens
+-- returns   now (µs); when the next lease ends (µs, 0: unknown; -1: a key is of another type); a list, for each token:
+--           1 and expiry (µs), fence: it holds; 2, 0, 0: it waits; 0, 0, 0: neither; what was granted to this process (0,
+--           or a list of messages, see lib/queue)
+-- writes    beats, leases, the mark; all with a time to live
+local waiters, alive = new_waiters(), tonumber(ARGV[3])
+asker = ARGV[5]
+
+-- Says that those who wait are alive. Fewer places than waiters: lists were evicted, and whoever stood in one is to ask
+-- anew.
+local function beat()
+  local evicted = lease.ahead(1) < call('ZCOUNT', beats, '-inf', living)
+  local scores = {}
+  for i, score in ipairs(call('ZMSCORE', beats, unpack(ARGV, 5))) do
+    local token = ARGV[i + 4]
+    if score and tonumber(score) < lift then
+      if evicted and not waiters.place(token) then
+        call('ZREM', beats, token)
+      else
+        scores[#scores + 1], scores[#scores + 2] = now + alive, token
+      end
+    end
+  end
+  if #scores == 0 then return end
+  call('ZADD', beats, unpack(scores))
+  waiters.keep()
+end
+
+if kind.read then kind.read(true) end
+return lease.each(3, function()
+  kind.sweep()
+  beat()
+  waiters.grant()
+  local list, scores = {}, call('ZMSCORE', beats, unpack(ARGV, 5))
+  for i = 5, #ARGV do
+    local expiry, score = kind.expires(ARGV[i]), scores[i - 4]
+    local status = expiry and 1 or score and tonumber(score) < lift and 2 or 0
+    list[#list + 1], list[#list + 2], list[#list + 3] = status, expiry or 0, expiry and kind.fence() or 0
+  end
+  return kind.soonest(), list, heard
+end)

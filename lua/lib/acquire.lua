@@ -1,0 +1,42 @@
+-- acquire: takes a lease, or a place in the queue for one.
+-- ARGV[5] is the time to live of the lease (µs), ARGV[6] how many wait at most (max_waiters; 0: do not wait), ARGV[7]
+-- the rank (0 or 1: those in the second queue).
+local expiry = now + ARGV[5]
+local waiting -- whether somebody waits for any key of the call, or was withdrawn
+local waiters, max_waiters, rank -- made where that is so, or a key is not free
+
+-- `at`: where in ARGV are the arguments of its look. Returns the numbers that the script answers.
+local function acquire(token, bypass, at)
+  local done
+  if kind.look then found, done = kind.look(bypass, 8, at) end
+  if not (waiting or done) and kind.free(token) then return 1, expiry, kind.hold(token, expiry, true), 0 end
+  if not max_waiters then
+    waiters, max_waiters, rank = waiters or new_waiters(), tonumber(ARGV[6]), tonumber(ARGV[7])
+  end
+  kind.sweep()
+  local held, before, length = kind.expires(token), 0, 0
+  if held then return 1, held, kind.fence(), 0 end
+  if done then return 3, 0, 0, 0 end
+  if waiting then
+    local waits, withdrawn = waiters.look_up(token)
+    if withdrawn then return -2, 0, 0, 0 end
+    waiters.grant()
+    held = waits and kind.expires(token)
+    if held then return 1, held, kind.fence(), 0 end
+    local place = waits and waiters.place(token)
+    if place then return 2, kind.soonest(), 0, place end
+    length = lease.ahead(kind.counts)
+    if length > 0 and length >= max_waiters then
+      waiters.drop_dead()
+      waiters.grant()
+      length = lease.ahead(kind.counts)
+    end
+    before = lease.ahead(rank)
+  end
+  if before == 0 and kind.fits(token) then return 1, expiry, kind.hold(token, expiry), 0 end
+  if done == false then return 3, 0, 0, 0 end
+  if length >= max_waiters then return 0, kind.soonest(), 0, before end
+  waiting = true
+  waiters.line_up(token, rank)
+  return 2, kind.soonest(), 0, before
+end

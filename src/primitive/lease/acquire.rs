@@ -1,0 +1,188 @@
+//! Getting a lease: asking for it, and waiting for one's turn.
+
+use std::future::{pending, poll_fn};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::admission::{Admission, Leases};
+use super::granting::Asked;
+use super::kind::{Found, Kind, Query};
+use super::seat::{Got, Heard, Seat};
+use super::state::Pledge;
+#[cfg(test)]
+use super::table::Stage;
+use crate::error::{Busy, Subject, Why};
+use crate::store::timer::sleep_until;
+use crate::{Error, Key};
+
+/// What is asked for.
+#[derive(Clone)]
+pub(crate) struct Ask<Q = ()> {
+    pub(crate) subject: Subject,
+    /// What the kind of lease adds to the token.
+    pub(crate) suffix: String,
+    /// Lower ones go first.
+    pub(crate) rank: i64,
+    /// `None`: now or not at all.
+    pub(crate) wait: Option<Wait>,
+    /// What is looked up of what came of the leases before.
+    pub(crate) query: Q,
+    /// Whether to acquire whatever came of them, as long as its place in the queue is not lost.
+    pub(crate) bypass: bool,
+    /// Whether to wait no longer when the store is away.
+    pub(crate) gives_up: bool,
+    /// What is kept until the store has back what was asked for.
+    pub(crate) pledge: Option<Arc<dyn Pledge>>,
+}
+
+impl<Q> Ask<Q> {
+    pub(crate) fn about(query: Q, subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
+        Self { subject, suffix, rank, wait, query, bypass: false, gives_up: false, pledge: None }
+    }
+}
+
+impl Ask {
+    /// Where nothing is kept of the leases before.
+    pub(crate) fn new(subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
+        Self::about((), subject, suffix, rank, wait)
+    }
+}
+
+/// How to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// How long; `None`: as long as it takes.
+    pub(crate) longest: Option<Duration>,
+    /// A queue of so many takes no more.
+    pub(crate) most: u32,
+}
+
+impl Wait {
+    pub(crate) const FOR_EVER: Self = Self { longest: None, most: u32::MAX };
+}
+
+impl<K: Kind> Leases<K> {
+    /// Gets a lease, or a refusal, or what came of the leases before. Cancel safe: who goes away leaves the queue, and
+    /// gives back what was granted.
+    pub(crate) async fn acquire_or_find(
+        &self,
+        key: Key,
+        mut ask: Ask<Query<K>>,
+    ) -> Result<Got<Found<K>>, Error> {
+        // What is too long to be told is for ever.
+        let longest = ask.wait.and_then(|wait| wait.longest);
+        let deadline = longest.and_then(|longest| Instant::now().checked_add(longest));
+        loop {
+            if let Some(got) = self.ask_once(&key, &ask, deadline).await? {
+                return Ok(got);
+            }
+            // The place was lost: by a process that stood still, or a server that forgot. Whoever is next is let go first.
+            // Something else may have come of it by now.
+            ask.bypass = false;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn ask_once(&self, key: &Key, ask: &Ask<Query<K>>, deadline: Option<Instant>) -> Heard<Found<K>> {
+        let mut closed = self.holding.closed.subscribe();
+        if *closed.borrow_and_update() {
+            return Err(Error::interrupted());
+        }
+        let seat = Seat::new(&self.holding, ask.gives_up);
+        let asked = self.admission.sit_down(key, ask, &seat);
+        let id = asked.as_ref().map(|asked| asked.id);
+        let leaver = Leaver { admission: &self.admission, key, id, seat: &seat };
+        let call = async {
+            let Some(Asked { token, .. }) = asked else { return pending().await };
+            let sent = self.admission.sent();
+            (sent, self.admission.ask(key.clone(), token, &self.holding, ask).await)
+        };
+        tokio::pin!(call);
+        let mut answered = false;
+        loop {
+            tokio::select! {
+                biased;
+                heard = poll_fn(|context| seat.poll(context)) => {
+                    // Nothing is left to take back.
+                    std::mem::forget(leaver);
+                    return match heard {
+                        // It has run out by the time that this is polled.
+                        Ok(Some(Got::Lease(lease, _))) if !lease.is_held() => Ok(None),
+                        heard => heard,
+                    };
+                }
+                (sent, answer) = &mut call, if !answered => {
+                    answered = true;
+                    let Some(id) = id else { continue };
+                    match answer {
+                        Ok(answer) => self.admission.answered(id, sent, answer, ask.subject, ask.wait.is_some()),
+                        Err(error) => self.admission.failed(id, &error),
+                    }
+                }
+                () = at(deadline) => {
+                    let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
+                    return Err(self.admission.outage(key).unwrap_or_else(|| busy.into()));
+                }
+                _ = closed.changed() => return Err(Error::interrupted()),
+            }
+        }
+    }
+
+    /// Why the store gave no answer to those who wait for a key, if it gave none.
+    pub(crate) fn outage(&self, key: &Key) -> Option<Error> {
+        self.admission.outage(key)
+    }
+
+    /// Whether those who wait for a key have a place in the store's queue, or wait for what is held here.
+    #[cfg(test)]
+    pub(crate) fn is_placed(&self, key: &Key) -> bool {
+        let table = crate::store::lock(&self.admission.table);
+        table.values().any(|entry| entry.key == *key && entry.stage != Stage::Asking)
+    }
+
+    /// Whether what is held of a key was offered to somebody who has not taken it up.
+    #[cfg(test)]
+    pub(crate) fn has_offered(&self, key: &Key) -> bool {
+        let table = crate::store::lock(&self.admission.table);
+        let mut tenures =
+            table.values().filter(|entry| entry.key == *key).filter_map(|entry| entry.tenure.as_ref());
+        tenures.any(|tenure| tenure.offered().is_some())
+    }
+}
+
+impl<K: Kind<Outcome = ()>> Leases<K> {
+    /// Gets a lease, or a refusal.
+    pub(crate) async fn acquire(&self, key: Key, ask: Ask) -> Result<crate::Lease, Error> {
+        match self.acquire_or_find(key, ask).await? {
+            Got::Lease(lease, _) => Ok(lease),
+            Got::Done(never) => match never {},
+        }
+    }
+}
+
+/// Ends at a deadline, if there is one.
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => pending().await,
+    }
+}
+
+/// Takes back what was asked for when it is dropped, whatever has come of it.
+struct Leaver<'a, K: Kind> {
+    admission: &'a Arc<Admission<K>>,
+    key: &'a Key,
+    id: Option<u64>,
+    seat: &'a Arc<Seat<Found<K>>>,
+}
+
+impl<K: Kind> Drop for Leaver<'_, K> {
+    fn drop(&mut self) {
+        // In this order: what it was offered is handed on to those who are still there.
+        let offered = self.seat.leave();
+        self.admission.leave(self.key, self.id, self.seat);
+        drop(offered);
+    }
+}

@@ -1,0 +1,80 @@
+//! Entering what came of a lease, which gives it back.
+
+use std::sync::Arc;
+
+use super::kind::{Entry, Found, Kind};
+use super::operations::{Scene, StateOf, WRONG_TYPE, messages};
+use super::outcome::Outcome;
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
+
+/// Enters what came of a lease, gives it back, and sends those who wait to ask anew.
+#[derive(Debug)]
+pub(crate) struct Complete<K: Kind> {
+    pub(crate) scene: Arc<Scene<K>>,
+    pub(crate) token: Arc<str>,
+    pub(crate) entry: Entry<K>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Completed<F> {
+    /// Whether it was still held, or what is in the way.
+    pub(crate) outcome: Result<bool, F>,
+    /// What others of this process are to hear.
+    pub(super) heard: Vec<Push>,
+}
+
+impl<K: Kind> Operation for Complete<K> {
+    type Cell = StateOf<K>;
+    type Reply = Completed<Found<K>>;
+    type Undo = Never<StateOf<K>>;
+    const SCRIPT: Script = K::SCRIPTS.complete;
+    const PARTS: &'static [&'static str] = K::PARTS;
+    const MOST_RUNS: usize = K::Outcome::MOST_RUNS;
+    const SAME_ONCE: bool = false;
+    const NOTIFIES: bool = true;
+    const BULK: bool = K::Outcome::BULK;
+
+    fn is_reserved(&self) -> bool {
+        true
+    }
+
+    fn payload(&self) -> usize {
+        K::Outcome::payload(&self.entry)
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        self.scene.write(call);
+        K::Outcome::write_scope(&self.scene.scope, call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.token));
+        K::Outcome::write_entry(&self.entry, call);
+    }
+
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        let status = fields.integer()?;
+        if status < 0 {
+            return Err(WRONG_TYPE);
+        }
+        for _ in 0..3 {
+            fields.integer()?;
+        }
+        let last = fields.next()?;
+        if let Field::Text(_) = &last {
+            return Ok(Completed { outcome: Err(K::Outcome::decode(last)?), heard: Vec::new() });
+        }
+        Ok(Completed { outcome: Ok(status == 1), heard: messages(last)? })
+    }
+
+    fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
+        let outcome = state.complete(&self.token, now, |holders, holding| {
+            K::Outcome::enter(holders, &self.scene.scope, &self.entry, holding, now)
+        });
+        Completed { outcome, heard: Vec::new() }
+    }
+
+    fn pushes(reply: &mut Self::Reply) -> Vec<Push> {
+        std::mem::take(&mut reply.heard)
+    }
+}

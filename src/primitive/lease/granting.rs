@@ -1,0 +1,306 @@
+//! How one who asks is told what has come of it: by the answer, by a push, or by a heartbeat.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::acquire::Ask;
+use super::admission::{Admission, GRANT, unasked};
+use super::belief::{Anchor, Belief};
+use super::clock;
+use super::handle::Lease;
+use super::key_state::{Standing, Terms};
+use super::kind::{Found, Kind, Query};
+use super::line::Line;
+use super::operations::{AcquireRelease, Answer, Verb, What};
+use super::options::{Holding, micros};
+use super::outcome::Outcome;
+use super::releases::GiveBack;
+use super::seat::{Got, Heard, Seat};
+use super::state::{Granted, LeaseState, Tenure};
+use super::table::{Entry, Stage};
+use crate::error::{Busy, Cause, Subject, Why};
+use crate::store::{Link, News, lock};
+use crate::{Error, Key};
+
+/// What a caller asks by.
+pub(super) struct Asked {
+    pub(super) id: u64,
+    pub(super) token: Arc<str>,
+}
+
+/// When a call was sent, and whether pushes arrived then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) at: Instant,
+    pub(super) link: Link,
+}
+
+/// How something was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// In answer to a call: for the full time to live.
+    Answer(Anchor),
+    /// By a release elsewhere: for a short time, by which it is to be renewed. Heard of by a push, or by a call.
+    Grant(Option<Anchor>),
+}
+
+impl<K: Kind> Admission<K> {
+    /// Lets somebody wait. `None`: in a line, for which somebody asks already.
+    pub(super) fn sit_down(
+        &self,
+        key: &Key,
+        ask: &Ask<Query<K>>,
+        seat: &Arc<Seat<Found<K>>>,
+    ) -> Option<Asked> {
+        let holding = &seat.holding;
+        let cohort = holding.options.cohorts && ask.wait.is_some();
+        let mut table = lock(&self.table);
+        if cohort && let Some(due) = table.join(key, seat) {
+            drop(table);
+            due.into_iter().for_each(|due| self.store.scheduler().schedule(due));
+            return None;
+        }
+        let (id, token) = self.token(&holding.options, &ask.suffix);
+        // A caller that is polled has heard by then.
+        let due = Instant::now() + self.store.call_limit() + GRANT;
+        let entry = Entry {
+            key: key.clone(),
+            token: Arc::clone(&token),
+            holding: Arc::clone(holding),
+            stage: Stage::Asking,
+            line: Line::new(Arc::clone(seat)),
+            cohort,
+            driver: Some(Arc::clone(seat)),
+            tenure: None,
+            due: Some(due),
+            early: None,
+            twice: false,
+            outage: None,
+            pledge: ask.pledge.clone(),
+        };
+        table.insert(id, entry);
+        drop(table);
+        self.store.scheduler().schedule(due);
+        Some(Asked { id, token })
+    }
+
+    /// A call is sent now.
+    pub(super) fn sent(&self) -> Sent {
+        Sent { at: clock::now(), link: self.link() }
+    }
+
+    /// Asks what stands behind a token.
+    pub(crate) async fn ask(
+        &self,
+        key: Key,
+        token: Arc<str>,
+        holding: &Holding,
+        ask: &Ask<Query<K>>,
+    ) -> Result<Answer<Found<K>>, Error> {
+        let max_waiters = ask.wait.map_or(0, |wait| wait.most.into());
+        let terms = Terms { ttl: micros(holding.options.ttl), max_waiters, rank: ask.rank };
+        let verb = if ask.bypass { Verb::Bypass } else { Verb::Acquire };
+        let operation = self.operation(token, verb, terms);
+        self.client().run(key, AcquireRelease { query: Some(ask.query.clone()), ..operation }).await
+    }
+
+    /// Takes note of an answer to a call that was sent then.
+    pub(super) fn answered(
+        self: &Arc<Self>,
+        id: u64,
+        sent: Sent,
+        answer: Answer<Found<K>>,
+        subject: Subject,
+        waits: bool,
+    ) {
+        let (now, found) = (answer.now, answer.found);
+        let anchor = Anchor { sent: sent.at, now };
+        if answer.twice
+            && let Some(entry) = lock(&self.table).get_mut(id)
+        {
+            entry.twice = true;
+        }
+        let What::Acquired(standing) = answer.what else { return self.failed(id, &unasked()) };
+        match standing {
+            Standing::Held { expiry, fence } => self.granted(id, By::Answer(anchor), expiry, fence, found),
+            Standing::Queued { soonest, .. } if waits => self.queued(id, anchor, sent.link, soonest),
+            Standing::Done => self.tell(id, || match found.clone() {
+                Some(found) => Ok(Some(Got::Done(found))),
+                None => Err(unasked()),
+            }),
+            Standing::Refused { soonest, before } => {
+                let why = if waits { Why::QueueFull } else { Why::Taken };
+                let retry_after = self.retry_after(soonest - now, before);
+                self.tell(id, || Err(Busy { subject, why, retry_after }.into()));
+            }
+            // Nobody else knows this token, so it was neither withdrawn nor queued before.
+            Standing::Withdrawn | Standing::Queued { .. } => self.place_lost(id),
+        }
+    }
+
+    /// When a lease may be had: no later than the next one ends, and as others were held of late.
+    fn retry_after(&self, left: i64, before: i64) -> Option<Duration> {
+        let left = u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_micros);
+        let turns = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
+        let typical = self.hold_time().map(|held| held.saturating_mul(turns));
+        match (left, typical) {
+            (Some(left), Some(typical)) => Some(left.min(typical)),
+            (left, _) => left,
+        }
+    }
+
+    /// It has a place in the queue.
+    fn queued(self: &Arc<Self>, id: u64, anchor: Anchor, link: Link, soonest: i64) {
+        let mut table = lock(&self.table);
+        let Some(entry) = table.get_mut(id).filter(|entry| entry.stage == Stage::Asking) else { return };
+        let due = self.next_heartbeat(&entry.holding.options, anchor, link, soonest);
+        (entry.stage, entry.driver, entry.due) = (Stage::Queued(anchor), None, Some(due));
+        entry.outage = None;
+        let early = entry.early.take();
+        drop(table);
+        self.store.subscribe();
+        self.store.scheduler().schedule(due);
+        if let Some(early) = early {
+            self.heard(id, early);
+        }
+    }
+
+    /// Takes note of what was pushed.
+    pub(super) fn heard(self: &Arc<Self>, id: u64, news: News) {
+        match news {
+            News::Granted { expiry, fence } => self.granted(id, By::Grant(None), expiry, fence, None),
+            News::Gone => self.place_lost(id),
+            News::Told(told) => match K::Outcome::hear(&self.scene.scope, &told) {
+                Some(found) => self.tell(id, || Ok(Some(Got::Done(found.clone())))),
+                None => self.place_lost(id),
+            },
+        }
+    }
+
+    /// The store has granted what a token asked for.
+    pub(super) fn granted(
+        self: &Arc<Self>,
+        id: u64,
+        by: By,
+        expiry: i64,
+        fence: i64,
+        found: Option<Found<K>>,
+    ) {
+        let mut table = lock(&self.table);
+        let Some(entry) = table.get_mut(id) else { return };
+        let anchor = match (by, entry.stage) {
+            // What is known already.
+            (_, Stage::Holding) => return,
+            (By::Answer(anchor) | By::Grant(Some(anchor)), _) | (By::Grant(None), Stage::Queued(anchor)) => {
+                anchor
+            }
+            // Nothing is known yet of the server's clock.
+            (By::Grant(None), Stage::Asking) => {
+                entry.early = Some(News::Granted { expiry, fence });
+                return;
+            }
+        };
+        // The server's time, by the last call of ours that it answered: never by when the push came.
+        let options = &entry.holding.options;
+        let until = anchor.until(expiry, options.ttl, options.drift);
+        let Some(belief) = Belief::granted(until, clock::now()) else {
+            drop(table);
+            return self.too_late(id, by);
+        };
+        let (key, token) = (entry.key.clone(), Arc::clone(&entry.token));
+        let granted = Granted { key, token, id, ttl: options.ttl, twice: entry.twice };
+        let tenure = Tenure::new(granted, belief, entry.pledge.take());
+        let is_asked_for = entry.driver.take().is_some();
+        (entry.stage, entry.due) = (Stage::Holding, None);
+        let fits = entry.line.front().is_some_and(|seat| seat.holding.options.ttl == tenure.ttl);
+        let seat = if fits { entry.line.granted(Instant::now()) } else { None };
+        entry.tenure = Some(Arc::clone(&tenure));
+        entry.watch();
+        let due = entry.due;
+        if !entry.cohort {
+            table.remove(id);
+        }
+        drop(table);
+        due.into_iter().for_each(|due| self.store.scheduler().schedule(due));
+        let Some(seat) = seat else { return self.ask_for_line(id, Some(GiveBack::of(&tenure))) };
+        let state = LeaseState::new(Arc::clone(&tenure), fence, &seat.holding);
+        match by {
+            // It is polled now.
+            By::Answer(_) if is_asked_for => self.renewals.add(&state, false),
+            By::Answer(_) => self.renewals.hand_over(&state),
+            By::Grant(_) => self.renewals.add(&state, true),
+        }
+        self.offer(&seat, state, found);
+    }
+
+    /// Offers a lease to one who waits. If nobody is there any more it is handed on, or given back.
+    pub(super) fn offer(
+        self: &Arc<Self>,
+        seat: &Arc<Seat<Found<K>>>,
+        state: Arc<LeaseState>,
+        found: Option<Found<K>>,
+    ) {
+        let tenure = Arc::clone(&state.tenure);
+        tenure.offer(Arc::<Seat<Found<K>>>::clone(seat));
+        let lease = Lease::new(state, Arc::<Self>::clone(self));
+        drop(seat.offer(Ok(Some(Got::Lease(lease, found)))));
+    }
+
+    /// What was granted has run out on its way.
+    fn too_late(self: &Arc<Self>, id: u64, by: By) {
+        let mut table = lock(&self.table);
+        let Some(entry) = table.get_mut(id) else { return };
+        let back = entry.give_back(false);
+        if entry.cohort {
+            drop(table);
+            return self.ask_for_line(id, Some(back));
+        }
+        drop(table);
+        self.give_back(back);
+        self.tell(id, || match by {
+            By::Answer(_) => Err(Error::unavailable(Cause::TimedOut, "granted, and run out on its way")),
+            By::Grant(_) => Ok(None),
+        });
+    }
+
+    /// A place in the queue is gone. A line takes another; who is alone asks anew.
+    pub(super) fn place_lost(self: &Arc<Self>, id: u64) {
+        let mut table = lock(&self.table);
+        let Some(entry) = table.get_mut(id).filter(|entry| entry.stage != Stage::Holding) else { return };
+        let is_line = entry.cohort && entry.driver.is_none();
+        drop(table);
+        match is_line {
+            true => self.ask_for_line(id, None),
+            false => self.tell(id, || Ok(None)),
+        }
+    }
+
+    /// A call has failed by which somebody asked: those in the line hear it too.
+    pub(super) fn failed(self: &Arc<Self>, id: u64, error: &Error) {
+        let mut table = lock(&self.table);
+        let Some(entry) = table.get_mut(id) else { return };
+        let back = entry.give_back(true);
+        drop(table);
+        self.tell(id, || Err(error.clone()));
+        if !error.is_not_sent() {
+            self.give_back(back);
+        }
+    }
+
+    /// Tells all in a line what came of asking; nobody waits behind this token any more.
+    fn tell(&self, id: u64, heard: impl Fn() -> Heard<Found<K>>) {
+        let Some(mut entry) = lock(&self.table).remove(id) else { return };
+        let seats: Vec<_> = entry.line.drain().collect();
+        for seat in seats {
+            drop(seat.offer(heard()));
+        }
+    }
+
+    /// Why the store gave no answer to those who wait for a key, if it gave none.
+    pub(super) fn outage(&self, key: &Key) -> Option<Error> {
+        let table = lock(&self.table);
+        table.values().filter(|entry| entry.key == *key).find_map(|entry| entry.outage.clone())
+    }
+}

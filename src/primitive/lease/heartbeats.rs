@@ -1,0 +1,105 @@
+//! Heartbeats: those who wait keep their places by them, and learn what has become of these.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::admission::{Admission, HEARTBEAT};
+use super::belief::Anchor;
+use super::clock;
+use super::granting::By;
+use super::key_state::Standing;
+use super::kind::Kind;
+use super::operations::{At, Heartbeat, Standings};
+use super::options::LeaseOptions;
+use super::table::Stage;
+use crate::store::{Link, lock};
+use crate::{Error, Key};
+
+/// How many waiters of a key are in one call.
+pub(super) const MOST_TOKENS: usize = 256;
+
+/// What comes too early has to come again.
+const LATER: Duration = Duration::from_millis(2);
+
+impl<K: Kind> Admission<K> {
+    /// When a waiter asks next: in time to keep its place, and when the next lease ends.
+    pub(super) fn next_heartbeat(
+        &self,
+        options: &LeaseOptions,
+        anchor: Anchor,
+        link: Link,
+        soonest: i64,
+    ) -> Instant {
+        let now = Instant::now();
+        // What was pushed since the server answered, until pushes arrived, is known to nobody here.
+        if self.link() != link {
+            return now;
+        }
+        let asks = options.foreign || link == Link::Down;
+        let beat = now + if asks { options.ask_every.min(HEARTBEAT) } else { HEARTBEAT };
+        if soonest == 0 {
+            return beat;
+        }
+        let left = Duration::from_micros(u64::try_from(soonest - anchor.now).unwrap_or(0));
+        let ends = clock::without_suspend(anchor.sent + left);
+        beat.min(ends.max(now) + LATER)
+    }
+
+    pub(super) async fn heartbeat(self: Arc<Self>, key: Key, waiters: Vec<(u64, Arc<str>)>) {
+        let sent = self.sent();
+        let tokens = waiters.iter().map(|(_, token)| Arc::clone(token)).collect();
+        let heartbeat = Heartbeat { scene: Arc::clone(&self.scene), tokens };
+        match self.clients.heartbeat.run(key, heartbeat).await {
+            Ok(At { now, what: Standings { soonest, each, .. } }) => {
+                for ((id, _), standing) in waiters.into_iter().zip(each) {
+                    self.stands(id, standing, Anchor { sent: sent.at, now }, sent.link, soonest);
+                }
+            }
+            Err(error) => self.unanswered(&waiters, &error),
+        }
+    }
+
+    /// What a waiter has come to.
+    fn stands(self: &Arc<Self>, id: u64, standing: Standing, anchor: Anchor, link: Link, soonest: i64) {
+        match standing {
+            Standing::Held { expiry, fence } => {
+                self.granted(id, By::Grant(Some(anchor)), expiry, fence, None);
+            }
+            Standing::Queued { .. } => {
+                if let Some(entry) = lock(&self.table).get_mut(id)
+                    && let Stage::Queued(_) = entry.stage
+                {
+                    entry.due = Some(self.next_heartbeat(&entry.holding.options, anchor, link, soonest));
+                    (entry.stage, entry.outage) = (Stage::Queued(anchor), None);
+                }
+            }
+            Standing::Refused { .. } | Standing::Withdrawn | Standing::Done => {
+                let waits = lock(&self.table)
+                    .get_mut(id)
+                    .is_some_and(|entry| matches!(entry.stage, Stage::Queued(_)));
+                if waits {
+                    self.place_lost(id);
+                }
+            }
+        }
+    }
+
+    /// Those whose call gave no answer ask again soon, or wait no longer.
+    fn unanswered(self: &Arc<Self>, waiters: &[(u64, Arc<str>)], error: &Error) {
+        let outage = Some(error.clone()).filter(Error::is_away);
+        let mut give_up = Vec::new();
+        let mut table = lock(&self.table);
+        for (id, _) in waiters {
+            let Some(entry) = table.get_mut(*id).filter(|entry| entry.due.is_none()) else { continue };
+            entry.due = Some(Instant::now() + entry.holding.options.ask_every.min(HEARTBEAT));
+            entry.outage.clone_from(&outage);
+            if outage.is_some() && entry.line.iter().any(|seat| seat.gives_up) {
+                give_up.push(*id);
+            }
+        }
+        drop(table);
+        give_up.into_iter().for_each(|id| self.failed(id, error));
+    }
+}
