@@ -21,3 +21,4 @@ mod read_write;
 mod shutdown;
 mod starvation;
 mod stops;
+mod two_holders;
