@@ -14,6 +14,7 @@ mod referee;
 
 mod foreign;
 mod kills;
+mod late_link;
 mod one_lock;
 mod permits;
 mod queue;
