@@ -13,6 +13,13 @@
 //! A figure stands on a line of its own: `figure NAME NUMBER`. All contestants take turns within each round;
 //! a ratio is taken within the round, and the figure is the median of the rounds. What leases that are held and
 //! waiters that wait cost is counted by the server, so once is enough.
+//!
+//! How often two hold one lock at once is no figure of a bench: the fleet test counts it, while processes are stopped and
+//! killed, and prints `two-holders N, …`:
+//!
+//! ```text
+//! TWO_HOLDERS_SECONDS=600 cargo test --test leases_fleet --all-features -- two_holders --nocapture
+//! ```
 
 #![allow(missing_docs, unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

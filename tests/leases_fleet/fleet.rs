@@ -41,6 +41,11 @@ impl Fleet {
         store(&self.server.url())
     }
 
+    /// Of the library's server.
+    pub(crate) fn port(&self) -> u16 {
+        self.server.port()
+    }
+
     pub(crate) fn spawn(&self, role: &str, name: &str, env: &[(&str, &str)]) -> Player {
         let (url, referee) = (self.server.url(), self.refereeing.url());
         let own = [("URL", url.as_str()), ("REFEREE", referee.as_str()), ("NAME", name)];

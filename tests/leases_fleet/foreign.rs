@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use tower_distributed::Mutex;
 
-use crate::fleet::{Fleet, store_of_role};
+use crate::fleet::{Fleet, LONG, store_of_role};
 use crate::referee::Referee;
+use crate::support::eventually;
 use crate::support::processes::{is_child, setting, tell};
 
 const NAME: &str = "shared-lock";
@@ -13,6 +15,25 @@ const EACH: usize = 250;
 /// Of either library.
 const PROCESSES: usize = 2;
 const TTL: Duration = Duration::from_secs(30);
+/// Of each process that does not pause: enough that somebody waits all the time.
+const TASKS: usize = 4;
+/// How many locks each side gets at least where nobody pauses.
+const SHARE: usize = 50;
+/// How many locks the other side may get meanwhile. Those who ask at random times get by with about as many.
+const MOST: usize = 100 * SHARE;
+
+/// Ours, which asks about as often as theirs.
+fn ours() -> Mutex {
+    let delay = |_| Duration::from_micros(rand::random_range(1..4000));
+    let mutex = Mutex::builder().exact_names().ttl(TTL).retry_delay_with(delay);
+    mutex.build(&store_of_role(), "ours").unwrap()
+}
+
+fn theirs() -> rslock::LockManager {
+    let mut manager = rslock::LockManager::new(vec![setting("URL")]);
+    manager.set_retry(u32::MAX, Duration::from_millis(4));
+    manager
+}
 
 /// Somebody else's turn.
 async fn pause() {
@@ -26,8 +47,7 @@ async fn role_ours() {
         return;
     }
     let (referee, name) = (Referee::of_role().await, setting("NAME"));
-    let mutex = Mutex::builder().exact_names().ttl(TTL).retry_delay(Duration::from_millis(2));
-    let mutex = mutex.build(&store_of_role(), "ours").unwrap();
+    let mutex = ours();
     for number in 0..EACH {
         let guard = mutex.lock(NAME).await.unwrap();
         let visit = referee.enter(NAME, &format!("{name}.{number}"), 1, &guard).await;
@@ -45,8 +65,7 @@ async fn role_theirs() {
         return;
     }
     let (referee, name) = (Referee::of_role().await, setting("NAME"));
-    let mut manager = rslock::LockManager::new(vec![setting("URL")]);
-    manager.set_retry(u32::MAX, Duration::from_millis(4));
+    let manager = theirs();
     for number in 0..EACH {
         let lock = manager.acquire_no_guard(NAME, TTL).await.unwrap();
         let visit = format!("{name}.{number}");
@@ -76,4 +95,74 @@ async fn our_locks_and_those_of_rslock_exclude_each_other() {
         verdict.entered.windows(2).filter(|pair| pair[0].starts_with("ours") != pair[1].starts_with("ours"));
     let changes = changes.count();
     assert!(changes > 100, "only {changes} changes");
+}
+
+/// Waits until all processes run.
+async fn begin_together() -> Referee {
+    let referee = Referee::of_role().await;
+    tell("ready");
+    assert_eq!(referee.next_order(&setting("NAME")).await, "begin");
+    referee
+}
+
+/// Locks again as soon as it has unlocked, until it is killed.
+#[tokio::test]
+#[ignore = "a role, started by the tests"]
+async fn role_greedy_ours() {
+    if !is_child() {
+        return;
+    }
+    let (referee, mutex) = (&begin_together().await, &ours());
+    let lock = async || loop {
+        let guard = mutex.lock(NAME).await.unwrap();
+        referee.note(NAME, "ours", &setting("NAME")).await;
+        assert!(guard.unlock().await.unwrap(), "theirs has unlocked ours");
+    };
+    join_all((0..TASKS).map(|_| lock())).await;
+}
+
+#[tokio::test]
+#[ignore = "a role, started by the tests"]
+async fn role_greedy_theirs() {
+    if !is_child() {
+        return;
+    }
+    let (referee, manager) = (&begin_together().await, &theirs());
+    let lock = async || loop {
+        let lock = manager.acquire_no_guard(NAME, TTL).await.unwrap();
+        referee.note(NAME, "theirs", &setting("NAME")).await;
+        lock.release().await;
+    };
+    join_all((0..TASKS).map(|_| lock())).await;
+}
+
+#[tokio::test]
+async fn neither_library_starves_the_other() {
+    let fleet = Fleet::start().await;
+    let mut players: Vec<_> = (0..PROCESSES)
+        .flat_map(|number| [("ours", number), ("theirs", number)])
+        .map(|(side, number)| {
+            fleet.spawn(&format!("foreign::role_greedy_{side}"), &format!("{side}{number}"), &[])
+        })
+        .collect();
+    for player in &mut players {
+        assert_eq!(player.child.next_line().await, "ready");
+    }
+    for player in &players {
+        fleet.referee.order(&player.name, "begin").await;
+    }
+    eventually("locks of both sides", 4 * LONG, async || {
+        let (ours, theirs) =
+            (fleet.referee.count(NAME, "ours").await, fleet.referee.count(NAME, "theirs").await);
+        ours.min(theirs) >= SHARE as u64 || ours.max(theirs) > MOST as u64
+    })
+    .await;
+    let notes = fleet.notes(NAME).await;
+    for side in ["ours", "theirs"] {
+        let before = notes.iter().enumerate().filter(|(_, note)| note.verb == side).nth(SHARE - 1);
+        let all = before.map_or(notes.len(), |(position, _)| position + 1);
+        let own = notes.iter().take(all).filter(|note| note.verb == side).count();
+        let other = all - own;
+        assert!(other <= MOST, "{side}: {own} locks, while the other side got {other}");
+    }
 }

@@ -14,6 +14,7 @@ mod referee;
 
 mod foreign;
 mod kills;
+mod late_link;
 mod one_lock;
 mod permits;
 mod queue;
@@ -21,3 +22,4 @@ mod read_write;
 mod shutdown;
 mod starvation;
 mod stops;
+mod two_holders;

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{self, AsyncConnectionConfig, Script};
+use deadpool_redis::redis::{self, AsyncConnectionConfig, Cmd, FromRedisValue, Script};
 use tower_distributed::{Lease, LeaseHandle};
 
 use crate::support::processes::setting;
@@ -71,6 +71,11 @@ impl Referee {
     /// Writes to the room's resource; whether it let us.
     pub(crate) async fn write(&self, room: &str, fence: u64) -> bool {
         WRITE.key(format!("resource:{room}")).arg(fence).invoke_async(&mut self.0.clone()).await.unwrap()
+    }
+
+    /// Asks the referee's Redis for something of a test's own.
+    pub(crate) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> T {
+        command.query_async(&mut self.0.clone()).await.unwrap()
     }
 
     /// Tells a process what to do.
