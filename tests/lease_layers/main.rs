@@ -32,6 +32,7 @@ mod lost;
 mod readiness;
 mod refused;
 mod shared;
+mod stalled_bodies;
 mod statuses;
 mod tonic_server;
 mod tower_around;

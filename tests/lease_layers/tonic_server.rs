@@ -102,7 +102,7 @@ async fn what_can_never_be_is_an_invalid_argument(stores: Stores) {
 
 async fn a_permit_is_held_while_a_stream_lasts(stores: Stores) {
     let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap());
-    let channel = serve!(limit.hold(UntilBodyEnd).reject_with(grpc::refuse()));
+    let channel = serve!(limit.hold(UntilBodyEnd::default()).reject_with(grpc::refuse()));
     let mut client = HealthClient::new(channel.clone());
     let mut stream = client.watch(question("ann")).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
