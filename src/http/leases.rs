@@ -31,7 +31,7 @@ pub fn concurrency_limit<K>(
     group: WaitGroup,
     key: K,
 ) -> ConcurrencyLimitLayer<K, OneToken, SameLimit, UntilBodyEnd, (), Refuse> {
-    ConcurrencyLimitLayer::new(group, key).hold(UntilBodyEnd).reject_with(refuse())
+    ConcurrencyLimitLayer::new(group, key).hold(UntilBodyEnd::default()).reject_with(refuse())
 }
 
 /// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS read, all else writes; locks are held to the end of the response
@@ -54,7 +54,7 @@ pub fn concurrency_limit<K>(
 pub fn rw_lock<K>(lock: RwLock, key: K) -> RwLockLayer<K, ByMethod, UntilBodyEnd, InsertLease, Refuse> {
     RwLockLayer::new(lock, key)
         .access(ByMethod)
-        .hold(UntilBodyEnd)
+        .hold(UntilBodyEnd::default())
         .on_lease(InsertLease)
         .reject_with(refuse())
 }
