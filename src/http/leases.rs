@@ -6,7 +6,7 @@ use http::{Method, Request};
 
 use super::{Answer, Refuse, Responses, UntilBodyEnd, refuse};
 use crate::concurrency_limit::SameLimit;
-use crate::leased::OnLease;
+use crate::leased::{LeaseSlot, OnLease};
 use crate::rate_limit::OneToken;
 use crate::rw_lock::Access;
 use crate::rw_lock_layer::ChooseAccess;
@@ -94,7 +94,8 @@ impl<B> ChooseAccess<Request<B>> for ByMethod {
 }
 
 /// Puts a [`LeaseHandle`] among the request's extensions, for the handler to read its fencing token and to hear when
-/// it is lost.
+/// it is lost; and of a [`ConcurrencyLimitLayer`] or [`RwLockLayer`] also a [`LeaseSlot`], for the handler to take the
+/// lease along.
 ///
 /// What passes without a lease has none there: requests without a key, and those that are let through while the
 /// store is away. So ask axum for an `Option<Extension<LeaseHandle>>` where that may be.
@@ -104,5 +105,10 @@ pub struct InsertLease;
 impl<B> OnLease<Request<B>> for InsertLease {
     fn on_lease(&self, lease: &LeaseHandle, request: &mut Request<B>) {
         request.extensions_mut().insert(lease.clone());
+    }
+
+    fn on_slot(&self, lease: &LeaseHandle, slot: &LeaseSlot, request: &mut Request<B>) {
+        self.on_lease(lease, request);
+        request.extensions_mut().insert(slot.clone());
     }
 }

@@ -34,5 +34,7 @@ mod refused;
 mod shared;
 mod stalled_bodies;
 mod statuses;
+mod taken;
 mod tonic_server;
 mod tower_around;
+mod upgrades;

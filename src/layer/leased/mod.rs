@@ -4,6 +4,7 @@
 mod future;
 mod hold;
 mod service;
+mod slot;
 
 use std::fmt;
 use std::future::Future;
@@ -12,6 +13,7 @@ use std::pin::Pin;
 pub use self::future::ResponseFuture;
 pub use self::hold::{Hold, UntilResponse};
 pub use self::service::Leased;
+pub use self::slot::LeaseSlot;
 
 use crate::{Error, Key, Lease, LeaseHandle};
 
@@ -38,6 +40,13 @@ pub(crate) mod sealed {
 pub trait OnLease<Req> {
     /// Called with what watches the lease.
     fn on_lease(&self, lease: &LeaseHandle, request: &mut Req);
+
+    /// Called instead where the inner service may also take the lease along: by
+    /// [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer) and [`RwLockLayer`](crate::RwLockLayer). Calls
+    /// [`on_lease`](Self::on_lease) unless implemented.
+    fn on_slot(&self, lease: &LeaseHandle, _slot: &LeaseSlot, request: &mut Req) {
+        self.on_lease(lease, request);
+    }
 }
 
 impl<Req> OnLease<Req> for () {
