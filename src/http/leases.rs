@@ -16,6 +16,9 @@ use crate::{
 
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
 ///
+/// A body that makes no progress for 60 s gives its permit back: see [`UntilBodyEnd`], which sets other limits. With
+/// `.on_lease(InsertLease)` the handler can watch its permit and take it along: see [`LeaseSlot`].
+///
 /// ```
 /// use std::time::Duration;
 /// use axum::{Router, routing::get};
@@ -35,7 +38,10 @@ pub fn concurrency_limit<K>(
 }
 
 /// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS read, all else writes; locks are held to the end of the response
-/// body, the handler gets a [`LeaseHandle`] as an extension, refusals are responses.
+/// body, the handler gets a [`LeaseHandle`] and a [`LeaseSlot`] as extensions, refusals are responses.
+///
+/// A body that makes no progress for 60 s gives its lock back and goes on without it: see [`UntilBodyEnd`], which sets
+/// other limits, and [`LeaseEnd::Abort`](super::LeaseEnd::Abort) for bodies that must not outlive their lock.
 ///
 /// ```
 /// use axum::{Extension, Router, routing::get};

@@ -21,8 +21,8 @@ use crate::{Error, Lease};
 /// | [`max_hold`](Self::max_hold) | none | this long after the head of the response, whatever the body does |
 ///
 /// A client that stops reading makes the server stop polling the body, so it meets the idle timeout. Streams that send
-/// something now and then, such as server-sent events with keep-alives, do not. A limit acts within a few milliseconds,
-/// whether or not anybody polls the body.
+/// something now and then, such as server-sent events with keep-alives, do not. The limits run on this crate's own thread:
+/// they act whether or not anybody polls the body, and also while its runtime stands still.
 ///
 /// By default the body goes on without its lease then. [`LeaseEnd::Abort`] ends it with an error.
 ///
@@ -55,6 +55,30 @@ pub struct UntilBodyEnd {
 }
 
 /// What becomes of a body whose lease ends before it: see [`UntilBodyEnd::on_lease_end`].
+///
+/// ```
+/// use std::{convert::Infallible, time::Duration};
+/// use axum::body::{Body, Bytes};
+/// use http::{Request, Response};
+/// use http_body_util::BodyExt;
+/// use tower::{Layer, ServiceExt, service_fn};
+/// use tower_distributed::http::{LeaseEnd, UntilBodyEnd};
+/// use tower_distributed::{ConcurrencyLimitLayer, Error, Store, WaitGroup};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let silent = service_fn(async |_: Request<Body>| {
+///     let chunks = futures::stream::pending::<Result<Bytes, Infallible>>();
+///     Ok::<_, Infallible>(Response::new(Body::from_stream(chunks)))
+/// });
+/// let hold = UntilBodyEnd::default().idle_timeout(Duration::from_millis(10))?.on_lease_end(LeaseEnd::Abort);
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 1)?;
+/// let service = ConcurrencyLimitLayer::new(exports.clone(), |_: &Request<Body>| "all").hold(hold).layer(silent);
+///
+/// let response = service.oneshot(Request::new(Body::empty())).await?;
+/// let error = response.into_body().collect().await.unwrap_err();
+/// assert!(error.downcast_ref::<Error>().is_some_and(Error::is_body_timeout));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaseEnd {
     /// The body goes on without the lease. Others may get the permit or the lock meanwhile.
