@@ -30,6 +30,9 @@ enum Kind {
         limit: u32,
     },
     Lost,
+    /// The limit that the body has met.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    BodyTimeout(&'static str),
     Duplicate,
     Interrupted,
     Unavailable(Outage),
@@ -127,6 +130,12 @@ impl Error {
         Self(Arc::new(Kind::Lost))
     }
 
+    /// The text names the limit.
+    #[cfg(feature = "http")]
+    pub(crate) fn body_timeout(text: &'static str) -> Self {
+        Self(Arc::new(Kind::BodyTimeout(text)))
+    }
+
     pub(crate) fn duplicate() -> Self {
         Self(Arc::new(Kind::Duplicate))
     }
@@ -179,6 +188,12 @@ impl Error {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(*self.0, Kind::Lost)
+    }
+
+    /// A response body was aborted at a limit of `http::UntilBodyEnd`, and its lease released: see `http::LeaseEnd`.
+    #[must_use]
+    pub fn is_body_timeout(&self) -> bool {
+        matches!(*self.0, Kind::BodyTimeout(_))
     }
 
     /// It was handled before, by what a filter says.
@@ -326,6 +341,7 @@ impl fmt::Display for Error {
                 write!(f, "a weight of {weight} can never be admitted by a limit of {limit}")
             }
             Kind::Lost => f.write_str("the lease is not held any more"),
+            Kind::BodyTimeout(text) => write!(f, "response body aborted: {text}"),
             Kind::Duplicate => f.write_str("it was handled before"),
             Kind::Interrupted => f.write_str("closed while waiting"),
             Kind::Unavailable(outage) => write!(f, "store unavailable: {}", outage.text),

@@ -6,7 +6,7 @@ use http::{Method, Request};
 
 use super::{Answer, Refuse, Responses, UntilBodyEnd, refuse};
 use crate::concurrency_limit::SameLimit;
-use crate::leased::OnLease;
+use crate::leased::{LeaseSlot, OnLease};
 use crate::rate_limit::OneToken;
 use crate::rw_lock::Access;
 use crate::rw_lock_layer::ChooseAccess;
@@ -15,6 +15,9 @@ use crate::{
 };
 
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
+///
+/// A body that makes no progress for 60 s gives its permit back: see [`UntilBodyEnd`], which sets other limits. With
+/// `.on_lease(InsertLease)` the handler can watch its permit and take it along: see [`LeaseSlot`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,11 +34,14 @@ pub fn concurrency_limit<K>(
     group: WaitGroup,
     key: K,
 ) -> ConcurrencyLimitLayer<K, OneToken, SameLimit, UntilBodyEnd, (), Refuse> {
-    ConcurrencyLimitLayer::new(group, key).hold(UntilBodyEnd).reject_with(refuse())
+    ConcurrencyLimitLayer::new(group, key).hold(UntilBodyEnd::default()).reject_with(refuse())
 }
 
 /// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS read, all else writes; locks are held to the end of the response
-/// body, the handler gets a [`LeaseHandle`] as an extension, refusals are responses.
+/// body, the handler gets a [`LeaseHandle`] and a [`LeaseSlot`] as extensions, refusals are responses.
+///
+/// A body that makes no progress for 60 s gives its lock back and goes on without it: see [`UntilBodyEnd`], which sets
+/// other limits, and [`LeaseEnd::Abort`](super::LeaseEnd::Abort) for bodies that must not outlive their lock.
 ///
 /// ```
 /// use axum::{Extension, Router, routing::get};
@@ -54,7 +60,7 @@ pub fn concurrency_limit<K>(
 pub fn rw_lock<K>(lock: RwLock, key: K) -> RwLockLayer<K, ByMethod, UntilBodyEnd, InsertLease, Refuse> {
     RwLockLayer::new(lock, key)
         .access(ByMethod)
-        .hold(UntilBodyEnd)
+        .hold(UntilBodyEnd::default())
         .on_lease(InsertLease)
         .reject_with(refuse())
 }
@@ -94,7 +100,8 @@ impl<B> ChooseAccess<Request<B>> for ByMethod {
 }
 
 /// Puts a [`LeaseHandle`] among the request's extensions, for the handler to read its fencing token and to hear when
-/// it is lost.
+/// it is lost; and of a [`ConcurrencyLimitLayer`] or [`RwLockLayer`] also a [`LeaseSlot`], for the handler to take the
+/// lease along.
 ///
 /// What passes without a lease has none there: requests without a key, and those that are let through while the
 /// store is away. So ask axum for an `Option<Extension<LeaseHandle>>` where that may be.
@@ -104,5 +111,10 @@ pub struct InsertLease;
 impl<B> OnLease<Request<B>> for InsertLease {
     fn on_lease(&self, lease: &LeaseHandle, request: &mut Request<B>) {
         request.extensions_mut().insert(lease.clone());
+    }
+
+    fn on_slot(&self, lease: &LeaseHandle, slot: &LeaseSlot, request: &mut Request<B>) {
+        self.on_lease(lease, request);
+        request.extensions_mut().insert(slot.clone());
     }
 }

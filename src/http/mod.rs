@@ -30,7 +30,7 @@ mod retry_after;
 mod shareable;
 
 pub use self::answer::{Answer, AnswerCodec};
-pub use self::body::{LeasedBody, UntilBodyEnd};
+pub use self::body::{LeaseEnd, LeasedBody, UntilBodyEnd};
 pub use self::dedupe::{Duplicate, IsHandled, MarkDuplicate, dedupe};
 pub use self::fields::RateLimitFields;
 pub use self::flight_body::FlightBody;

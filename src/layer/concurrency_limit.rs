@@ -34,6 +34,10 @@
 //! as does a response future. A permit that is lost, since the store forgot it, changes nothing for its request
 //! unless [`cancel_when_lost`](ConcurrencyLimitLayer::cancel_when_lost) is set.
 //!
+//! `http::UntilBodyEnd` releases the permit of a body that makes no progress for 60 s, and can set a maximum. The permit
+//! of an upgraded connection (WebSocket, CONNECT) is released with the head of the response. A handler can take its
+//! permit along and hold it for longer: see [`LeaseSlot`](crate::leased::LeaseSlot).
+//!
 //! # When the store is away
 //!
 //! [`StoreFailure::FailClosed`] unless set.

@@ -63,7 +63,7 @@ impl Refusal {
             None if error.is_refused() => RefusalKind::RateLimited,
             None if error.is_exceeds_burst() => RefusalKind::ExceedsBurst,
             None if error.is_exceeds_limit() => RefusalKind::ExceedsLimit,
-            None if error.is_lost() => RefusalKind::LeaseLost,
+            None if error.is_lost() || error.is_body_timeout() => RefusalKind::LeaseLost,
             None if error.is_duplicate() => RefusalKind::Duplicate,
             None if error.is_interrupted() => RefusalKind::Closed,
             None if error.is_invalid() => RefusalKind::Invalid,

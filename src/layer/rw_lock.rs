@@ -38,7 +38,12 @@
 //! by [`on_lease`](RwLockLayer::on_lease) has the fencing token, which whatever it writes to should check, and tells
 //! when the lock is lost. Then, until there is a response, the inner future is dropped, unless
 //! [`cancel_when_lost`](RwLockLayer::cancel_when_lost) is off, and the request refused as
-//! [`LeaseLost`](crate::RefusalKind::LeaseLost).
+//! [`LeaseLost`](crate::RefusalKind::LeaseLost). Once there is a response, its body goes on when the lock is lost;
+//! `http::LeaseEnd::Abort` ends it with an error.
+//!
+//! `http::UntilBodyEnd` releases the lock of a body that makes no progress for 60 s, and can set a maximum. The lock of an
+//! upgraded connection (WebSocket, CONNECT) is released with the head of the response. A handler can take its lock along
+//! and hold it for longer: see [`LeaseSlot`](crate::leased::LeaseSlot).
 //!
 //! # When the store is away
 //!

@@ -4,10 +4,13 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::routing::get as on_get;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use futures::stream;
 use http::StatusCode;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use tower_distributed::http::{concurrency_limit, header};
+use std::time::Duration;
+use tower_distributed::WaitGroup;
+use tower_distributed::http::{LeaseEnd, UntilBodyEnd, concurrency_limit, header};
 
 use crate::layers::permits;
 use crate::net::{client, get, serve};
@@ -18,6 +21,8 @@ on_each_store!(
     routes_share_the_permits,
     a_permit_is_held_while_the_client_reads,
     a_client_that_goes_away_gives_its_permit_back,
+    a_client_that_stops_reading_gives_its_permit_back,
+    a_client_that_stops_reading_is_cut_off_where_that_is_set,
     requests_wait_for_slow_readers,
     to_the_head_only,
 );
@@ -108,6 +113,38 @@ async fn a_client_that_goes_away_gives_its_permit_back(stores: Stores) {
     drop(response);
     eventually("the permit to be back", SOON, async || group.count("ann").await.unwrap() == 0).await;
     drop(sender);
+}
+
+/// The head of an endless answer, which nobody reads until the permit is back.
+async fn stalled(group: &WaitGroup, on_lease_end: LeaseEnd) -> reqwest::Response {
+    let endless = || stream::repeat_with(|| Chunk::Ok(Bytes::from_static(&[0; 1 << 16])));
+    let app = Router::new().route("/slow", on_get(async move || Body::from_stream(endless())));
+    let hold = UntilBodyEnd::default().idle_timeout(Duration::from_millis(50)).unwrap();
+    let limit = concurrency_limit(group.clone(), header("x-api-key").unwrap());
+    let response = slow(&serve(app.layer(limit.hold(hold.on_lease_end(on_lease_end)))).await).await;
+    eventually("the permit to be back", SOON, async || group.count("ann").await.unwrap() == 0).await;
+    response
+}
+
+async fn a_client_that_stops_reading_gives_its_permit_back(stores: Stores) {
+    let group = permits(&stores.open(), 1);
+    let mut response = stalled(&group, LeaseEnd::Detach).await;
+    let mut read = 0;
+    // More than any buffer in between holds.
+    while read < 64 << 20 {
+        read += response.chunk().await.unwrap().unwrap().len();
+    }
+    assert_eq!(group.count("ann").await.unwrap(), 0);
+}
+
+async fn a_client_that_stops_reading_is_cut_off_where_that_is_set(stores: Stores) {
+    let mut response = stalled(&permits(&stores.open(), 1), LeaseEnd::Abort).await;
+    loop {
+        match response.chunk().await {
+            Ok(chunk) => assert!(chunk.is_some(), "it ends as if it were complete"),
+            Err(error) => return assert!(error.is_body() || error.is_decode(), "{error:?}"),
+        }
+    }
 }
 
 async fn requests_wait_for_slow_readers(stores: Stores) {

@@ -24,29 +24,35 @@ on_each_store!(
     errors_have_no_body,
 );
 
-type Frames = Result<Frame<Bytes>, io::Error>;
-type Slow = StreamBody<UnboundedReceiver<Frames>>;
+pub(crate) type Frames = Result<Frame<Bytes>, io::Error>;
+pub(crate) type Slow = StreamBody<UnboundedReceiver<Frames>>;
 
-fn slow() -> (UnboundedSender<Frames>, Slow) {
+pub(crate) fn slow() -> (UnboundedSender<Frames>, Slow) {
     let (sender, receiver) = unbounded();
     (sender, StreamBody::new(receiver))
 }
 
-fn data(text: &'static str) -> Frames {
+pub(crate) fn data(text: &'static str) -> Frames {
     Ok(Frame::data(Bytes::from(text)))
 }
 
 /// Answers one request with a body.
-fn answers<B>(body: B) -> impl Service<&'static str, Response = Response<B>, Error = BoxError> + Clone {
-    let body = Arc::new(Mutex::new(Some(body)));
-    service_fn(move |_| {
-        let body = body.lock().unwrap().take().expect("it answers once");
-        std::future::ready(Ok(Response::new(body)))
-    })
+pub(crate) fn answers<B>(
+    body: B,
+) -> impl Service<&'static str, Response = Response<B>, Error = BoxError> + Clone {
+    responds(Response::new(body))
+}
+
+/// Answers one request.
+pub(crate) fn responds<B>(
+    response: Response<B>,
+) -> impl Service<&'static str, Response = Response<B>, Error = BoxError> + Clone {
+    let response = Arc::new(Mutex::new(Some(response)));
+    service_fn(move |_| std::future::ready(Ok(response.lock().unwrap().take().expect("it answers once"))))
 }
 
 /// Whether the next frame has this text.
-async fn reads<B>(body: &mut B, text: &str) -> bool
+pub(crate) async fn reads<B>(body: &mut B, text: &str) -> bool
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Debug,
@@ -57,8 +63,13 @@ where
 async fn read_slowly(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
         let (sender, body) = slow();
-        let mut body =
-            layer.hold(UntilBodyEnd).layer(answers(body)).oneshot("ann").await.unwrap().into_body();
+        let mut body = layer
+            .hold(UntilBodyEnd::default())
+            .layer(answers(body))
+            .oneshot("ann")
+            .await
+            .unwrap()
+            .into_body();
         assert!(!is_free(&stores, "ann").await);
         sender.unbounded_send(data("one")).unwrap();
         assert!(reads(&mut body, "one").await && !body.is_end_stream());
@@ -77,8 +88,13 @@ async fn read_slowly(stores: Stores) {
 async fn dropped_half_way(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
         let (sender, body) = slow();
-        let mut body =
-            layer.hold(UntilBodyEnd).layer(answers(body)).oneshot("ann").await.unwrap().into_body();
+        let mut body = layer
+            .hold(UntilBodyEnd::default())
+            .layer(answers(body))
+            .oneshot("ann")
+            .await
+            .unwrap()
+            .into_body();
         sender.unbounded_send(data("one")).unwrap();
         assert!(reads(&mut body, "one").await);
         assert!(!is_free(&stores, "ann").await);
@@ -89,7 +105,8 @@ async fn dropped_half_way(stores: Stores) {
 
 async fn dropped_unread(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
-        let response = layer.hold(UntilBodyEnd).layer(answers(slow().1)).oneshot("ann").await.unwrap();
+        let response =
+            layer.hold(UntilBodyEnd::default()).layer(answers(slow().1)).oneshot("ann").await.unwrap();
         assert!(!is_free(&stores, "ann").await);
         drop(response);
         becomes_free(&stores, "ann").await;
@@ -99,8 +116,13 @@ async fn dropped_unread(stores: Stores) {
 async fn failed_half_way(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
         let (sender, body) = slow();
-        let mut body =
-            layer.hold(UntilBodyEnd).layer(answers(body)).oneshot("ann").await.unwrap().into_body();
+        let mut body = layer
+            .hold(UntilBodyEnd::default())
+            .layer(answers(body))
+            .oneshot("ann")
+            .await
+            .unwrap()
+            .into_body();
         sender.unbounded_send(data("one")).unwrap();
         sender.unbounded_send(Err(io::Error::other("out of paper"))).unwrap();
         assert!(reads(&mut body, "one").await);
@@ -114,8 +136,13 @@ async fn failed_half_way(stores: Stores) {
 async fn ended_by_its_last_frame(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
         let body = Full::new(Bytes::from("all"));
-        let mut body =
-            layer.hold(UntilBodyEnd).layer(answers(body)).oneshot("ann").await.unwrap().into_body();
+        let mut body = layer
+            .hold(UntilBodyEnd::default())
+            .layer(answers(body))
+            .oneshot("ann")
+            .await
+            .unwrap()
+            .into_body();
         assert_eq!(body.size_hint().exact(), Some(3));
         assert!(!is_free(&stores, "ann").await);
         assert!(reads(&mut body, "all").await && body.is_end_stream());
@@ -126,7 +153,7 @@ async fn ended_by_its_last_frame(stores: Stores) {
 
 async fn empty_bodies(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
-        let service = layer.hold(UntilBodyEnd).layer(answers(Empty::<Bytes>::new()));
+        let service = layer.hold(UntilBodyEnd::default()).layer(answers(Empty::<Bytes>::new()));
         let mut body = service.oneshot("ann").await.unwrap().into_body();
         assert!(body.is_end_stream() && body.frame().await.is_none());
         becomes_free(&stores, "ann").await;
@@ -137,7 +164,7 @@ async fn empty_bodies(stores: Stores) {
 async fn until_the_head(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
         let (sender, body) = slow();
-        let service = layer.hold(UntilBodyEnd).until_response().layer(answers(body));
+        let service = layer.hold(UntilBodyEnd::default()).until_response().layer(answers(body));
         let mut body: Slow = service.oneshot("ann").await.unwrap().into_body();
         becomes_free(&stores, "ann").await;
         sender.unbounded_send(data("one")).unwrap();
@@ -148,7 +175,7 @@ async fn until_the_head(stores: Stores) {
 async fn errors_have_no_body(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
         let fails = service_fn(async |_| Err::<Response<Slow>, BoxError>("out of order".into()));
-        let error = layer.hold(UntilBodyEnd).layer(fails).oneshot("ann").await.err().unwrap();
+        let error = layer.hold(UntilBodyEnd::default()).layer(fails).oneshot("ann").await.err().unwrap();
         assert_eq!(error.to_string(), "out of order");
         becomes_free(&stores, "ann").await;
     });

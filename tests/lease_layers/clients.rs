@@ -59,7 +59,7 @@ async fn reqwest_waits_for_its_turn(stores: Stores) {
 async fn hyper_holds_its_permit_while_it_reads(stores: Stores) {
     let upstream = Upstream::start().await;
     let by_host = |request: &Request<String>| request.uri().host().map(str::to_owned);
-    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), by_host).hold(UntilBodyEnd);
+    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), by_host).hold(UntilBodyEnd::default());
     let service = ServiceBuilder::new().layer(limit).service(hyper_client());
     let response = service.clone().oneshot(upstream.get("/")).await.unwrap();
     assert!(!is_free(&stores, HOST).await);

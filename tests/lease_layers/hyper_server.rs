@@ -23,7 +23,7 @@ use crate::stores::{SOON, Stores, on_each_store};
 on_each_store!(full_bodies, no_more_at_once_than_the_limit_over_http1, and_over_http2);
 
 /// Serves every connection with a clone of the service.
-async fn serve<S, B>(service: S) -> String
+pub(crate) async fn serve<S, B>(service: S) -> String
 where
     S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -38,7 +38,7 @@ where
             let service = TowerToHyperService::new(service.clone());
             tokio::spawn(async move {
                 let server = auto::Builder::new(TokioExecutor::new());
-                let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                let _ = server.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
             });
         }
     });

@@ -1,15 +1,22 @@
 //! Leases that are lost while their requests are at work: taken away in Redis.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::channel::mpsc::UnboundedSender;
+use http::Response;
+use http_body_util::BodyExt as _;
+use tokio::sync::oneshot;
 use tokio_test::{assert_pending, task};
 use tower::util::BoxCloneService;
-use tower::{BoxError, Layer as _, ServiceExt as _};
+use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
+use tower_distributed::http::{LeaseEnd, LeasedBody, UntilBodyEnd};
 use tower_distributed::{
-    ConcurrencyLimitLayer, LeaseHandle, Refusal, RefusalKind, RwLock, RwLockLayer, Store, WaitGroup,
+    ConcurrencyLimitLayer, Error, LeaseHandle, Refusal, RefusalKind, RwLock, RwLockLayer, Store, WaitGroup,
 };
 use tower_test::mock;
 
+use crate::bodies::{Frames, Slow, data, reads, slow};
 use crate::layers::by_name;
 use crate::probe::Probe;
 use crate::stores::SOON;
@@ -129,4 +136,57 @@ async fn a_lock_is_lost_when_its_time_runs_out() {
     let error = call.await.unwrap_err();
     assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);
     assert_eq!(probe.running(), 0);
+}
+
+/// The body of a response under a lock, and what watches the lock.
+async fn streams(
+    store: &Store,
+    hold: UntilBodyEnd,
+) -> (UnboundedSender<Frames>, LeasedBody<Slow>, LeaseHandle) {
+    let (sender, body) = slow();
+    let (handed, lease) = oneshot::channel();
+    let answer = Arc::new(Mutex::new(Some((handed, body))));
+    let service = service_fn(move |request: Told| {
+        let (handed, body) = answer.lock().unwrap().take().unwrap();
+        handed.send(request.1.unwrap()).unwrap();
+        std::future::ready(Ok::<_, BoxError>(Response::new(body)))
+    });
+    let layer = RwLockLayer::new(locks(store), by_told).on_lease(tell).hold(hold);
+    let response = layer.layer(service).oneshot(("ann", None)).await.unwrap();
+    (sender, response.into_body(), lease.await.unwrap())
+}
+
+#[tokio::test]
+async fn a_body_goes_on_when_its_lock_is_lost() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let (sender, mut body, lease) = streams(&store, UntilBodyEnd::default()).await;
+    take_away(&redis);
+    lease.lost().await;
+    sender.unbounded_send(data("all the same")).unwrap();
+    assert!(reads(&mut body, "all the same").await);
+    drop(sender);
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test]
+async fn a_body_is_aborted_when_its_lock_is_lost_where_that_is_set() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let aborts = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
+    let (sender, mut body, lease) = streams(&store, aborts.clone()).await;
+    take_away(&redis);
+    lease.lost().await;
+    sender.unbounded_send(data("too late")).unwrap();
+    let error = body.frame().await.unwrap().unwrap_err();
+    assert!(error.downcast_ref::<Error>().unwrap().is_lost(), "{error}");
+    assert!(body.frame().await.is_none());
+
+    // Also one that is polled already, and yields nothing.
+    let (_sender, mut body, _lease) = streams(&store, aborts).await;
+    let mut next = task::spawn(body.frame());
+    assert_pending!(next.poll());
+    take_away(&redis);
+    let error = next.await.unwrap().unwrap_err();
+    assert!(error.downcast_ref::<Error>().unwrap().is_lost(), "{error}");
 }

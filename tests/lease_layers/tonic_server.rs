@@ -7,10 +7,11 @@ use tonic::body::Body;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Status};
+use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
-use tower_distributed::http::{UntilBodyEnd, header};
+use tower_distributed::http::{LeaseEnd, UntilBodyEnd, header};
 use tower_distributed::{ConcurrencyLimitLayer, RwLockLayer, grpc};
 
 use crate::layers::{Other, becomes_free, locks, permits};
@@ -24,13 +25,18 @@ on_each_store!(
     who_waits_too_long_exceeds_the_deadline,
     what_can_never_be_is_an_invalid_argument,
     a_permit_is_held_while_a_stream_lasts,
+    a_silent_stream_goes_on_without_its_permit,
+    a_stream_that_is_held_too_long_is_reset,
 );
 
 /// Serves gRPC health checks behind a layer.
 macro_rules! serve {
-    ($layer:expr) => {{
+    ($layer:expr) => {
+        serve!($layer, tonic_health::server::health_reporter().1)
+    };
+    ($layer:expr, $health:expr) => {{
         let (listener, address) = listen().await;
-        let (_, health) = tonic_health::server::health_reporter();
+        let health = $health;
         let server = Server::builder().layer($layer).add_service(health);
         tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
         Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
@@ -102,7 +108,7 @@ async fn what_can_never_be_is_an_invalid_argument(stores: Stores) {
 
 async fn a_permit_is_held_while_a_stream_lasts(stores: Stores) {
     let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap());
-    let channel = serve!(limit.hold(UntilBodyEnd).reject_with(grpc::refuse()));
+    let channel = serve!(limit.hold(UntilBodyEnd::default()).reject_with(grpc::refuse()));
     let mut client = HealthClient::new(channel.clone());
     let mut stream = client.watch(question("ann")).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
@@ -110,6 +116,34 @@ async fn a_permit_is_held_while_a_stream_lasts(stores: Stores) {
     drop(stream);
     becomes_free(&stores, "ann").await;
     eventually("the permit to be back", SOON, async || check(&channel, "ann").await.is_ok()).await;
+}
+
+async fn a_silent_stream_goes_on_without_its_permit(stores: Stores) {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap());
+    let hold = UntilBodyEnd::default().idle_timeout(Duration::from_millis(50)).unwrap();
+    let channel = serve!(limit.hold(hold).reject_with(grpc::refuse()), health);
+    let mut stream = HealthClient::new(channel.clone()).watch(question("ann")).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+    becomes_free(&stores, "ann").await;
+    reporter.set_service_status("", ServingStatus::NotServing).await;
+    let news = stream.message().await.unwrap().unwrap();
+    assert_eq!(news.status(), tonic_health::pb::health_check_response::ServingStatus::NotServing);
+}
+
+async fn a_stream_that_is_held_too_long_is_reset(stores: Stores) {
+    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap());
+    let hold = UntilBodyEnd::default().max_hold(Duration::from_millis(50)).unwrap();
+    let hold = hold.on_lease_end(LeaseEnd::Abort);
+    let channel = serve!(limit.hold(hold).reject_with(grpc::refuse()));
+    let mut stream = HealthClient::new(channel.clone()).watch(question("ann")).await.unwrap().into_inner();
+    // The first message may be late.
+    let status = match stream.message().await {
+        Ok(_) => stream.message().await.unwrap_err(),
+        Err(status) => status,
+    };
+    assert_eq!(status.code(), Code::Internal, "{status:?}");
+    becomes_free(&stores, "ann").await;
 }
 
 #[tokio::test]

@@ -9,8 +9,9 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower::Service;
 
+use super::slot::Slotted;
 use super::{Config, Hold, Leasing, OnLease};
-use crate::{Error, Lease, Reject};
+use crate::{Error, Reject};
 
 pin_project! {
     /// The future of [`Leased`](super::Leased).
@@ -48,7 +49,7 @@ pin_project! {
             #[pin]
             future: S::Future,
             // `None` for what is let through without one.
-            lease: Option<Lease>,
+            lease: Option<Slotted>,
             // Where the inner future is to be dropped then.
             lost: Option<Lost>,
         },
@@ -95,23 +96,28 @@ where
                     };
                     let Some((mut inner, mut request)) = asking.call.take() else { return Poll::Pending };
                     let mut lost: Option<Lost> = None;
-                    if let Some(lease) = &lease {
-                        config.on_lease.on_lease(&lease.handle(), &mut request);
+                    let lease = lease.map(|lease| {
+                        let handle = lease.handle();
                         lost = config.cancel_when_lost.then(|| Box::pin(lease.lost()) as Lost);
-                    }
+                        let lease = Slotted::new(lease);
+                        config.on_lease.on_slot(&handle, &lease.slot(), &mut request);
+                        lease
+                    });
                     let future = inner.call(request);
                     this.state.set(State::Calling { future, lease, lost });
                 }
                 StateProjection::Calling { future, lease, lost } => {
-                    if let Some(lost) = lost
-                        && lost.as_mut().poll(context).is_ready()
-                    {
-                        // What was at work is dropped before anybody hears of it.
-                        this.state.set(State::Done);
-                        return Poll::Ready(config.reject.reject(Error::lost().into()));
+                    if lost.as_mut().is_some_and(|lost| lost.as_mut().poll(context).is_ready()) {
+                        *lost = None;
+                        // A lease that was taken along is the handler's to watch, and to release at any time.
+                        if !lease.as_ref().is_some_and(Slotted::is_taken) {
+                            // What was at work is dropped before anybody hears of it.
+                            this.state.set(State::Done);
+                            return Poll::Ready(config.reject.reject(Error::lost().into()));
+                        }
                     }
                     let outcome = ready!(future.poll(context));
-                    let lease = lease.take();
+                    let lease = lease.take().and_then(Slotted::into_lease);
                     this.state.set(State::Done);
                     return Poll::Ready(match outcome {
                         Ok(response) => Ok(config.hold.hold(response, lease)),

@@ -4,6 +4,7 @@
 mod future;
 mod hold;
 mod service;
+mod slot;
 
 use std::fmt;
 use std::future::Future;
@@ -12,6 +13,7 @@ use std::pin::Pin;
 pub use self::future::ResponseFuture;
 pub use self::hold::{Hold, UntilResponse};
 pub use self::service::Leased;
+pub use self::slot::LeaseSlot;
 
 use crate::{Error, Key, Lease, LeaseHandle};
 
@@ -38,6 +40,13 @@ pub(crate) mod sealed {
 pub trait OnLease<Req> {
     /// Called with what watches the lease.
     fn on_lease(&self, lease: &LeaseHandle, request: &mut Req);
+
+    /// Called instead where the inner service may also take the lease along: by
+    /// [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer) and [`RwLockLayer`](crate::RwLockLayer). Calls
+    /// [`on_lease`](Self::on_lease) unless implemented.
+    fn on_slot(&self, lease: &LeaseHandle, _slot: &LeaseSlot, request: &mut Req) {
+        self.on_lease(lease, request);
+    }
 }
 
 impl<Req> OnLease<Req> for () {
@@ -94,7 +103,7 @@ macro_rules! settings {
     ($layer:ident<K, $($own:ident),*>) => {
         impl<K, $($own,)* H, N, R> $layer<K, $($own,)* H, N, R> {
             /// Until when the lease is held, by a [`Hold`](crate::leased::Hold). For HTTP there is
-            /// `http::UntilBodyEnd`.
+            /// `http::UntilBodyEnd`, with limits for bodies that stall or last too long.
             #[must_use]
             pub fn hold<H2>(self, hold: H2) -> $layer<K, $($own,)* H2, N, R> {
                 $layer { config: self.config.hold(hold) }
@@ -107,7 +116,8 @@ macro_rules! settings {
             }
 
             /// Shows requests that have their lease what watches it, by a closure of `(&LeaseHandle, &mut Req)`: its
-            /// fencing token, and when it is lost. For HTTP there is `http::InsertLease`.
+            /// fencing token, and when it is lost. For HTTP there is `http::InsertLease`, which also lets the handler
+            /// [take the lease along](crate::leased::LeaseSlot).
             #[must_use]
             pub fn on_lease<N2>(self, on_lease: N2) -> $layer<K, $($own,)* H, N2, R> {
                 $layer { config: self.config.on_lease(on_lease) }
@@ -122,7 +132,9 @@ macro_rules! settings {
             }
 
             /// Whether the inner service's future is dropped when the lease is lost, and the request refused as
-            /// [`LeaseLost`](crate::RefusalKind::LeaseLost).
+            /// [`LeaseLost`](crate::RefusalKind::LeaseLost). Ends with the response: for its body there is
+            /// `http::LeaseEnd::Abort`. A lease that the handler has [taken along](crate::leased::LeaseSlot) is not
+            /// watched.
             #[must_use]
             pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
                 self.config.cancel_when_lost = cancel;

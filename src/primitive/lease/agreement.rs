@@ -32,7 +32,7 @@ use crate::primitive::single_flight::answer::{self, Flight};
 use crate::primitive::wait_group::holders::Permits;
 use crate::store::background::Background;
 use crate::store::{Cell as _, Client, Clock, Namespace, Operation, Push, lock};
-use crate::support::redis_server::RedisServer;
+use crate::support::{self, redis_server::RedisServer};
 use crate::{BloomFilter, Key, Store, StoreBuilder};
 
 /// A Redis whose time stands where the test puts it, and which notes what is published.
@@ -313,19 +313,19 @@ trait Tried: Kind + Clone {
 struct Time {
     now: i64,
     in_process: Arc<AtomicI64>,
-    server: redis::Connection,
+    server: support::client::Client,
 }
 
 impl Time {
     fn set(&mut self, now: i64) {
         self.now = now;
         self.in_process.store(now, Ordering::Relaxed);
-        redis::cmd("SET").arg("clock").arg(now).exec(&mut self.server).unwrap();
+        self.server.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
     }
 
     /// Sets it back, after what has expired by now is gone on both sides. How many leases are cut by that.
     async fn set_back<K: Tried>(&mut self, by: i64, first: usize, lua: &Side<K>, rust: &Side<K>) -> usize {
-        redis::cmd("EVAL").arg(EXPIRE).arg(0).exec(&mut self.server).unwrap();
+        self.server.query::<()>(redis::cmd("EVAL").arg(EXPIRE).arg(0)).unwrap();
         let before = lua.inspect_all(first).await;
         assert_eq!(before, rust.inspect_all(first).await);
         self.set(self.now - by);
@@ -396,9 +396,8 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
                 };
                 assert_eq!(lua, rust, "SEED={seed}\n{}", so_far());
             }
-            let published = redis::cmd("LRANGE").arg("published").arg(0).arg(-1);
-            let published = published.query(&mut time.server).unwrap();
-            redis::cmd("DEL").arg("published").exec(&mut time.server).unwrap();
+            let published = time.server.query(redis::cmd("LRANGE").arg("published").arg(0).arg(-1)).unwrap();
+            time.server.query::<()>(redis::cmd("DEL").arg("published")).unwrap();
             let told = (lua.told(&on_redis, published), rust.told(&in_memory, Vec::new()));
             assert_eq!(told.0, told.1, "SEED={seed} at {now}");
             grants += told.0.len();

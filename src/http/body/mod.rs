@@ -1,0 +1,90 @@
+//! A response body that holds a lease.
+
+mod hold;
+mod timed_lease;
+mod timers;
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tower::BoxError;
+
+pub use self::hold::{LeaseEnd, UntilBodyEnd};
+use self::timed_lease::TimedLease;
+
+pin_project! {
+    /// A body that holds a lease until it ends; see [`UntilBodyEnd`].
+    ///
+    /// Its error is a [`BoxError`] with the error of the inner body in it, or an [`Error`](crate::Error) where the body was
+    /// [aborted](LeaseEnd::Abort).
+    pub struct LeasedBody<B> {
+        // `None` once it was aborted.
+        #[pin]
+        body: Option<B>,
+        lease: Option<TimedLease>,
+    }
+}
+
+impl<B> LeasedBody<B> {
+    fn new(body: B, lease: Option<TimedLease>) -> Self {
+        Self { body: Some(body), lease }
+    }
+}
+
+impl<B: Body<Error: Into<BoxError>>> Body for LeasedBody<B> {
+    type Data = B::Data;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
+        let mut this = self.project();
+        if let Some(lease) = this.lease
+            && let Poll::Ready(error) = lease.poll_abort(context)
+        {
+            *this.lease = None;
+            this.body.set(None);
+            return Poll::Ready(Some(Err(error.into())));
+        }
+        let Some(mut body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
+        let frame = ready!(body.as_mut().poll_frame(context));
+        if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
+            *this.lease = None;
+        } else if let Some(lease) = this.lease {
+            lease.progressed();
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+/// For refusals, which hold nothing.
+impl<B: From<String>> From<String> for LeasedBody<B> {
+    fn from(text: String) -> Self {
+        Self::new(text.into(), None)
+    }
+}
+
+/// For refusals, which hold nothing.
+impl<B: Default> Default for LeasedBody<B> {
+    fn default() -> Self {
+        Self::new(B::default(), None)
+    }
+}
+
+impl<B> fmt::Debug for LeasedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeasedBody").field("lease", &self.lease).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,84 @@
+//! The timers of all bodies of a layer: they run whether or not anybody polls a body.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::ready;
+use std::sync::{Arc, Mutex, Weak};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::timed_lease::Shared;
+use crate::store::background::Background;
+use crate::store::{Link, PeriodicTask, Scheduler, lock};
+
+/// The leases by the time at which to look at them. A frame does not move a lease in here: its progress is seen when it is
+/// due.
+pub(super) struct Timers {
+    scheduler: Arc<Scheduler>,
+    due: Mutex<BTreeMap<(Instant, Address), Arc<Shared>>>,
+}
+
+/// Tells leases apart that are due at the same time.
+type Address = usize;
+
+impl Timers {
+    pub(super) fn new() -> Arc<Self> {
+        let no_pushes = watch::channel(Link::Down).1;
+        let scheduler = Scheduler::new(no_pushes, Background::thread(), true);
+        Arc::new_cyclic(|timers: &Weak<Self>| {
+            scheduler.join(timers.clone());
+            Self { scheduler, due: Mutex::default() }
+        })
+    }
+
+    pub(super) fn insert(&self, due: Instant, lease: Arc<Shared>) {
+        lock(&self.due).insert((due, address(&lease)), lease);
+        self.scheduler.schedule(due);
+    }
+
+    pub(super) fn remove(&self, due: Instant, lease: &Arc<Shared>) {
+        lock(&self.due).remove(&(due, address(lease)));
+    }
+
+    fn pop(&self, now: Instant) -> Option<Arc<Shared>> {
+        let mut due = lock(&self.due);
+        due.first_entry().filter(|first| first.key().0 <= now).map(|first| first.remove())
+    }
+}
+
+fn address(lease: &Arc<Shared>) -> Address {
+    Arc::as_ptr(lease).addr()
+}
+
+impl PeriodicTask for Timers {
+    fn due(&self) -> Option<Instant> {
+        lock(&self.due).first_key_value().map(|((due, _), _)| *due)
+    }
+
+    fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        let now = Instant::now();
+        while let Some(lease) = self.pop(now) {
+            lease.check(now, &self);
+        }
+        Box::pin(ready(()))
+    }
+
+    fn relinked(&self) {}
+
+    fn interrupted(&self) {}
+}
+
+/// The scheduler's task may end.
+impl Drop for Timers {
+    fn drop(&mut self) {
+        self.scheduler.look_again();
+    }
+}
+
+impl fmt::Debug for Timers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timers").finish_non_exhaustive()
+    }
+}
