@@ -11,9 +11,11 @@
 --           release: 1: it held; 2: it waited; 0: neither
 -- writes    leases, places, tombstones, the mark; all with a time to live
 -- cost      for a free mutex five commands to acquire, of which three serve all runs; to release four for all runs
-local ARGV, pcall, keys = ARGV, pcall, kind.keys
-if kind.read then kind.read(true) end
+local ARGV, pcall, keys, look, begin = ARGV, pcall, kind.keys, kind.look, kind.begin
 local names, reply, n, at = {}, {now}, 1, 8 + kind.scope
+local some = at -- the first run that acquires, if any
+while ARGV[some] == 'release' or ARGV[some] == 'withdraw' do some = some + 2 end
+if kind.read then kind.read(ARGV[some]) end
 for i = 4, #KEYS, keys do names[#names + 1] = KEYS[i] end
 waiting = call('EXISTS', unpack(names)) > 0
 if waiting then waiters = new_waiters() end
@@ -22,15 +24,10 @@ for run = 1, #KEYS / keys do
   local first, verb, token = keys * (run - 1), ARGV[at], ARGV[at + 1]
   holders, mark, queue, beats = KEYS[first + 1], KEYS[first + 2], KEYS[first + 3], KEYS[first + 4]
   if keys > 4 then fifth, sixth, second = KEYS[first + 5], KEYS[first + 6], kind.two and KEYS[first + 5] end
-  asker, heard, found, at = token, 0, 0, at + 2
-  if kind.begin then kind.begin(run) end
-  local ok, status, time, fence, before
-  if verb == 'release' or verb == 'withdraw' then
-    ok, status, time, fence, before = pcall(release, token, verb == 'withdraw')
-  else
-    ok, status, time, fence, before = pcall(acquire, token, verb == 'bypass', at)
-    if kind.look then at = at + kind.queries(8) end
-  end
+  asker, heard, at = token, 0, at + 2
+  if begin then begin(run) end
+  local step = (verb == 'release' or verb == 'withdraw') and release or acquire
+  local ok, status, time, fence, before = pcall(step, token, verb == 'bypass' or verb == 'withdraw', at)
   if not ok then
     local problem = failure(status)
     if problem then return problem end
@@ -38,9 +35,10 @@ for run = 1, #KEYS / keys do
   end
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, time, fence, before, heard
   n = n + 5
-  if kind.look then
+  if look then
+    if step == acquire then at = at + kind.queries(8) end
     n = n + 1
-    reply[n] = found or 0
+    reply[n], found = found or 0, nil
   end
 end
 if kind.write then kind.write() end

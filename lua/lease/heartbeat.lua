@@ -30,7 +30,7 @@ end
 
 if kind.read then kind.read(true) end
 return lease.each(3, function()
-  kind.sweep()
+  if kind.sweep then kind.sweep() end
   beat()
   waiters.grant()
   local list, scores = {}, call('ZMSCORE', beats, unpack(ARGV, 5))

@@ -7,6 +7,6 @@
 kind.more()
 if kind.read then kind.read() end
 return lease.each(3, function()
-  kind.sweep()
+  if kind.sweep then kind.sweep() end
   return kind.used(), kind.soonest(), lease.ahead(kind.counts)
 end)

@@ -13,7 +13,7 @@ local function acquire(token, bypass, at)
   if not max_waiters then
     waiters, max_waiters, rank = waiters or new_waiters(), tonumber(ARGV[6]), tonumber(ARGV[7])
   end
-  kind.sweep()
+  if kind.sweep then kind.sweep() end
   local held, before, length = kind.expires(token), 0, 0
   if held then return 1, held, kind.fence(), 0 end
   if done then return 3, 0, 0, 0 end

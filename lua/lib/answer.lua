@@ -17,7 +17,7 @@ end
 function kind.look(bypass, base)
   local answer, codec = call('GET', mark), ARGV[base]
   if not answer then return nil end
-  local fresh, name = match(answer, '^(%d+) (%S+) ')
+  local fresh, name = string.match(answer, '^(%d+) (%S+) ')
   if name ~= codec then return 'other' end
   local span = tonumber(fresh) - now
   local text = string.format('%d ', span) .. string.sub(answer, #fresh + #name + 3)

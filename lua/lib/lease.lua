@@ -7,11 +7,10 @@
 -- A token is 16 hexadecimal digits that name its process, `-`, its id (hexadecimal), `.` and its time to live
 -- (hexadecimal, µs; both may be missing), and what the kind adds.
 -- Times are whole µs below 2^53: Redis writes such numbers exactly, in commands and in replies.
-local KEYS, call, match, tonumber = KEYS, redis.call, string.match, tonumber
+local call = redis.call
 local holders, mark, queue, beats, fifth, sixth, second -- the keys of the run at hand
 local asker -- the token that asks
 local heard, found -- messages to its process, and what its run found
-local day = 86400000 -- ms; no lease lasts longer
 
 -- The rules of a kind of lease, which its piece fills in. All that a free key needs:
 local kind = {
@@ -51,15 +50,16 @@ local kind = {
 -- A whole number that a key holds, 0 where it holds nothing.
 local function whole(text)
   local number = tonumber(text or 0)
-  if number and number % 1 == 0 and number < 9007199254740992 then return number end
+  if number and number % 1 == 0 and number >= 0 and number < 9007199254740992 then return number end
   error('WRONGTYPE of a number', 0)
 end
 
--- What to answer where a run failed; nil: -1 for this run alone, since a key is of another type, or holds no number where
--- one belongs.
+-- What to answer where a run failed; nil: -1 for this run alone, since a key is of another type, or holds no number
+-- where one belongs.
 local function failure(problem)
   local text = type(problem) == 'table' and problem.err or problem
-  if not (match(text, 'WRONGTYPE') or match(text, 'not an integer')) then return {err = text} end
+  if string.find(text, 'WRONGTYPE', 1, true) or string.find(text, 'not an integer', 1, true) then return nil end
+  return {err = text}
 end
 
 local lease -- what rules and scripts are made of; nil until it is made
@@ -68,8 +68,8 @@ local function new_lease()
 
   -- The time to live in a token, µs; nil: there is none.
   function lease.ttl_of(token)
-    local at, ttl = match(token, '^%x+%-()%x+%.(%x+)')
-    return at == 18 and tonumber(ttl, 16) or nil
+    local ttl = string.match(token, '^%x+%.(%x+)', 18)
+    return ttl and tonumber(ttl, 16)
   end
 
   -- How many go before one of a rank.

@@ -4,7 +4,7 @@
 kind.keys, kind.two = 5, true
 
 local function size(token)
-  local weight, limit = match(token, '/(%d+)/(%d+)$')
+  local weight, limit = string.match(token, '/(%d+)/(%d+)$')
   return tonumber(weight), tonumber(limit)
 end
 
@@ -30,10 +30,10 @@ function kind.hold(token, expiry, free)
   local first = free or call('EXISTS', holders) == 0
   if first then call('DEL', mark) end -- what a set that has expired as a whole left behind counts no more
   call('ZADD', holders, expiry, token)
-  if first then call('PEXPIRE', holders, 2 * day) end
+  if first then call('PEXPIRE', holders, 2 * 24 * 3600 * 1000) end
   if weight > 1 then
     call('INCRBY', mark, weight - 1)
-    call('PEXPIRE', mark, 3 * day)
+    call('PEXPIRE', mark, 3 * 24 * 3600 * 1000)
   end
   return 0
 end
@@ -65,7 +65,7 @@ function kind.more()
 
   function kind.extend(token, expiry)
     call('ZADD', holders, expiry, token)
-    call('PEXPIRE', holders, 2 * day)
-    call('PEXPIRE', mark, 3 * day)
+    call('PEXPIRE', holders, 2 * 24 * 3600 * 1000)
+    call('PEXPIRE', mark, 3 * 24 * 3600 * 1000)
   end
 end

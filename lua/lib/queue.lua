@@ -88,7 +88,7 @@ local function new_waiters()
   end
 
   local function id_of(token)
-    return tonumber(match(token, '^%x+', 18) or '', 16)
+    return tonumber(string.match(token, '^%x+', 18) or '', 16)
   end
 
   local function head()
@@ -118,8 +118,9 @@ local function new_waiters()
 
   -- Empties the queue: those who wait are to ask anew, unless they are `told` all there is to know.
   function waiters.dismiss(told)
-    local processes, ids = {}, {}
-    for _, token in ipairs(call('LRANGE', queue, 0, -1)) do
+    local processes, ids, tokens = {}, {}, call('LRANGE', queue, 0, -1)
+    if #tokens == 0 then return end
+    for _, token in ipairs(tokens) do
       local process, id = sub(token, 1, 16), id_of(token)
       if id and not ids[process] then
         processes[#processes + 1], ids[process] = process, {'0 0'}

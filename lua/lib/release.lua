@@ -1,6 +1,7 @@
 -- release: gives back what a token holds, or its place.
 
--- `withdrawn`: an acquire of the token that comes later is refused, also a second copy of one that has come. Returns the numbers that the script answers.
+-- `withdrawn`: an acquire of the token that comes later is refused, also a second copy of one that has come. Returns the
+-- numbers that the script answers.
 local function release(token, withdrawn)
   local was = 0
   if kind.forget(token) then

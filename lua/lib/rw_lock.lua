@@ -4,16 +4,16 @@
 kind.keys, kind.two = 5, true
 
 local function writes(token)
-  return match(token, '^[^/]*/w(%d+)$')
+  return string.match(token, '^[^/]*/w(%d+)$')
 end
 
 local function marked()
-  local fence, row = match(call('GET', mark) or '', '^(%d+) (%d+)$')
+  local fence, row = string.match(call('GET', mark) or '', '^(%d+) (%d+)$')
   return whole(fence), whole(row)
 end
 
 local function set_mark(fence, row)
-  call('SET', mark, string.format('%d %d', fence, row), 'PX', 8 * day)
+  call('SET', mark, string.format('%d %d', fence, row), 'PX', 8 * 24 * 3600 * 1000)
 end
 
 local function sweep()
@@ -26,7 +26,7 @@ end
 
 local function extend(token, expiry)
   call('ZADD', holders, expiry, token)
-  call('PEXPIRE', holders, 2 * day)
+  call('PEXPIRE', holders, 2 * 24 * 3600 * 1000)
 end
 
 function kind.hold(token, expiry)
@@ -56,7 +56,7 @@ function kind.more()
   end
 
   local function mode(token)
-    return match(token, '^[^/]*/(.*)$')
+    return string.match(token, '^[^/]*/(.*)$')
   end
 
   function kind.fits(token)

@@ -18,7 +18,8 @@ pub(crate) struct Leases(Arc<Inner>);
 #[cfg_attr(not(feature = "tracing"), allow(dead_code))]
 struct Inner {
     namespace: Arc<str>,
-    told: Series,
+    /// `None` for those whose loss is told as another event.
+    told: Option<Series>,
     held: Series,
     lost: Series,
     renewed: Series,
@@ -36,7 +37,8 @@ impl Leases {
         let (kind, namespace): (Arc<str>, Arc<str>) = (kind.into(), namespace.into());
         let series = |metric| Series::new(metric, [("kind", &kind), ("namespace", &namespace)]);
         let (held, lost, renewed) = (series(&LEASES_HELD), series(&LEASES_LOST), series(&LEASES_RENEWED));
-        let told = event_series(Event::LeaseLost, "namespace", &namespace);
+        let is_told = !matches!(&*kind, "flight" | "claim");
+        let told = is_told.then(|| event_series(Event::LeaseLost, "namespace", &namespace));
         Self(Arc::new(Inner { namespace, told, held, lost, renewed }))
     }
 
@@ -81,8 +83,10 @@ impl LeaseCounts {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
             let leases = &self.leases.0;
             leases.lost.count(1);
-            leases.told.count(1);
-            leases.tell();
+            if let Some(told) = &leases.told {
+                told.count(1);
+                leases.tell();
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use super::names::{Event, METRICS, Outcome};
 
 const PAGE: &str = include_str!("../docs/telemetry.md");
 
-const EVENTS: [&str; 18] = [
+const EVENTS: [&str; 19] = [
     "outage_began",
     "outage_ended",
     "breaker_opened",
@@ -19,6 +19,7 @@ const EVENTS: [&str; 18] = [
     "subscription_lost",
     "subscription_back",
     "overloaded",
+    "lease_lost",
     "degraded",
     "answer_too_large",
     "answer_not_encodable",

@@ -43,7 +43,7 @@ pub(crate) fn wide_bucket(store: &Store) -> TokenBucket {
 
 /// Locks with a time to live longer than any test: free again only by a release.
 pub(crate) fn long_locks(store: &Store) -> Mutex {
-    Mutex::builder().ttl(Duration::from_secs(60)).build(store, "locks").unwrap()
+    Mutex::builder().strict_fifo().ttl(Duration::from_secs(60)).build(store, "locks").unwrap()
 }
 
 /// What the server calls the lock of a key of [`long_locks`].

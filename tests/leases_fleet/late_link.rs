@@ -13,14 +13,14 @@ const LATE: Duration = Duration::from_millis(400);
 /// A waiter asks every 2 s whether it has lost its place: what is noticed sooner was noticed for a reason.
 const SOON: Duration = Duration::from_millis(1500);
 
-/// The first waiter of a process makes it subscribe. Here the lock is granted to it before that, with the second as
-/// its follower, and the second learns that it waits only after that: when it seems that nothing can be missed.
+/// The first waiter of a process makes it subscribe. Here the lock is granted to it before that, and the second
+/// learns that it waits only after that: when it seems that nothing can be missed.
 #[tokio::test]
 async fn a_grant_before_the_subscription_holds_up_nobody() {
     let fleet = Fleet::start().await;
     let holder = Mutex::new(&fleet.store(), "locks").unwrap().lock("k").await.unwrap();
     let proxy = SlowProxy::start(fleet.port(), Duration::ZERO).await;
-    let mutex = Mutex::new(&store(&proxy.url()), "locks").unwrap();
+    let mutex = Mutex::builder().strict_fifo().build(&store(&proxy.url()), "locks").unwrap();
     // Its renewals go on all the time, so that nothing is looked at because something else begins.
     let _other = mutex.lock("other").await.unwrap();
 

@@ -15,7 +15,7 @@ const CLAIM: Duration = Duration::from_millis(1500);
 const LIMIT: u32 = 5;
 
 fn mutexes(store: &Store) -> Mutex {
-    Mutex::new(store, "locks").unwrap()
+    Mutex::builder().strict_fifo().build(store, "locks").unwrap()
 }
 
 fn permits(store: &Store) -> WaitGroup {

@@ -22,7 +22,7 @@ struct Families(Mutex, WaitGroup, RwLock);
 impl Families {
     fn new(store: &Store) -> Self {
         Self(
-            Mutex::builder().ttl(TTL).build(store, "locks").unwrap(),
+            Mutex::builder().ttl(TTL).strict_fifo().build(store, "locks").unwrap(),
             WaitGroup::builder(1).ttl(TTL).build(store, "permits").unwrap(),
             RwLock::builder().ttl(TTL).build(store, "documents").unwrap(),
         )

@@ -36,6 +36,9 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
 /// For how long an acquire that was withdrawn is refused if it comes after all.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
+/// The groups of other terms than the usual ones come behind these.
+const OTHER_TERMS: usize = 1 << 31;
+
 /// A namespace of leases, shared by all that use it in this process.
 pub(crate) struct Admission<K: Kind> {
     pub(in crate::primitive) store: Store,
@@ -127,11 +130,13 @@ impl<K: Kind> Admission<K> {
     /// The operation on a token, without a query.
     pub(crate) fn operation(&self, token: Arc<str>, verb: Verb, terms: Terms) -> AcquireRelease<K> {
         let mut known = lock(&self.terms);
-        let group = known.iter().position(|other| *other == terms).unwrap_or_else(|| {
+        let number = known.iter().position(|other| *other == terms).unwrap_or_else(|| {
             known.push(terms);
             known.len() - 1
         });
         drop(known);
+        // Those by which is released come first: what is released leaves before what is asked for next.
+        let group = if terms == Terms::usual(terms.ttl) { number } else { number | OTHER_TERMS };
         AcquireRelease { scene: Arc::clone(&self.scene), token, verb, terms, group, query: None }
     }
 

@@ -191,8 +191,8 @@ impl<K: Kind> Admission<K> {
         let mut table = lock(&self.table);
         let Some(entry) = table.get_mut(id) else { return };
         let anchor = match (by, entry.stage) {
-            // What is known already.
-            (_, Stage::Holding) => return,
+            // What is known already, or is late.
+            (_, Stage::Holding | Stage::Gone) => return,
             (By::Answer(anchor) | By::Grant(Some(anchor)), _) | (By::Grant(None), Stage::Queued(anchor)) => {
                 anchor
             }

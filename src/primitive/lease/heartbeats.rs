@@ -13,12 +13,16 @@ use super::key_state::Standing;
 use super::kind::Kind;
 use super::operations::{At, Heartbeat, Standings};
 use super::options::LeaseOptions;
+use super::outcome::Outcome;
 use super::table::Stage;
 use crate::store::{Link, lock};
 use crate::{Error, Key};
 
 /// How many waiters of a key are in one call.
 pub(super) const MOST_TOKENS: usize = 256;
+
+/// A message may come so much later than an answer that was sent after it.
+const ON_ITS_WAY: Duration = Duration::from_millis(20);
 
 /// What comes too early has to come again.
 const LATER: Duration = Duration::from_millis(2);
@@ -76,12 +80,17 @@ impl<K: Kind> Admission<K> {
                 }
             }
             Standing::Refused { .. } | Standing::Withdrawn | Standing::Done => {
-                let waits = lock(&self.table)
-                    .get_mut(id)
-                    .is_some_and(|entry| matches!(entry.stage, Stage::Queued(_)));
-                if waits {
-                    self.place_lost(id);
+                let mut table = lock(&self.table);
+                let Some(entry) = table.get_mut(id) else { return };
+                let Stage::Queued(_) = entry.stage else { return };
+                if !K::Outcome::KEPT {
+                    drop(table);
+                    return self.place_lost(id);
                 }
+                let due = Instant::now() + ON_ITS_WAY;
+                (entry.stage, entry.due) = (Stage::Gone, Some(due));
+                drop(table);
+                self.store.scheduler().schedule(due);
             }
         }
     }

@@ -134,6 +134,8 @@ impl<H: Holders> KeyState<H> {
         if H::counted(&self.queue) >= max_waiters {
             return Standing::Refused { soonest: self.holders.soonest(now), before };
         }
+        // A tombstone that it had is out of date, also where the clock is set back.
+        self.tombstones.remove(token);
         if self.queue.line_up(Arc::clone(token), rank, now + spans.alive) == 1 {
             self.keep(now, spans);
         }

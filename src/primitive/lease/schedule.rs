@@ -33,7 +33,7 @@ impl<K: Kind> PeriodicTask for Admission<K> {
         let due = self.renewals.take_due(now).into_iter();
         let renewals = join_all(due.map(|state| Arc::clone(&self).watch_over(state)));
         let mut by_key = HashMap::<Key, Vec<(u64, Arc<str>)>>::new();
-        let (mut abandoned, mut over) = (Vec::new(), Vec::new());
+        let (mut abandoned, mut gone, mut over) = (Vec::new(), Vec::new(), Vec::new());
         for (id, entry) in lock(&self.table).iter_mut() {
             if entry.due.take_if(|due| *due <= now).is_none() {
                 continue;
@@ -43,10 +43,12 @@ impl<K: Kind> PeriodicTask for Admission<K> {
                     by_key.entry(entry.key.clone()).or_default().push((id, Arc::clone(&entry.token)));
                 }
                 Stage::Asking => abandoned.push(id),
+                Stage::Gone => gone.push(id),
                 Stage::Holding => over.push(id),
             }
         }
         abandoned.into_iter().for_each(|id| self.abandoned(id));
+        gone.into_iter().for_each(|id| self.place_lost(id));
         over.into_iter().for_each(|id| self.tenure_over(id));
         let mut beats = Vec::new();
         for (key, waiters) in by_key {

@@ -52,6 +52,8 @@ pub(super) enum Stage {
     Asking,
     /// It has a place in the queue; the call by whose answer that is known.
     Queued(Anchor),
+    /// Its place is gone; what those in the queue were told may be on its way.
+    Gone,
     /// It holds, and so does this process for those in its line.
     Holding,
 }
@@ -113,7 +115,7 @@ impl<F> Table<F> {
         entry.line.leave(|other| Arc::ptr_eq(other, seat));
         let asking = match entry.stage {
             Stage::Holding => return Left::Nothing,
-            Stage::Queued(_) => false,
+            Stage::Queued(_) | Stage::Gone => false,
             Stage::Asking => true,
         };
         if entry.line.is_empty() {

@@ -96,7 +96,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let namespace = Namespace::new(store, name)?;
         let counts = telemetry::Leases::new("flight", name);
         let admission = Admission::new(store, &namespace, codec);
-        let taking_turns = LeaseOptions { cohorts: true, ..options.clone() };
         Ok(Self {
             name: name.into(),
             decisions: Decisions::new("single_flight", name),
@@ -104,8 +103,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             settings,
             format,
             forget: admission.namespace.client(),
-            leases: Leases::new(admission, options, counts.clone()),
-            turns: Leases::shared(store, name, || Namespace::open(store, name), taking_turns, counts),
+            leases: Leases::new(admission, options.clone(), counts.clone()),
+            turns: Leases::shared(store, name, || Namespace::open(store, name), options, counts),
         })
     }
 
