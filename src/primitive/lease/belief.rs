@@ -1,5 +1,5 @@
 //! What a process may believe of a lease: pure functions of what it sent, what it was answered, and its clock. The
-//! [model](super::model) calls the same ones.
+//! model in `model/` calls the same ones.
 //!
 //! Clocks of different machines are never compared. What the server says of its own time becomes local time by an
 //! [`Anchor`]: a call of this process, when it was *sent*, and what the server's clock said when it ran, which was later.
@@ -19,8 +19,18 @@ impl Anchor {
     /// Until when a lease is certain here that the server keeps until `expiry`. Never for longer than its time to live:
     /// after a server's clock was set back, what is left of a lease there is longer than that, and may be cut.
     pub(crate) fn until(self, expiry: i64, ttl: Duration, drift: Drift) -> Instant {
-        let left = Duration::from_micros(u64::try_from(expiry - self.now).unwrap_or(0));
-        self.sent + drift.sure(left.min(ttl))
+        self.sent + drift.sure(self.left(expiry).min(ttl))
+    }
+
+    /// The same of a grant that was pushed after the call, which may be long ago: its time to live counts from when it is
+    /// heard of. `stands`: for how long a grant stands at most.
+    pub(crate) fn until_granted(self, expiry: i64, stands: Duration, now: Instant, drift: Drift) -> Instant {
+        (self.sent + drift.sure(self.left(expiry))).min(now + drift.sure(stands))
+    }
+
+    /// How much was left when the call ran.
+    fn left(self, expiry: i64) -> Duration {
+        Duration::from_micros(u64::try_from(expiry - self.now).unwrap_or(0))
     }
 }
 
@@ -29,7 +39,7 @@ impl Anchor {
 pub(crate) struct Belief {
     until: Instant,
     /// When the call was sent that said so, if it was a renewal.
-    sent: Option<Instant>,
+    pub(super) sent: Option<Instant>,
     /// Lost or given back. Never again otherwise.
     over: bool,
 }

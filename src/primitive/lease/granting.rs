@@ -204,8 +204,12 @@ impl<K: Kind> Admission<K> {
         };
         // The server's time, by the last call of ours that it answered: never by when the push came.
         let options = &entry.holding.options;
-        let until = anchor.until(expiry, options.ttl, options.drift);
-        let Some(belief) = Belief::granted(until, clock::now()) else {
+        let now = clock::now();
+        let until = match by {
+            By::Grant(None) => anchor.until_granted(expiry, GRANT.min(options.ttl), now, options.drift),
+            By::Answer(_) | By::Grant(Some(_)) => anchor.until(expiry, options.ttl, options.drift),
+        };
+        let Some(belief) = Belief::granted(until, now) else {
             drop(table);
             return self.too_late(id, by);
         };
