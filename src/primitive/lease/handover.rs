@@ -117,7 +117,11 @@ impl<K: Kind> Admission<K> {
                 Err(error) => error,
             };
             match lock(&self.table).get_mut(id) {
-                Some(entry) => entry.outage = Some(error).filter(Error::is_away),
+                Some(entry) => {
+                    // It may run yet, after a release.
+                    entry.twice |= !error.is_not_sent();
+                    entry.outage = Some(error).filter(Error::is_away);
+                }
                 None => return,
             }
             sleep(holding.options.ask_every).await;
