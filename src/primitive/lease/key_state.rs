@@ -1,7 +1,7 @@
 //! The state of one key, and the steps on it: who holds, who waits, and how what is free is granted.
 //!
 //! This is the specification. The in-memory store runs it, the scripts in `lua/lease/` do the same on Redis (the agreement
-//! tests compare them), and the [model](super::model) checks it.
+//! tests compare them), and the model in `model/` checks it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -203,8 +203,12 @@ impl<H: Holders> KeyState<H> {
     /// Notes that waiters are alive. Returns when the next lease ends, and what each of them has come to.
     pub(crate) fn heartbeat(&mut self, tokens: &[Arc<str>], now: i64, spans: Spans) -> (i64, Vec<Standing>) {
         self.sweep(now);
+        let evicted = self.queue.is_evicted();
         for token in tokens {
-            if self.queue.beat(token, now + spans.alive) {
+            if evicted && !self.queue.has_place(token) {
+                // It is to ask anew.
+                self.queue.leave(token);
+            } else if self.queue.beat(token, now + spans.alive) {
                 self.keep(now, spans);
             }
         }

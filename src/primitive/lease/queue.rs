@@ -34,6 +34,23 @@ impl Queue {
         self.second.front()
     }
 
+    /// Whether a token stands in the queue.
+    pub(crate) fn has_place(&self, token: &str) -> bool {
+        self.first.iter().chain(&self.second).any(|other| **other == *token)
+    }
+
+    /// Whether there are fewer places than tokens that wait: the lists were evicted.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.first.len() + self.second.len() < self.beats.len()
+    }
+
+    /// Evicts the lists, as Redis may.
+    #[cfg(test)]
+    pub(crate) fn evict(&mut self) {
+        self.first.clear();
+        self.second.clear();
+    }
+
     /// How many stand before a token in its rank.
     pub(crate) fn position(&self, token: &str) -> i64 {
         let position = |rank: &VecDeque<Arc<str>>| rank.iter().position(|other| **other == *token);
