@@ -26,6 +26,8 @@ mod keeper;
 pub(crate) mod key_state;
 pub(crate) mod kind;
 mod line;
+#[cfg(test)]
+mod model;
 pub(crate) mod operations;
 mod options;
 pub(crate) mod outcome;

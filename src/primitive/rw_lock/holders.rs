@@ -45,7 +45,7 @@ pub(crate) struct RwHolders {
     until: HashMap<Arc<str>, i64>,
     fence: i64,
     /// How many writers in a row went before readers that waited.
-    row: i64,
+    pub(crate) row: i64,
 }
 
 impl Holders for RwHolders {

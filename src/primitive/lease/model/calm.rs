@@ -1,0 +1,109 @@
+//! Nobody waits for ever: whatever has gone wrong until all that was under way is gone, if nothing goes wrong from then
+//! on, everybody who waits is served within a bounded time, and that needs no new arrival.
+
+use super::super::table::Stage;
+use super::Modelled;
+use super::rules::Flaw;
+use super::server::Verb;
+use super::world::{Event, World};
+
+impl<H: Modelled> World<H> {
+    /// Whether all who wait, and are polled, are served if every message arrives at once, and holders are soon done.
+    pub(super) fn settles(&self) -> bool {
+        let waits = |world: &Self| world.waiting.iter().any(|seat| !world.is_stalled(*seat));
+        if !waits(self) {
+            return true;
+        }
+        let (longest, rules) = (self.rules.seats.iter().map(|seat| seat.ttl).max().unwrap_or(0), &self.rules);
+        // At worst there is a lease of one who is gone, and each other place is dead, or not taken up.
+        let patience = 2 * longest + 2 * rules.grant.max(rules.alive);
+        let mut world = self.clone();
+        for _ in 0..patience {
+            world = world.serve(false);
+            if !waits(&world) {
+                return true;
+            }
+            world = world.after(Event::Tick);
+        }
+        false
+    }
+
+    /// The same of who fits beside those who hold, and who keep on holding.
+    pub(super) fn settles_beside(&self) -> bool {
+        let of = |seat: usize| self.rules.seats[seat];
+        let holding =
+            (0..self.clients.len()).filter_map(|line| self.believed(line)).map(|(held, _)| of(held.seat));
+        let waiting = self.waiting.iter().map(|seat| of(*seat));
+        let weight: i64 = holding.chain(waiting).map(|seat| seat.weight).sum();
+        if weight > self.rules.capacity || self.waiting.is_empty() || self.stalled != 0 {
+            return true;
+        }
+        let longest = self.rules.seats.iter().map(|seat| seat.ttl).max().unwrap_or(0);
+        let patience = 2 * longest + 2 * self.rules.grant.max(self.rules.alive);
+        let mut world = self.clone();
+        for _ in 0..patience {
+            world = world.serve(true);
+            if world.waiting.is_empty() {
+                return true;
+            }
+            world = world.after(Event::Tick);
+        }
+        false
+    }
+
+    /// All ask, and hear what there is to hear, until nothing more follows.
+    fn serve(mut self, keeps: bool) -> Self {
+        let mut asked = 0_u32;
+        for _ in 0..200 {
+            let Some(event) = self.next(keeps, &mut asked) else { break };
+            self = self.after(event);
+        }
+        self
+    }
+
+    fn next(&self, keeps: bool, asked: &mut u32) -> Option<Event> {
+        let mut messages = Vec::new();
+        for (at, message) in self.messages.iter().enumerate() {
+            self.of_message(at, message, &mut messages);
+        }
+        if let Some(event) = messages.into_iter().find(|event| !matches!(event, Event::Resends(_))) {
+            return Some(event);
+        }
+        (0..self.clients.len()).find_map(|line| self.of_line_in_calm(line, keeps, asked))
+    }
+
+    fn of_line_in_calm(&self, line: usize, keeps: bool, asked: &mut u32) -> Option<Event> {
+        let client = &self.clients[line];
+        let mut once = |token: usize, verb: Verb| {
+            let bit = 1 << (2 * token + usize::from(verb == Verb::Renew));
+            (std::mem::replace(asked, *asked | bit) & bit) == 0
+        };
+        if let Some(held) = &client.held {
+            if self.believed(line).is_none() {
+                return Some(Event::Notices(line));
+            }
+            if self.is_due_back(held) {
+                return Some(Event::TakesBack(line));
+            }
+            if held.offered.is_none() && !keeps {
+                return Some(if self.rules.faults.completes {
+                    Event::Completes(line)
+                } else {
+                    Event::Releases(line)
+                });
+            }
+            if self.is_renewed(held) {
+                return once(held.token, Verb::Renew).then_some(Event::Renews(line));
+            }
+        }
+        let entry = client.entry.as_ref()?;
+        match entry.stage {
+            Stage::Asking if self.is_abandoned(entry) => {
+                (!self.rules.has(Flaw::AbandonedUnnoticed)).then_some(Event::Abandons(line))
+            }
+            Stage::Asking => Some(Event::Fails(line)),
+            Stage::Queued(_) => once(entry.token, Verb::Heartbeat).then_some(Event::Heartbeats(line)),
+            Stage::Holding => None,
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! When two worlds are the same: times are looked at from now, fences by their order, and lines that differ in nothing are
+//! interchangeable. So the clocks may go on for ever, and the states are finite.
+
+use std::hash::{Hash, Hasher};
+
+use tokio::time::Instant;
+
+use super::super::belief::Anchor;
+use super::super::key_state::Standing;
+use super::super::kind::Holders as _;
+use super::super::queue::Queue;
+use super::super::table::Stage;
+use super::Modelled;
+use super::client::Client;
+use super::rules::{Flaw, TICK};
+use super::server::Verb;
+use super::world::{Message, What, World, in_ticks};
+use crate::store::News;
+
+/// A state in numbers.
+type Form = Vec<i16>;
+
+impl<H: Modelled> Hash for World<H> {
+    fn hash<S: Hasher>(&self, hasher: &mut S) {
+        self.form().hash(hasher);
+    }
+}
+
+impl<H: Modelled> PartialEq for World<H> {
+    fn eq(&self, other: &Self) -> bool {
+        self.form() == other.form()
+    }
+}
+
+fn number(number: i64) -> i16 {
+    i16::try_from(number).unwrap_or(i16::MAX)
+}
+
+impl<H: Modelled> World<H> {
+    fn form(&self) -> Form {
+        let fences = self.fences();
+        let mut lines: Vec<Form> =
+            (0..self.clients.len()).map(|line| self.line_form(line, &fences)).collect();
+        if (0..lines.len()).all(|line| self.rules.process(line) == Some(line)) {
+            lines.sort_unstable();
+        }
+        let mut form = lines.concat();
+        let (server, seen) = (&self.server, &self.seen);
+        let ahead = in_ticks(self.next_fence() - server.now).max(0);
+        form.extend([number(ahead), self.rank(&fences, self.next_fence()), self.rank(&fences, seen.fence)]);
+        form.extend([self.rank(&fences, server.fence), number(server.state.holders.holders.row())]);
+        form.extend([self.again, self.crashes, self.evictions].map(i16::from));
+        let flags = [
+            server.state.kept_until > server.now,
+            server.overtaken,
+            server.fence_fell,
+            server.entered,
+            server.held_after,
+            seen.fence_fell,
+            seen.late,
+            seen.missed,
+            seen.unfair,
+            self.jumps,
+        ];
+        form.extend(flags.map(i16::from));
+        form
+    }
+
+    /// What the next grant would have.
+    fn next_fence(&self) -> i64 {
+        let mut holders = self.server.state.holders.clone();
+        for token in self.rules.tokens() {
+            holders.forget(self.rules.name(token));
+        }
+        // Of one who holds alone, if anybody does.
+        let alone = self.rules.tokens().max_by_key(|token| self.rules.of(*token).weight).unwrap_or(0);
+        holders.hold(self.rules.name(alone), 0, self.server.now, &Queue::default())
+    }
+
+    /// All fences that anybody may see yet, in order.
+    fn fences(&self) -> Vec<i64> {
+        if !H::FENCED {
+            return Vec::new();
+        }
+        let mut fences = vec![self.next_fence(), self.server.fence, self.seen.fence];
+        fences.extend(self.clients.iter().filter_map(|client| client.held.as_ref()).map(|held| held.fence));
+        for Message { what, .. } in &self.messages {
+            match what {
+                What::Reply { standing: Standing::Held { fence, .. }, .. }
+                | What::Push(News::Granted { fence, .. }) => fences.push(*fence),
+                _ => {}
+            }
+        }
+        fences.sort_unstable();
+        fences.dedup();
+        fences
+    }
+
+    fn rank(&self, fences: &[i64], fence: i64) -> i16 {
+        fences.iter().position(|other| *other == fence).map_or(-1, |rank| number(rank as i64))
+    }
+
+    /// A line, and all on the server and on its way that is its own.
+    fn line_form(&self, line: usize, fences: &[i64]) -> Form {
+        let Client { asks, entry, held, crashed } = &self.clients[line];
+        let mut form = vec![number(*asks as i64), i16::from(*crashed)];
+        let seats = &self.rules.seats;
+        let first = seats.iter().position(|seat| seat.line == line).unwrap_or(0);
+        for seat in (0..seats.len()).filter(|seat| seats[*seat].line == line) {
+            let of = seats[seat];
+            let place = self.waiting.iter().filter(|other| seats[**other].process == of.process);
+            let place = place.clone().position(|other| *other == seat).map_or(-1, |place| place as i64);
+            let flags = (self.came >> seat & 1) + 2 * (self.stalled >> seat & 1);
+            form.extend([of.ttl, of.weight, of.rank, flags.into(), place].map(number));
+        }
+        let token = |token: usize| number((token - first * self.rules.asks) as i64);
+        if let Some(entry) = entry {
+            form.push(token(entry.token));
+            form.extend(entry.line.iter().map(|seat| number((*seat - first) as i64)));
+            form.push(-1);
+            let can_hand_over = entry.line.clone().hand_over(self.local).is_some();
+            form.push(match entry.stage {
+                Stage::Asking => 1000,
+                Stage::Holding => 1001 + i16::from(can_hand_over),
+                Stage::Queued(anchor) => self.anchor(anchor),
+            });
+            form.push(entry.driver.map_or(-1, |seat| number((seat - first) as i64)));
+            form.extend([
+                i16::from(entry.twice),
+                entry.early.as_ref().map_or(-1, |news| self.news(news, fences)),
+            ]);
+            if let Stage::Queued(anchor) = entry.stage
+                && self.rules.has(Flaw::PushCutAtAnchor)
+            {
+                form.push(self.age(anchor.sent));
+            }
+        }
+        form.push(-2);
+        if let Some(held) = held {
+            form.extend([token(held.token), number((held.seat - first) as i64)]);
+            form.extend([self.until_form(held.belief.until()), self.rank(fences, held.fence)]);
+            form.push(i16::from(held.twice));
+            if self.rules.faults.repeats {
+                form.push(held.belief.sent.map_or(-1, |sent| self.age(sent)));
+            }
+            form.push(held.offered.map_or(-1, |since| self.age(since)));
+        }
+        form.push(-3);
+        for own in self.rules.tokens().filter(|own| self.rules.of(*own).line == line) {
+            self.token_form(own, &mut form);
+        }
+        let mut messages: Vec<Form> = Vec::new();
+        for message in self.messages.iter().filter(|message| self.rules.of(message.token).line == line) {
+            let mut text = vec![token(message.token)];
+            self.message_form(message, fences, &mut text);
+            messages.push(text);
+        }
+        messages.sort_unstable();
+        form.extend(messages.concat());
+        form.push(-4);
+        form
+    }
+
+    /// What the server knows of a token.
+    fn token_form(&self, token: usize, form: &mut Form) {
+        let (server, name) = (&self.server, self.rules.name(token));
+        let (state, now) = (&server.state, server.now);
+        let released = i16::from(server.released & (1 << token) != 0);
+        let tombstone = i16::from(state.tombstones.contains_key(name));
+        form.push(released + 2 * tombstone);
+        form.push(state.holders.held(name, now).map_or(-1, |(expiry, _)| number(in_ticks(expiry - now))));
+        if state.queue.contains(name) || state.queue.has_place(name) {
+            let until = state.queue.clone().leave(name).unwrap_or(0);
+            let place = if state.queue.has_place(name) { state.queue.position(name) } else { -1 };
+            form.extend([number(in_ticks(until - now).max(0)), number(place)]);
+        }
+    }
+
+    fn message_form(&self, message: &Message, fences: &[i64], form: &mut Form) {
+        match &message.what {
+            What::Call { verb, sent, twice } => {
+                let dated = !matches!(verb, Verb::Release | Verb::Withdraw);
+                let sent = sent.map_or(-1, |sent| if dated { self.age(sent) } else { 0 });
+                form.extend([*verb as i16, i16::from(*twice), sent]);
+            }
+            What::Reply { verb, anchor, standing, twice } => {
+                form.extend([10 + *verb as i16, i16::from(*twice)]);
+                match standing {
+                    Standing::Held { expiry, fence } => {
+                        let left = in_ticks(expiry - anchor.now);
+                        let ttl = self.rules.of(message.token).ttl;
+                        let cut = if self.rules.has(Flaw::BeliefIsNotCut) { left } else { left.min(ttl) };
+                        let until = (cut - i64::from(self.age(anchor.sent))).max(0);
+                        form.extend([number(until), self.rank(fences, *fence)]);
+                        if self.rules.has(Flaw::ReplyValidFromArrival) {
+                            form.push(number(left));
+                        }
+                        if self.rules.faults.repeats {
+                            form.push(self.age(anchor.sent));
+                        }
+                    }
+                    Standing::Queued { .. } => form.push(self.anchor(*anchor)),
+                    Standing::Refused { .. } | Standing::Withdrawn | Standing::Done => form.push(1000),
+                }
+            }
+            What::Push(news) => form.extend([20, self.news(news, fences)]),
+        }
+        form.push(-5);
+    }
+
+    fn news(&self, news: &News, fences: &[i64]) -> i16 {
+        match news {
+            // What is over does not become more so.
+            News::Granted { expiry, fence } => {
+                let left = in_ticks(expiry - self.server.now).max(-self.rules.longest());
+                number(left) * 16 + self.rank(fences, *fence)
+            }
+            News::Gone | News::Told(_) => 1000,
+        }
+    }
+
+    /// How far the server's clock is ahead of what an anchor takes it for.
+    fn anchor(&self, anchor: Anchor) -> i16 {
+        let age = i64::try_from(self.local.duration_since(anchor.sent).as_micros()).unwrap_or(i64::MAX);
+        number(in_ticks(age - (self.server.now - anchor.now)).min(self.rules.longest()))
+    }
+
+    /// How long ago something was sent; what is older than a lease is as good as any that is.
+    fn age(&self, sent: Instant) -> i16 {
+        let age = i64::try_from(self.local.duration_since(sent).as_micros()).unwrap_or(i64::MAX);
+        number((age / TICK).min(self.rules.longest()))
+    }
+
+    fn until_form(&self, until: Instant) -> i16 {
+        number(self.left(until))
+    }
+
+    /// Drops what nobody looks at any more.
+    pub(super) fn prune(&mut self) {
+        let Self { messages, clients, rules, .. } = self;
+        let answers = rules.has(Flaw::HolderAnswersPush);
+        messages.retain(|Message { token, what }| {
+            let client = &clients[rules.of(*token).line];
+            let entry = client.entry.as_ref().filter(|entry| entry.token == *token);
+            let waits = entry.is_some_and(|entry| answers || entry.stage != Stage::Holding);
+            let holds = client.held.as_ref().is_some_and(|held| held.token == *token);
+            match what {
+                What::Call { .. } => true,
+                What::Reply { verb: Verb::Renew, .. } => holds,
+                What::Reply { .. } | What::Push(_) => waits,
+            }
+        });
+    }
+}

@@ -1,0 +1,330 @@
+//! What a process does for a line of those who wait, as `granting`, `handover`, `heartbeats` and `renewals` do: with the
+//! crate's own [`Anchor`], [`Belief`] and [`Line`].
+
+use tokio::time::Instant;
+
+use super::super::belief::{Anchor, Belief, Drift};
+use super::super::granting::By;
+use super::super::key_state::Standing;
+use super::super::line::Line;
+use super::super::table::Stage;
+use super::Modelled;
+use super::rules::{Flaw, TICK, Tokens, ticks};
+use super::server::Verb;
+use super::world::{Message, What, World};
+use crate::store::News;
+
+/// A line in a process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Client {
+    /// How many tokens it has used.
+    pub(super) asks: usize,
+    pub(super) entry: Option<Entry>,
+    pub(super) held: Option<Held>,
+    pub(super) crashed: bool,
+}
+
+/// What it asks for, for those in line.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) token: usize,
+    pub(super) stage: Stage,
+    pub(super) line: Line<usize>,
+    /// The seat whose future asks, while it does.
+    pub(super) driver: Option<usize>,
+    pub(super) twice: bool,
+    pub(super) early: Option<News>,
+}
+
+/// What a seat holds.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) token: usize,
+    pub(super) seat: usize,
+    pub(super) belief: Belief,
+    pub(super) fence: i64,
+    pub(super) twice: bool,
+    /// Since when it is offered, if it was not taken up.
+    pub(super) offered: Option<Instant>,
+}
+
+const DRIFT: Drift = Drift(0.0);
+
+impl<H: Modelled> World<H> {
+    /// Whether a seat can come: a value is used for one lock at a time.
+    pub(super) fn may_come(&self, seat: usize) -> bool {
+        let of = self.rules.seats[seat];
+        let client = &self.clients[of.line];
+        if client.crashed || (client.entry.is_none() && client.asks == self.rules.asks) {
+            return false;
+        }
+        if self.rules.tokens != Tokens::Value {
+            return true;
+        }
+        let mine = |line: &usize| self.rules.process(*line) == Some(of.process);
+        let free = |line: usize| self.clients[line].entry.is_none() && self.clients[line].held.is_none();
+        let releases = |message: &Message| match message.what {
+            What::Call { verb: Verb::Release | Verb::Withdraw, sent, .. } => {
+                let ends = !self.rules.has(Flaw::PledgeEndsEarly) || sent.is_some();
+                ends && !self.rules.has(Flaw::NoPledge) && self.rules.of(message.token).process == of.process
+            }
+            _ => false,
+        };
+        (0..self.clients.len()).filter(mine).all(free) && !self.messages.iter().any(releases)
+    }
+
+    pub(super) fn comes(&mut self, seat: usize) {
+        self.came |= 1 << seat;
+        self.waiting.push(seat);
+        let line = self.rules.seats[seat].line;
+        if let Some(entry) = &mut self.clients[line].entry {
+            entry.line.join(seat);
+            return;
+        }
+        let entry = self.line_of(seat);
+        let token = entry.token;
+        self.clients[line].entry = Some(entry);
+        self.clients[line].asks += 1;
+        self.call(token, Verb::Acquire);
+    }
+
+    /// Whether somebody looks at a message that has come. One who asks by itself looks when it is polled.
+    pub(super) fn is_heard(&self, message: &Message) -> bool {
+        let entry = &self.clients[self.rules.of(message.token).line].entry;
+        let is_reply = matches!(message.what, What::Reply { verb: Verb::Acquire, .. });
+        !entry.as_ref().is_some_and(|entry| is_reply && self.is_abandoned(entry))
+    }
+
+    /// Whether nobody polls the call by which a line asks.
+    pub(super) fn is_abandoned(&self, entry: &Entry) -> bool {
+        entry.stage == Stage::Asking && entry.driver.is_some_and(|driver| self.is_stalled(driver))
+    }
+
+    pub(super) fn receive(&mut self, Message { token, what }: Message) {
+        let line = self.rules.of(token).line;
+        match what {
+            What::Push(news) => self.heard(line, token, news),
+            What::Reply { verb, mut anchor, standing, twice } => {
+                if self.rules.has(Flaw::AnchorAtArrival) {
+                    anchor.sent = self.local;
+                }
+                match verb {
+                    Verb::Acquire => self.answered(line, token, anchor, standing, twice),
+                    Verb::Renew => self.renewed(line, token, anchor, standing),
+                    Verb::Heartbeat => self.stands(line, token, anchor, standing),
+                    Verb::Release | Verb::Withdraw | Verb::Complete => {}
+                }
+            }
+            What::Call { .. } => {}
+        }
+    }
+
+    fn entry(&mut self, line: usize, token: usize) -> Option<&mut Entry> {
+        self.clients[line].entry.as_mut().filter(|entry| entry.token == token)
+    }
+
+    fn answered(&mut self, line: usize, token: usize, anchor: Anchor, standing: Standing, twice: bool) {
+        let forgets = self.rules.has(Flaw::TwiceForgotten);
+        let Some(entry) = self.entry(line, token) else { return };
+        entry.twice |= twice && !forgets;
+        match standing {
+            Standing::Held { expiry, fence } => self.granted(line, token, By::Answer(anchor), expiry, fence),
+            Standing::Queued { .. } => {
+                (entry.stage, entry.driver) = (Stage::Queued(anchor), None);
+                if let Some(early) = entry.early.take() {
+                    self.heard(line, token, early);
+                }
+            }
+            Standing::Done => self.drop_line(line),
+            Standing::Refused { .. } | Standing::Withdrawn => self.place_lost(line, token),
+        }
+    }
+
+    fn heard(&mut self, line: usize, token: usize, news: News) {
+        if self.rules.has(Flaw::HolderAnswersPush) && self.clients[line].held.is_some() {
+            return self.send_off(token, Verb::Release);
+        }
+        match news {
+            News::Granted { expiry, fence } => self.granted(line, token, By::Grant(None), expiry, fence),
+            News::Gone => self.place_lost(line, token),
+            News::Told(_) => self.drop_line(line),
+        }
+    }
+
+    fn stands(&mut self, line: usize, token: usize, anchor: Anchor, standing: Standing) {
+        let Some(entry) = self.entry(line, token).filter(|entry| matches!(entry.stage, Stage::Queued(_)))
+        else {
+            return;
+        };
+        match standing {
+            Standing::Held { expiry, fence } => {
+                self.granted(line, token, By::Grant(Some(anchor)), expiry, fence)
+            }
+            Standing::Queued { .. } => entry.stage = Stage::Queued(anchor),
+            Standing::Refused { .. } | Standing::Withdrawn | Standing::Done => self.place_lost(line, token),
+        }
+    }
+
+    /// Until when a lease is certain. `asked`: which the call reports of that the anchor is taken from.
+    pub(super) fn until(&self, anchor: Anchor, expiry: i64, ttl: i64, asked: bool) -> Instant {
+        let left = ticks((expiry - anchor.now).max(0) / TICK);
+        if self.rules.has(Flaw::ReplyValidFromArrival) && asked {
+            return self.local + DRIFT.sure(left);
+        }
+        if self.rules.has(Flaw::PushValidFromArrival) && !asked {
+            return self.local + DRIFT.sure(ticks(self.rules.stands(ttl)));
+        }
+        if self.rules.has(Flaw::BeliefIsNotCut) {
+            return anchor.sent + DRIFT.sure(left);
+        }
+        if asked || self.rules.has(Flaw::PushCutAtAnchor) {
+            return anchor.until(expiry, ticks(ttl), DRIFT);
+        }
+        anchor.until_granted(expiry, ticks(self.rules.stands(ttl)), self.local, DRIFT)
+    }
+
+    fn granted(&mut self, line: usize, token: usize, by: By, expiry: i64, fence: i64) {
+        let ttl = self.rules.of(token).ttl;
+        let (local, late_ok) = (self.local, self.rules.has(Flaw::LateGrantIsTaken));
+        let at_once = expiry - self.server.now == self.rules.stands(ttl) * TICK;
+        let jumped = self.rules.faults.jump != 0 && !self.jumps;
+        let Some(entry) = self.entry(line, token) else { return };
+        let anchor = match (by, entry.stage) {
+            (_, Stage::Holding) => return,
+            (By::Answer(anchor) | By::Grant(Some(anchor)), _) | (By::Grant(None), Stage::Queued(anchor)) => {
+                anchor
+            }
+            (By::Grant(None), Stage::Asking) => {
+                entry.early = Some(News::Granted { expiry, fence });
+                return;
+            }
+        };
+        let asked = by != By::Grant(None);
+        let until = self.until(anchor, expiry, ttl, asked);
+        let taken =
+            late_ok.then(|| Belief::granted(until, until.checked_sub(ticks(1)).unwrap_or(until))).flatten();
+        let Some(belief) = Belief::granted(until, local).or(taken) else {
+            self.seen.missed |= at_once && !asked && !jumped && self.is_prompt(anchor);
+            return self.ask_for_line(line, Some(false));
+        };
+        self.forget_calls(token);
+        let seats = &self.rules.seats;
+        let Some(entry) = self.clients[line].entry.as_mut() else { return };
+        (entry.stage, entry.driver) = (Stage::Holding, None);
+        let fits = entry.line.front().is_some_and(|seat| seats[*seat].ttl == ttl);
+        let seat = if fits { entry.line.granted(local) } else { None };
+        let twice = entry.twice;
+        let Some(seat) = seat else { return self.ask_for_line(line, Some(false)) };
+        self.offer(line, Held { token, seat, belief, fence, twice, offered: None });
+    }
+
+    /// Whether the call that an anchor is of took no time.
+    fn is_prompt(&self, anchor: Anchor) -> bool {
+        let (server, local) = (self.server.now - anchor.now, self.local.duration_since(anchor.sent));
+        ticks(server / TICK) == local
+    }
+
+    pub(super) fn offer(&mut self, line: usize, held: Held) {
+        let seat = held.seat;
+        let process = self.rules.seats[seat].process;
+        let (seats, weight) = (&self.rules.seats, self.rules.seats[seat].weight);
+        let first = self.waiting.iter().find(|other| seats[**other].process == process);
+        self.seen.unfair |= first.is_some_and(|first| *first != seat);
+        self.waiting.retain(|other| *other != seat);
+        let mut held = Held { offered: self.is_stalled(seat).then_some(self.local), ..held };
+        self.seen.late |= !held.belief.holds(self.local);
+        // Who shares has the fence of who was alone before.
+        let shares = weight < self.rules.capacity;
+        // After a jump forward one who was granted a lease later may hear of it first.
+        let fell = held.fence < self.seen.fence || (held.fence == self.seen.fence && !shares);
+        self.seen.fence_fell |= fell && self.rules.faults.jump <= 0;
+        self.seen.fence = self.seen.fence.max(held.fence);
+        self.clients[line].held = Some(held);
+    }
+
+    fn place_lost(&mut self, line: usize, token: usize) {
+        if self.entry(line, token).is_some_and(|entry| entry.stage != Stage::Holding) {
+            self.ask_for_line(line, None);
+        }
+    }
+
+    /// All in a line hear that nothing is left to do, or that the call has failed.
+    fn drop_line(&mut self, line: usize) {
+        if let Some(entry) = self.clients[line].entry.take() {
+            self.waiting.retain(|seat| !entry.line.iter().any(|other| other == seat));
+            self.forget_calls(entry.token);
+        }
+    }
+
+    /// Gives a token back. `withdrawn`: its acquire may be yet to come.
+    pub(super) fn give_back(&mut self, token: usize, withdrawn: bool) {
+        let verb = if withdrawn { Verb::Withdraw } else { Verb::Release };
+        match self.rules.tokens {
+            // It is awaited before the value is used again.
+            Tokens::Value => self.call(token, verb),
+            _ => self.send_off(token, verb),
+        }
+    }
+
+    /// Lets a line take a new place; `back`: after its token was given back, whose acquire may be yet to come.
+    pub(super) fn ask_for_line(&mut self, line: usize, back: Option<bool>) {
+        let Some(mut entry) = self.clients[line].entry.take() else { return };
+        self.forget_calls(entry.token);
+        if let Some(asking) = back {
+            self.give_back(entry.token, asking || entry.twice);
+        }
+        let Some(front) = entry.line.front().copied() else { return };
+        let asks = self.clients[line].asks;
+        if asks == self.rules.asks || self.again == 0 {
+            // That is enough of it.
+            self.waiting.retain(|seat| !entry.line.iter().any(|other| other == seat));
+            return;
+        }
+        self.again -= 1;
+        self.clients[line].asks += 1;
+        entry.token = self.rules.token(front, asks);
+        (entry.stage, entry.driver, entry.twice, entry.early) = (Stage::Asking, None, false, None);
+        let token = entry.token;
+        self.clients[line].entry = Some(entry);
+        self.call(token, Verb::Acquire);
+    }
+
+    /// A call of an acquire has failed: who asked hears of it, and a line asks again.
+    pub(super) fn fails(&mut self, line: usize) {
+        let forgets = self.rules.has(Flaw::RetryForgotten);
+        let Some(entry) = &mut self.clients[line].entry else { return };
+        let token = entry.token;
+        if entry.driver.is_some() {
+            self.drop_line(line);
+            return self.give_back(token, true);
+        }
+        entry.twice |= !forgets;
+        self.forget_calls(token);
+        self.call(token, Verb::Acquire);
+    }
+
+    pub(super) fn leaves(&mut self, seat: usize) {
+        let line = self.rules.seats[seat].line;
+        self.waiting.retain(|other| *other != seat);
+        let Some(entry) = &mut self.clients[line].entry else { return };
+        entry.line.leave(|other| *other == seat);
+        let asking = match entry.stage {
+            Stage::Holding => return,
+            Stage::Queued(_) => false,
+            Stage::Asking => true,
+        };
+        if entry.line.is_empty() || (asking && entry.driver == Some(seat)) {
+            self.ask_for_line(line, Some(asking));
+        }
+    }
+
+    /// Nobody polls the future by which a line asks: it asks anew when it is polled.
+    pub(super) fn abandons(&mut self, line: usize) {
+        let Some(entry) = &mut self.clients[line].entry else { return };
+        if let Some(driver) = entry.driver.take() {
+            entry.line.leave(|other| *other == driver);
+            self.waiting.retain(|other| *other != driver);
+            self.ask_for_line(line, Some(true));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What a process does with what it holds.
+
+use std::sync::Arc;
+
+use super::super::belief::{Anchor, Belief};
+use super::super::key_state::Standing;
+use super::Modelled;
+use super::client::{Entry, Held};
+use super::rules::{Flaw, ticks};
+use super::server::Verb;
+use super::world::World;
+
+impl<H: Modelled> World<H> {
+    /// Whether it is renewed: not before it was taken up.
+    pub(super) fn is_renewed(&self, held: &Held) -> bool {
+        held.offered.is_none() || self.rules.has(Flaw::OfferIsRenewed)
+    }
+
+    /// Whether what was offered is taken back: half its time to live later, though not before the next tick.
+    pub(super) fn is_due_back(&self, held: &Held) -> bool {
+        let ttl = self.rules.seats[held.seat].ttl;
+        let due = held.offered.is_some_and(|since| self.local >= since + ticks(ttl) / 2);
+        due && !self.rules.has(Flaw::OfferIsRenewed)
+    }
+
+    /// What was held is over, and whoever is next in line waits for it no longer.
+    pub(super) fn is_over(&mut self, line: usize) {
+        let Some(held) = self.clients[line].held.take() else { return };
+        self.forget_calls(held.token);
+        self.give_back(held.token, held.twice);
+        self.ask_for_line(line, None);
+    }
+
+    pub(super) fn renewed(&mut self, line: usize, token: usize, anchor: Anchor, standing: Standing) {
+        let rules = Arc::clone(&self.rules);
+        let (local, ttl) = (self.local, rules.of(token).ttl);
+        let grown = self.clients[line].held.as_ref().map(|held| held.belief.until());
+        let until = match standing {
+            Standing::Held { expiry, .. } => Some(self.until(anchor, expiry, ttl, true)),
+            _ => None,
+        };
+        let Some(held) = self.clients[line].held.as_mut().filter(|held| held.token == token) else { return };
+        let until = if rules.has(Flaw::BeliefOnlyGrows) { until.max(grown) } else { until };
+        if !until.is_some_and(|until| held.belief.renewed(anchor.sent, until, local)) {
+            held.belief.end();
+            self.is_over(line);
+        }
+    }
+
+    /// The holder is done: whoever is next in line has it, or the store.
+    pub(super) fn releases(&mut self, line: usize) {
+        let rules = Arc::clone(&self.rules);
+        let local = self.local;
+        let Some(mut held) = self.clients[line].held.take() else { return };
+        let ttl = rules.of(held.token).ttl;
+        let enough = ticks(rules.grant.min(ttl)) / 2;
+        let is_good = held.belief.holds(local) && held.belief.until() - local >= enough;
+        let Some(entry) = &mut self.clients[line].entry else { return };
+        let front = entry.line.front().copied();
+        let fits = is_good && front.is_some_and(|front| rules.seats[front].ttl == ttl);
+        match if fits { entry.line.hand_over(local) } else { None } {
+            Some(seat) => {
+                let fence = held.fence + i64::from(!rules.has(Flaw::HandOnSameFence));
+                self.offer(line, Held { seat, fence, ..held });
+            }
+            None => {
+                self.forget_calls(held.token);
+                self.ask_for_line(line, Some(false));
+            }
+        }
+    }
+
+    /// The holder enters what came of its lease, and gives it back.
+    pub(super) fn completes(&mut self, line: usize) {
+        let Some(held) = self.clients[line].held.take() else { return };
+        self.forget_calls(held.token);
+        self.send_off(held.token, Verb::Complete);
+        let Some(Entry { line: waiting, .. }) = self.clients[line].entry.take() else { return };
+        self.waiting.retain(|seat| !waiting.iter().any(|other| other == seat));
+    }
+
+    /// What a line believes in.
+    pub(super) fn believed(&self, line: usize) -> Option<(&Held, &Belief)> {
+        let held = self.clients[line].held.as_ref()?;
+        held.belief.clone().holds(self.local).then_some((held, &held.belief))
+    }
+}

@@ -1,0 +1,117 @@
+//! What must always be so; and what must be possible, lest the former be true of a world where nothing happens.
+
+use stateright::Property;
+
+use super::super::kind::Holders as _;
+use super::rules::{TICK, Tokens};
+use super::world::{What, World};
+use super::{Modelled, Protocol};
+
+pub(super) const EXCLUSION: &str = "those who believe that they hold fit the capacity";
+pub(super) const COVERED: &str = "a belief ends no later than the lease on the server";
+pub(super) const BOUNDED: &str = "nobody believes for longer than its time to live";
+pub(super) const FENCES: &str = "each who holds alone has a higher fence than all before";
+pub(super) const ORDER: &str = "nobody is granted what one before it waits for";
+pub(super) const FAIR: &str = "those of one process are served in the order of arrival";
+pub(super) const RELEASED: &str = "what was released neither holds nor waits again";
+pub(super) const GOOD: &str = "what somebody is handed has not run out";
+pub(super) const PROMPT: &str = "a grant that is heard of at once is in time";
+pub(super) const DONE: &str = "nobody is granted what is done";
+pub(super) const SERVED: &str = "once all is calm, whoever waits is served";
+pub(super) const BESIDE: &str = "once all is calm, whoever fits is served beside those who hold";
+
+impl<H: Modelled> Protocol<H> {
+    pub(super) fn always() -> Vec<Property<Self>> {
+        vec![
+            Property::always(EXCLUSION, |_, world: &World<H>| {
+                world.believed_weight() <= world.rules.capacity
+            }),
+            Property::always(COVERED, |_, world: &World<H>| world.is_covered()),
+            Property::always(BOUNDED, |_, world: &World<H>| world.is_bounded()),
+            Property::always(FENCES, |_, world: &World<H>| {
+                !H::FENCED || !(world.seen.fence_fell || world.server.fence_fell)
+            }),
+            Property::always(ORDER, |_, world: &World<H>| !world.server.overtaken),
+            Property::always(FAIR, |_, world: &World<H>| !world.seen.unfair),
+            Property::always(RELEASED, |_, world: &World<H>| !world.has_revived()),
+            Property::always(GOOD, |_, world: &World<H>| !world.seen.late),
+            Property::always(PROMPT, |_, world: &World<H>| !world.seen.missed),
+            Property::always(DONE, |_, world: &World<H>| !world.server.held_after),
+            Property::always(SERVED, |_, world: &World<H>| !world.messages.is_empty() || world.settles()),
+            Property::always(BESIDE, |_, world: &World<H>| {
+                !world.messages.is_empty() || world.settles_beside()
+            }),
+        ]
+    }
+
+    pub(super) fn sometimes(&self) -> Vec<Property<Self>> {
+        let (rules, faults) = (&self.rules, self.rules.faults);
+        let mut all = vec![Property::sometimes("somebody waits in the queue", |_, world: &World<H>| {
+            world.rules.tokens().any(|token| world.waits(token))
+        })];
+        if rules.lines() > 1 {
+            all.push(Property::sometimes("a push makes a holder", |_, world: &World<H>| {
+                world.clients.iter().any(|client| client.held.is_some() && client.entry.is_some())
+                    && world.messages.is_empty()
+            }));
+            all.push(Property::sometimes("a grant runs out before it is heard of", |_, world: &World<H>| {
+                let unknown =
+                    |token: usize| !world.waits(token) && !world.server.is_held(&world.rules, token);
+                let pushed = world.messages.iter().filter(|message| matches!(message.what, What::Push(_)));
+                pushed.clone().any(|message| unknown(message.token))
+            }));
+        }
+        let same = rules.seats.windows(2).all(|two| two[0].ttl == two[1].ttl);
+        if rules.seats.len() > rules.lines() && same {
+            all.push(Property::sometimes("a lease is handed on in a process", |_, world: &World<H>| {
+                let held = world.clients.iter().filter_map(|client| client.held.as_ref());
+                held.clone().any(|held| world.rules.seat_of(held.token) != held.seat)
+            }));
+        }
+        if faults.crashes > 0 {
+            all.push(Property::sometimes("somebody holds after one who crashed", |_, world: &World<H>| {
+                world.crashes < world.rules.faults.crashes && world.believed_weight() > 0
+            }));
+        }
+        if rules.capacity > 1 {
+            all.push(Property::sometimes("two hold at once", |_, world: &World<H>| {
+                (0..world.clients.len()).filter(|line| world.believed(*line).is_some()).count() == 2
+            }));
+        }
+        all
+    }
+}
+
+impl<H: Modelled> World<H> {
+    fn waits(&self, token: usize) -> bool {
+        self.server.state.queue.contains(self.rules.name(token))
+    }
+
+    /// The weight of all who believe that they hold.
+    fn believed_weight(&self) -> i64 {
+        let believed = (0..self.clients.len()).filter_map(|line| self.believed(line));
+        believed.map(|(held, _)| self.rules.seats[held.seat].weight).sum()
+    }
+
+    fn is_covered(&self) -> bool {
+        (0..self.clients.len()).filter_map(|line| self.believed(line)).all(|(held, belief)| {
+            let lease = self.server.state.holders.held(self.rules.name(held.token), self.server.now);
+            lease.is_some_and(|(expiry, _)| self.left(belief.until()) * TICK <= expiry - self.server.now)
+        })
+    }
+
+    fn is_bounded(&self) -> bool {
+        let mut believed = (0..self.clients.len()).filter_map(|line| self.believed(line));
+        believed.all(|(held, belief)| self.left(belief.until()) <= self.rules.of(held.token).ttl)
+    }
+
+    /// Whether a token holds or waits that was released.
+    fn has_revived(&self) -> bool {
+        let released = |token: &usize| self.server.released & (1 << token) != 0;
+        // A value is used again.
+        let values = self.rules.tokens == Tokens::Value;
+        let revived =
+            |token: usize| (self.server.is_held(&self.rules, token) && !values) || self.waits(token);
+        self.rules.tokens().filter(released).any(revived)
+    }
+}

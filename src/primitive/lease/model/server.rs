@@ -1,0 +1,262 @@
+//! The key on the server: the crate's own [`KeyState`] and steps, but for the flaws.
+
+use std::sync::Arc;
+
+use super::super::key_state::{KeyState, Standing};
+use super::super::kind::Holders;
+use super::super::outcome::Entered;
+use super::super::queue::Queue;
+use super::rules::{Flaw, Rules, TICK, Tokens};
+use crate::store::{Cell as _, Push};
+
+/// Holders whose rules may be broken.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flawed<H> {
+    pub(super) holders: H,
+    flaws: &'static [Flaw],
+}
+
+impl<H: Holders> Flawed<H> {
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaws.contains(&flaw)
+    }
+}
+
+impl<H: Holders> Holders for Flawed<H> {
+    fn sweep(&mut self, now: i64) {
+        self.holders.sweep(now);
+    }
+
+    fn used(&self) -> i64 {
+        self.holders.used()
+    }
+
+    fn held(&self, token: &str, now: i64) -> Option<(i64, i64)> {
+        let (expiry, fence) = self.holders.held(token, now)?;
+        Some((expiry, if self.has(Flaw::FenceIsTheClock) { now } else { fence }))
+    }
+
+    fn fits(&self, token: &str) -> bool {
+        self.holders.fits(token)
+    }
+
+    fn is_full(&self) -> bool {
+        self.holders.is_full()
+    }
+
+    fn counted(queue: &Queue) -> i64 {
+        H::counted(queue)
+    }
+
+    fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {
+        let fence = self.holders.hold(token, expiry, now, queue);
+        if self.has(Flaw::FenceIsTheClock) { now } else { fence }
+    }
+
+    fn extend(&mut self, token: &str, expiry: i64, now: i64) {
+        self.holders.extend(token, expiry, now);
+    }
+
+    fn raise(&mut self, fence: i64) {
+        self.holders.raise(fence);
+    }
+
+    fn forget(&mut self, token: &str) {
+        self.holders.forget(token);
+    }
+
+    fn soonest(&mut self, now: i64) -> i64 {
+        if self.has(Flaw::SoonestIsNotCut) {
+            self.holders.clone().soonest(now)
+        } else {
+            self.holders.soonest(now)
+        }
+    }
+
+    fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>> {
+        let head = self.holders.head(queue, turn);
+        if !self.has(Flaw::SmallGoesFirst) {
+            return head;
+        }
+        let (mut rest, mut next) = (queue.clone(), head.clone());
+        while let Some(token) = next {
+            if self.fits(&token) {
+                return Some(token);
+            }
+            rest.leave(&token);
+            next = self.holders.head(&rest, turn);
+        }
+        head
+    }
+
+    fn is_idle(&self, now: i64) -> bool {
+        self.holders.is_idle(now)
+    }
+}
+
+/// What is asked of the server.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) enum Verb {
+    Acquire,
+    Release,
+    /// A release that leaves a tombstone.
+    Withdraw,
+    Renew,
+    Heartbeat,
+    Complete,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Server<H> {
+    pub(super) state: KeyState<Flawed<H>>,
+    pub(super) now: i64,
+    /// Which tokens were released.
+    pub(super) released: u32,
+    /// The last fence, and whether one was ever no higher than that before.
+    pub(super) fence: i64,
+    pub(super) fence_fell: bool,
+    /// Whether anybody was granted what one before it waits for.
+    pub(super) overtaken: bool,
+    /// Whether something was entered, after which nobody is to hold.
+    pub(super) entered: bool,
+    pub(super) held_after: bool,
+}
+
+/// One who waits: its token, how many of its rank are before it, and whether it counts as alive.
+type Place = (usize, i64, bool);
+
+impl<H: Holders> Server<H> {
+    pub(super) fn new(rules: &Rules) -> Self {
+        let mut state = KeyState::<Flawed<H>>::default();
+        state.holders.flaws = rules.flaws;
+        // Long after the epoch, as fences are times.
+        let now = 1_000_000 * TICK;
+        Self {
+            state,
+            now,
+            released: 0,
+            fence: 0,
+            fence_fell: false,
+            overtaken: false,
+            entered: false,
+            held_after: false,
+        }
+    }
+
+    /// What has expired is dropped at once.
+    pub(super) fn tick(&mut self, ticks: i64) {
+        self.now += ticks * TICK;
+        self.state.holders.sweep(self.now);
+    }
+
+    pub(super) fn is_held(&self, rules: &Rules, token: usize) -> bool {
+        self.state.holders.held(rules.name(token), self.now).is_some()
+    }
+
+    pub(super) fn is_alive(&self, rules: &Rules, token: usize) -> bool {
+        self.state.queue.is_alive(rules.name(token), self.now)
+    }
+
+    /// Who has a place.
+    fn places(&self, rules: &Rules) -> Vec<Place> {
+        let queue = &self.state.queue;
+        let place = |token| {
+            let name = rules.name(token);
+            queue.has_place(name).then(|| (token, queue.position(name), self.is_alive(rules, token)))
+        };
+        rules.tokens().filter_map(place).collect()
+    }
+
+    /// Runs a call. What the token has come to, and what is pushed.
+    pub(super) fn execute(&mut self, rules: &Rules, token: usize, verb: Verb) -> (Standing, Vec<Push>) {
+        let held: Vec<_> = rules.tokens().filter(|token| self.is_held(rules, *token)).collect();
+        let places = self.places(rules);
+        let standing = self.step(rules, token, verb);
+        let new = rules.tokens().filter(|token| !held.contains(token) && self.is_held(rules, *token));
+        let mut new: Vec<_> = new.collect();
+        // To the server, those who have one value are one.
+        new.dedup_by_key(|new| if rules.tokens == Tokens::Value { rules.of(*new).process } else { *new });
+        for new in new {
+            let before =
+                |other: &Place| overtakes(rules, &places, new, *other) && self.is_alive(rules, other.0);
+            self.overtaken |= places.iter().any(before);
+            self.held_after |= self.entered;
+            let fence = self.state.holders.held(rules.name(new), self.now).map_or(0, |(_, fence)| fence);
+            // Who shares has the fence of who was alone before.
+            let shares = rules.of(new).weight < rules.capacity;
+            self.fence_fell |= fence < self.fence || (fence == self.fence && !shares);
+            self.fence = fence;
+        }
+        (standing, self.state.pushes())
+    }
+
+    fn step(&mut self, rules: &Rules, token: usize, verb: Verb) -> Standing {
+        let (state, now, spans, name) = (&mut self.state, self.now, rules.spans(), rules.name(token));
+        match verb {
+            Verb::Acquire => {
+                let done = self.entered.then_some(true);
+                return state.acquire(name, rules.terms(token), done, now, spans);
+            }
+            Verb::Release | Verb::Withdraw => {
+                state.release(name, verb == Verb::Withdraw && !rules.has(Flaw::NoTombstone), now, spans);
+                self.released |= 1 << token;
+            }
+            Verb::Renew => return self.renew(rules, token),
+            Verb::Heartbeat => return self.heartbeat(rules, token),
+            Verb::Complete => {
+                let dismisses = !rules.has(Flaw::NobodyDismissed);
+                let enter = |_: &mut Flawed<H>, holding| {
+                    Ok::<_, ()>(match holding && dismisses {
+                        true => Entered::Something,
+                        false => Entered::Nothing,
+                    })
+                };
+                self.entered |= state.complete(name, now, enter).is_ok_and(|holding| holding);
+                self.released |= 1 << token;
+            }
+        }
+        Standing::Done
+    }
+
+    fn renew(&mut self, rules: &Rules, token: usize) -> Standing {
+        let (state, now, name, ttl) =
+            (&mut self.state, self.now, rules.name(token), rules.of(token).ttl * TICK);
+        let mut expiry = state.renew(name, ttl, 0, now);
+        if expiry.is_some() && rules.has(Flaw::RenewalShortens) {
+            state.holders.extend(name, now + ttl, now);
+            expiry = Some(now + ttl);
+        }
+        match expiry {
+            Some(expiry) => Standing::Held { expiry, fence: 0 },
+            None => Standing::Done,
+        }
+    }
+
+    fn heartbeat(&mut self, rules: &Rules, token: usize) -> Standing {
+        let (state, now, spans, name) = (&mut self.state, self.now, rules.spans(), rules.name(token));
+        if rules.has(Flaw::HeartbeatGrantsNothing) || rules.has(Flaw::EvictionUnnoticed) {
+            state.queue.beat(name, now + spans.alive);
+            if rules.has(Flaw::EvictionUnnoticed) {
+                // Releases nothing, and grants.
+                state.release(&Arc::from(""), false, now, spans);
+            }
+            return match state.holders.held(name, now) {
+                Some((expiry, fence)) => Standing::Held { expiry, fence },
+                None if state.queue.contains(name) => Standing::Queued { soonest: 0, before: 0 },
+                None => Standing::Refused { soonest: 0, before: 0 },
+            };
+        }
+        let (_, standings) = state.heartbeat(&[Arc::clone(name)], now, spans);
+        standings[0]
+    }
+}
+
+/// Whether one who was granted something would have been after one who waited.
+fn overtakes(rules: &Rules, places: &[Place], new: usize, (other, position, alive): Place) -> bool {
+    let (mine, its) = (rules.of(new).rank, rules.of(other).rank);
+    alive
+        && match places.iter().find(|(token, ..)| *token == new) {
+            Some((_, place, _)) => mine == its && position < *place,
+            None => mine >= its,
+        }
+}

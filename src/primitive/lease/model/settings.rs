@@ -1,0 +1,160 @@
+//! The settings that are explored.
+
+use super::explore;
+use super::properties::{COVERED, EXCLUSION};
+use super::rules::{Faults, Rules, Seat, Tokens, size};
+use crate::primitive::mutex::holder::Holder;
+use crate::primitive::rw_lock::holders::RwHolders;
+use crate::primitive::wait_group::holders::PermitHolders;
+
+pub(super) const NONE: Faults = Faults {
+    crashes: 0,
+    losses: false,
+    repeats: false,
+    resends: false,
+    failures: false,
+    leaves: false,
+    stalls: false,
+    evictions: 0,
+    jump: 0,
+    completes: false,
+};
+
+const SEAT: Seat = Seat { line: 0, process: 0, ttl: 2, weight: 1, rank: 0 };
+
+/// A time to live for settings with many states.
+fn short() -> i64 {
+    if size() == 1 { 1 } else { 2 }
+}
+
+/// Two in a line of one process, and one in another process.
+pub(super) fn cohort() -> Rules {
+    let other = Seat { line: 1, process: 1, ..SEAT };
+    Rules::new(vec![SEAT, SEAT, other], Tokens::Mutex).asks(2)
+}
+
+/// Two in a line of one process.
+pub(super) fn line() -> Rules {
+    Rules::new(vec![SEAT, SEAT], Tokens::Mutex).asks(2)
+}
+
+/// Two of whom each wants one place of two, and one who wants both.
+pub(super) fn weighted() -> Rules {
+    let seat = |line, weight| Seat { line, process: line, weight, ..SEAT };
+    Rules { capacity: 2, ..Rules::new(vec![seat(0, 1), seat(1, 1), seat(2, 2)], Tokens::Permits) }.asks(1)
+}
+
+/// Three of whom each wants one place of two.
+pub(super) fn permits() -> Rules {
+    let seat = |line| Seat { line, process: line, ..SEAT };
+    Rules { capacity: 2, ..Rules::new((0..3).map(seat).collect(), Tokens::Permits) }.asks(1)
+}
+
+/// Two readers, and a writer.
+pub(super) fn read_write() -> Rules {
+    let reader = |line| Seat { line, process: line, rank: 1, ttl: short(), ..SEAT };
+    let writer = Seat { line: 2, process: 2, weight: 2, ttl: short(), ..SEAT };
+    Rules { capacity: 2, ..Rules::new(vec![reader(0), reader(1), writer], Tokens::ReadWrite) }.asks(1)
+}
+
+/// Two who lock with one value after each other, and another.
+pub(super) fn values() -> Rules {
+    let seat = |line, process| Seat { line, process, ttl: short(), ..SEAT };
+    Rules::new(vec![seat(0, 0), seat(1, 0), seat(2, 1)], Tokens::Value)
+}
+
+#[test]
+fn two_askers() {
+    let faults = Faults { crashes: 1, losses: true, leaves: true, failures: true, ..NONE };
+    explore::<Holder>("two askers", Rules::mutex(2).faults(faults));
+}
+
+#[test]
+fn calls_that_are_sent_twice() {
+    let faults = Faults { losses: true, resends: true, ..NONE };
+    explore::<Holder>("calls that are sent twice", Rules::mutex(2).faults(faults));
+}
+
+#[test]
+fn renewals_at_once() {
+    let rules = Rules { traffic: 2, ..Rules::mutex(2) };
+    explore::<Holder>("renewals at once", rules.faults(Faults { repeats: true, ..NONE }));
+}
+
+#[test]
+fn three_askers() {
+    explore::<Holder>("three askers", Rules::mutex(3).faults(NONE));
+}
+
+#[test]
+fn a_grant_that_could_stand_for_longer_than_a_lease() {
+    let faults = Faults { losses: true, crashes: 1, ..NONE };
+    explore::<Holder>("long grants", Rules { grant: 3, ..Rules::mutex(2) }.faults(faults));
+}
+
+#[test]
+fn a_line_in_a_process() {
+    let mut rules = Rules { alive: short(), ..cohort() };
+    rules.seats.iter_mut().for_each(|seat| seat.ttl = short());
+    explore::<Holder>("a line in a process", rules.asks(2).faults(NONE));
+}
+
+#[test]
+fn two_values_of_one_namespace() {
+    let mut rules = line();
+    rules.seats[1].ttl = 3;
+    explore::<Holder>("two values in a line", rules.asks(2).faults(Faults { losses: true, ..NONE }));
+}
+
+#[test]
+fn who_is_not_polled() {
+    let faults = Faults { stalls: true, losses: true, leaves: true, ..NONE };
+    explore::<Holder>("who is not polled", line().faults(faults));
+}
+
+#[test]
+fn a_line_that_asks_again() {
+    let faults = Faults { failures: true, ..NONE };
+    explore::<Holder>("a line that asks again", line().faults(faults));
+}
+
+#[test]
+fn eviction() {
+    let faults = Faults { evictions: 1, losses: true, ..NONE };
+    explore::<Holder>("eviction", Rules::mutex(2).asks(2).faults(faults));
+}
+
+#[test]
+fn a_clock_that_is_set_back() {
+    let faults = Faults { jump: -4, crashes: 1, ..NONE };
+    explore::<Holder>("a clock set back", Rules::mutex(2).faults(faults));
+}
+
+#[test]
+fn a_clock_that_is_set_forward() {
+    // Two may believe then: the fence tells them apart.
+    let faults = Faults { jump: 4, ..NONE };
+    explore::<Holder>("a clock set forward", Rules::mutex(2).faults(faults).but(&[EXCLUSION, COVERED]));
+}
+
+#[test]
+fn weights() {
+    explore::<PermitHolders>("weights", weighted().faults(NONE));
+}
+
+#[test]
+fn readers_and_a_writer() {
+    explore::<RwHolders>("readers and a writer", read_write().faults(NONE));
+}
+
+#[test]
+fn completing() {
+    let faults = Faults { completes: true, losses: true, ..NONE };
+    explore::<Holder<false>>("completing", Rules::mutex(2).asks(2).faults(faults));
+}
+
+#[test]
+fn values_of_the_user() {
+    let faults = Faults { resends: true, ..NONE };
+    explore::<Holder>("values of the user", values().faults(faults));
+}

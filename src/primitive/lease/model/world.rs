@@ -1,0 +1,397 @@
+//! Server, lines of waiters, and network: what can happen, and what becomes of it.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::super::key_state::Standing;
+use super::super::line::Line;
+use super::super::table::Stage;
+use super::client::{Client, Entry};
+use super::rules::{Flaw, Rules, TICK, Tokens, ticks};
+use super::server::{Server, Verb};
+use crate::primitive::lease::belief::Anchor;
+use crate::store::News;
+
+#[derive(Clone, Debug)]
+pub(super) struct World<H> {
+    pub(super) rules: Arc<Rules>,
+    pub(super) server: Server<H>,
+    pub(super) clients: Vec<Client>,
+    /// All that is under way.
+    pub(super) messages: Vec<Message>,
+    /// The clock of all processes.
+    pub(super) local: Instant,
+    /// The seats that wait, in the order of arrival.
+    pub(super) waiting: Vec<usize>,
+    /// Sets of seats.
+    pub(super) came: u32,
+    pub(super) stalled: u32,
+    pub(super) seen: Seen,
+    /// How often these may happen yet.
+    pub(super) again: u8,
+    pub(super) crashes: u8,
+    pub(super) evictions: u8,
+    pub(super) jumps: bool,
+}
+
+/// What was seen on the way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// The highest fence that anybody had.
+    pub(super) fence: i64,
+    pub(super) fence_fell: bool,
+    /// Somebody was handed what had run out.
+    pub(super) late: bool,
+    /// What was heard of at once was taken for too late.
+    pub(super) missed: bool,
+    /// One was served before another that waited for longer in the same process.
+    pub(super) unfair: bool,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Message {
+    pub(super) token: usize,
+    pub(super) what: What,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum What {
+    /// To the server. Sent when, if its answer is awaited; `twice`: a copy of it was sent as well.
+    Call {
+        verb: Verb,
+        sent: Option<Instant>,
+        twice: bool,
+    },
+    Reply {
+        verb: Verb,
+        anchor: Anchor,
+        standing: Standing,
+        twice: bool,
+    },
+    Push(News),
+}
+
+/// Messages are told by their place, lines and seats by their number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Event {
+    Tick,
+    /// Somebody comes who wants a lease.
+    Comes(usize),
+    /// The server runs a call.
+    Executes(usize, Verb),
+    /// A reply or a push arrives.
+    Receives(usize),
+    /// The transport sends a call again.
+    Resends(usize),
+    /// The call fails by which a line asks.
+    Fails(usize),
+    Heartbeats(usize),
+    Renews(usize),
+    /// The holder is done.
+    Releases(usize),
+    Completes(usize),
+    /// One who waits gives up.
+    Leaves(usize),
+    /// One who waits is polled no more.
+    Stalls(usize),
+    /// The holder finds that its lease is over.
+    Notices(usize),
+    /// What was offered is taken back.
+    TakesBack(usize),
+    /// Nobody polls the call by which a line asks.
+    Abandons(usize),
+    Crashes(usize),
+    /// The clock of the server.
+    Jumps,
+    Evicts,
+    /// All that is under way is lost.
+    LosesAll,
+}
+
+impl<H: super::Modelled> World<H> {
+    pub(super) fn new(rules: &Arc<Rules>) -> Self {
+        Self {
+            rules: Arc::clone(rules),
+            server: Server::new(rules),
+            clients: vec![Client::default(); rules.lines()],
+            messages: Vec::new(),
+            local: rules.epoch,
+            waiting: Vec::new(),
+            came: 0,
+            stalled: 0,
+            seen: Seen::default(),
+            again: rules.again,
+            crashes: rules.faults.crashes,
+            evictions: rules.faults.evictions,
+            jumps: rules.faults.jump != 0,
+        }
+    }
+
+    pub(super) fn is_stalled(&self, seat: usize) -> bool {
+        self.stalled & (1 << seat) != 0
+    }
+
+    /// What can happen.
+    pub(super) fn events(&self, events: &mut Vec<Event>) {
+        let faults = self.rules.faults;
+        events.push(Event::Tick);
+        for (at, message) in self.messages.iter().enumerate() {
+            self.of_message(at, message, events);
+        }
+        for seat in 0..self.rules.seats.len() {
+            if self.came & (1 << seat) == 0 && self.may_come(seat) {
+                events.push(Event::Comes(seat));
+            }
+            if self.waiting.contains(&seat) {
+                let leaves = faults.leaves.then_some(Event::Leaves(seat));
+                let stalls = (faults.stalls && !self.is_stalled(seat)).then_some(Event::Stalls(seat));
+                events.extend(leaves.into_iter().chain(stalls));
+            }
+        }
+        for line in 0..self.clients.len() {
+            self.of_line(line, events);
+        }
+        if self.jumps {
+            events.push(Event::Jumps);
+        }
+        if self.evictions > 0 && !self.server.state.queue.is_empty() {
+            events.push(Event::Evicts);
+        }
+        if faults.losses && !self.messages.is_empty() {
+            events.push(Event::LosesAll);
+        }
+    }
+
+    pub(super) fn of_message(&self, at: usize, message: &Message, events: &mut Vec<Event>) {
+        match &message.what {
+            What::Call { verb, sent, twice } => {
+                events.push(Event::Executes(at, *verb));
+                // A token is never used again, so its release may come any number of times; a value is.
+                let matters = match self.rules.tokens {
+                    Tokens::Value => Verb::Release,
+                    _ => Verb::Acquire,
+                };
+                if self.rules.faults.resends && *verb == matters && sent.is_some() && !twice {
+                    events.push(Event::Resends(at));
+                }
+            }
+            What::Reply { .. } | What::Push(_) => {
+                if self.is_heard(message) {
+                    events.push(Event::Receives(at));
+                }
+            }
+        }
+    }
+
+    fn of_line(&self, line: usize, events: &mut Vec<Event>) {
+        let (client, faults) = (&self.clients[line], self.rules.faults);
+        let most = match self.messages.len() < self.rules.traffic {
+            true => 1 + usize::from(faults.repeats),
+            false => 0,
+        };
+        if let Some(entry) = &client.entry {
+            match entry.stage {
+                Stage::Asking => {
+                    if faults.failures && self.is_awaited(entry.token) {
+                        events.push(Event::Fails(line));
+                    }
+                    if self.is_abandoned(entry) {
+                        events.push(Event::Abandons(line));
+                    }
+                }
+                Stage::Queued(_) if self.awaited(entry.token, Verb::Heartbeat) < most => {
+                    events.push(Event::Heartbeats(line));
+                }
+                Stage::Queued(_) | Stage::Holding => {}
+            }
+        }
+        if let Some(held) = &client.held {
+            if self.believed(line).is_none() {
+                events.push(Event::Notices(line));
+            }
+            if self.is_renewed(held) && self.awaited(held.token, Verb::Renew) < most {
+                events.push(Event::Renews(line));
+            }
+            if self.is_due_back(held) {
+                events.push(Event::TakesBack(line));
+            }
+            if held.offered.is_none() {
+                events.push(if faults.completes { Event::Completes(line) } else { Event::Releases(line) });
+            }
+        }
+        if self.crashes > 0 && (client.entry.is_some() || client.held.is_some()) {
+            events.push(Event::Crashes(line));
+        }
+    }
+
+    /// What becomes of it.
+    pub(super) fn after(mut self, event: Event) -> Self {
+        match event {
+            Event::Tick => self.tick(),
+            Event::Comes(seat) => self.comes(seat),
+            Event::Executes(at, _) => self.execute(at),
+            Event::Receives(at) => {
+                let message = self.messages.remove(at);
+                self.receive(message);
+            }
+            Event::Resends(at) => self.resend(at),
+            Event::Fails(line) => self.fails(line),
+            Event::Heartbeats(line) => {
+                if let Some(entry) = &self.clients[line].entry {
+                    self.call(entry.token, Verb::Heartbeat);
+                }
+            }
+            Event::Renews(line) => {
+                if let Some(held) = &self.clients[line].held {
+                    self.call(held.token, Verb::Renew);
+                }
+            }
+            Event::Releases(line) => self.releases(line),
+            Event::Completes(line) => self.completes(line),
+            Event::Leaves(seat) => self.leaves(seat),
+            Event::Stalls(seat) => self.stalled |= 1 << seat,
+            Event::Notices(line) => self.is_over(line),
+            Event::TakesBack(line) => self.releases(line),
+            Event::Abandons(line) => self.abandons(line),
+            Event::Crashes(line) => self.crash(line),
+            Event::Jumps => {
+                self.jumps = false;
+                self.server.tick(self.rules.faults.jump);
+            }
+            Event::Evicts => {
+                self.evictions -= 1;
+                self.server.state.queue.evict();
+            }
+            Event::LosesAll => self.messages.clear(),
+        }
+        self.prune();
+        self
+    }
+
+    fn tick(&mut self) {
+        self.local += ticks(1);
+        self.server.tick(1);
+    }
+
+    fn execute(&mut self, at: usize) {
+        let Message { token, what: What::Call { verb, sent, twice } } = self.messages.remove(at) else {
+            return;
+        };
+        let rules = Arc::clone(&self.rules);
+        let (standing, pushes) = self.server.execute(&rules, token, verb);
+        if let Some(mut sent) = sent {
+            if rules.has(Flaw::AnchorAtArrival) {
+                // It is told when it arrives.
+                sent = rules.epoch;
+            }
+            let anchor = Anchor { sent, now: self.server.now };
+            self.send(Message { token, what: What::Reply { verb, anchor, standing, twice } });
+        }
+        for push in pushes {
+            for id in push.ids {
+                let token = usize::try_from(id).unwrap_or(usize::MAX);
+                self.send(Message { token, what: What::Push(push.news.clone()) });
+            }
+        }
+    }
+
+    /// A call whose answer is awaited.
+    pub(super) fn call(&mut self, token: usize, verb: Verb) {
+        self.send(Message { token, what: What::Call { verb, sent: Some(self.local), twice: false } });
+    }
+
+    /// A call whose answer nobody awaits.
+    pub(super) fn send_off(&mut self, token: usize, verb: Verb) {
+        self.send(Message { token, what: What::Call { verb, sent: None, twice: false } });
+    }
+
+    /// The same message twice is no other than once: it comes at any time, if at all.
+    fn send(&mut self, message: Message) {
+        if !self.messages.contains(&message) {
+            self.messages.push(message);
+        }
+    }
+
+    /// How many calls of a token are awaited.
+    fn awaited(&self, token: usize, verb: Verb) -> usize {
+        let is = |message: &&Message| match message.what {
+            What::Call { verb: other, sent, .. } => other == verb && sent.is_some(),
+            What::Reply { verb: other, .. } => other == verb,
+            What::Push(_) => false,
+        };
+        self.messages.iter().filter(|message| message.token == token).filter(is).count()
+    }
+
+    pub(super) fn is_awaited(&self, token: usize) -> bool {
+        self.awaited(token, Verb::Acquire) > 0
+    }
+
+    /// The answers to calls of a token are awaited no more. That recalls nothing: what is under way may be executed yet.
+    pub(super) fn forget_calls(&mut self, token: usize) {
+        let mut late = Vec::new();
+        self.messages.retain(|message| {
+            if message.token != token {
+                return true;
+            }
+            let What::Call { verb, sent, .. } = message.what else {
+                return matches!(message.what, What::Push(_));
+            };
+            if sent.is_some() && !matches!(verb, Verb::Release | Verb::Withdraw) {
+                late.push(verb);
+                return false;
+            }
+            true
+        });
+        late.into_iter().for_each(|verb| self.send_off(token, verb));
+    }
+
+    fn resend(&mut self, at: usize) {
+        let Message { token, what: What::Call { verb, twice, .. } } = &mut self.messages[at] else { return };
+        *twice = true;
+        let (token, verb) = (*token, *verb);
+        self.send_off(token, verb);
+    }
+
+    fn crash(&mut self, line: usize) {
+        self.crashes -= 1;
+        let process = self.rules.process(line);
+        for line in
+            (0..self.clients.len()).filter(|line| self.rules.process(*line) == process).collect::<Vec<_>>()
+        {
+            let seats = &self.rules.seats;
+            self.waiting.retain(|seat| seats[*seat].line != line);
+            let asks = self.clients[line].asks;
+            self.clients[line] = Client { asks, crashed: true, ..Client::default() };
+            for token in
+                self.rules.tokens().filter(|token| self.rules.of(*token).line == line).collect::<Vec<_>>()
+            {
+                self.forget_calls(token);
+            }
+        }
+    }
+
+    /// A line of one, who asks.
+    pub(super) fn line_of(&self, seat: usize) -> Entry {
+        let token = self.rules.token(seat, self.clients[self.rules.seats[seat].line].asks);
+        Entry {
+            token,
+            stage: Stage::Asking,
+            line: Line::new(seat),
+            driver: Some(seat),
+            twice: false,
+            early: None,
+        }
+    }
+
+    /// How many whole ticks are left until then.
+    pub(super) fn left(&self, until: Instant) -> i64 {
+        let left = until.saturating_duration_since(self.local).as_micros();
+        i64::try_from(left).map_or(i64::MAX, |left| (left + TICK - 1) / TICK)
+    }
+}
+
+/// Ticks.
+pub(super) fn in_ticks(micros: i64) -> i64 {
+    micros.div_euclid(TICK)
+}
