@@ -12,23 +12,25 @@ missing=""
 command -v redis-server >/dev/null || missing=" redis-server"
 lib="/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketime.so.1"
 [ -e "$lib" ] || missing="$missing libfaketime"
+command -v luacheck >/dev/null || missing="$missing lua-check"
 if [ -n "$missing" ]; then
   as_root=""
   [ "$(id -u)" -eq 0 ] || as_root="sudo -n"
-  # Elsewhere than on Debian the tests that need libfaketime say so and pass over it.
-  if command -v redis-server >/dev/null && ! command -v apt-get >/dev/null; then
-    missing=""
-  elif ! command -v apt-get >/dev/null || { [ -n "$as_root" ] && ! sudo -n true 2>/dev/null; }; then
+  if command -v apt-get >/dev/null && { [ -z "$as_root" ] || sudo -n true 2>/dev/null; }; then
+    say "installing$missing"
+    export DEBIAN_FRONTEND=noninteractive
+    $as_root apt-get update -qq
+    # RUNLEVEL=1 keeps the package from starting a server.
+    # shellcheck disable=SC2086
+    $as_root env RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing >/dev/null
+  elif ! command -v redis-server >/dev/null; then
     say "the tests need:$missing. Install these packages with your system's package manager"
-    say "(redis-server 7.0 or later; libfaketime is Debian's, at $lib)."
+    say "(redis-server 7.0 or later; libfaketime is Debian's, at $lib; luacheck is in lua-check)."
     exit 1
+  else
+    say "cannot install:$missing. The tests that need it say so and pass over it:"
+    say "without luacheck, the Lua scripts are compiled, but not checked for warnings."
   fi
-  say "installing$missing"
-  export DEBIAN_FRONTEND=noninteractive
-  $as_root apt-get update -qq
-  # RUNLEVEL=1 keeps the package from starting a server.
-  # shellcheck disable=SC2086
-  $as_root env RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
 cargo test --all-features "$@"

@@ -1,10 +1,12 @@
-//! Each script belongs to one operation, says in its header what it does, and compiles.
+//! Each script belongs to one operation, says in its header what it does, compiles, and has nothing that luacheck warns of.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
 
-use std::fs;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, iter, slice};
 
 use support::redis_server::RedisServer;
 
@@ -39,12 +41,12 @@ const WRITES: [&str; 12] = [
     "'SET'",
     "'ZADD'",
     "extend(",
-    "prolong(",
     "hold(",
+    "new_waiters(",
     "sweep(",
     "enter(",
+    "grant(",
     "clear(",
-    "kind.write",
 ];
 
 #[test]
@@ -73,31 +75,66 @@ fn each_script_belongs_to_one_operation() {
     }
 }
 
+/// What a source names in `script!(…)` or `scripts!(…)`, each time; `…` stands for what a macro puts in.
+fn joins(source: &str, opening: &str) -> Vec<Vec<String>> {
+    let source = source.replace("$($rules,)+", "\"…\",").replace("$($rules),+", "\"…\"");
+    let lists = source.split(opening).skip(1).filter_map(|rest| rest.split_once(')'));
+    let names = |list: &str| list.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    lists.map(|(list, _)| names(list)).filter(|names| !names.is_empty()).collect()
+}
+
+/// Every script as Redis runs it, and a name for it: the clock, the shared pieces, and its own file.
+fn joined() -> BTreeMap<String, String> {
+    let sources: String =
+        files(&root().join("src"), "rs").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let lua = |name: &str| fs::read_to_string(root().join("lua").join(name).with_extension("lua")).unwrap();
+    let kinds = joins(&sources, "scripts!(");
+    let mut joined = BTreeMap::new();
+    for names in joins(&sources, "script!(") {
+        let (own, pieces) = names.split_first().unwrap();
+        let kinds = if pieces.iter().any(|piece| piece == "…") { kinds.clone() } else { vec![Vec::new()] };
+        for rules in kinds {
+            let pieces = pieces
+                .iter()
+                .flat_map(|piece| if piece == "…" { &rules[..] } else { slice::from_ref(piece) });
+            let text =
+                iter::once("lib/clock").chain(pieces.map(String::as_str)).chain([&**own]).map(lua).collect();
+            let name = iter::once(own).chain(&rules).map(|name| name.replace('/', "-"));
+            joined.insert(name.collect::<Vec<_>>().join("+"), text);
+        }
+    }
+    joined
+}
+
 #[tokio::test]
 async fn scripts_compile_with_every_shared_piece() {
     let server = RedisServer::start().await;
-    let lib = |name: &str| fs::read_to_string(root().join("lua/lib").join(name)).unwrap();
-    for (name, text) in scripts() {
-        let pieces: &[&[&str]] = match name.split('/').next() {
-            Some("lease") => &[
-                &["lease.lua", "permits.lua", "queue.lua"],
-                &["lease.lua", "mutex.lua", "queue.lua"],
-                &["lease.lua", "mutex.lua", "answer.lua", "queue.lua"],
-                &["bloom.lua", "lease.lua", "mutex.lua", "claim.lua", "queue.lua"],
-                &["lease.lua", "rw_lock.lua", "queue.lua"],
-            ],
-            Some("bloom_filter") => &[&["bloom.lua"]],
-            _ if name == "token_bucket/reserve" => &[&["bucket.lua"]],
-            _ => &[&["bucket.lua", "runs.lua"]],
-        };
-        let more: &[&str] = match name.as_str() {
-            "lease/acquire_release" => &["acquire.lua", "release.lua"],
-            _ => &[],
-        };
-        for pieces in pieces {
-            let pieces: String = pieces.iter().chain(more).map(|piece| lib(piece)).collect();
-            let sha = server.cli(&["SCRIPT", "LOAD", &format!("{}{pieces}{text}", lib("clock.lua"))]);
-            assert_eq!(sha.trim().len(), 40, "{name}: {sha}");
+    let joined = joined();
+    for (own, _) in scripts() {
+        let own = own.replace('/', "-");
+        assert!(joined.keys().any(|name| *name == own || name.starts_with(&format!("{own}+"))), "{own}");
+    }
+    for (name, text) in joined {
+        let sha = server.cli(&["SCRIPT", "LOAD", &text]);
+        assert_eq!(sha.trim().len(), 40, "{name}: {sha}");
+    }
+}
+
+/// By .luacheckrc; where it is not installed (Debian's lua-check), nothing is checked.
+#[test]
+fn luacheck_has_no_warnings() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lua");
+    fs::create_dir_all(&dir).unwrap();
+    files(&dir, "lua").into_iter().for_each(|old| fs::remove_file(old).unwrap());
+    for (name, text) in joined() {
+        fs::write(dir.join(name).with_extension("lua"), text).unwrap();
+    }
+    let config = root().join(".luacheckrc");
+    match Command::new("luacheck").arg("--no-color").arg("--config").arg(config).arg("-q").arg(&dir).output()
+    {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         }
+        Err(error) => eprintln!("luacheck cannot be run ({error}): the scripts are not checked"),
     }
 }

@@ -27,13 +27,13 @@ for run = 1, #KEYS / keys do
   asker, heard, at = token, 0, at + 2
   if begin then begin(run) end
   local step = (verb == 'release' or verb == 'withdraw') and release or acquire
-  local ok, status, time, fence, before = pcall(step, token, verb == 'bypass' or verb == 'withdraw', at)
+  local ok, status, ends, fence, before = pcall(step, token, verb == 'bypass' or verb == 'withdraw', at)
   if not ok then
     local problem = failure(status)
     if problem then return problem end
-    status, time, fence, before = -1, 0, 0, 0
+    status, ends, fence, before = -1, 0, 0, 0
   end
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, time, fence, before, heard
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, ends, fence, before, heard
   n = n + 5
   if look then
     if step == acquire then at = at + kind.queries(8) end

@@ -3,7 +3,7 @@
 -- somebody makes a fresh one.
 -- ARGV      for all runs: the codec; to enter: for how long it is fresh (µs), for how long it is kept (µs), bytes
 kind.fenced, kind.scope = false, 1
-local told = 8192 -- larger answers are not published, but read by those who wait
+local published = 8192 -- larger answers are not published, but read by those who wait
 
 function kind.queries()
   return 0
@@ -29,5 +29,5 @@ function kind.enter(holding, base, at)
   if not holding then return nil, false end
   local codec, fresh, keep, bytes = ARGV[base], tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2]
   call('SET', mark, string.format('%d ', now + fresh) .. codec .. ' ' .. bytes, 'PX', math.ceil(keep / 1000))
-  return nil, #bytes > told or codec .. string.format(' %d ', fresh) .. bytes
+  return nil, #bytes > published or codec .. string.format(' %d ', fresh) .. bytes
 end

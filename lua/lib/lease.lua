@@ -84,13 +84,16 @@ local function new_lease()
   end
 
   function lease.soonest()
-    local token, expiry = unpack(call('ZRANGE', holders, 0, 0, 'WITHSCORES'))
-    local ttl = token and lease.ttl_of(token)
-    if not (ttl and tonumber(expiry) > now + ttl) then return tonumber(expiry or 0) end
+    local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
+    local last = first[1] and call('ZRANGE', holders, -1, -1, 'WITHSCORES') or first
+    local function lasts_too_long(token, expiry)
+      local ttl = token and lease.ttl_of(token)
+      return ttl and tonumber(expiry) > now + ttl
+    end
+    if not (lasts_too_long(unpack(first)) or lasts_too_long(unpack(last))) then return tonumber(first[2] or 0) end
     local all = call('ZRANGE', holders, 0, -1, 'WITHSCORES')
     for i = 1, #all, 2 do
-      ttl = lease.ttl_of(all[i])
-      if ttl and tonumber(all[i + 1]) > now + ttl then call('ZADD', holders, now + ttl, all[i]) end
+      if lasts_too_long(all[i], all[i + 1]) then call('ZADD', holders, now + lease.ttl_of(all[i]), all[i]) end
     end
     return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
   end

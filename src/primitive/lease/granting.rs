@@ -77,6 +77,7 @@ impl<K: Kind> Admission<K> {
             due: Some(due),
             early: None,
             twice: false,
+            gone: false,
             outage: None,
             pledge: ask.pledge.clone(),
         };
@@ -192,7 +193,8 @@ impl<K: Kind> Admission<K> {
         let Some(entry) = table.get_mut(id) else { return };
         let anchor = match (by, entry.stage) {
             // What is known already, or is late.
-            (_, Stage::Holding | Stage::Gone) => return,
+            (_, Stage::Holding) => return,
+            (_, Stage::Queued(_)) if entry.gone => return,
             (By::Answer(anchor) | By::Grant(Some(anchor)), _) | (By::Grant(None), Stage::Queued(anchor)) => {
                 anchor
             }

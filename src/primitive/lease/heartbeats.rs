@@ -88,7 +88,7 @@ impl<K: Kind> Admission<K> {
                     return self.place_lost(id);
                 }
                 let due = Instant::now() + ON_ITS_WAY;
-                (entry.stage, entry.due) = (Stage::Gone, Some(due));
+                (entry.gone, entry.due) = (true, Some(due));
                 drop(table);
                 self.store.scheduler().schedule(due);
             }

@@ -62,19 +62,25 @@ impl<K: Kind> Admission<K> {
     pub(super) fn run_releases(&self, now: Instant) {
         let due: Vec<_> = lock(&self.releases.0).extract_if(.., |release| release.due <= now).collect();
         for mut release in due {
-            let is_done = match release.attempt.outcome() {
-                Some(Err(error)) => !error.is_away() || now >= release.until,
-                Some(Ok(())) => true,
-                None => now >= release.until,
+            let is_over = now >= release.until;
+            let (is_done, may_run_yet) = match release.attempt.outcome() {
+                Some(Ok(())) => (true, false),
+                Some(Err(error)) => (!error.is_away() || is_over, !error.is_not_sent()),
+                None => (is_over, true),
             };
             if is_done {
-                drop(release.back);
-                if let Some(owed) = self.store.owed() {
+                if let Some(owed) = self.store.owed().filter(|_| !release.done) {
                     owed.done(1);
+                }
+                // A copy that was sent before may run yet, and must not free what was acquired with the same value.
+                if release.uncertain && release.back.pledge.is_some() && !is_over {
+                    (release.done, release.due) = (true, release.until);
+                    lock(&self.releases.0).push(release);
                 }
                 continue;
             }
             if now >= release.again {
+                release.uncertain |= may_run_yet;
                 release.attempt = self.begin_release(&release.back);
                 release.pause = (2 * release.pause).min(LONGEST_PAUSE);
                 release.again = now + release.pause;
@@ -98,7 +104,17 @@ impl<K: Kind> Admission<K> {
         let now = Instant::now();
         let (until, again) = (now + back.left.min(LONGEST), now + PATIENCE);
         let keep = Arc::<Self>::clone(self);
-        let mut release = Release { _keep: keep, back, until, attempt, due: again, again, pause: PATIENCE };
+        let mut release = Release {
+            _keep: keep,
+            back,
+            until,
+            attempt,
+            uncertain: false,
+            done: false,
+            due: again,
+            again,
+            pause: PATIENCE,
+        };
         release.due = again.min(now + release.look_every());
         let due = release.due;
         lock(&self.releases.0).push(release);

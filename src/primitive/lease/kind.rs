@@ -90,8 +90,9 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
 /// [`Holders::soonest`] where tokens hold until some time each.
 pub(crate) fn soonest(until: &mut HashMap<Arc<str>, i64>, now: i64) -> i64 {
     let longest = |token: &str| ttl_of(token).map_or(i64::MAX, |ttl| now + ttl);
-    let first = until.iter().min_by_key(|(token, expiry)| (**expiry, Arc::clone(token)));
-    if first.is_some_and(|(token, expiry)| *expiry > longest(token)) {
+    let by_end = |(token, expiry): &(&Arc<str>, &i64)| (**expiry, Arc::clone(token));
+    let ends = [until.iter().min_by_key(by_end), until.iter().max_by_key(by_end)];
+    if ends.into_iter().flatten().any(|(token, expiry)| *expiry > longest(token)) {
         until.iter_mut().for_each(|(token, expiry)| *expiry = (*expiry).min(longest(token)));
     }
     until.values().copied().min().unwrap_or(0)

@@ -39,6 +39,10 @@ pub(super) struct Release<K: Kind> {
     pub(super) back: GiveBack,
     pub(super) until: Instant,
     pub(super) attempt: OperationFuture<AcquireRelease<K>>,
+    /// Whether an attempt before this one may run yet.
+    pub(super) uncertain: bool,
+    /// It is only the pledge that is kept.
+    pub(super) done: bool,
     /// When it is looked at, and when it is sent again.
     pub(super) due: Instant,
     pub(super) again: Instant,
@@ -60,7 +64,10 @@ impl<K: Kind> Releases<K> {
     /// Has all looked at now.
     pub(super) fn hurry(&self) {
         let now = Instant::now();
-        lock(&self.0).iter_mut().for_each(|release| (release.due, release.again) = (now, now));
+        let all = &mut *lock(&self.0);
+        all.iter_mut()
+            .filter(|release| !release.done)
+            .for_each(|release| (release.due, release.again) = (now, now));
     }
 
     pub(super) fn due(&self) -> Option<Instant> {

@@ -39,11 +39,11 @@ impl<K: Kind> PeriodicTask for Admission<K> {
                 continue;
             }
             match entry.stage {
+                Stage::Queued(_) if entry.gone => gone.push(id),
                 Stage::Queued(_) => {
                     by_key.entry(entry.key.clone()).or_default().push((id, Arc::clone(&entry.token)));
                 }
                 Stage::Asking => abandoned.push(id),
-                Stage::Gone => gone.push(id),
                 Stage::Holding => over.push(id),
             }
         }

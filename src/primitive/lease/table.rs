@@ -41,6 +41,8 @@ pub(super) struct Entry<F> {
     pub(super) early: Option<News>,
     /// Whether its acquire was sent twice, so that one may come after the release.
     pub(super) twice: bool,
+    /// Whether its place is gone, while what those in the queue were told may be on its way.
+    pub(super) gone: bool,
     /// Why the store gave no answer, when it was last asked.
     pub(super) outage: Option<Error>,
     pub(super) pledge: Option<Arc<dyn Pledge>>,
@@ -52,8 +54,6 @@ pub(super) enum Stage {
     Asking,
     /// It has a place in the queue; the call by whose answer that is known.
     Queued(Anchor),
-    /// Its place is gone; what those in the queue were told may be on its way.
-    Gone,
     /// It holds, and so does this process for those in its line.
     Holding,
 }
@@ -115,7 +115,7 @@ impl<F> Table<F> {
         entry.line.leave(|other| Arc::ptr_eq(other, seat));
         let asking = match entry.stage {
             Stage::Holding => return Left::Nothing,
-            Stage::Queued(_) | Stage::Gone => false,
+            Stage::Queued(_) => false,
             Stage::Asking => true,
         };
         if entry.line.is_empty() {

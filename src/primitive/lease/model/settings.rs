@@ -131,6 +131,12 @@ fn a_clock_that_is_set_back() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_beside_others() {
+    let faults = Faults { jump: -4, crashes: 1, ..NONE };
+    explore::<PermitHolders>("permits and a clock set back", permits().faults(faults));
+}
+
+#[test]
 fn a_clock_that_is_set_forward() {
     // Two may believe then: the fence tells them apart.
     let faults = Faults { jump: 4, ..NONE };
