@@ -8,7 +8,9 @@ use super::in_memory::lock;
 
 /// By name and type.
 #[derive(Debug, Default)]
-pub(crate) struct Names(Mutex<HashMap<(TypeId, Box<str>), Weak<dyn Any + Send + Sync>>>);
+pub(crate) struct Names(Mutex<HashMap<Name, Weak<dyn Any + Send + Sync>>>);
+
+type Name = (TypeId, Box<str>);
 
 impl Names {
     pub(super) fn get<T: Send + Sync + 'static>(&self, name: &str, make: impl FnOnce() -> Arc<T>) -> Arc<T> {
