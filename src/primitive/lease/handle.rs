@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::state::LeaseState;
 use crate::{Error, Key};
 
-/// Something that is held for a while, by the process that has this value. See the [module](self).
+/// Something that is held for a while, by the process that has this value. See the [module](crate::lease).
 ///
 /// Dropping it releases it from a task of its own; [`release`](Self::release) also tells whether it was still held.
 #[must_use = "a lease that is dropped is released"]
