@@ -20,7 +20,8 @@ pub fn run(bench: &Bench) -> Result<(), String> {
     let idle = seconds("IDLE", 10.0)?;
     bench.server.empty();
     let store = Store::redis(&bench.server.url).unwrap();
-    let mutex = Mutex::new(&store, "bench").unwrap();
+    // Each has a place of its own in the queue: of the others, a process has one for all its waiters.
+    let mutex = Mutex::builder().strict_fifo().build(&store, "bench").unwrap();
     let guard = bench.runtime.block_on(mutex.lock(KEY)).unwrap();
     let waiters: Vec<_> = (0..WAITERS).map(|_| bench.runtime.spawn(lock_and_unlock(mutex.clone()))).collect();
     wait_until_all_wait(bench, &store);
@@ -49,7 +50,8 @@ async fn lock_and_unlock(mutex: Mutex) {
 
 /// A queue that takes no more than all of them has no place for one more.
 fn wait_until_all_wait(bench: &Bench, store: &Store) {
-    let probe = Mutex::builder().longest_queue(WAITERS as u32).longest_wait(Duration::from_millis(10));
+    let probe =
+        Mutex::builder().strict_fifo().longest_queue(WAITERS as u32).longest_wait(Duration::from_millis(10));
     let probe = probe.build(store, "bench").unwrap();
     let patience = Instant::now() + Duration::from_secs(10);
     while bench.runtime.block_on(probe.lock(KEY)).unwrap_err().is_waited_too_long() {

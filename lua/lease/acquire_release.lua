@@ -22,18 +22,22 @@ if waiting then waiters = new_waiters() end
 
 for run = 1, #KEYS / keys do
   local first, verb, token = keys * (run - 1), ARGV[at], ARGV[at + 1]
+  if KEYS[first + 1] ~= holders then owed, length, before, ends = false, nil, nil, nil end
   holders, mark, queue, beats = KEYS[first + 1], KEYS[first + 2], KEYS[first + 3], KEYS[first + 4]
   if keys > 4 then fifth, sixth, second = KEYS[first + 5], KEYS[first + 6], kind.two and KEYS[first + 5] end
   asker, heard, at = token, 0, at + 2
   if begin then begin(run) end
-  local step = (verb == 'release' or verb == 'withdraw') and release or acquire
-  local ok, status, ends, fence, before = pcall(step, token, verb == 'bypass' or verb == 'withdraw', at)
+  local step, after = acquire, ARGV[at]
+  if verb == 'release' or verb == 'withdraw' then
+    step, after = release, holders == KEYS[first + keys + 1] and (after == 'release' or after == 'withdraw')
+  end
+  local ok, status, time, fence, ahead = pcall(step, token, verb == 'bypass' or verb == 'withdraw', at, after)
   if not ok then
     local problem = failure(status)
     if problem then return problem end
-    status, ends, fence, before = -1, 0, 0, 0
+    status, time, fence, ahead = -1, 0, 0, 0
   end
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, ends, fence, before, heard
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, time, fence, ahead, heard
   n = n + 5
   if look then
     if step == acquire then at = at + kind.queries(8) end

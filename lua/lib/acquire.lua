@@ -4,6 +4,22 @@
 local expiry = now + ARGV[5]
 local waiting -- whether somebody waits for any key of the call, or was withdrawn
 local waiters, max_waiters, rank -- made where that is so, or a key is not free
+-- Of the key at hand, since what is free was granted, and nil before that: how many wait, and how many before this rank.
+-- When its next lease ends, if that is known.
+local length, before, ends
+
+-- Grants what is free, where somebody waits.
+local function settle()
+  if waiting then waiters.grant() end
+  length, before, ends = nil, nil, nil
+end
+
+local function queued(token, entered)
+  waiters.line_up(token, rank, entered)
+  waiting, ends = true, ends or kind.soonest()
+  length, before = length + (rank <= kind.counts and 1 or 0), before + 1
+  return 2, ends, 0, before - 1
+end
 
 -- `at`: where in ARGV are the arguments of its look. Returns the numbers that the script answers.
 local function acquire(token, bypass, at)
@@ -14,13 +30,17 @@ local function acquire(token, bypass, at)
     waiters, max_waiters, rank = waiters or new_waiters(), tonumber(ARGV[6]), tonumber(ARGV[7])
   end
   if kind.sweep then kind.sweep() end
-  local held, before, length = kind.expires(token), 0, 0
+  local held = kind.expires(token)
   if held then return 1, held, kind.fence(), 0 end
   if done then return 3, 0, 0, 0 end
-  if waiting then
+  local is_full = before and length >= max_waiters
+  if before and before > 0 and not is_full and done == nil and waiters.enter(token) then return queued(token, true) end
+  if not waiting then
+    length, before = 0, 0
+  else
     local waits, withdrawn = waiters.look_up(token)
     if withdrawn then return -2, 0, 0, 0 end
-    waiters.grant()
+    settle()
     held = waits and kind.expires(token)
     if held then return 1, held, kind.fence(), 0 end
     local place = waits and waiters.place(token)
@@ -28,15 +48,16 @@ local function acquire(token, bypass, at)
     length = lease.ahead(kind.counts)
     if length > 0 and length >= max_waiters then
       waiters.drop_dead()
-      waiters.grant()
+      settle()
       length = lease.ahead(kind.counts)
     end
     before = lease.ahead(rank)
   end
-  if before == 0 and kind.fits(token) then return 1, expiry, kind.hold(token, expiry), 0 end
+  if before == 0 and kind.fits(token) then
+    ends = nil
+    return 1, expiry, kind.hold(token, expiry), 0
+  end
   if done == false then return 3, 0, 0, 0 end
   if length >= max_waiters then return 0, kind.soonest(), 0, before end
-  waiting = true
-  waiters.line_up(token, rank)
-  return 2, kind.soonest(), 0, before
+  return queued(token)
 end

@@ -2,21 +2,47 @@
 -- the sum of what weights are above 1 (string, absent for 0). A token in `/idle` waits until nobody holds, in the second
 -- queue, and holds nothing.
 kind.keys, kind.two = 5, true
+local set, swept, count -- of the run at hand: its holders, whether none of them is over, and how much they hold (nil: unknown)
+local written, digits -- the expiry that was written last
 
+function kind.begin()
+  if holders ~= set then set, swept, count = holders, false, nil end
+end
+
+local sizes = {} -- weight and limit by how tokens end; false: none
 local function size(token)
-  local weight, limit = string.match(token, '/(%d+)/(%d+)$')
-  return tonumber(weight), tonumber(limit)
+  local ending = string.match(token, '/.*', 18) or ''
+  if sizes[ending] == nil then
+    local weight, limit = string.match(ending, '^/(%d+)/(%d+)$')
+    sizes[ending] = weight and {tonumber(weight), tonumber(limit)} or false
+  end
+  if sizes[ending] then return unpack(sizes[ending]) end
 end
 
 local function drop(token)
   if call('ZREM', holders, token) == 0 then return false end
   local weight = size(token)
-  if weight > 1 and call('INCRBY', mark, 1 - weight) <= 0 then call('DEL', mark) end
+  if weight == 1 then
+    count = count and count - 1
+    return true
+  end
+  if call('INCRBY', mark, 1 - weight) <= 0 then call('DEL', mark) end
+  count = nil -- the mark may have been evicted
   return true
 end
 
 local function sweep()
+  if swept then return end
   for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now)) do drop(token) end
+  swept = true
+end
+
+local function used()
+  if not count then
+    count = call('ZCARD', holders)
+    if count > 0 then count = count + whole(call('GET', mark)) end
+  end
+  return count
 end
 
 function kind.free(token)
@@ -27,9 +53,11 @@ end
 function kind.hold(token, expiry, free)
   local weight = size(token)
   if not weight then return 0 end
-  local first = free or call('EXISTS', holders) == 0
+  local first = free or used() == 0
   if first then call('DEL', mark) end -- what a set that has expired as a whole left behind counts no more
-  call('ZADD', holders, expiry, token)
+  if expiry ~= written then written, digits = expiry, string.format('%d', expiry) end
+  call('ZADD', holders, digits, token)
+  count = (first and 0 or used()) + weight
   if first then call('PEXPIRE', holders, 2 * 24 * 3600 * 1000) end
   if weight > 1 then
     call('INCRBY', mark, weight - 1)
@@ -46,17 +74,12 @@ end
 function kind.more()
   new_lease()
   kind.counts = 0 -- those in the second queue are to hold nothing
-  kind.sweep, kind.expires, kind.soonest = sweep, lease.expires, lease.soonest
-
-  function kind.used()
-    local count = call('ZCARD', holders)
-    return count == 0 and 0 or count + whole(call('GET', mark))
-  end
+  kind.sweep, kind.used, kind.expires, kind.soonest = sweep, used, lease.expires, lease.soonest
 
   function kind.fits(token)
     local weight, limit = size(token)
-    if not weight then return call('EXISTS', holders) == 0 end
-    return kind.used() + weight <= limit
+    if not weight then return used() == 0 end
+    return used() + weight <= limit
   end
 
   function kind.fence()

@@ -10,7 +10,8 @@ local living = '(4503599627370496' -- the scores of those who wait end here
 local function new_waiters()
   kind.more()
   local waiters, format, sub = {}, string.format, string.sub
-  local grant, alive, tombstone = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+  local grant, tombstone = tonumber(ARGV[2]), tonumber(ARGV[4])
+  local alive_until = format('%d', now + ARGV[3]) -- Redis takes longer to write a number than Lua
 
   -- Whether a token waits; whether it has a tombstone.
   local function look_up(token)
@@ -40,8 +41,13 @@ local function new_waiters()
     if second then call('PEXPIRE', second, ttl) end
   end
 
-  function waiters.line_up(token, rank)
-    call('ZADD', beats, now + alive, token)
+  -- Takes note of a token that neither waits nor has a tombstone, and is to line up; whether it is one.
+  function waiters.enter(token)
+    return call('ZADD', beats, 'NX', alive_until, token) == 1
+  end
+
+  function waiters.line_up(token, rank, entered)
+    if not entered then call('ZADD', beats, alive_until, token) end
     if call('RPUSH', rank > 0 and second or queue, token) == 1 then waiters.keep() end
   end
 

@@ -99,6 +99,32 @@ async fn an_acquire_that_was_dropped_makes_no_holder() {
         .await;
 }
 
+/// A call whose connection turns out to be closed is sent once more where that was idle. The first copy may have been
+/// read from it by then, and may run at any time.
+#[tokio::test]
+async fn an_acquire_that_was_sent_twice_makes_no_holder_after_its_release() {
+    let scene = Scene::set().await;
+    scene
+        .each(async |near, far| {
+            assert!(far.take("k").await.unwrap().release().await.unwrap());
+            let is_idle = async || {
+                let clients = scene.server.cli(&["CLIENT", "LIST"]);
+                let mut users = clients.lines().filter(|client| client.contains(" cmd=eval"));
+                users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
+            };
+            eventually("the connections to be idle", SOON, is_idle).await;
+            let dropped = scene.proxy.replies_dropped();
+            scene.proxy.drop_next_reply_after(b"acquire");
+            let holder = far.take("k").await.unwrap();
+            assert_eq!(scene.proxy.replies_dropped(), dropped + 1, "it was sent once");
+            assert_eq!(near.withdrawn(&scene.server, "k"), 0);
+            assert!(holder.release().await.unwrap());
+            assert_eq!(near.withdrawn(&scene.server, "k"), 1, "the other copy may take it");
+            assert!(near.try_take("k").await.unwrap().release().await.unwrap());
+        })
+        .await;
+}
+
 #[tokio::test]
 async fn an_acquire_that_comes_late_does_not_queue() {
     let scene = Scene::set().await;

@@ -10,49 +10,74 @@ use tokio::time::Instant;
 
 /// What time it is, with the time spent in suspend.
 pub(crate) fn now() -> Instant {
-    Instant::now() + suspended()
+    let now = Instant::now();
+    now + suspended(now)
 }
 
 /// The same point in time for timers and users, whose clock leaves suspend out.
 pub(super) fn without_suspend(at: Instant) -> Instant {
-    at.checked_sub(suspended()).unwrap_or(at)
+    at.checked_sub(suspended(Instant::now())).unwrap_or(at)
 }
 
 /// For how long the host has been suspended since it started.
 #[cfg(target_os = "linux")]
-fn suspended() -> Duration {
+fn suspended(now: Instant) -> Duration {
     #[cfg(test)]
     let injected = tests::injected();
     #[cfg(not(test))]
     let injected = Duration::ZERO;
-    read() + injected
+    linux::suspended(now) + injected
 }
 
 #[cfg(not(target_os = "linux"))]
-fn suspended() -> Duration {
+fn suspended(_: Instant) -> Duration {
     Duration::ZERO
 }
 
-/// The one clock is read between two readings of the other; again where something came in between.
 #[cfg(target_os = "linux")]
-fn read() -> Duration {
+mod linux {
+    use std::sync::LazyLock;
+
     use rustix::time::{ClockId, clock_gettime};
-    let micros = |id| {
-        let time = clock_gettime(id);
-        time.tv_sec * 1_000_000 + time.tv_nsec / 1000
-    };
-    let mut least = (i64::MAX, 0);
-    for _ in 0..8 {
-        let before = micros(ClockId::Monotonic);
-        let with_suspend = micros(ClockId::Boottime);
-        let gap = micros(ClockId::Monotonic) - before;
-        least = least.min((gap, with_suspend - before));
-        if gap < 50 {
-            break;
-        }
+
+    use super::*;
+
+    /// When this was first asked, by the clock that stands still in suspend, and what was suspended before.
+    static BEGAN: LazyLock<(std::time::Instant, Duration, Duration)> = LazyLock::new(|| {
+        let (began, suspended) = (std::time::Instant::now(), read());
+        (began, since_start(ClockId::Boottime), suspended)
+    });
+
+    /// Both clocks have gone on alike since then, mostly: that takes one reading more. Otherwise, or where a test has paused
+    /// tokio's clock, it is read anew.
+    pub(super) fn suspended(now: Instant) -> Duration {
+        let (began, with_suspend, suspended) = *BEGAN;
+        let passed = now.into_std().saturating_duration_since(began);
+        let passed_with_suspend = since_start(ClockId::Boottime).saturating_sub(with_suspend);
+        let differ = passed_with_suspend.abs_diff(passed) >= Duration::from_millis(1);
+        if differ { read() } else { suspended }
     }
-    // What is shorter than this is noise.
-    Duration::from_millis(u64::try_from(least.1 / 1000).unwrap_or(0))
+
+    fn since_start(clock: ClockId) -> Duration {
+        let time = clock_gettime(clock);
+        Duration::try_from(time).unwrap_or_default()
+    }
+
+    /// The one clock is read between two readings of the other; again where something came in between.
+    fn read() -> Duration {
+        let mut least = (Duration::MAX, Duration::ZERO);
+        for _ in 0..8 {
+            let before = since_start(ClockId::Monotonic);
+            let with_suspend = since_start(ClockId::Boottime);
+            let gap = since_start(ClockId::Monotonic).saturating_sub(before);
+            least = least.min((gap, with_suspend.saturating_sub(before)));
+            if gap < Duration::from_micros(50) {
+                break;
+            }
+        }
+        // What is shorter than this is noise.
+        Duration::from_millis(u64::try_from(least.1.as_millis()).unwrap_or(0))
+    }
 }
 
 #[cfg(test)]
