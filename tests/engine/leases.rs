@@ -173,3 +173,26 @@ fn a_waiter_is_woken_though_another_runtime_idles() {
         drop(idle);
     });
 }
+
+/// A runtime of the user's that works in the background ends while a line asks through it: nobody hangs.
+#[test]
+fn a_line_hears_that_its_background_runtime_has_ended() {
+    let _turn = MACHINE.blocking_read();
+    let server = start_server();
+    within(LIMIT, "the test", move || {
+        let (runtime, background) = (multi_thread(), multi_thread());
+        let store = Store::builder().background(background.handle().clone()).redis(&server.url()).unwrap();
+        let mutex = Mutex::new(&store, "m").unwrap();
+        // With another time to live, so that the line asks anew rather than to be handed the lock.
+        let other = Mutex::builder().ttl(SHORT).build(&store, "m").unwrap();
+        runtime.block_on(async {
+            let guard = mutex.lock("k").await.unwrap();
+            let mut call = Box::pin(other.lock("k"));
+            assert!(futures::poll!(call.as_mut()).is_pending());
+            background.shutdown_background();
+            drop(guard.unlock().await);
+            assert!(call.await.is_err(), "nobody is left who could have asked");
+            assert!(mutex.lock("l").await.is_ok(), "other keys suffer");
+        });
+    });
+}

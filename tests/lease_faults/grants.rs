@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tower_distributed::WaitGroup;
 
 use crate::kinds::{Family, LONG, SOON, open};
 use crate::support::eventually;
@@ -63,4 +64,30 @@ async fn no_renewal_makes_a_lease_shorter() {
         assert!(ends > (more - LONG).as_millis() as i64, "{} ends in {ends} ms", family.name());
         assert!(taken.release().await.unwrap());
     }
+}
+
+/// A permit that its holder lets go of is kept for its time to live, also where it was waited for.
+#[tokio::test]
+async fn a_permit_that_was_waited_for_is_given_away_whole() {
+    let server = RedisServer::start().await;
+    let [near, far] =
+        [(); 2].map(|()| WaitGroup::builder(1).ttl(LONG).build(&open(&server.url()), "g").unwrap());
+    let first = near.add("k").await.unwrap();
+    let waiter = tokio::spawn(async move { far.add("k").await.unwrap().into_id() });
+    let beats = || server.query::<u64>(&["ZCARD", "td:{g:k}:permits:beats"]).unwrap();
+    eventually("it to wait", SOON, async || beats() == 1).await;
+    assert!(first.done().await.unwrap());
+    let id = timeout(SOON, waiter).await.unwrap().unwrap();
+    let left = async || {
+        let until: Vec<f64> = server
+            .query::<Vec<String>>(&["ZRANGE", "td:{g:k}:permits:holders", "0", "0", "WITHSCORES"])
+            .unwrap()[1..]
+            .iter()
+            .map(|score| score.parse().unwrap())
+            .collect();
+        let now: (u64, u64) = server.query(&["TIME"]).unwrap();
+        until[0] / 1e6 - now.0 as f64
+    };
+    eventually("it to be kept", SOON, async || left().await > LONG.as_secs_f64() / 2.0).await;
+    assert!(near.done(&id).await.unwrap());
 }

@@ -6,6 +6,7 @@ mod support;
 
 mod bad_calls;
 mod bad_settings;
+mod beside_a_line;
 mod dropped;
 mod grants;
 mod handed_late;
@@ -23,6 +24,7 @@ mod restarts;
 mod server_clock;
 mod unpolled;
 mod validity;
+mod values;
 mod wakes;
 mod watchdog;
 mod wrong_types;

@@ -1,7 +1,7 @@
 //! Places in the queue: each name has its own, and who has lost one finds out.
 
 use tokio::time::timeout;
-use tower_distributed::Mutex;
+use tower_distributed::{Mutex, WaitGroup};
 
 use crate::kinds::{Family, IN_TIME, LONG, SOON, open};
 use crate::support::eventually;
@@ -40,4 +40,19 @@ async fn a_name_in_braces_has_a_queue_of_its_own() {
     assert_eq!(server.cli(&["EXISTS", "a"]), "0", "a lock was granted to who waits for another");
     assert!(braced.is_held() && braced.unlock().await.unwrap());
     assert!(timeout(IN_TIME, waiter).await.unwrap().unwrap().unlock().await.unwrap());
+}
+
+/// The sum of what permits weigh is gone, as where a server evicts keys. The permits are still held.
+#[tokio::test]
+async fn weights_count_though_their_sum_was_evicted() {
+    let server = RedisServer::start().await;
+    let group = WaitGroup::new(&open(&server.url()), "g", 10).unwrap();
+    let nine = group.add_n("k", 9).await.unwrap();
+    assert_eq!(server.cli(&["DEL", "td:{g:k}:permits:excess"]), "1");
+    assert!(group.try_add_n("k", 9).await.unwrap_err().is_refused(), "18 of 10 are out");
+    assert_eq!(group.count("k").await.unwrap(), 9);
+    let one = group.try_add("k").await.unwrap();
+    assert!(nine.done().await.unwrap());
+    assert_eq!(group.count("k").await.unwrap(), 1);
+    assert!(one.done().await.unwrap());
 }

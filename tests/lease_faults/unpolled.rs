@@ -1,5 +1,7 @@
 //! A future that is not polled any more does not keep what it was granted from others.
 
+use std::time::Duration;
+
 use futures::poll;
 use tower_distributed::Mutex;
 
@@ -63,4 +65,21 @@ async fn what_is_handed_on_is_not_taken_up() {
         assert!(next.unlock().await.unwrap());
         assert!(forgotten.await.unwrap().unlock().await.unwrap());
     }
+}
+
+/// Others of its process do not wait behind a future that asks for all of them and is not polled.
+#[tokio::test]
+async fn who_joins_does_not_wait_for_who_asks() {
+    let server = RedisServer::start().await;
+    let mutex = Mutex::builder()
+        .ttl(LONG)
+        .longest_wait(Duration::from_secs(2))
+        .build(&open(&server.url()), "m")
+        .unwrap();
+    assert!(mutex.lock("k").await.unwrap().unlock().await.unwrap());
+    let mut forgotten = Box::pin(mutex.lock("k"));
+    assert!(poll!(forgotten.as_mut()).is_pending());
+    let guard = mutex.lock("k").await.expect("it waits for a future that is not polled");
+    assert!(guard.unlock().await.unwrap());
+    assert!(forgotten.await.unwrap().unlock().await.unwrap());
 }

@@ -182,3 +182,22 @@ async fn taken_soon(family: &Family) -> Taken {
     .await;
     taken.unwrap()
 }
+
+/// What watches a lease does not believe in it any more once its release is under way: another may hold it by then.
+#[tokio::test]
+async fn what_is_being_released_is_not_believed_in() {
+    let scene = Scene::set().await;
+    scene
+        .each(Duration::from_secs(30), true, async |family| {
+            let taken = family.take("k").await.unwrap();
+            let handle = taken.handle();
+            scene.proxy.stall();
+            let mut release = task::spawn(taken.release());
+            assert_pending!(release.poll());
+            assert!(!handle.is_held(), "it is believed in while it is given away");
+            timeout(SOON, handle.lost()).await.expect("nobody is told");
+            scene.proxy.heal();
+            assert!(release.await.unwrap());
+        })
+        .await;
+}

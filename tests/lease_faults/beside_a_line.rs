@@ -1,0 +1,99 @@
+//! Those of a process who do not stand in its line for a key, beside those who do.
+
+use std::time::Duration;
+
+use futures::poll;
+use tokio::time::{Instant, timeout};
+use tower_distributed::Mutex;
+
+use crate::kinds::{LONG, SOON, open};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+/// Much less than what a lease of nobody would last.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+async fn who_goes_away_leaves_its_own_place() {
+    let server = RedisServer::start().await;
+    let (store, far) = (open(&server.url()), open(&server.url()));
+    let holder = Mutex::builder().ttl(LONG).build(&far, "m").unwrap().lock("k").await.unwrap();
+    let line = Mutex::new(&store, "m").unwrap();
+    let strict = Mutex::builder().strict_fifo().build(&store, "m").unwrap();
+    let queued = || server.query::<u64>(&["LLEN", "td:{m:k}:queue"]).unwrap();
+    let waiter = tokio::spawn(async move { line.lock("k").await.unwrap() });
+    eventually("the line to wait", SOON, async || queued() == 1).await;
+    let alone = tokio::spawn({
+        let strict = strict.clone();
+        async move { drop(strict.lock("k").await) }
+    });
+    eventually("who is alone to wait", SOON, async || queued() == 2).await;
+    alone.abort();
+    eventually("who is alone to leave", SOON, async || queued() == 1).await;
+    assert!(!waiter.is_finished() && holder.unlock().await.unwrap());
+    assert!(timeout(SOON, waiter).await.unwrap().unwrap().unlock().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_try_that_is_dropped_keeps_nothing() {
+    let server = RedisServer::start().await;
+    let mutex = Mutex::builder().ttl(LONG).build(&open(&server.url()), "m").unwrap();
+    assert!(mutex.lock("k").await.unwrap().unlock().await.unwrap());
+    let mut tried = Box::pin(mutex.try_lock("k"));
+    assert!(poll!(tried.as_mut()).is_pending());
+    let mut call = Box::pin(mutex.lock("k"));
+    assert!(poll!(call.as_mut()).is_pending());
+    drop(tried);
+    let guard = timeout(AT_ONCE, call).await.expect("it is kept by nobody").unwrap();
+    assert!(guard.unlock().await.unwrap());
+}
+
+/// A key that holds something else by now is no outage, which would be waited out.
+#[tokio::test]
+async fn the_line_hears_what_is_wrong_with_its_key() {
+    let server = RedisServer::start().await;
+    let store = open(&server.url());
+    for strict in [true, false] {
+        let builder = Mutex::builder().ttl(LONG);
+        let builder = if strict { builder.strict_fifo() } else { builder };
+        let mutex = builder.build(&store, "m").unwrap();
+        let guard = mutex.lock("k").await.unwrap();
+        let mut call = Box::pin({
+            let mutex = mutex.clone();
+            async move { mutex.lock("k").await }
+        });
+        assert!(poll!(call.as_mut()).is_pending());
+        let waiter = tokio::spawn(call);
+        if strict {
+            let queued = || server.query::<u64>(&["LLEN", "td:{m:k}:queue"]).unwrap();
+            eventually("it to wait", SOON, async || queued() == 1).await;
+        }
+        assert_eq!(server.cli(&["DEL", "td:{m:k}:lock"]), "1");
+        assert_eq!(server.cli(&["HSET", "td:{m:k}:lock", "a", "b"]), "1");
+        drop(guard.unlock().await);
+        // Within the process it may be handed on first, which is believed until it is renewed or given back.
+        let heard = timeout(SOON, waiter).await.expect("the line hears nothing").unwrap();
+        if let Ok(guard) = heard {
+            drop(guard.unlock().await);
+            assert!(timeout(SOON, mutex.lock("k")).await.unwrap().unwrap_err().is_unavailable());
+        }
+        server.cli(&["DEL", "td:{m:k}:lock", "td:{m:k}:queue", "td:{m:k}:beats"]);
+    }
+}
+
+/// What is handed on is believed in as its receiver wants it.
+#[tokio::test]
+async fn what_is_handed_on_allows_for_the_drift_that_was_asked_for() {
+    const TTL: Duration = Duration::from_secs(10);
+    let server = RedisServer::start().await;
+    let store = open(&server.url());
+    let usual = Mutex::builder().ttl(TTL).build(&store, "m").unwrap();
+    let careful = Mutex::builder().ttl(TTL).drift_factor(0.5).build(&store, "m").unwrap();
+    let guard = usual.lock("k").await.unwrap();
+    let mut call = Box::pin(careful.lock("k"));
+    assert!(poll!(call.as_mut()).is_pending());
+    assert!(guard.unlock().await.unwrap());
+    let guard = timeout(SOON, call).await.unwrap().unwrap();
+    assert!(guard.until() <= Instant::now() + TTL / 2, "{:?}", guard.until() - Instant::now());
+    assert!(guard.unlock().await.unwrap());
+}
