@@ -31,13 +31,13 @@ for run = 1, #KEYS / keys do
   if verb == 'release' or verb == 'withdraw' then
     step, after = release, holders == KEYS[first + keys + 1] and (after == 'release' or after == 'withdraw')
   end
-  local ok, status, time, fence, ahead = pcall(step, token, verb == 'bypass' or verb == 'withdraw', at, after)
+  local ok, status, at_end, fence, ahead = pcall(step, token, verb == 'bypass' or verb == 'withdraw', at, after)
   if not ok then
     local problem = failure(status)
     if problem then return problem end
-    status, time, fence, ahead = -1, 0, 0, 0
+    status, at_end, fence, ahead = -1, 0, 0, 0
   end
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, time, fence, ahead, heard
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, at_end, fence, ahead, heard
   n = n + 5
   if look then
     if step == acquire then at = at + kind.queries(8) end

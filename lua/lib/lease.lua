@@ -48,7 +48,7 @@ local kind = {
 }
 
 -- A whole number that a key holds, 0 where it holds nothing.
-local function whole(text)
+function kind.whole(text)
   local number = tonumber(text or 0)
   if number and number % 1 == 0 and number >= 0 and number < 9007199254740992 then return number end
   error('WRONGTYPE of a number', 0)
@@ -85,15 +85,16 @@ local function new_lease()
 
   function lease.soonest()
     local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
-    local last = first[1] and call('ZRANGE', holders, -1, -1, 'WITHSCORES') or first
-    local function lasts_too_long(token, expiry)
-      local ttl = token and lease.ttl_of(token)
-      return ttl and tonumber(expiry) > now + ttl
+    local last = first[1] and call('ZRANGE', holders, -2, -1, 'WITHSCORES') or first
+    local function lasts_too_long(list, i)
+      local ttl = list[i] and lease.ttl_of(list[i])
+      return ttl and tonumber(list[i + 1]) > now + ttl
     end
-    if not (lasts_too_long(unpack(first)) or lasts_too_long(unpack(last))) then return tonumber(first[2] or 0) end
+    local at = last[3] == 'excess' and 1 or #last - 1 -- which is no holder, see permits
+    if not (lasts_too_long(first, 1) or lasts_too_long(last, at)) then return tonumber(first[2] or 0) end
     local all = call('ZRANGE', holders, 0, -1, 'WITHSCORES')
     for i = 1, #all, 2 do
-      if lasts_too_long(all[i], all[i + 1]) then call('ZADD', holders, now + lease.ttl_of(all[i]), all[i]) end
+      if lasts_too_long(all, i) then call('ZADD', holders, now + lease.ttl_of(all[i]), all[i]) end
     end
     return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
   end

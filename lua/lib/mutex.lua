@@ -1,8 +1,9 @@
 -- mutex: one holds at a time. The lock is a string with a time to live, as SET NX PX makes it, so that locks of others
--- count. It holds the token, or what follows `:` in it. The mark is the first of the fences of the last grant: each has
--- so many, since a process hands a lock on within itself, each time with the next. It is kept for a week after the last
--- grant: what it is worth tells on which day it was set to live for so long. A kind that keeps something else there is
--- not fenced: its fence is the time of the grant.
+-- count. It holds the token, or what follows `:` in it, a value that others may hold too: then what is before the `:` is
+-- behind the fence in the mark. The mark is the first of the fences of the last grant: each has so many, since a process
+-- hands a lock on within itself, each time with the next. It is kept for a week after the last grant: what it is worth
+-- tells on which day it was set to live for so long. A kind that keeps something else there is not fenced: its fence is the
+-- time of the grant.
 local find = string.find
 local values, runs -- what was read: first the locks of all runs, then their marks
 local lock, value, last -- of the run at hand: the lock, what it holds (false: nothing), the mark (nil: not read)
@@ -36,30 +37,48 @@ function kind.free()
   return not value
 end
 
--- What the lock holds for a token.
-local function content_of(token)
+-- The value in a token, and what is before it; nil: there is none.
+local function parts_of(token)
   local colon = find(token, ':', 17, true)
-  if colon then return string.sub(token, colon + 1) end
-  return token
+  if colon then return string.sub(token, colon + 1), string.sub(token, 1, colon - 1) end
+end
+
+local function read_mark()
+  if last == nil then last = call('GET', mark) end
+  return last
+end
+
+local function fence_in(text)
+  return kind.whole(text and not tonumber(text) and string.match(text, '^(%d+) ') or text)
+end
+
+-- Whether a token holds the lock.
+local function is_own(token)
+  if not value or value == token then return value == token end
+  local content, head = parts_of(token)
+  return value == content and string.match(read_mark() or '', ' (.*)') == head
 end
 
 -- Fences are above all before, and above what a server that has forgotten them may have given out.
 function kind.hold(token, expiry)
-  local fence = now
+  local fence, content, head = now, parts_of(token)
   if kind.fenced then
-    if last == nil then last = call('GET', mark) end
-    local before = whole(last)
+    local before = fence_in(read_mark())
     if before + 32 > now then fence = before + 32 end
     if fence ~= fenced then fenced, digits = fence, string.format('%d', fence) end
-    if fence - fence % (24 * 3600 * 1000000) > before or #last ~= #digits then
-      call('SET', mark, digits, 'PX', 8 * 24 * 3600 * 1000, 'GET') -- with GET it fails on a key of another type
+    if head then
+      last = digits .. ' ' .. head
+      call('SET', mark, last, 'PX', 8 * 24 * 3600 * 1000, 'GET')
+    elseif fence - fence % (24 * 3600 * 1000000) > before or #last ~= #digits then
+      last = digits
+      call('SET', mark, last, 'PX', 8 * 24 * 3600 * 1000, 'GET') -- with GET it fails on a key of another type
     else
-      call('SETRANGE', mark, '0', digits) -- keeps the time to live, and is half as dear as SET
+      last = digits
+      call('SETRANGE', mark, '0', last) -- keeps the time to live, and is half as dear as SET
     end
-    last = digits
   end
   if expiry ~= expires then expires, px = expiry, string.format('%d', math.ceil((expiry - now) / 1000)) end
-  local content = content_of(token)
+  content = content or token
   if n_freed > 0 and freed[n_freed] == lock then
     n_freed = n_freed - 1
     call('SET', lock, content, 'PX', px)
@@ -71,7 +90,11 @@ function kind.hold(token, expiry)
 end
 
 function kind.forget(token)
-  if not value or (value ~= token and value ~= content_of(token)) then return false end
+  if not is_own(token) then return false end
+  if value ~= token then -- another library may lock with the same value next
+    last = string.match(last, '^%d+')
+    call('SET', mark, last, 'KEEPTTL')
+  end
   value, n_freed = false, n_freed + 1
   freed[n_freed] = lock
   return true
@@ -91,13 +114,13 @@ function kind.more()
   end
 
   function kind.expires(token)
-    if not value or (value ~= token and value ~= content_of(token)) then return nil end
+    if not is_own(token) then return nil end
     local left = call('PTTL', lock)
     return left < 0 and 0 or now + math.max(left, 1) * 1000
   end
 
   function kind.fence()
-    return kind.fenced and whole(last or call('GET', mark)) or now
+    return kind.fenced and fence_in(read_mark()) or now
   end
 
   function kind.extend(_, expiry)
@@ -105,15 +128,18 @@ function kind.more()
   end
 
   function kind.raise(fence)
-    if fence > whole(call('GET', mark)) then call('SET', mark, fence, 'PX', 8 * 24 * 3600 * 1000) end
+    if fence <= fence_in(read_mark()) then return end
+    last = string.format('%d', fence) .. (string.match(last or '', ' .*') or '')
+    call('SET', mark, last, 'PX', 8 * 24 * 3600 * 1000)
   end
 
   function kind.soonest()
     local left = value and call('PTTL', lock) or -1
     if left < 0 then return 0 end
     local ttl = lease.ttl_of(value)
-    -- What others have written there is no token, and is left alone.
-    if ttl and left - 1 >= ttl / 1000 and string.match(value, '^%x+%-()') == 18 then
+    -- What others have written there is no token, and is left alone, like a value that looks like one.
+    local is_token = ttl and left - 1 >= ttl / 1000 and string.match(value, '^%x+%-()') == 18
+    if is_token and not (kind.fenced and find(read_mark() or '', ' ', 1, true)) then
       left = math.ceil(ttl / 1000)
       call('PEXPIRE', lock, left)
     end

@@ -1,6 +1,7 @@
--- permits: so many at once. The holders are a ZSET, token -> expiry (µs); a token ends in `/weight/limit`. The mark is
--- the sum of what weights are above 1 (string, absent for 0). A token in `/idle` waits until nobody holds, in the second
--- queue, and holds nothing.
+-- permits: so many at once. The holders are a ZSET, token -> expiry (µs); a token ends in `/weight/limit`. Among them is
+-- `excess` -> the sum of what weights are above 1, plus 2^52 (absent for 0), so that both are evicted together. There is no
+-- mark. A token in `/idle` waits until nobody holds, in the second queue, and holds nothing.
+local none = 4503599627370496 -- 2^52
 kind.keys, kind.two = 5, true
 local set, swept, count -- of the run at hand: its holders, whether none of them is over, and how much they hold (nil: unknown)
 local written, digits -- the expiry that was written last
@@ -26,8 +27,8 @@ local function drop(token)
     count = count and count - 1
     return true
   end
-  if call('INCRBY', mark, 1 - weight) <= 0 then call('DEL', mark) end
-  count = nil -- the mark may have been evicted
+  if tonumber(call('ZINCRBY', holders, 1 - weight, 'excess')) <= none then call('ZREM', holders, 'excess') end
+  count = count and count - weight
   return true
 end
 
@@ -40,7 +41,9 @@ end
 local function used()
   if not count then
     count = call('ZCARD', holders)
-    if count > 0 then count = count + whole(call('GET', mark)) end
+    local excess = count > 0 and call('ZSCORE', holders, 'excess')
+    if excess then count = count > 1 and count - 1 + tonumber(excess) - none or 0 end
+    if excess and count == 0 then call('DEL', holders) end -- somebody took the holders out by hand
   end
   return count
 end
@@ -54,14 +57,12 @@ function kind.hold(token, expiry, free)
   local weight = size(token)
   if not weight then return 0 end
   local first = free or used() == 0
-  if first then call('DEL', mark) end -- what a set that has expired as a whole left behind counts no more
   if expiry ~= written then written, digits = expiry, string.format('%d', expiry) end
   call('ZADD', holders, digits, token)
   count = (first and 0 or used()) + weight
   if first then call('PEXPIRE', holders, 2 * 24 * 3600 * 1000) end
-  if weight > 1 then
-    call('INCRBY', mark, weight - 1)
-    call('PEXPIRE', mark, 3 * 24 * 3600 * 1000)
+  if weight > 1 and call('ZADD', holders, 'NX', string.format('%d', none + weight - 1), 'excess') == 0 then
+    call('ZINCRBY', holders, weight - 1, 'excess')
   end
   return 0
 end
@@ -89,6 +90,5 @@ function kind.more()
   function kind.extend(token, expiry)
     call('ZADD', holders, expiry, token)
     call('PEXPIRE', holders, 2 * 24 * 3600 * 1000)
-    call('PEXPIRE', mark, 3 * 24 * 3600 * 1000)
   end
 end

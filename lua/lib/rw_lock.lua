@@ -9,7 +9,7 @@ end
 
 local function marked()
   local fence, row = string.match(call('GET', mark) or '', '^(%d+) (%d+)$')
-  return whole(fence), whole(row)
+  return kind.whole(fence), kind.whole(row)
 end
 
 local function set_mark(fence, row)

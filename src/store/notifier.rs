@@ -171,12 +171,17 @@ pub(crate) fn process_of(token: &str) -> &str {
 
 /// The id in a token: hexadecimal digits behind the name of the process and a dash.
 pub(crate) fn id_of(token: &str) -> Option<u64> {
-    Some(hex(token.get(PROCESS + 1..)?)?.0)
+    Some(hex(behind_process(token)?)?.0)
+}
+
+fn behind_process(token: &str) -> Option<&str> {
+    let (process, rest) = token.split_at_checked(PROCESS)?;
+    process.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| rest.strip_prefix('-'))?
 }
 
 /// The time to live in a token, µs: hexadecimal digits behind its id and a dot.
 pub(crate) fn ttl_of(token: &str) -> Option<i64> {
-    let (_, rest) = hex(token.get(PROCESS + 1..)?)?;
+    let (_, rest) = hex(behind_process(token)?)?;
     i64::try_from(hex(rest.strip_prefix('.')?)?.0).ok()
 }
 
@@ -202,8 +207,9 @@ mod tests {
         assert_eq!(id_of("0123456789abcdef-0.a/2/5"), Some(0));
         assert_eq!(id_of("0123456789abcdef-a:b"), Some(10));
         assert_eq!(ttl_of("0123456789abcdef-0.a/2/5"), Some(10));
-        for none in ["", "0123456789abcdef", "0123456789abcdef-", "0123456789abcdef-/1/1", "äääääääääääää"]
-        {
+        let nonsense =
+            ["", "0123456789abcdef", "0123456789abcdef-", "0123456789abcdef-/1/1", "äääääääääääää"];
+        for none in nonsense.into_iter().chain(["billing-service--1.5", "0123456789abcdef:1.5"]) {
             assert_eq!((id_of(none), ttl_of(none)), (None, None), "{none:?}");
         }
     }

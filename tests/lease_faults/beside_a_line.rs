@@ -68,8 +68,9 @@ async fn the_line_hears_what_is_wrong_with_its_key() {
             let queued = || server.query::<u64>(&["LLEN", "td:{m:k}:queue"]).unwrap();
             eventually("it to wait", SOON, async || queued() == 1).await;
         }
-        assert_eq!(server.cli(&["DEL", "td:{m:k}:lock"]), "1");
-        assert_eq!(server.cli(&["HSET", "td:{m:k}:lock", "a", "b"]), "1");
+        // At once: a key that is missing meanwhile is free to be locked.
+        assert_eq!(server.cli(&["HSET", "else", "a", "b"]), "1");
+        assert_eq!(server.cli(&["RENAME", "else", "td:{m:k}:lock"]), "OK");
         drop(guard.unlock().await);
         // Within the process it may be handed on first, which is believed until it is renewed or given back.
         let heard = timeout(SOON, waiter).await.expect("the line hears nothing").unwrap();

@@ -7,10 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::admission::{Admission, Leases};
-use super::granting::Asked;
 use super::kind::{Found, Kind, Query};
 use super::seat::{Got, Heard, Seat};
-use super::state::Pledge;
 #[cfg(test)]
 use super::table::Stage;
 use crate::error::{Busy, Subject, Why};
@@ -33,13 +31,11 @@ pub(crate) struct Ask<Q = ()> {
     pub(crate) bypass: bool,
     /// Whether to wait no longer when the store is away.
     pub(crate) gives_up: bool,
-    /// What is kept until the store has back what was asked for.
-    pub(crate) pledge: Option<Arc<dyn Pledge>>,
 }
 
 impl<Q> Ask<Q> {
     pub(crate) fn about(query: Q, subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
-        Self { subject, suffix, rank, wait, query, bypass: false, gives_up: false, pledge: None }
+        Self { subject, suffix, rank, wait, query, bypass: false, gives_up: false }
     }
 }
 
@@ -48,6 +44,12 @@ impl Ask {
     pub(crate) fn new(subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
         Self::about((), subject, suffix, rank, wait)
     }
+}
+
+/// What a caller asks by.
+pub(super) struct Asked {
+    pub(super) id: u64,
+    pub(super) token: Arc<str>,
 }
 
 /// How to wait.

@@ -178,7 +178,7 @@ impl<K: Kind> Admission<K> {
             state.counts.renewed();
             return Ok(());
         }
-        state.counts.lost();
+        state.lose();
         tenure.end();
         self.tenure_over(tenure.id);
         if until.is_some() {

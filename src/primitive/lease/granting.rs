@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::acquire::Ask;
+use super::acquire::{Ask, Asked};
 use super::admission::{Admission, GRANT, unasked};
 use super::belief::{Anchor, Belief};
 use super::clock;
@@ -23,12 +23,6 @@ use super::table::{Entry, Stage};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::store::{Link, News, lock};
 use crate::{Error, Key};
-
-/// What a caller asks by.
-pub(super) struct Asked {
-    pub(super) id: u64,
-    pub(super) token: Arc<str>,
-}
 
 /// When a call was sent, and whether pushes arrived then.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +51,9 @@ impl<K: Kind> Admission<K> {
         let holding = &seat.holding;
         let cohort = holding.options.cohorts && ask.wait.is_some();
         let mut table = lock(&self.table);
-        if cohort && let Some(due) = table.join(key, seat) {
+        if cohort && let Some((due, driver)) = table.join(key, seat, Instant::now()) {
             drop(table);
+            driver.into_iter().for_each(|driver| driver.nudge());
             due.into_iter().for_each(|due| self.store.scheduler().schedule(due));
             return None;
         }
@@ -73,13 +68,13 @@ impl<K: Kind> Admission<K> {
             line: Line::new(Arc::clone(seat)),
             cohort,
             driver: Some(Arc::clone(seat)),
+            nudged: None,
             tenure: None,
             due: Some(due),
             early: None,
             twice: false,
             gone: false,
             outage: None,
-            pledge: ask.pledge.clone(),
         };
         table.insert(id, entry);
         drop(table);
@@ -216,11 +211,11 @@ impl<K: Kind> Admission<K> {
             return self.too_late(id, by);
         };
         let (key, token) = (entry.key.clone(), Arc::clone(&entry.token));
-        let granted = Granted { key, token, id, ttl: options.ttl, twice: entry.twice };
-        let tenure = Tenure::new(granted, belief, entry.pledge.take());
+        let granted = Granted { key, token, id, ttl: options.ttl, drift: options.drift, twice: entry.twice };
+        let tenure = Tenure::new(granted, belief);
         let is_asked_for = entry.driver.take().is_some();
         (entry.stage, entry.due) = (Stage::Holding, None);
-        let fits = entry.line.front().is_some_and(|seat| seat.holding.options.ttl == tenure.ttl);
+        let fits = entry.line.front().is_some_and(|seat| tenure.suits(&seat.holding.options));
         let seat = if fits { entry.line.granted(Instant::now()) } else { None };
         entry.tenure = Some(Arc::clone(&tenure));
         entry.watch();

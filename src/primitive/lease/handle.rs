@@ -33,6 +33,11 @@ pub(crate) trait Keeper: Send + Sync {
 
     /// The store has it back.
     fn released(&self, state: &LeaseState);
+
+    /// It is kept for others to give it back.
+    fn let_go(&self, state: &Arc<LeaseState>) {
+        self.released(state);
+    }
 }
 
 impl Lease {
@@ -133,7 +138,7 @@ impl Lease {
     /// Lets go of it without giving it back; what it is called in the store.
     pub(crate) fn into_token(mut self) -> (Key, Arc<str>) {
         if let Some(keeper) = self.keeper.take() {
-            keeper.released(&self.state);
+            keeper.let_go(&self.state);
         }
         (self.state.tenure.key.clone(), Arc::clone(&self.state.tenure.token))
     }
@@ -155,9 +160,6 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.state.counts.ended();
         if let Some(keeper) = self.keeper.take() {
-            if !self.state.is_held() {
-                self.state.counts.lost();
-            }
             keeper.release_detached(Arc::clone(&self.state));
         }
     }

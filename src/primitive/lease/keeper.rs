@@ -27,23 +27,20 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>> {
-        self.note_hold_time(state.began.elapsed());
-        if let Some(was_held) = self.hand_over(&state) {
+        let was_held = self.give_up(&state);
+        if self.hand_over(&state, was_held) {
             return Box::pin(ready(Ok(was_held)));
         }
         self.renewals.forget(state.tenure.id);
-        Box::pin(async move {
-            let tenure = &state.tenure;
-            let was = self.release_token(&GiveBack::without_pledge(tenure)).await?;
-            tenure.end();
-            drop(tenure.take_pledge());
-            Ok(was == Was::Held)
-        })
+        let back = GiveBack::of(&state.tenure);
+        // Others may hold it as soon as it is sent.
+        state.tenure.end();
+        Box::pin(async move { Ok(self.release_token(&back).await? == Was::Held) })
     }
 
     fn release_detached(self: Arc<Self>, state: Arc<LeaseState>) {
-        self.note_hold_time(state.began.elapsed());
-        if self.hand_over(&state).is_none() {
+        let was_held = self.give_up(&state);
+        if !self.hand_over(&state, was_held) {
             self.renewals.forget(state.tenure.id);
             let back = GiveBack::of(&state.tenure);
             state.tenure.end();
@@ -52,40 +49,44 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn released(&self, state: &LeaseState) {
-        self.note_hold_time(state.began.elapsed());
+        self.give_up(state);
         self.renewals.forget(state.tenure.id);
+    }
+
+    fn let_go(&self, state: &Arc<LeaseState>) {
+        state.give_up();
+        self.renewals.add_last(state);
     }
 }
 
 impl<K: Kind> Admission<K> {
+    /// Whether a lease was held until now, by one who has not given it up before.
+    fn give_up(&self, state: &LeaseState) -> bool {
+        let was_held = state.give_up();
+        if was_held.is_some() && state.tenure.offered().is_none() {
+            self.note_hold_time(state.began.elapsed());
+        }
+        was_held.unwrap_or(false)
+    }
+
     /// Looks at the releases that are due, and sends again what has not been done.
     pub(super) fn run_releases(&self, now: Instant) {
         let due: Vec<_> = lock(&self.releases.0).extract_if(.., |release| release.due <= now).collect();
         for mut release in due {
-            let is_over = now >= release.until;
-            let (is_done, may_run_yet) = match release.attempt.outcome() {
-                Some(Ok(())) => (true, false),
-                Some(Err(error)) => (!error.is_away() || is_over, !error.is_not_sent()),
-                None => (is_over, true),
+            let is_done = match release.attempt.outcome() {
+                Some(Ok(())) => true,
+                Some(Err(error)) => !error.is_away() || now >= release.until,
+                None => now >= release.until,
             };
             if is_done {
-                if let Some(owed) = self.store.owed().filter(|_| !release.done) {
+                if let Some(owed) = self.store.owed() {
                     owed.done(1);
-                }
-                // A copy that was sent before may run yet, and must not free what was acquired with the same value.
-                if release.uncertain && release.back.pledge.is_some() && !is_over {
-                    (release.done, release.due) = (true, release.until);
-                    lock(&self.releases.0).push(release);
                 }
                 continue;
             }
-            if now >= release.again {
-                release.uncertain |= may_run_yet;
-                release.attempt = self.begin_release(&release.back);
-                release.pause = (2 * release.pause).min(LONGEST_PAUSE);
-                release.again = now + release.pause;
-            }
-            release.due = release.again.min(now + release.look_every());
+            release.attempt = self.begin_release(&release.back);
+            release.pause = (2 * release.pause).min(LONGEST_PAUSE);
+            release.due = now + release.pause;
             lock(&self.releases.0).push(release);
         }
     }
@@ -102,21 +103,9 @@ impl<K: Kind> Admission<K> {
         let Some(owed) = self.store.owed() else { return };
         owed.add(1);
         let now = Instant::now();
-        let (until, again) = (now + back.left.min(LONGEST), now + PATIENCE);
+        let (until, due) = (now + back.left.min(LONGEST), now + PATIENCE);
         let keep = Arc::<Self>::clone(self);
-        let mut release = Release {
-            _keep: keep,
-            back,
-            until,
-            attempt,
-            uncertain: false,
-            done: false,
-            due: again,
-            again,
-            pause: PATIENCE,
-        };
-        release.due = again.min(now + release.look_every());
-        let due = release.due;
+        let release = Release { _keep: keep, back, until, attempt, due, pause: PATIENCE };
         lock(&self.releases.0).push(release);
         self.store.scheduler().schedule(due);
     }

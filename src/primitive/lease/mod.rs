@@ -50,4 +50,4 @@ pub(crate) use self::options::{LeaseOptions, micros};
 pub(crate) use self::releases::GiveBack;
 pub(crate) use self::renewals::Renewals;
 pub(crate) use self::seat::Got;
-pub(crate) use self::state::{Granted, LeaseState, Pledge, Tenure};
+pub(crate) use self::state::{Granted, LeaseState, Tenure};

@@ -13,16 +13,13 @@ use tokio::time::Instant;
 use super::kind::Kind;
 use super::operations::AcquireRelease;
 use super::options::micros;
-use super::state::{Pledge, Tenure};
+use super::state::Tenure;
 use crate::Key;
 use crate::store::{OperationFuture, lock};
 
 /// How long the caller's runtime has to send a release; then it is tried again after twice as long each time.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// How often it is looked whether it was done, where that is waited for.
-const WITH_PLEDGE: Duration = Duration::from_millis(2);
 
 /// How long it is tried at most: what is not released by then runs out.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
@@ -39,21 +36,9 @@ pub(super) struct Release<K: Kind> {
     pub(super) back: GiveBack,
     pub(super) until: Instant,
     pub(super) attempt: OperationFuture<AcquireRelease<K>>,
-    /// Whether an attempt before this one may run yet.
-    pub(super) uncertain: bool,
-    /// It is only the pledge that is kept.
-    pub(super) done: bool,
-    /// When it is looked at, and when it is sent again.
+    /// When it is looked at, and sent again if it is not done.
     pub(super) due: Instant,
-    pub(super) again: Instant,
     pub(super) pause: Duration,
-}
-
-impl<K: Kind> Release<K> {
-    /// Somebody may wait for the pledge.
-    pub(super) fn look_every(&self) -> Duration {
-        if self.back.pledge.is_some() { WITH_PLEDGE } else { LONGEST_PAUSE }
-    }
 }
 
 impl<K: Kind> Releases<K> {
@@ -64,10 +49,7 @@ impl<K: Kind> Releases<K> {
     /// Has all looked at now.
     pub(super) fn hurry(&self) {
         let now = Instant::now();
-        let all = &mut *lock(&self.0);
-        all.iter_mut()
-            .filter(|release| !release.done)
-            .for_each(|release| (release.due, release.again) = (now, now));
+        lock(&self.0).iter_mut().for_each(|release| release.due = now);
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -86,25 +68,17 @@ pub(crate) struct GiveBack {
     pub(crate) ttl: i64,
     /// For how long the lease or the place may last.
     pub(crate) left: Duration,
-    /// Let go of when it is done.
-    pub(crate) pledge: Option<Arc<dyn Pledge>>,
 }
 
 impl GiveBack {
     /// What a holder gives back. Also what has run out: it would stay until somebody else comes.
     pub(super) fn of(tenure: &Tenure) -> Self {
-        Self { pledge: tenure.take_pledge(), ..Self::without_pledge(tenure) }
-    }
-
-    /// The same, while its holder keeps the pledge.
-    pub(super) fn without_pledge(tenure: &Tenure) -> Self {
         Self {
             key: tenure.key.clone(),
             token: Arc::clone(&tenure.token),
             withdrawn: tenure.twice,
             ttl: micros(tenure.ttl),
             left: tenure.left() + ALIVE,
-            pledge: None,
         }
     }
 }

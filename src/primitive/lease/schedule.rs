@@ -47,7 +47,7 @@ impl<K: Kind> PeriodicTask for Admission<K> {
                 Stage::Holding => over.push(id),
             }
         }
-        abandoned.into_iter().for_each(|id| self.abandoned(id));
+        abandoned.into_iter().for_each(|id| self.look_at_driver(id));
         gone.into_iter().for_each(|id| self.place_lost(id));
         over.into_iter().for_each(|id| self.tenure_over(id));
         let mut beats = Vec::new();

@@ -1,5 +1,6 @@
 //! Where one future that waits hears what has come of it, whether or not it is polled.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -28,6 +29,8 @@ pub(super) struct Seat<F> {
     /// Whether it waits no longer when the store is away.
     pub(super) gives_up: bool,
     state: Mutex<State<F>>,
+    /// Whether it was polled since it was nudged.
+    polled: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -40,7 +43,20 @@ enum State<F> {
 
 impl<F> Seat<F> {
     pub(super) fn new(holding: &Arc<Holding>, gives_up: bool) -> Arc<Self> {
-        Arc::new(Self { holding: Arc::clone(holding), gives_up, state: Mutex::new(State::Waiting(None)) })
+        let state = Mutex::new(State::Waiting(None));
+        Arc::new(Self { holding: Arc::clone(holding), gives_up, state, polled: AtomicBool::new(true) })
+    }
+
+    /// Has it polled, if anybody polls it.
+    pub(super) fn nudge(&self) {
+        self.polled.store(false, Ordering::Release);
+        if let State::Waiting(Some(waker)) = &*lock(&self.state) {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub(super) fn is_polled(&self) -> bool {
+        self.polled.load(Ordering::Acquire)
     }
 
     /// Says what there is to hear. It comes back where nobody is left to hear it, or something was said before.
@@ -56,6 +72,7 @@ impl<F> Seat<F> {
 
     /// Takes what there is to hear.
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Heard<F>> {
+        self.polled.store(true, Ordering::Release);
         let mut state = lock(&self.state);
         match std::mem::replace(&mut *state, State::Over) {
             State::Offered(heard) => {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::belief::Belief;
+use super::belief::{Belief, Drift};
 use super::clock;
-use super::options::Holding;
+use super::options::{Holding, LeaseOptions};
 use crate::Key;
 use crate::store::lock;
 use crate::store::timer::sleep_until;
@@ -26,14 +26,13 @@ pub(crate) struct Tenure {
     /// The id in the token.
     pub(crate) id: u64,
     pub(crate) ttl: Duration,
+    drift: Drift,
     belief: Mutex<Belief>,
     changed: Notify,
     /// Whether its acquire was sent twice, so that one may come after the release.
     pub(crate) twice: bool,
     /// To whom it was offered and who has not taken it up, and since when.
     offered: Mutex<Option<(Arc<dyn Offer>, Instant)>>,
-    /// What is let go of when the store has it back.
-    pledge: Mutex<Option<Arc<dyn Pledge>>>,
 }
 
 /// What was granted under which token.
@@ -42,13 +41,9 @@ pub(crate) struct Granted {
     pub(crate) token: Arc<str>,
     pub(crate) id: u64,
     pub(crate) ttl: Duration,
+    /// By how much its belief allows clocks to differ.
+    pub(crate) drift: Drift,
     pub(crate) twice: bool,
-}
-
-/// What is kept until the store is known to have something back.
-pub(crate) trait Pledge: Send + Sync {
-    /// It is being given back.
-    fn releasing(&self);
 }
 
 /// Somebody to whom a lease was offered.
@@ -63,18 +58,22 @@ pub(crate) struct LeaseState {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) fence: i64,
     pub(crate) began: Instant,
-    /// Handed on or given back.
+    /// Handed on or given back, or let go of for others to give back.
     ended: AtomicBool,
     pub(crate) holding: Arc<Holding>,
     pub(crate) counts: LeaseCounts,
 }
 
 impl Tenure {
-    pub(crate) fn new(granted: Granted, belief: Belief, pledge: Option<Arc<dyn Pledge>>) -> Arc<Self> {
-        let Granted { key, token, id, ttl, twice } = granted;
+    pub(crate) fn new(granted: Granted, belief: Belief) -> Arc<Self> {
+        let Granted { key, token, id, ttl, drift, twice } = granted;
         let (belief, changed) = (Mutex::new(belief), Notify::new());
-        let (offered, pledge) = (Mutex::new(None), Mutex::new(pledge));
-        Arc::new(Self { key, token, id, ttl, belief, changed, twice, offered, pledge })
+        Arc::new(Self { key, token, id, ttl, drift, belief, changed, twice, offered: Mutex::new(None) })
+    }
+
+    /// Whether it is what is asked for under these options.
+    pub(super) fn suits(&self, options: &LeaseOptions) -> bool {
+        (options.ttl, options.drift) == (self.ttl, self.drift)
     }
 
     /// By the clock of timers and users.
@@ -112,11 +111,6 @@ impl Tenure {
         self.changed.notify_waiters();
     }
 
-    /// It is being given back: what is to be kept until that is done.
-    pub(crate) fn take_pledge(&self) -> Option<Arc<dyn Pledge>> {
-        lock(&self.pledge).take().inspect(|pledge| pledge.releasing())
-    }
-
     pub(super) fn offer(&self, to: Arc<dyn Offer>) {
         *lock(&self.offered) = Some((to, Instant::now()));
     }
@@ -150,13 +144,31 @@ impl LeaseState {
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        !self.ended.load(Ordering::Acquire) && self.tenure.is_valid()
+        !self.is_given_up() && self.tenure.is_valid()
     }
 
-    /// It is over for this holder, and may go on for the next.
-    pub(crate) fn end_here(&self) {
-        self.ended.store(true, Ordering::Release);
+    /// It is over for this holder, and may go on for the next. Whether it was held until now; `None`: it was over before.
+    pub(crate) fn give_up(&self) -> Option<bool> {
+        let was_held = self.tenure.is_valid();
+        if self.ended.swap(true, Ordering::AcqRel) {
+            return None;
+        }
         self.tenure.changed.notify_waiters();
+        if !was_held {
+            self.counts.lost();
+        }
+        Some(was_held)
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// It is over, before its holder has given it up: that is told.
+    pub(crate) fn lose(&self) {
+        if !self.is_given_up() {
+            self.counts.lost();
+        }
     }
 
     /// Ends when it is over: by its own timer, whether or not anybody renews it.

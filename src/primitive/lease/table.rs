@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -10,9 +11,12 @@ use super::line::Line;
 use super::options::{Holding, micros};
 use super::releases::{ALIVE, GiveBack};
 use super::seat::Seat;
-use super::state::{Pledge, Tenure};
+use super::state::Tenure;
 use crate::store::News;
 use crate::{Error, Key};
+
+/// How long others wait for somebody's future to be polled by which their line asks.
+const UNPOLLED: Duration = Duration::from_millis(500);
 
 /// Who waits.
 pub(super) struct Table<F> {
@@ -33,6 +37,8 @@ pub(super) struct Entry<F> {
     pub(super) cohort: bool,
     /// Whose future asks, while it does.
     pub(super) driver: Option<Arc<Seat<F>>>,
+    /// Until when its call is answered or given up, where it is looked at earlier whether that future is polled.
+    pub(super) nudged: Option<Instant>,
     /// What it holds.
     pub(super) tenure: Option<Arc<Tenure>>,
     /// When it is looked at next; `None` while that is under way.
@@ -45,7 +51,6 @@ pub(super) struct Entry<F> {
     pub(super) gone: bool,
     /// Why the store gave no answer, when it was last asked.
     pub(super) outage: Option<Error>,
-    pub(super) pledge: Option<Arc<dyn Pledge>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +62,8 @@ pub(super) enum Stage {
     /// It holds, and so does this process for those in its line.
     Holding,
 }
+
+type Joined<F> = (Option<Instant>, Option<Arc<Seat<F>>>);
 
 /// What is left to do when somebody has gone away.
 pub(super) enum Left {
@@ -99,18 +106,25 @@ impl<F> Table<F> {
         self.entries.values()
     }
 
-    /// Lets somebody join those who wait for a key; `None`: nobody does, nor holds here. When they are to be looked at, if
-    /// what they wait for is held here.
-    pub(super) fn join(&mut self, key: &Key, seat: &Arc<Seat<F>>) -> Option<Option<Instant>> {
+    /// Lets somebody join those who wait for a key; `None`: nobody does, nor holds here. When they are to be looked at, and
+    /// who is to be nudged before.
+    pub(super) fn join(&mut self, key: &Key, seat: &Arc<Seat<F>>, now: Instant) -> Option<Joined<F>> {
         let entry = self.entries.get_mut(self.lines.get(key)?)?;
         entry.line.join(Arc::clone(seat));
         entry.watch();
-        Some(entry.due)
+        let driver = entry.driver.clone().filter(|_| entry.nudged.is_none());
+        if driver.is_some() {
+            entry.nudged = entry.due;
+            entry.due = entry.due.map(|due| due.min(now + UNPOLLED));
+        }
+        Some((entry.due, driver))
     }
 
     /// Takes one who waits out of its line; what is left to do then.
     pub(super) fn leave(&mut self, key: &Key, id: Option<u64>, seat: &Arc<Seat<F>>) -> Left {
-        let Some(id) = self.lines.get(key).copied().or(id) else { return Left::Nothing };
+        // Whose own entry is gone stands in the line that it joined.
+        let own = id.filter(|id| self.entries.contains_key(id));
+        let Some(id) = own.or_else(|| self.lines.get(key).copied()) else { return Left::Nothing };
         let Some(entry) = self.entries.get_mut(&id) else { return Left::Nothing };
         entry.line.leave(|other| Arc::ptr_eq(other, seat));
         let asking = match entry.stage {
@@ -141,7 +155,7 @@ impl<F> Entry<F> {
     }
 
     /// What it gives back that waits. `asking`: the store may get to know of it after that.
-    pub(super) fn give_back(&mut self, asking: bool) -> GiveBack {
+    pub(super) fn give_back(&self, asking: bool) -> GiveBack {
         let ttl = self.holding.options.ttl;
         GiveBack {
             key: self.key.clone(),
@@ -149,7 +163,6 @@ impl<F> Entry<F> {
             withdrawn: asking || self.twice,
             ttl: micros(ttl),
             left: ttl + ALIVE,
-            pledge: self.pledge.take().inspect(|pledge| pledge.releasing()),
         }
     }
 }

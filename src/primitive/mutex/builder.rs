@@ -105,7 +105,9 @@ impl MutexBuilder {
         self
     }
 
-    /// How many may wait for a key; more are refused at once. Default: any number.
+    /// How many may wait for a key in the store's queue; more are refused at once. Each who waits has a place of its own
+    /// there then. Nobody stands in it with [`exact_names`](Self::exact_names), unless [`strict_fifo`](Self::strict_fifo) is
+    /// set: together with those it [is invalid](Error::is_invalid). Default: any number.
     pub fn longest_queue(mut self, most: u32) -> Self {
         self.settings.wait.most = most;
         self
@@ -156,10 +158,10 @@ impl MutexBuilder {
         self
     }
 
-    /// Makes the values that locks hold. They must not be empty, and differ from holder to holder: whoever has the
-    /// same value is the same holder. So locking by a value that this process uses already for the key
-    /// [is invalid](Error::is_invalid), until its lock was given back; values in use by other processes cannot be told
-    /// apart. Default: random, and never twice the same.
+    /// Makes the values that locks hold, for others to read. They must not be empty. A value does not make two holders one:
+    /// who has the same value waits or is refused like anybody else. But locking by a value that a guard of this process
+    /// has for the key already [is invalid](Error::is_invalid): a holder would wait for itself. Default: random, and never
+    /// twice the same.
     pub fn value_with(mut self, value: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.settings.value = Some(Arc::new(value));
         self
@@ -231,6 +233,14 @@ impl MutexBuilder {
         check_name("the name of a namespace", name)?;
         if tries == Some(0) {
             return Err(Error::invalid("tries must be at least 1, got 0"));
+        }
+        if self.settings.polls() && wait.most != u32::MAX {
+            let text = format!(
+                "with exact names those who wait poll, and no queue can be kept to {} of them: leave longest_queue out, or set \
+                 strict_fifo",
+                wait.most
+            );
+            return Err(Error::invalid(text));
         }
         if !(timeout_factor > 0.0 && timeout_factor < 1.0) {
             let text = format!("the time-out factor must be above 0 and below 1, is {timeout_factor}");

@@ -22,18 +22,14 @@ pub(super) fn suffix(value: &str) -> String {
     format!(":{value}")
 }
 
-/// What the lock holds for a token.
-fn value(token: &str) -> &str {
-    token.split_once(':').map_or(token, |(_, value)| value)
-}
-
 /// Each grant has so many fences: a process hands a lock on within itself, each time with the next.
 pub(crate) const FENCES: i64 = 32;
 
 /// Who holds; with fences that outlive their holders, or are the times of the grants.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holder<const KEPT: bool = true, A = ()> {
-    holder: Option<(Box<str>, i64)>,
+    /// By its token, whatever value is in that; until when.
+    holder: Option<(Arc<str>, i64)>,
     fence: i64,
     /// What came of the leases before.
     pub(crate) outcome: A,
@@ -74,7 +70,7 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
 
     fn held(&self, token: &str, now: i64) -> Option<(i64, i64)> {
         let (holder, _) = self.holder.as_ref()?;
-        (**holder == *value(token)).then(|| (self.ends(now), if KEPT { self.fence } else { now }))
+        (**holder == *token).then(|| (self.ends(now), if KEPT { self.fence } else { now }))
     }
 
     fn fits(&self, _: &str) -> bool {
@@ -86,7 +82,7 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
     }
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, _: &Queue) -> i64 {
-        self.holder = Some((value(token).into(), end(expiry, now)));
+        self.holder = Some((Arc::clone(token), end(expiry, now)));
         self.fence = now.max(if KEPT { self.fence + FENCES } else { 0 });
         self.fence
     }
@@ -108,7 +104,8 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
     fn soonest(&mut self, now: i64) -> i64 {
         let left = self.ends(now) - now;
         if let Some((holder, expiry)) = &mut self.holder
-            && let Some(ttl) = ttl_of(holder)
+            // In Redis, what holds a value does not tell its time to live.
+            && let Some(ttl) = ttl_of(holder).filter(|_| !holder.contains(':'))
             && left > end(ttl, 0)
         {
             *expiry = end(now + ttl, now);

@@ -16,7 +16,7 @@
 //!
 //! # What holds
 //!
-//! Who waits is woken: nobody polls. Within a process the lock goes round in the order of arrival, through whatever values of
+//! Who waits on one server is woken; on a quorum and with [`exact_names`](MutexBuilder::exact_names) it polls. Within a process the lock goes round in the order of arrival, through whatever values of
 //! that name it is asked for. A process that has the lock hands it on within itself without asking the store, each time with
 //! a greater fence: up to 31 times or for 2 ms, whichever is first (lock cohorting; Dice, Marathe, Shavit, "Lock Cohorting",
 //! PPoPP 2012). Then the process has its turn that has waited longest. So a process waits for at most one such turn of each
@@ -56,7 +56,7 @@
 //! | `WithRetryDelay`, `WithRetryDelayFunc` (50–250 ms) | [`retry_delay`](MutexBuilder::retry_delay), [`retry_delay_with`](MutexBuilder::retry_delay_with); called before each pause |
 //! | `WithDriftFactor` (0.01) | [`drift_factor`](MutexBuilder::drift_factor) |
 //! | `WithTimeoutFactor` (0.05) | [`timeout_factor`](MutexBuilder::timeout_factor) |
-//! | `WithGenValueFunc`, `WithValue` | [`value_with`](MutexBuilder::value_with); a value that this process uses already is refused |
+//! | `WithGenValueFunc`, `WithValue` | [`value_with`](MutexBuilder::value_with); a value does not make two holders one; one that a guard of this process has already is refused |
 //! | `WithSetNXOnExtend` | none: what was lost is never taken again by extending; lock anew |
 //! | `WithFailFast` | [`fail_fast`](MutexBuilder::fail_fast) |
 //! | `WithShufflePools` | [`shuffle_nodes`](MutexBuilder::shuffle_nodes) |
@@ -83,7 +83,7 @@ use tokio::time::Instant;
 use self::builder::Settings;
 use self::holder::{Exclusive, suffix};
 use self::quorum::Quorum;
-use self::values::Values;
+use self::values::{InUse, Values};
 use super::lease::{Ask, Lease, Leases, Wait};
 use crate::error::{Busy, Subject, Why};
 use crate::store::check_exact;
@@ -211,20 +211,18 @@ impl Mutex {
                 Place::Quorum(quorum) => quorum.check_exact(&key)?,
             }
         }
-        let (suffix, pledge) = match self.settings.value.as_ref().map(|value| value()) {
+        let (suffix, in_use) = match self.settings.value.as_ref().map(|value| value()) {
             Some(value) if value.is_empty() => {
                 return Err(Error::invalid("the value of a lock must not be empty"));
             }
-            Some(value) => (suffix(&value), Some(self.values.take(&key, &value).await?)),
+            Some(value) => (suffix(&value), Some(self.values.take(&key, &value)?)),
             None => (String::new(), None),
         };
         let lease = match &self.place {
-            Place::Store(leases) => {
-                leases.acquire(key, Ask { pledge, ..Ask::new(Subject::Lock, suffix, 0, wait) }).await
-            }
-            Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix, pledge).await,
+            Place::Store(leases) => leases.acquire(key, Ask::new(Subject::Lock, suffix, 0, wait)).await,
+            Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await,
         };
-        lease.map(MutexGuard)
+        Ok(MutexGuard { lease: lease?, _in_use: in_use })
     }
 
     /// Attempts with pauses in between.
@@ -267,13 +265,17 @@ fn waited_too_long(error: &Error) -> Error {
 /// A mutex that is locked. Unlocked when it is dropped.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped unlocks its mutex"]
-pub struct MutexGuard(Lease);
+pub struct MutexGuard {
+    // In this order: the value is free once its lock is being given back.
+    lease: Lease,
+    _in_use: Option<InUse>,
+}
 
 impl MutexGuard {
     /// The fencing token: greater than that of every holder of this key before. To be checked by what is written to.
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.0.fence()
+        self.lease.fence()
     }
 
     /// Unlocks; whether it was still held. See [`Lease::release`].
@@ -282,7 +284,7 @@ impl MutexGuard {
     ///
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn unlock(self) -> Result<bool, Error> {
-        self.0.release().await
+        self.lease.release().await
     }
 
     /// As [`unlock`](Self::unlock), with an error where it was not held to the end.
@@ -291,7 +293,7 @@ impl MutexGuard {
     ///
     /// [`is_lost`](Error::is_lost) where it was not held any more; [`is_unavailable`](Error::is_unavailable).
     pub async fn unlock_checked(self) -> Result<(), Error> {
-        self.0.release_checked().await
+        self.lease.release_checked().await
     }
 }
 
@@ -299,6 +301,6 @@ impl Deref for MutexGuard {
     type Target = Lease;
 
     fn deref(&self) -> &Lease {
-        &self.0
+        &self.lease
     }
 }

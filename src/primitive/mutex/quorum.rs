@@ -18,8 +18,8 @@ use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::key_state::{Standing, Was};
 use crate::primitive::lease::operations::What;
 use crate::primitive::lease::{
-    Anchor, Ask, Belief, GiveBack, Granted, Keeper, Lease, LeaseState, Leases, Pledge, Renewals, Tenure,
-    clock, micros,
+    Anchor, Ask, Belief, GiveBack, Granted, Keeper, Lease, LeaseState, Leases, Renewals, Tenure, clock,
+    micros,
 };
 use crate::store::timer::within;
 use crate::store::{PeriodicTask, check_exact};
@@ -81,9 +81,9 @@ impl Quorum {
         Anchor { sent, now: 0 }.until(micros(self.ttl()), self.ttl(), self.nodes[0].options().drift)
     }
 
-    fn back(&self, key: Key, token: Arc<str>, withdrawn: bool, pledge: Option<Arc<dyn Pledge>>) -> GiveBack {
+    fn back(&self, key: Key, token: Arc<str>, withdrawn: bool) -> GiveBack {
         let (ttl, left) = (micros(self.ttl()), self.ttl() + self.patience);
-        GiveBack { key, token, withdrawn, ttl, left, pledge }
+        GiveBack { key, token, withdrawn, ttl, left }
     }
 
     fn majority(&self) -> usize {
@@ -111,17 +111,12 @@ impl Quorum {
     }
 
     /// One attempt on all nodes.
-    pub(super) async fn acquire(
-        self: Arc<Self>,
-        key: Key,
-        suffix: &str,
-        pledge: Option<Arc<dyn Pledge>>,
-    ) -> Result<Lease, Error> {
+    pub(super) async fn acquire(self: Arc<Self>, key: Key, suffix: &str) -> Result<Lease, Error> {
         let first = &self.nodes[0];
         let (id, token) = first.admission.token(first.options(), suffix);
         let sent = clock::now();
         let mut ballot =
-            Ballot { quorum: Arc::clone(&self), key, token, answered: HashSet::new(), pledge, won: false };
+            Ballot { quorum: Arc::clone(&self), key, token, answered: HashSet::new(), won: false };
         let votes = ballot.vote().await;
         if votes.yes < self.majority() {
             return Err(votes.failure(&self));
@@ -136,8 +131,8 @@ impl Quorum {
         ballot.won = true;
         let answered = std::mem::take(&mut ballot.answered);
         let (key, token) = (ballot.key.clone(), Arc::clone(&ballot.token));
-        let granted = Granted { key, token, id, ttl: self.ttl(), twice: false };
-        let tenure = Tenure::new(granted, belief, ballot.pledge.take());
+        let granted = Granted { key, token, id, ttl: self.ttl(), drift: first.options().drift, twice: false };
+        let tenure = Tenure::new(granted, belief);
         let state = LeaseState::new(tenure, votes.fence, &first.holding);
         self.renewals.add(&state, false);
         Ok(Lease::new(state, Arc::new(Votees { quorum: Arc::clone(&self), answered })))
@@ -175,14 +170,14 @@ impl Quorum {
                 state.counts.renewed();
                 return Ok(());
             }
-            state.counts.lost();
+            state.lose();
             return Err(Error::lost());
         }
         match outage {
             Some(error) if self.nodes.len() - gone >= self.majority() => Err(error),
             // No majority can have it any more.
             _ => {
-                state.counts.lost();
+                state.lose();
                 tenure.end();
                 Err(Error::lost())
             }
@@ -202,7 +197,6 @@ struct Ballot {
     token: Arc<str>,
     /// The nodes of which it is known that nothing is on its way to them.
     answered: HashSet<usize>,
-    pledge: Option<Arc<dyn Pledge>>,
     won: bool,
 }
 
@@ -265,11 +259,10 @@ impl Ballot {
 impl Drop for Ballot {
     fn drop(&mut self) {
         if !self.won {
-            let pledge = self.pledge.take().inspect(|pledge| pledge.releasing());
             for (index, node) in self.quorum.nodes.iter().enumerate() {
                 let (key, token) = (self.key.clone(), Arc::clone(&self.token));
                 let withdrawn = !self.answered.contains(&index);
-                node.admission.give_back(self.quorum.back(key, token, withdrawn, pledge.clone()));
+                node.admission.give_back(self.quorum.back(key, token, withdrawn));
             }
         }
     }
@@ -312,13 +305,13 @@ struct Votees {
 
 impl Votees {
     /// What a node is given back.
-    fn back(&self, index: usize, tenure: &Tenure, pledge: Option<Arc<dyn Pledge>>) -> GiveBack {
+    fn back(&self, index: usize, tenure: &Tenure) -> GiveBack {
         let (key, token) = (tenure.key.clone(), Arc::clone(&tenure.token));
-        self.quorum.back(key, token, !self.answered.contains(&index), pledge)
+        self.quorum.back(key, token, !self.answered.contains(&index))
     }
 
-    fn release_node(&self, index: usize, tenure: &Tenure, pledge: Option<Arc<dyn Pledge>>) {
-        self.quorum.nodes[index].admission.give_back(self.back(index, tenure, pledge));
+    fn release_node(&self, index: usize, tenure: &Tenure) {
+        self.quorum.nodes[index].admission.give_back(self.back(index, tenure));
     }
 }
 
@@ -335,27 +328,27 @@ impl Keeper for Votees {
     fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>> {
         let quorum = Arc::clone(&self.quorum);
         self.released(&state);
+        // Others may hold it as soon as it is sent.
+        state.tenure.end();
         Box::pin(async move {
             let tenure = &state.tenure;
             let releases = quorum.nodes.iter().enumerate().map(|(index, node)| {
-                let back = self.back(index, tenure, None);
+                let back = self.back(index, tenure);
                 let quorum = Arc::clone(&quorum);
                 async move { quorum.within(node.admission.release_token(&back)).await }
             });
             let (mut was_held, mut was_gone, mut outage) = (0, 0, None);
             let outcomes = join_all(releases).await;
-            let pledge = tenure.take_pledge();
             for (index, release) in outcomes.into_iter().enumerate() {
                 match release {
                     Ok(Was::Held) => was_held += 1,
                     Ok(_) => was_gone += 1,
                     Err(error) => {
                         outage = Some(error);
-                        self.release_node(index, tenure, pledge.clone());
+                        self.release_node(index, tenure);
                     }
                 }
             }
-            tenure.end();
             match outage {
                 _ if was_held >= quorum.majority() => Ok(true),
                 // The others may have had it: it is not known.
@@ -368,12 +361,11 @@ impl Keeper for Votees {
     fn release_detached(self: Arc<Self>, state: Arc<LeaseState>) {
         self.released(&state);
         state.tenure.end();
-        let pledge = state.tenure.take_pledge();
-        (0..self.quorum.nodes.len())
-            .for_each(|index| self.release_node(index, &state.tenure, pledge.clone()));
+        (0..self.quorum.nodes.len()).for_each(|index| self.release_node(index, &state.tenure));
     }
 
     fn released(&self, state: &LeaseState) {
+        state.give_up();
         self.quorum.renewals.forget(state.tenure.id);
     }
 }

@@ -1,32 +1,23 @@
-//! The values of the user's that locks hold in this process: whoever has the same value is the same holder, to the store
-//! and to other libraries. So one value is in use once at a time, until the store is known to have the lock back: a release
-//! that is sent again would free what was locked anew.
+//! The values of the user's that are in use in this process: who locks with one twice has made a mistake, and would wait for
+//! itself.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::Notify;
-
-use crate::primitive::lease::Pledge;
 use crate::store::lock;
 use crate::{Error, Key, Store};
 
 /// Those of one namespace.
 #[derive(Debug, Default)]
-pub(super) struct Values {
-    in_use: Mutex<HashMap<Name, Arc<AtomicBool>>>,
-    free: Notify,
-}
+pub(super) struct Values(Mutex<HashSet<Name>>);
 
 type Name = (Key, Box<str>);
 
 /// A value in use, until this is dropped.
-struct InUse {
+#[derive(Debug)]
+pub(super) struct InUse {
     values: Arc<Values>,
     name: Name,
-    /// Whether the lock is being given back.
-    releasing: Arc<AtomicBool>,
 }
 
 impl Values {
@@ -35,44 +26,21 @@ impl Values {
         store.shared(name, Arc::default)
     }
 
-    /// Takes a value for a key into use; waits where the lock that held it is being given back.
-    pub(super) async fn take(self: &Arc<Self>, key: &Key, value: &str) -> Result<Arc<dyn Pledge>, Error> {
-        loop {
-            let free = self.free.notified();
-            tokio::pin!(free);
-            free.as_mut().enable();
-            {
-                let mut in_use = lock(&self.in_use);
-                let name = (key.clone(), value.into());
-                match in_use.get(&name) {
-                    None => {
-                        let releasing = Arc::new(AtomicBool::new(false));
-                        in_use.insert(name.clone(), Arc::clone(&releasing));
-                        return Ok(Arc::new(InUse { values: Arc::clone(self), name, releasing }));
-                    }
-                    Some(releasing) if releasing.load(Ordering::Acquire) => {}
-                    Some(_) => {
-                        return Err(Error::invalid(format!(
-                            "the value {value:?} is in use for this key in this process: it must differ from holder to \
-                             holder, and is free again when its lock was given back"
-                        )));
-                    }
-                }
-            }
-            free.await;
+    /// Takes a value for a key into use.
+    pub(super) fn take(self: &Arc<Self>, key: &Key, value: &str) -> Result<InUse, Error> {
+        let name: Name = (key.clone(), value.into());
+        if lock(&self.0).insert(name.clone()) {
+            return Ok(InUse { values: Arc::clone(self), name });
         }
-    }
-}
-
-impl Pledge for InUse {
-    fn releasing(&self) {
-        self.releasing.store(true, Ordering::Release);
+        Err(Error::invalid(format!(
+            "the value {value:?} is in use for this key in this process: it must differ from holder to holder, and is free \
+             again when its guard is gone"
+        )))
     }
 }
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        lock(&self.values.in_use).remove(&self.name);
-        self.values.free.notify_waiters();
+        lock(&self.values.0).remove(&self.name);
     }
 }

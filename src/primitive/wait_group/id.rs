@@ -30,8 +30,9 @@ impl PermitId {
 
     pub(super) fn give_back(&self) -> GiveBack {
         let (key, token) = (self.key.clone(), Arc::clone(&self.token));
-        let ttl = ttl_of(&token).unwrap_or(0);
-        GiveBack { key, token, withdrawn: false, ttl, left: Duration::ZERO, pledge: None }
+        // Whatever it is, for a release.
+        let ttl = 0;
+        GiveBack { key, token, withdrawn: false, ttl, left: Duration::ZERO }
     }
 }
 

@@ -157,8 +157,11 @@ impl WaitGroup {
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { most: u32::MAX, ..self.wait };
         let ask = Ask::new(Subject::Permit, IDLE.into(), 1, Some(wait));
-        // What is got holds nothing.
-        self.leases.acquire(key.into(), ask).await.map(drop)
+        let lease = self.leases.acquire(key.into(), ask).await?;
+        // It holds nothing, which says nothing of how long others hold.
+        lease.state.give_up();
+        lease.settled();
+        Ok(())
     }
 
     /// How much is out now: the sum of the weights of all permits.
@@ -283,8 +286,8 @@ impl Permit {
 
     /// Lets go of it without giving it back, for another task or process to do so by [`WaitGroup::done`].
     ///
-    /// Nobody renews it from here on: it is free again when the time to live has run out that it has
-    /// [now](Lease::until); [`extend`](Lease::extend) it before to give it all of that time.
+    /// It is renewed once more, in the background; nobody renews it from then on, so it is free again after its time to
+    /// live. [`extend`](Lease::extend) it before to know that it was renewed.
     #[must_use = "without its id a permit is given back by the end of its time to live alone"]
     pub fn into_id(self) -> PermitId {
         let (key, token) = self.lease.into_token();

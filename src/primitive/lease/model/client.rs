@@ -9,7 +9,7 @@ use super::super::key_state::Standing;
 use super::super::line::Line;
 use super::super::table::Stage;
 use super::Modelled;
-use super::rules::{Flaw, TICK, Tokens, ticks};
+use super::rules::{Flaw, TICK, ticks};
 use super::server::Verb;
 use super::world::{Message, What, World};
 use crate::store::News;
@@ -51,26 +51,11 @@ pub(super) struct Held {
 const DRIFT: Drift = Drift(0.0);
 
 impl<H: Modelled> World<H> {
-    /// Whether a seat can come: a value is used for one lock at a time.
+    /// Whether a seat can come.
     pub(super) fn may_come(&self, seat: usize) -> bool {
         let of = self.rules.seats[seat];
         let client = &self.clients[of.line];
-        if client.crashed || (client.entry.is_none() && client.asks == self.rules.asks) {
-            return false;
-        }
-        if self.rules.tokens != Tokens::Value {
-            return true;
-        }
-        let mine = |line: &usize| self.rules.process(*line) == Some(of.process);
-        let free = |line: usize| self.clients[line].entry.is_none() && self.clients[line].held.is_none();
-        let releases = |message: &Message| match message.what {
-            What::Call { verb: Verb::Release | Verb::Withdraw, sent, .. } => {
-                let ends = !self.rules.has(Flaw::PledgeEndsEarly) || sent.is_some();
-                ends && !self.rules.has(Flaw::NoPledge) && self.rules.of(message.token).process == of.process
-            }
-            _ => false,
-        };
-        (0..self.clients.len()).filter(mine).all(free) && !self.messages.iter().any(releases)
+        !client.crashed && (client.entry.is_some() || client.asks < self.rules.asks)
     }
 
     pub(super) fn comes(&mut self, seat: usize) {
@@ -259,11 +244,7 @@ impl<H: Modelled> World<H> {
     /// Gives a token back. `withdrawn`: its acquire may be yet to come.
     pub(super) fn give_back(&mut self, token: usize, withdrawn: bool) {
         let verb = if withdrawn { Verb::Withdraw } else { Verb::Release };
-        match self.rules.tokens {
-            // It is awaited before the value is used again.
-            Tokens::Value => self.call(token, verb),
-            _ => self.send_off(token, verb),
-        }
+        self.send_off(token, verb);
     }
 
     /// Lets a line take a new place; `back`: after its token was given back, whose acquire may be yet to come.

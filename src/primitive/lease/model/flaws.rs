@@ -13,7 +13,7 @@ use super::find;
 use super::properties::*;
 use super::rules::Flaw::*;
 use super::rules::{Faults, Rules};
-use super::settings::{NONE, cohort, line, permits, values, weighted};
+use super::settings::{NONE, cohort, line, permits, weighted};
 use crate::primitive::mutex::holder::Holder;
 use crate::primitive::wait_group::holders::PermitHolders;
 
@@ -135,8 +135,6 @@ fn a_completion_that_sends_nobody_away() {
 }
 
 #[test]
-fn a_value_that_is_used_again_too_early() {
-    let faults = Faults { resends: true, ..NONE };
-    find::<Holder>(COVERED, values().faults(faults).flaws(&[NoPledge]));
-    find::<Holder>(COVERED, values().faults(faults).flaws(&[PledgeEndsEarly]));
+fn values_that_make_two_holders_one() {
+    find::<Holder>(COVERED, Rules::mutex(2).asks(2).flaws(&[ValueIsTheHolder]));
 }

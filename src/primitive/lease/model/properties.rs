@@ -3,7 +3,7 @@
 use stateright::Property;
 
 use super::super::kind::Holders as _;
-use super::rules::{TICK, Tokens};
+use super::rules::TICK;
 use super::world::{What, World};
 use super::{Modelled, Protocol};
 
@@ -108,10 +108,7 @@ impl<H: Modelled> World<H> {
     /// Whether a token holds or waits that was released.
     fn has_revived(&self) -> bool {
         let released = |token: &usize| self.server.released & (1 << token) != 0;
-        // A value is used again.
-        let values = self.rules.tokens == Tokens::Value;
-        let revived =
-            |token: usize| (self.server.is_held(&self.rules, token) && !values) || self.waits(token);
+        let revived = |token: usize| self.server.is_held(&self.rules, token) || self.waits(token);
         self.rules.tokens().filter(released).any(revived)
     }
 }

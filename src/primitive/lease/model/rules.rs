@@ -58,8 +58,6 @@ pub(super) struct Rules {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tokens {
     Mutex,
-    /// All of one process lock with one value.
-    Value,
     Permits,
     ReadWrite,
 }
@@ -135,10 +133,8 @@ pub(super) enum Flaw {
     EvictionUnnoticed,
     /// Who completes sends nobody away.
     NobodyDismissed,
-    /// A value is free as soon as its lock is given up, whatever is under way.
-    NoPledge,
-    /// A value is free when one copy of its release was answered.
-    PledgeEndsEarly,
+    /// All who lock with one value, one after the other, are one holder.
+    ValueIsTheHolder,
 }
 
 /// How far to go.
@@ -201,12 +197,12 @@ impl Rules {
             let ttl = if self.has(Flaw::LongGrant) { String::new() } else { format!(".{:x}", ttl * TICK) };
             let suffix = match self.tokens {
                 Tokens::Mutex => String::new(),
-                Tokens::Value => format!(":{process}"),
                 Tokens::Permits => format!("/{weight}/{}", self.capacity),
                 Tokens::ReadWrite if rank > 0 => "/r".to_owned(),
                 Tokens::ReadWrite => "/w1".to_owned(),
             };
-            format!("{process:016x}-{token:x}{ttl}{suffix}").into()
+            let id = if self.has(Flaw::ValueIsTheHolder) { process } else { token };
+            format!("{process:016x}-{id:x}{ttl}{suffix}").into()
         };
         self.names = (0..self.seats.len() * self.asks).map(name).collect();
         self

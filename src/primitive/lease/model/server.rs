@@ -6,7 +6,7 @@ use super::super::key_state::{KeyState, Standing};
 use super::super::kind::Holders;
 use super::super::outcome::Entered;
 use super::super::queue::Queue;
-use super::rules::{Flaw, Rules, TICK, Tokens};
+use super::rules::{Flaw, Rules, TICK};
 use crate::store::{Cell as _, Push};
 
 /// Holders whose rules may be broken.
@@ -173,10 +173,7 @@ impl<H: Holders> Server<H> {
         let places = self.places(rules);
         let standing = self.step(rules, token, verb);
         let new = rules.tokens().filter(|token| !held.contains(token) && self.is_held(rules, *token));
-        let mut new: Vec<_> = new.collect();
-        // To the server, those who have one value are one.
-        new.dedup_by_key(|new| if rules.tokens == Tokens::Value { rules.of(*new).process } else { *new });
-        for new in new {
+        for new in new.collect::<Vec<_>>() {
             let before =
                 |other: &Place| overtakes(rules, &places, new, *other) && self.is_alive(rules, other.0);
             self.overtaken |= places.iter().any(before);

@@ -57,12 +57,6 @@ pub(super) fn read_write() -> Rules {
     Rules { capacity: 2, ..Rules::new(vec![reader(0), reader(1), writer], Tokens::ReadWrite) }.asks(1)
 }
 
-/// Two who lock with one value after each other, and another.
-pub(super) fn values() -> Rules {
-    let seat = |line, process| Seat { line, process, ttl: short(), ..SEAT };
-    Rules::new(vec![seat(0, 0), seat(1, 0), seat(2, 1)], Tokens::Value)
-}
-
 #[test]
 fn two_askers() {
     let faults = Faults { crashes: 1, losses: true, leaves: true, failures: true, ..NONE };
@@ -157,10 +151,4 @@ fn readers_and_a_writer() {
 fn completing() {
     let faults = Faults { completes: true, losses: true, ..NONE };
     explore::<Holder<false>>("completing", Rules::mutex(2).asks(2).faults(faults));
-}
-
-#[test]
-fn values_of_the_user() {
-    let faults = Faults { resends: true, ..NONE };
-    explore::<Holder>("values of the user", values().faults(faults));
 }

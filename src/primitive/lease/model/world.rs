@@ -8,7 +8,7 @@ use super::super::key_state::Standing;
 use super::super::line::Line;
 use super::super::table::Stage;
 use super::client::{Client, Entry};
-use super::rules::{Flaw, Rules, TICK, Tokens, ticks};
+use super::rules::{Flaw, Rules, TICK, ticks};
 use super::server::{Server, Verb};
 use crate::primitive::lease::belief::Anchor;
 use crate::store::News;
@@ -167,12 +167,8 @@ impl<H: super::Modelled> World<H> {
         match &message.what {
             What::Call { verb, sent, twice } => {
                 events.push(Event::Executes(at, *verb));
-                // A token is never used again, so its release may come any number of times; a value is.
-                let matters = match self.rules.tokens {
-                    Tokens::Value => Verb::Release,
-                    _ => Verb::Acquire,
-                };
-                if self.rules.faults.resends && *verb == matters && sent.is_some() && !twice {
+                // A token is never used again, so its release may come any number of times.
+                if self.rules.faults.resends && *verb == Verb::Acquire && sent.is_some() && !twice {
                     events.push(Event::Resends(at));
                 }
             }
