@@ -11,12 +11,14 @@
 --           release: 1: it held; 2: it waited; 0: neither
 -- writes    leases, places, tombstones, the mark; all with a time to live
 -- cost      for a free mutex five commands to acquire, of which three serve all runs; to release four for all runs
-local ARGV, pcall, keys, look, begin = ARGV, pcall, kind.keys, kind.look, kind.begin
+local ARGV, pcall, keys, two, look, begin = ARGV, pcall, kind.keys, kind.two, kind.look, kind.begin
 local names, reply, n, at = {}, {now}, 1, 8 + kind.scope
 local some = at -- the first run that acquires, if any
 while ARGV[some] == 'release' or ARGV[some] == 'withdraw' do some = some + 2 end
 if kind.read then kind.read(ARGV[some]) end
-for i = 4, #KEYS, keys do names[#names + 1] = KEYS[i] end
+for i = 4, #KEYS, keys do
+  if KEYS[i] ~= names[#names] then names[#names + 1] = KEYS[i] end
+end
 waiting = call('EXISTS', unpack(names)) > 0
 if waiting then waiters = new_waiters() end
 
@@ -24,7 +26,8 @@ for run = 1, #KEYS / keys do
   local first, verb, token = keys * (run - 1), ARGV[at], ARGV[at + 1]
   if KEYS[first + 1] ~= holders then owed, length, before, ends = false, nil, nil, nil end
   holders, mark, queue, beats = KEYS[first + 1], KEYS[first + 2], KEYS[first + 3], KEYS[first + 4]
-  if keys > 4 then fifth, sixth, second = KEYS[first + 5], KEYS[first + 6], kind.two and KEYS[first + 5] end
+  if two then second = KEYS[first + two] end
+  if keys > 5 then fifth, sixth = KEYS[first + 5], KEYS[first + 6] end
   asker, heard, at = token, 0, at + 2
   if begin then begin(run) end
   local step, after = acquire, ARGV[at]

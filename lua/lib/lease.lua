@@ -2,7 +2,7 @@
 -- KEYS      per run as many as the kind has: holders (mutex: the lock); mark (what the kind keeps beside them: a fence,
 --           a sum, an answer, a filter); queue (LIST of tokens: who waits); beats (ZSET: each that waits -> until when
 --           it counts as alive, µs; each tombstone, a token that was withdrawn -> until when it is kept, µs, plus 2^52);
---           then, where there are two queues, second (LIST: who goes after those in the queue), or what the kind adds.
+--           then, or in place of the mark, second (LIST: who goes after those in the queue); then what the kind adds.
 --           The runs of one key stand side by side.
 -- A token is 16 hexadecimal digits that name its process, `-`, its id (hexadecimal), `.` and its time to live
 -- (hexadecimal, µs; both may be missing), and what the kind adds.
@@ -15,7 +15,7 @@ local heard, found -- messages to its process, and what its run found
 -- The rules of a kind of lease, which its piece fills in. All that a free key needs:
 local kind = {
   keys = 4, -- how many keys a run has
-  two = false, -- whether there are two queues
+  two = false, -- where among them the second queue is, if there are two
   scope = 0, -- how many arguments all runs share; `base`: where they begin in ARGV
   read = false, -- (marks) reads ahead for all runs; also their marks, if fences will be needed
   begin = false, -- (run) begins a run
@@ -47,9 +47,9 @@ local kind = {
   --                 it is missing, that is the first of the first queue that has any
 }
 
--- A whole number that a key holds, 0 where it holds nothing.
+-- The whole number that a key holds, or begins with before a space; 0 where it holds nothing.
 function kind.whole(text)
-  local number = tonumber(text or 0)
+  local number = tonumber(text or 0) or tonumber(string.match(text, '^(%d+) ') or '')
   if number and number % 1 == 0 and number >= 0 and number < 9007199254740992 then return number end
   error('WRONGTYPE of a number', 0)
 end
@@ -104,7 +104,7 @@ local function new_lease()
     local reply, keys = {now}, kind.keys
     for run = 1, #KEYS / keys do
       holders, mark, queue, beats, fifth, sixth = unpack(KEYS, keys * (run - 1) + 1, keys * run)
-      second, heard = kind.two and fifth, 0
+      second, heard = kind.two and KEYS[keys * (run - 1) + kind.two], 0
       if kind.begin then kind.begin(run) end
       local values = {pcall(step, run)}
       if not values[1] then

@@ -4,7 +4,7 @@
 -- hands a lock on within itself, each time with the next. It is kept for a week after the last grant: what it is worth
 -- tells on which day it was set to live for so long. A kind that keeps something else there is not fenced: its fence is the
 -- time of the grant.
-local find = string.find
+local find, whole = string.find, kind.whole
 local values, runs -- what was read: first the locks of all runs, then their marks
 local lock, value, last -- of the run at hand: the lock, what it holds (false: nothing), the mark (nil: not read)
 local freed, n_freed = {}, 0 -- locks to be deleted
@@ -48,10 +48,6 @@ local function read_mark()
   return last
 end
 
-local function fence_in(text)
-  return kind.whole(text and not tonumber(text) and string.match(text, '^(%d+) ') or text)
-end
-
 -- Whether a token holds the lock.
 local function is_own(token)
   if not value or value == token then return value == token end
@@ -63,7 +59,7 @@ end
 function kind.hold(token, expiry)
   local fence, content, head = now, parts_of(token)
   if kind.fenced then
-    local before = fence_in(read_mark())
+    local before = whole(read_mark())
     if before + 32 > now then fence = before + 32 end
     if fence ~= fenced then fenced, digits = fence, string.format('%d', fence) end
     if head then
@@ -90,7 +86,7 @@ function kind.hold(token, expiry)
 end
 
 function kind.forget(token)
-  if not is_own(token) then return false end
+  if value ~= token and not is_own(token) then return false end
   if value ~= token then -- another library may lock with the same value next
     last = string.match(last, '^%d+')
     call('SET', mark, last, 'KEEPTTL')
@@ -120,7 +116,7 @@ function kind.more()
   end
 
   function kind.fence()
-    return kind.fenced and fence_in(read_mark()) or now
+    return kind.fenced and whole(read_mark()) or now
   end
 
   function kind.extend(_, expiry)
@@ -128,7 +124,7 @@ function kind.more()
   end
 
   function kind.raise(fence)
-    if fence <= fence_in(read_mark()) then return end
+    if fence <= whole(read_mark()) then return end
     last = string.format('%d', fence) .. (string.match(last or '', ' .*') or '')
     call('SET', mark, last, 'PX', 8 * 24 * 3600 * 1000)
   end

@@ -1,8 +1,8 @@
 -- permits: so many at once. The holders are a ZSET, token -> expiry (µs); a token ends in `/weight/limit`. Among them is
 -- `excess` -> the sum of what weights are above 1, plus 2^52 (absent for 0), so that both are evicted together. There is no
--- mark. A token in `/idle` waits until nobody holds, in the second queue, and holds nothing.
+-- mark, but the second queue in its place. A token in `/idle` waits until nobody holds, in the second queue, and holds nothing.
 local none = 4503599627370496 -- 2^52
-kind.keys, kind.two = 5, true
+kind.two = 2
 local set, swept, count -- of the run at hand: its holders, whether none of them is over, and how much they hold (nil: unknown)
 local written, digits -- the expiry that was written last
 

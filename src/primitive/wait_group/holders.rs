@@ -14,7 +14,7 @@ impl Kind for Permits {
     type Holders = PermitHolders;
     type Outcome = ();
     const PARTS: &'static [&'static str] =
-        &["permits:holders", "permits:excess", "permits:queue", "permits:beats", "permits:second"];
+        &["permits:holders", "permits:second", "permits:queue", "permits:beats"];
     const SCRIPTS: Scripts = scripts!("lib/permits");
 }
 
