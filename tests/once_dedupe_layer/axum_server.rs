@@ -22,6 +22,8 @@ on_each_store!(
     what_is_in_flight_is_a_conflict_for_a_while,
     what_is_in_flight_is_waited_for,
     which_statuses_count_as_handled,
+    a_forged_message_does_not_suppress_the_genuine_one,
+    a_duplicate_that_was_looked_up_is_acknowledged,
     a_handler_that_panics_may_be_called_again,
     a_client_that_goes_away_may_send_again,
     the_handler_gets_a_fence,
@@ -118,10 +120,14 @@ async fn which_statuses_count_as_handled(stores: Stores) {
     for (status, counts) in [
         (200, true),
         (202, true),
-        (302, true),
-        (400, true),
-        (404, true),
-        (409, true),
+        (206, true),
+        (302, false),
+        (400, false),
+        (401, false),
+        (404, false),
+        (408, false),
+        (409, false),
+        (423, false),
         (429, false),
         (500, false),
         (503, false),
@@ -130,13 +136,52 @@ async fn which_statuses_count_as_handled(stores: Stores) {
         assert_eq!(send(&url, &format!("/status/{status}"), &id).await.status.as_u16(), status);
         assert_eq!(is_handled(&stores, &id).await, Some(counts), "{status}");
     }
-    let only_good =
+    let also_gone =
         layer!(stores).success(|outcome: &Result<axum::response::Response, std::convert::Infallible>| {
-            outcome.as_ref().is_ok_and(|response| response.status().is_success())
+            outcome.as_ref().is_ok_and(|response| response.status() == StatusCode::GONE)
         });
-    let url = serve(app().layer(only_good)).await;
-    assert_eq!(send(&url, "/status/404", "evt_a").await.status, StatusCode::NOT_FOUND);
-    assert_eq!(is_handled(&stores, "evt_a").await, Some(false));
+    let url = serve(app().layer(also_gone)).await;
+    assert_eq!(send(&url, "/status/410", "evt_a").await.status, StatusCode::GONE);
+    assert_eq!(is_handled(&stores, "evt_a").await, Some(true));
+}
+
+/// Who guesses the id of a message and cannot sign it does not keep the genuine one from being handled.
+async fn a_forged_message_does_not_suppress_the_genuine_one(stores: Stores) {
+    let app = Router::new().route(
+        "/signed",
+        post(async |headers: axum::http::HeaderMap| match headers.contains_key("signature") {
+            true => StatusCode::OK,
+            false => StatusCode::UNAUTHORIZED,
+        }),
+    );
+    let url = serve(app.layer(layer!(stores))).await;
+    assert_eq!(send(&url, "/signed", "evt_1").await.status, StatusCode::UNAUTHORIZED);
+    let genuine =
+        client().post(format!("{url}/signed")).header("webhook-id", "evt_1").header("signature", "s");
+    assert_eq!(genuine.send().await.unwrap().status(), StatusCode::OK);
+    assert_eq!(is_handled(&stores, "evt_1").await, Some(true));
+}
+
+/// Who sends webhooks sends again what is not answered 2xx. The filter alone may be wrong, and then 2xx would lose a message.
+async fn a_duplicate_that_was_looked_up_is_acknowledged(stores: Stores) {
+    for id in ["evt_1", "evt_2"] {
+        handled(&stores, id).await;
+    }
+    let look_up = |request: &axum::extract::Request| {
+        let is_known = request.headers()["webhook-id"] == "evt_1";
+        async move { is_known }
+    };
+    let url = serve(app().layer(layer!(stores).confirm_duplicate(look_up))).await;
+    let known = send(&url, "/status/202", "evt_1").await;
+    assert_eq!(
+        (known.status, known.header("duplicate"), known.body.as_str()),
+        (StatusCode::OK, Some("?1"), "")
+    );
+    let new = send(&url, "/status/202", "evt_2").await;
+    assert_eq!((new.status, new.header("duplicate")), (StatusCode::ACCEPTED, None));
+    let url = serve(app().layer(layer!(stores))).await;
+    let perhaps = send(&url, "/status/202", "evt_1").await;
+    assert_eq!((perhaps.status, perhaps.header("duplicate")), (StatusCode::CONFLICT, None));
 }
 
 async fn a_handler_that_panics_may_be_called_again(stores: Stores) {
