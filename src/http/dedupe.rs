@@ -1,12 +1,12 @@
 //! The layer that does not handle again what was handled, set up for HTTP.
 
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response};
 
 use super::{InsertLease, Refuse, refuse};
-use crate::dedupe_layer::{IsSuccess, OnDuplicate, RefuseDuplicates, Verdict};
+use crate::dedupe_layer::{Evidence, IsSuccess, OnDuplicate, RefuseDuplicates, Verdict};
 use crate::{Dedupe, DedupeLayer};
 
-/// A [`DedupeLayer`] for HTTP: an item was handled where the response [says so](IsHandled), the handler gets a
+/// A [`DedupeLayer`] for HTTP: an item was handled where the response is a [success](IsHandled), the handler gets a
 /// [`LeaseHandle`](crate::LeaseHandle) of its claim as an extension, refusals are responses.
 ///
 /// ```
@@ -20,26 +20,63 @@ use crate::{Dedupe, DedupeLayer};
 /// # Ok(()) }
 /// ```
 ///
-/// A sender that takes anything but a 2xx for a failure, as those of webhooks do, had better be answered with one:
-/// [`answer_duplicates`](DedupeLayer::answer_duplicates).
+/// # What a sender gets for a duplicate
+///
+/// Those who send webhooks send again what is not answered by a 2xx. So a duplicate that was [looked
+/// up](DedupeLayer::confirm_duplicate) is [acknowledged](AcknowledgeDuplicates): 200, `duplicate: ?1`, no body. One that is
+/// known by the filter alone is refused with 409: if the filter is wrong, a 200 would lose the message silently. What is being
+/// handled elsewhere is refused with 409 and `Retry-After`. [`conflict`](DedupeLayer::conflict) refuses all duplicates.
+///
+/// # Who may claim an id
+///
+/// While a message is being handled, others with its id are refused. So put what authenticates the sender *outside* of this
+/// layer: somebody who guesses an id could keep the genuine message waiting as long as the forged one is at work. What the
+/// handler refuses is no success, and suppresses nothing.
 pub fn dedupe<K>(
     dedupe: Dedupe,
     key: K,
-) -> DedupeLayer<K, IsHandled, RefuseDuplicates, (), InsertLease, Refuse> {
-    DedupeLayer::new(dedupe, key).success(IsHandled).on_lease(InsertLease).reject_with(refuse())
+) -> DedupeLayer<K, IsHandled, AcknowledgeDuplicates, (), InsertLease, Refuse> {
+    DedupeLayer::new(dedupe, key)
+        .success(IsHandled)
+        .on_duplicate(AcknowledgeDuplicates)
+        .on_lease(InsertLease)
+        .reject_with(refuse())
 }
 
-/// What was handled: responses below 500, but for 429. So a request that is refused for what it is (400, say) is not
-/// handled again either.
+/// What was handled: responses of 2xx. Whatever else there is may be sent again: a 401 to a message that somebody forged, a
+/// 404 before a route is deployed, a redirect, or a refusal of one of our own layers further inside.
+///
+/// To count other responses too, pass a closure to [`success`](DedupeLayer::success).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IsHandled;
 
 impl<B, E> IsSuccess<Response<B>, E> for IsHandled {
     fn is_success(&self, outcome: &Result<Response<B>, E>) -> bool {
-        outcome.as_ref().is_ok_and(|response| {
-            let status = response.status();
-            !status.is_server_error() && status.as_u16() < 600 && status != StatusCode::TOO_MANY_REQUESTS
-        })
+        outcome.as_ref().is_ok_and(|response| response.status().is_success())
+    }
+}
+
+/// Answers duplicates that were [looked up](DedupeLayer::confirm_duplicate) by 200 with `duplicate: ?1` (a boolean of RFC 9651)
+/// and no body; refuses those that are known by the filter alone. The default of [`dedupe`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AcknowledgeDuplicates;
+
+impl<Req, B: Default> OnDuplicate<Req, Response<B>> for AcknowledgeDuplicates {
+    fn on_duplicate(&self, _: Req, evidence: Evidence) -> Verdict<Req, Response<B>> {
+        if evidence == Evidence::Filter {
+            return Verdict::Refuse;
+        }
+        let mut response = Response::new(B::default());
+        response.headers_mut().insert("duplicate", HeaderValue::from_static("?1"));
+        Verdict::Answer(response)
+    }
+}
+
+impl<K, U, Q, N, R> DedupeLayer<K, U, AcknowledgeDuplicates, Q, N, R> {
+    /// Refuses all duplicates (409), also those that were looked up.
+    #[must_use]
+    pub fn conflict(self) -> DedupeLayer<K, U, RefuseDuplicates, Q, N, R> {
+        self.on_duplicate(RefuseDuplicates)
     }
 }
 
@@ -53,7 +90,7 @@ pub struct MarkDuplicate;
 pub struct Duplicate;
 
 impl<B, Res> OnDuplicate<Request<B>, Res> for MarkDuplicate {
-    fn on_duplicate(&self, mut request: Request<B>) -> Verdict<Request<B>, Res> {
+    fn on_duplicate(&self, mut request: Request<B>, _: Evidence) -> Verdict<Request<B>, Res> {
         request.extensions_mut().insert(Duplicate);
         Verdict::Pass(request)
     }

@@ -31,7 +31,7 @@ mod shareable;
 
 pub use self::answer::{Answer, AnswerCodec};
 pub use self::body::{LeaseEnd, LeasedBody, UntilBodyEnd};
-pub use self::dedupe::{Duplicate, IsHandled, MarkDuplicate, dedupe};
+pub use self::dedupe::{AcknowledgeDuplicates, Duplicate, IsHandled, MarkDuplicate, dedupe};
 pub use self::fields::RateLimitFields;
 pub use self::flight_body::FlightBody;
 pub use self::key::{ClientAddr, Header, Method, Path, Peer, client_addr, header, method, path, peer};

@@ -182,6 +182,10 @@ async fn a_duplicate_that_was_looked_up_is_acknowledged(stores: Stores) {
     let url = serve(app().layer(layer!(stores))).await;
     let perhaps = send(&url, "/status/202", "evt_1").await;
     assert_eq!((perhaps.status, perhaps.header("duplicate")), (StatusCode::CONFLICT, None));
+    let sure = |_: &axum::extract::Request| std::future::ready(true);
+    let all = layer!(stores).confirm_duplicate(sure).conflict();
+    let refused = send(&serve(app().layer(all)).await, "/status/202", "evt_1").await;
+    assert_eq!(refused.status, StatusCode::CONFLICT);
 }
 
 async fn a_handler_that_panics_may_be_called_again(stores: Stores) {

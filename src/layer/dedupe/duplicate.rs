@@ -7,7 +7,17 @@ use futures_util::future::BoxFuture;
 /// Decides what becomes of a duplicate.
 pub trait OnDuplicate<Req, Res> {
     /// What does.
-    fn on_duplicate(&self, request: Req) -> Verdict<Req, Res>;
+    fn on_duplicate(&self, request: Req, evidence: Evidence) -> Verdict<Req, Res>;
+}
+
+/// By what a request is taken for a duplicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Evidence {
+    /// By the filter alone, which is wrong at its [rate](crate::BloomFilter::rate).
+    Filter,
+    /// It was looked up, by [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate).
+    LookedUp,
 }
 
 /// What becomes of a duplicate.
@@ -26,7 +36,7 @@ pub enum Verdict<Req, Res> {
 pub struct RefuseDuplicates;
 
 impl<Req, Res> OnDuplicate<Req, Res> for RefuseDuplicates {
-    fn on_duplicate(&self, _: Req) -> Verdict<Req, Res> {
+    fn on_duplicate(&self, _: Req, _: Evidence) -> Verdict<Req, Res> {
         Verdict::Refuse
     }
 }
@@ -36,7 +46,7 @@ impl<Req, Res> OnDuplicate<Req, Res> for RefuseDuplicates {
 pub struct MarkWith<F>(pub(super) F);
 
 impl<Req, Res, F: Fn(&mut Req)> OnDuplicate<Req, Res> for MarkWith<F> {
-    fn on_duplicate(&self, mut request: Req) -> Verdict<Req, Res> {
+    fn on_duplicate(&self, mut request: Req, _: Evidence) -> Verdict<Req, Res> {
         (self.0)(&mut request);
         Verdict::Pass(request)
     }
@@ -47,7 +57,7 @@ impl<Req, Res, F: Fn(&mut Req)> OnDuplicate<Req, Res> for MarkWith<F> {
 pub struct AnswerWith<F>(pub(super) F);
 
 impl<Req, Res, F: Fn(&Req) -> Res> OnDuplicate<Req, Res> for AnswerWith<F> {
-    fn on_duplicate(&self, request: Req) -> Verdict<Req, Res> {
+    fn on_duplicate(&self, request: Req, _: Evidence) -> Verdict<Req, Res> {
         Verdict::Answer((self.0)(&request))
     }
 }

@@ -10,7 +10,9 @@ use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::{Away, Common, Config, ConfirmDuplicate, IsSuccess, OnDuplicate, OnUnsure, Unsure, Verdict};
+use super::{
+    Away, Common, Config, ConfirmDuplicate, Evidence, IsSuccess, OnDuplicate, OnUnsure, Unsure, Verdict,
+};
 use crate::dedupe::{Claim, Claimed};
 use crate::leased::OnLease;
 use crate::telemetry::Outcome;
@@ -51,6 +53,7 @@ pin_project! {
         // Whether a duplicate is one is looked up: at first without a claim, and if it is none, once more with it.
         Confirming {
             confirming: BoxFuture<'static, bool>,
+            evidence: Evidence,
             claim: Option<Claim>,
             call: Call<S, Req>,
         },
@@ -185,11 +188,13 @@ where
                             continue;
                         }
                     };
-                    let confirming = config.confirm_duplicate.confirm(&request);
-                    let confirming = confirming.unwrap_or_else(|| Box::pin(future::ready(true)));
-                    State::Confirming { confirming, claim, call: Some((inner, request)) }
+                    let (confirming, evidence) = match config.confirm_duplicate.confirm(&request) {
+                        Some(confirming) => (confirming, Evidence::LookedUp),
+                        None => (Box::pin(future::ready(true)) as _, Evidence::Filter),
+                    };
+                    State::Confirming { confirming, evidence, claim, call: Some((inner, request)) }
                 }
-                StateProjection::Confirming { confirming, claim: held, call: kept } => {
+                StateProjection::Confirming { confirming, evidence, claim: held, call: kept } => {
                     let is_duplicate = ready!(confirming.as_mut().poll(context));
                     let Some((mut inner, request)) = kept.take() else { return Poll::Pending };
                     let decisions = config.common.dedupe.decisions();
@@ -209,7 +214,7 @@ where
                     }
                     // Somebody else has handled it between the two.
                     drop(held.take());
-                    let verdict = config.on_duplicate.on_duplicate(request);
+                    let verdict = config.on_duplicate.on_duplicate(request, *evidence);
                     decisions.count(match verdict {
                         Verdict::Pass(_) => Outcome::Admitted,
                         Verdict::Answer(_) | Verdict::Refuse => Outcome::Refused,

@@ -66,7 +66,9 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-pub use self::duplicate::{AnswerWith, ConfirmDuplicate, MarkWith, OnDuplicate, RefuseDuplicates, Verdict};
+pub use self::duplicate::{
+    AnswerWith, ConfirmDuplicate, Evidence, MarkWith, OnDuplicate, RefuseDuplicates, Verdict,
+};
 pub use self::future::ResponseFuture;
 pub use self::service::Deduped;
 pub use self::success::{IsOk, IsSuccess};
