@@ -1,7 +1,9 @@
 //! Places in the queue: each name has its own, and who has lost one finds out.
 
+use std::time::Duration;
+
 use tokio::time::timeout;
-use tower_distributed::{Mutex, WaitGroup};
+use tower_distributed::{Mutex, Store, WaitGroup};
 
 use crate::kinds::{Family, IN_TIME, LONG, SOON, open};
 use crate::support::eventually;
@@ -58,4 +60,48 @@ async fn weights_count_though_their_sum_was_evicted() {
     assert!(nine.done().await.unwrap());
     assert_eq!(group.count("k").await.unwrap(), 1);
     assert!(one.done().await.unwrap());
+}
+
+/// A crowd that has died while it waited is dropped from the queue in one go, not by a search for each.
+#[tokio::test]
+async fn a_crowd_of_dead_waiters_is_dropped_at_once() {
+    const DEAD: usize = 5000;
+    let server = RedisServer::start().await;
+    let store = open(&server.url());
+    let mutex = Mutex::builder().ttl(LONG).longest_queue(1).build(&store, "m").unwrap();
+    let holder = mutex.lock("k").await.unwrap();
+    let tokens: Vec<_> = (0..DEAD).map(|id| format!("0123456789abcdef-{id:x}.1c9c380")).collect();
+    let mut push = vec!["RPUSH", "td:{m:k}:queue"];
+    push.extend(tokens.iter().map(String::as_str));
+    let mut beats = vec!["ZADD", "td:{m:k}:beats"];
+    beats.extend(tokens.iter().flat_map(|token| ["1", token]));
+    server.query::<u64>(&push).unwrap();
+    server.query::<u64>(&beats).unwrap();
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let waiter = tokio::spawn(async move { mutex.lock("k").await.unwrap() });
+    let queued = || server.query::<u64>(&["LLEN", "td:{m:k}:queue"]).unwrap();
+    eventually("it to wait alone", SOON, async || queued() == 1).await;
+    assert!(!server.cli(&["INFO", "commandstats"]).contains("cmdstat_lrem"), "each was searched for");
+    assert!(holder.unlock().await.unwrap());
+    assert!(timeout(SOON, waiter).await.unwrap().unwrap().unlock().await.unwrap());
+}
+
+/// Who is refused is told when it is worth trying again: as long as others held of late, rather than the time to live.
+#[tokio::test]
+async fn a_refusal_tells_for_how_long_others_held() {
+    const WORK: Duration = Duration::from_millis(30);
+    let server = RedisServer::start().await;
+    for store in [open(&server.url()), Store::in_memory()] {
+        for family in Family::each(&store, LONG) {
+            let held = family.take("k").await.unwrap();
+            let told = family.try_take("k").await.unwrap_err().retry_after().unwrap();
+            assert!(told > LONG / 2, "{told:?} is known of nothing");
+            tokio::time::sleep(WORK).await;
+            assert!(held.release().await.unwrap());
+            let held = family.take("k").await.unwrap();
+            let told = family.try_take("k").await.unwrap_err().retry_after().unwrap();
+            assert!(WORK <= told && told < LONG / 2, "{told:?} after others held for {WORK:?}");
+            assert!(held.release().await.unwrap());
+        }
+    }
 }

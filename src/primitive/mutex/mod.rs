@@ -53,7 +53,7 @@
 //! | several pools | [`MutexBuilder::build_quorum`] |
 //! | `WithExpiry` (8 s) | [`ttl`](MutexBuilder::ttl) (30 s, renewed; 10 ms at least, of which the allowance for clocks takes 2 ms and more) |
 //! | `WithTries` (32) | [`tries`](MutexBuilder::tries) (none on one server: waits its turn; 32 on a quorum) |
-//! | `WithRetryDelay`, `WithRetryDelayFunc` (50–250 ms) | [`retry_delay`](MutexBuilder::retry_delay), [`retry_delay_with`](MutexBuilder::retry_delay_with); called before each pause |
+//! | `WithRetryDelay`, `WithRetryDelayFunc` (50–250 ms) | [`retry_delay`](MutexBuilder::retry_delay), [`retry_delay_with`](MutexBuilder::retry_delay_with); called before each pause, but for exact names with `strict_fifo`: once, when it is built |
 //! | `WithDriftFactor` (0.01) | [`drift_factor`](MutexBuilder::drift_factor) |
 //! | `WithTimeoutFactor` (0.05) | [`timeout_factor`](MutexBuilder::timeout_factor) |
 //! | `WithGenValueFunc`, `WithValue` | [`value_with`](MutexBuilder::value_with); a value does not make two holders one; one that a guard of this process has already is refused |
