@@ -1,6 +1,9 @@
-//! The server's clock was set back by two hours: what its state says is then two hours longer than it was to be.
+//! The server's clock was set: back by two hours, so that what its state says is two hours longer than it was to be; or
+//! forward, so that what is held is over.
 
 use std::time::Duration;
+
+use tower_distributed::Lease;
 
 use crate::kinds::{Family, SOON, open};
 use crate::support::redis_server::RedisServer;
@@ -55,4 +58,38 @@ async fn a_holder_believes_in_no_more_than_its_time_to_live() {
         assert!(taken.until() <= tokio::time::Instant::now() + TTL, "{}", family.name());
         assert!(taken.release().await.unwrap());
     }
+}
+
+/// The clock was set forward: the server has ended what its holder believes in. That cannot be prevented. It lasts until the
+/// next renewal, or for the time to live where nothing is renewed, and the fence tells which of the two is the later one.
+#[tokio::test]
+async fn two_believe_for_no_longer_than_a_time_to_live() {
+    let server = RedisServer::start().await;
+    let near = Family::each(&open(&server.url()), TTL);
+    for watchdog in [true, false] {
+        let far = Family::each_watched(&open(&server.url()), TTL, watchdog);
+        for (near, far) in near.iter().zip(&far) {
+            let taken = far.take("k").await.unwrap();
+            let holders = family_ends(&server, far, &taken);
+            let next = near.take("k").await.unwrap();
+            let began = tokio::time::Instant::now();
+            tokio::time::timeout(SOON, taken.lost()).await.expect("it is never told");
+            let overlap = began.elapsed();
+            println!("{} watchdog {watchdog}: two believed for {overlap:?} of {TTL:?}", far.name());
+            assert!(overlap <= TTL && (!watchdog || overlap <= TTL / 2), "{overlap:?}");
+            assert!(next.is_held() && next.handle().fence() >= taken.handle().fence());
+            assert!(!taken.release().await.unwrap() && next.release().await.unwrap(), "{holders}");
+        }
+    }
+}
+
+/// Ends what is held, as a clock does that jumps beyond its end.
+fn family_ends(server: &RedisServer, family: &Family, taken: &Lease) -> String {
+    let holders = family.holders("k");
+    if let Family::Mutex(_) = family {
+        assert_eq!(server.query(&["PEXPIRE", &holders, "-1"]), Ok(1));
+    } else {
+        server.query::<u64>(&["ZADD", &holders, "1", taken.token()]).unwrap();
+    }
+    holders
 }
