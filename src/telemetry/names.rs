@@ -51,6 +51,8 @@ named! {
         AnswerNotPublished = "answer_not_published",
         /// It was not shared since the lease of its leader had been lost.
         FlightLost = "flight_lost",
+        /// A run took so long that the next caller runs.
+        FlightGivenUp = "flight_given_up",
         /// An answer in the store was taken for none: another codec or version wrote it, or it cannot be decoded.
         AnswerForeign = "answer_foreign",
         AnswerGarbled = "answer_garbled",

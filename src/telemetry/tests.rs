@@ -9,7 +9,7 @@ use super::names::{Event, METRICS, Outcome};
 
 const PAGE: &str = include_str!("../docs/telemetry.md");
 
-const EVENTS: [&str; 19] = [
+const EVENTS: [&str; 20] = [
     "outage_began",
     "outage_ended",
     "breaker_opened",
@@ -25,6 +25,7 @@ const EVENTS: [&str; 19] = [
     "answer_not_encodable",
     "answer_not_published",
     "flight_lost",
+    "flight_given_up",
     "answer_foreign",
     "answer_garbled",
     "claim_lost",

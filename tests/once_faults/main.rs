@@ -14,3 +14,4 @@ mod dropped_flights;
 mod events;
 mod flights;
 mod flights_away;
+mod hung_flights;

@@ -63,6 +63,11 @@ impl Work {
         self.0.gate.add_permits(runs);
     }
 
+    /// How many are at work now.
+    pub(crate) fn running(&self) -> u64 {
+        self.0.running.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn runs(&self) -> u64 {
         self.0.runs.load(Ordering::SeqCst)
     }

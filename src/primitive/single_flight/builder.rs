@@ -120,6 +120,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
+    /// How long a run has the lead, 1 ms to 1 day: then its lease is given back and the next caller runs, here or elsewhere.
+    /// What comes of the run after that is for the caller alone whose it is, and it ends when that goes away. Default: ten
+    /// times the [time to live](Self::ttl), and 5 min at most.
+    pub fn max_run(mut self, longest: Duration) -> Self {
+        self.spans.push(("the longest run", longest));
+        self.settings.max_run = Some(longest);
+        self
+    }
+
     /// How many bytes an answer that is published has at most, 1 to 64 MiB. Default: 1 MiB.
     pub fn largest_answer(mut self, bytes: usize) -> Self {
         self.settings.largest = bytes;

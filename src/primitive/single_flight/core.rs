@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) followers: Followers,
     pub(super) unpublished: Unpublished,
     pub(super) longest_wait: Duration,
+    /// `None`: as the time to live says.
+    pub(super) max_run: Option<Duration>,
     pub(super) largest: usize,
     pub(super) stale: Duration,
     pub(super) go_on: bool,
@@ -54,6 +56,7 @@ impl Default for Settings {
             followers: Followers::Share,
             unpublished: Unpublished::InMemory,
             longest_wait: Duration::from_secs(30),
+            max_run: None,
             largest: 1 << 20,
             stale: Duration::ZERO,
             go_on: false,
@@ -189,12 +192,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let (own, mut landed) = oneshot::channel();
         let runs = Arc::new(AtomicBool::new(false));
         let (run, key) = (baton.run(), baton.key().clone());
-        let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs));
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs), Arc::clone(&is_given_up));
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::invalid("a flight runs in a task of its own: run it within a tokio runtime"));
         };
         let task = runtime.spawn(in_current_span(flight));
         caller.runs(run, task.abort_handle());
+        let abandoned = AbortAbandoned(&task, &is_given_up);
         let outcome = tokio::select! {
             biased;
             outcome = &mut landed => outcome,
@@ -208,6 +213,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 }
             },
         };
+        drop(abandoned);
         match outcome {
             Ok(outcome) => outcome,
             Err(_) => Err(why_gone(task).await),
@@ -244,6 +250,17 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             _ => work.await,
         };
         Ok(Landed::Own(flown.own))
+    }
+}
+
+/// A run that was given up is its caller's alone, and ends with it.
+struct AbortAbandoned<'a>(&'a JoinHandle<()>, &'a AtomicBool);
+
+impl Drop for AbortAbandoned<'_> {
+    fn drop(&mut self) {
+        if self.1.load(Ordering::Acquire) {
+            self.0.abort();
+        }
     }
 }
 

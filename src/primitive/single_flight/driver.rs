@@ -1,10 +1,12 @@
 //! A run: how it gets the lead in the fleet, and what becomes of what comes of it.
 
-use std::future::Future;
+use std::future::{Future, pending};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::answer::{Entry, Flight, Found};
@@ -16,6 +18,7 @@ use crate::error::Subject;
 use crate::primitive::lease::key_state::KeyState;
 use crate::primitive::lease::kind::Kind;
 use crate::primitive::lease::{Ask, Got, Wait};
+use crate::store::timer::sleep;
 use crate::store::{Fields, Garbled, Never, Operation, Script, script};
 use crate::telemetry::{Event, tell};
 use crate::{Error, Key, Lease, LeaseHandle};
@@ -37,6 +40,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         Work { fits, work }: Work<P, W>,
         own: oneshot::Sender<Result<Landed<R, T, E>, Error>>,
         runs: Arc<AtomicBool>,
+        is_given_up: Arc<AtomicBool>,
     ) where
         P: FnOnce(&T) -> bool,
         W: FnOnce(Option<LeaseHandle>) -> F,
@@ -68,17 +72,35 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if runs.swap(true, Ordering::AcqRel) {
             return;
         }
-        let work = work(lease.as_ref().map(Lease::handle));
-        let flown = match &lease {
-            Some(lease) if self.settings.cancel_when_lost => tokio::select! {
-                biased;
-                flown = work => flown,
-                () = lease.lost() => {
-                    let _ = own.map(|own| own.send(Err(Error::lost())));
-                    return;
+        let work = pin!(work(lease.as_ref().map(Lease::handle)));
+        let mut work = work.fuse();
+        let lost = async {
+            match &lease {
+                Some(lease) if self.settings.cancel_when_lost => lease.lost().await,
+                _ => pending().await,
+            }
+        };
+        let flown = tokio::select! {
+            biased;
+            flown = &mut work => flown,
+            () = lost => {
+                let _ = own.map(|own| own.send(Err(Error::lost())));
+                return;
+            }
+            () = sleep(self.max_run()) => {
+                tell(
+                    &self.name,
+                    Event::FlightGivenUp,
+                    format_args!("a flight ran for longer than {:?}; the next caller runs", self.max_run()),
+                );
+                is_given_up.store(true, Ordering::Release);
+                drop(lease);
+                drop(baton);
+                if let Some(own) = own {
+                    let _ = own.send(Ok(Landed::Own(work.await.own)));
                 }
-            },
-            _ => work.await,
+                return;
+            }
         };
         baton.done();
         let _ = own.map(|own| own.send(Ok(Landed::Own(flown.own))));
@@ -95,6 +117,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if verdict.answer().is_some() || !has_stale {
             self.publish(lease, self.entry(&verdict, bytes, life)).await;
         }
+    }
+
+    /// How long a run has the lead.
+    fn max_run(&self) -> Duration {
+        let ttl = self.leases.options().ttl;
+        self.settings.max_run.unwrap_or_else(|| (10 * ttl).min(Duration::from_secs(300)))
     }
 
     /// Gets the lead in the fleet, or the answer of who has it.

@@ -31,6 +31,7 @@
 //!   [go on](SingleFlightBuilder::go_on). A panic goes on in the caller whose work it was.
 //! * An answer that is [too large](SingleFlightBuilder::largest_answer) or that the codec cannot encode reaches the
 //!   callers of its own process; those elsewhere run themselves, one after another. An event tells of it.
+//! * A leader that hangs is given up after the [longest run](SingleFlightBuilder::max_run), and a follower takes over.
 //! * Nobody follows for longer than the [longest wait](SingleFlightBuilder::longest_wait).
 //! * What another codec or version wrote is not read, and what cannot be decoded counts as no answer; an event tells.
 //!
@@ -62,7 +63,8 @@
 //! # Events
 //!
 //! With the feature `tracing` or `metrics`: `answer_too_large`, `answer_not_encodable`, `answer_not_published`,
-//! `flight_lost`, `answer_foreign`, `answer_garbled`. What they mean, and all others: [`telemetry`](crate::telemetry).
+//! `flight_lost`, `flight_given_up`,
+//! `answer_foreign`, `answer_garbled`. What they mean, and all others: [`telemetry`](crate::telemetry).
 //! With `tracing` the work runs in the span of the caller whose it is.
 
 pub(crate) mod answer;
