@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use http::{Method, Request};
 
-use super::{Answer, Refuse, Responses, UntilBodyEnd, refuse};
+use super::{Answer, Checked, Refuse, Responses, UntilBodyEnd, refuse};
 use crate::concurrency_limit::SameLimit;
 use crate::leased::{LeaseSlot, OnLease};
 use crate::rate_limit::OneToken;
@@ -79,11 +79,19 @@ pub fn rw_lock<K>(lock: RwLock, key: K) -> RwLockLayer<K, ByMethod, UntilBodyEnd
 /// let app: Router = Router::new().route("/prices", get(async || "all of them")).layer(layer);
 /// # Ok(()) }
 /// ```
+///
+/// Whatever the key is, requests take part that may be shared by what HTTP itself knows, and all others are answered by
+/// themselves: GET and HEAD without a body, without `Authorization`, `Proxy-Authorization`, `Cookie`, `Range`, conditions,
+/// `Upgrade`, `no-store` or `no-cache`. HEAD and GET never get each other's answer. What else your service knows its users
+/// by must be in the key, or keep a request from having one; see [`request_target`](super::request_target).
+///
+/// To share what is one user's among requests of that user, put the user into the key, and leave the check out:
+/// `SingleFlightLayer::new(flight, key).capture(Responses::default()).reject_with(refuse())`.
 pub fn single_flight<K>(
     flight: SingleFlight<Answer>,
     key: K,
-) -> SingleFlightLayer<K, Answer, Infallible, Responses, (), Refuse> {
-    SingleFlightLayer::new(flight, key).capture(Responses::default()).reject_with(refuse())
+) -> SingleFlightLayer<Checked<K>, Answer, Infallible, Responses, (), Refuse> {
+    SingleFlightLayer::new(flight, Checked(key)).capture(Responses::default()).reject_with(refuse())
 }
 
 /// GET, HEAD and OPTIONS read, all else writes.

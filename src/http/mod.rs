@@ -18,6 +18,7 @@
 
 mod answer;
 mod body;
+mod checked;
 mod dedupe;
 mod fields;
 mod flight_body;
@@ -31,6 +32,7 @@ mod shareable;
 
 pub use self::answer::{Answer, AnswerCodec};
 pub use self::body::{LeaseEnd, LeasedBody, UntilBodyEnd};
+pub use self::checked::Checked;
 pub use self::dedupe::{AcknowledgeDuplicates, Duplicate, IsHandled, MarkDuplicate, dedupe};
 pub use self::fields::RateLimitFields;
 pub use self::flight_body::FlightBody;

@@ -3,14 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::header::{
-    AUTHORIZATION, COOKIE, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
-    PROXY_AUTHORIZATION, RANGE, UPGRADE,
-};
-use http::{Extensions, HeaderName, HeaderValue, Method, Request, Uri};
+use http::header::HOST;
+use http::{Extensions, HeaderName, HeaderValue, Request, Uri};
 use http_body::Body;
 
-use super::shareable::any_directive;
+use super::checked::may_be_shared;
 use crate::{Error, Key, KeyExtractor};
 
 #[cfg(test)]
@@ -31,7 +28,8 @@ mod tests;
 /// **Nobody may get what is another's.** Name all else that your service knows users by: fields of your own, such as
 /// `x-api-key`, or what a proxy before you adds. Client certificates and addresses cannot be seen here: where they
 /// matter, write a closure. Tokens in the query are part of the key, and so safe. A closure in place of this one is
-/// believed: what it gives the same key may get the same response.
+/// believed within what [`single_flight`](super::single_flight) lets pass: what it gives the same key may get the same
+/// response.
 ///
 /// Nor may anybody choose what others get. Whichever field changes a response, `X-Forwarded-Host`, say, must be in its
 /// `Vary`, or be named here, or not reach you from outside.
@@ -96,28 +94,10 @@ impl RequestTarget {
     }
 }
 
-/// A request with one of these is about more than what is asked for.
-const OF_ITS_OWN: [HeaderName; 10] = [
-    AUTHORIZATION,
-    PROXY_AUTHORIZATION,
-    COOKIE,
-    RANGE,
-    IF_MATCH,
-    IF_NONE_MATCH,
-    IF_MODIFIED_SINCE,
-    IF_UNMODIFIED_SINCE,
-    IF_RANGE,
-    UPGRADE,
-];
-
 impl<B: Body> KeyExtractor<Request<B>> for RequestTarget {
     fn extract(&self, request: &Request<B>) -> Option<Key> {
         let headers = request.headers();
-        let may_be_shared = matches!(*request.method(), Method::GET | Method::HEAD)
-            && !OF_ITS_OWN.iter().chain(&self.private_if).any(|field| headers.contains_key(field))
-            && !any_directive(headers, &["no-store", "no-cache"])
-            && (request.body().is_end_stream() || request.body().size_hint().exact() == Some(0));
-        if !may_be_shared {
+        if !may_be_shared(request) || self.private_if.iter().any(|field| headers.contains_key(field)) {
             return None;
         }
         let original = self.uri.as_ref().and_then(|read| read(request.extensions()));

@@ -9,7 +9,7 @@ use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{HeaderMap, Request, Response};
 use tower::ServiceExt as _;
-use tower_distributed::http::{AnswerCodec, request_target, single_flight};
+use tower_distributed::http::{AnswerCodec, path, request_target, single_flight};
 use tower_distributed::{SingleFlight, Store};
 
 use super::origin::Origin;
@@ -21,6 +21,7 @@ on_each_store!(
     a_private_request_never_sees_a_stale_answer,
     what_turned_private_is_not_shared,
     two_variants_do_not_flip,
+    no_key_gives_one_user_what_is_anothers,
 );
 
 async fn body(response: Response<Body>) -> String {
@@ -105,6 +106,38 @@ async fn two_variants_do_not_flip(stores: Stores) {
         }
     }
     assert_eq!(origin.handled(), 2);
+}
+
+/// A key that says too little, as `path()` does: the layer looks at the request itself.
+async fn no_key_gives_one_user_what_is_anothers(stores: Stores) {
+    const PRIVATE: [&str; 5] = ["authorization", "cookie", "proxy-authorization", "range", "if-none-match"];
+    let echo = async |request: Request<Body>| {
+        let fields =
+            PRIVATE.map(|name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned()));
+        let seen = format!("{} {fields:?} ", request.method());
+        seen + &body(Response::new(request.into_body())).await
+    };
+    let apps = [(); 2].map(|()| {
+        let flight = SingleFlight::builder(AnswerCodec).life(HOUR).build(&stores.open(), "public").unwrap();
+        Router::new().route("/me", axum::routing::any(echo)).layer(single_flight(flight, path()))
+    });
+    let users = (0..60).map(|number| {
+        let (app, user) = (apps[number % 2].clone(), format!("user-{number}"));
+        async move {
+            let request = Request::builder().uri("/me");
+            let (request, sent) = match number % 6 {
+                5 => (request.method("POST").body(Body::from(user.clone())), "POST"),
+                field => (request.header(PRIVATE[field], &user).body(Body::empty()), "GET"),
+            };
+            let told = body(app.oneshot(request.unwrap()).await.unwrap()).await;
+            assert!(told.starts_with(sent) && told.contains(&user), "{user} was told {told}");
+        }
+    });
+    join_all(users).await;
+    // What is public is shared; HEAD has no body, and keeps that for itself.
+    let head = Request::head("/me").body(Body::empty()).unwrap();
+    assert_eq!(body(apps[0].clone().oneshot(head).await.unwrap()).await, "");
+    assert!(asks(&apps[1], "/me", &[]).await.starts_with("GET"));
 }
 
 /// axum strips the prefix of nested routers from the URI that their layers see, and keeps the whole of it aside.
