@@ -120,7 +120,7 @@ async fn failures_are_asked_for_again(stores: Stores) {
 #[tokio::test]
 async fn while_the_store_is_away_nothing_leaves() {
     let upstream = Upstream::start().await;
-    let away = SingleFlight::builder(AnswerCodec).build(&away(), "upstream").unwrap();
+    let away = SingleFlight::builder(AnswerCodec).alone_when_away(false).build(&away(), "upstream").unwrap();
     let layer = SingleFlightLayer::new(away, request_target()).capture(Responses::default());
     let guarded = ServiceBuilder::new().layer(layer).service(hyper_client());
     let error: BoxError = guarded.oneshot(upstream.get("/")).await.err().unwrap();

@@ -218,7 +218,7 @@ async fn who_waits_too_long_exceeds_the_deadline(stores: Stores) {
 #[tokio::test]
 async fn an_outage_is_unavailable() {
     for followers in [Followers::Share, Followers::TakeTurns, Followers::Skip] {
-        let flight = build(builder().followers(followers), &away());
+        let flight = build(builder().followers(followers).alone_when_away(false), &away());
         let layer = SingleFlightLayer::new(flight, header("x-tenant").unwrap()).capture(Responses::default());
         let (channel, calls) = serve!(layer.reject_with(grpc::refuse()));
         let status = check(&channel).await.unwrap_err();

@@ -136,7 +136,7 @@ async fn errors_in_turn_are_the_callers_own(stores: Stores) {
 #[tokio::test]
 async fn an_outage_refuses_whatever_the_others_do() {
     for followers in [Followers::Share, Followers::TakeTurns, Followers::Skip] {
-        let flight = build::<Infallible>(builder().followers(followers), &away());
+        let flight = build::<Infallible>(builder().followers(followers).alone_when_away(false), &away());
         let probe = Probe::default();
         let service = SingleFlightLayer::new(flight, by_name).layer(probe.clone());
         let calls = (0..6).map(|number| service.clone().oneshot(format!("ann:{number}")));
@@ -153,7 +153,10 @@ async fn an_outage_refuses_whatever_the_others_do() {
 #[tokio::test]
 async fn alone_it_is_shared_within_the_process() {
     for (followers, calls) in [(Followers::Share, 1), (Followers::TakeTurns, 6), (Followers::Skip, 6)] {
-        let flight = build::<Infallible>(builder().followers(followers).alone_when_away(true), &away());
+        let builder = builder().followers(followers);
+        // Who shares does so unless told otherwise.
+        let builder = if followers == Followers::Share { builder } else { builder.alone_when_away(true) };
+        let flight = build::<Infallible>(builder, &away());
         let probe = Probe::yielding(2);
         let service = SingleFlightLayer::new(flight, by_name)
             .on_lease(|_: &LeaseHandle, _: &mut String| panic!("there is no lease"))
@@ -170,7 +173,7 @@ async fn alone_it_is_shared_within_the_process() {
 #[tokio::test]
 async fn requests_at_work_survive_an_outage() {
     let redis = RedisServer::start().await;
-    let flight = build(builder(), &Store::redis(&redis.url()).unwrap());
+    let flight = build(builder().alone_when_away(false), &Store::redis(&redis.url()).unwrap());
     let (inner, mut handle) = tower_test::mock::pair::<String, String>();
     let service = SingleFlightLayer::new(flight, by_name).layer(inner);
     let call = tokio::spawn(service.clone().oneshot("ann:1".into()));

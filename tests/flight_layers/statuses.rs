@@ -86,7 +86,7 @@ async fn whose_turn_did_not_come(stores: Stores) {
 #[tokio::test]
 async fn an_outage_is_503_and_says_nothing_of_the_cause() {
     for followers in [Followers::Share, Followers::TakeTurns, Followers::Skip] {
-        let url = behind(build(builder(followers), &away())).await;
+        let url = behind(build(builder(followers).alone_when_away(false), &away())).await;
         for _ in 0..4 {
             let answer = get(&url, &[]).await;
             assert_eq!(told(&answer), (503, None, REDUCED.into()));

@@ -112,8 +112,8 @@ async fn an_answer_reaches_its_process_though_the_store_is_away() {
 async fn an_outage_is_told_as_such_or_work_goes_on_alone() {
     let server = RedisServer::start().await;
     let store = open(&server.url());
-    let told = builder().build(&store, "told").unwrap();
-    let alone = builder().alone_when_away(true).build(&store, "alone").unwrap();
+    let told = builder().alone_when_away(false).build(&store, "told").unwrap();
+    let alone = builder().build(&store, "alone").unwrap();
     let work = Work::shut();
     server.kill9();
     for _ in 0..3 {
@@ -182,7 +182,7 @@ async fn lost_pushes_hold_nobody_up() {
 async fn keys_of_another_type_are_named() {
     let place = Place::redis(1).await;
     let server = place.server.as_ref().unwrap();
-    let flight = builder().alone_when_away(true).build(&place.stores[0], "flights").unwrap();
+    let flight = builder().build(&place.stores[0], "flights").unwrap();
     for part in ["lock", "answer"] {
         let (name, work) = (format!("td:{{flights:{part}}}:flight:{part}"), Work::open());
         server.cli(&["RPUSH", &name, "a"]);

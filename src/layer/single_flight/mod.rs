@@ -41,7 +41,9 @@
 //!
 //! # When the store is away
 //!
-//! Refused, unless the flight is to run [alone](crate::single_flight::SingleFlightBuilder::alone_when_away) then.
+//! Handled, shared within the process alone, unless the flight is
+//! [not to](crate::single_flight::SingleFlightBuilder::alone_when_away). Where followers take turns or are refused, all are
+//! refused.
 //!
 //! # Readiness
 //!

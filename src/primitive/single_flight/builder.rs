@@ -161,9 +161,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     }
 
     /// Whether to run while the store gives no answer, shared within the process alone; also those who follow when it goes
-    /// away. Default: no; that is an error.
+    /// away. Default: yes where the others [share](Followers::Share), which is an optimisation: it is told as
+    /// [`failed_open`](crate::telemetry). No where they take turns or are skipped: that is an error then.
     pub fn alone_when_away(mut self, alone: bool) -> Self {
-        self.settings.alone_when_away = alone;
+        self.settings.alone_when_away = Some(alone);
         self
     }
 

@@ -47,7 +47,8 @@ pub(crate) struct Settings {
     pub(super) stale: Duration,
     pub(super) go_on: bool,
     pub(super) cancel_when_lost: bool,
-    pub(super) alone_when_away: bool,
+    /// `None`: where the others share.
+    pub(super) alone_when_away: Option<bool>,
 }
 
 impl Default for Settings {
@@ -61,8 +62,15 @@ impl Default for Settings {
             stale: Duration::ZERO,
             go_on: false,
             cancel_when_lost: false,
-            alone_when_away: false,
+            alone_when_away: None,
         }
+    }
+}
+
+impl Settings {
+    /// Whether to run while the store is away: sharing is an optimisation, turns are not.
+    pub(super) fn is_alone_when_away(&self) -> bool {
+        self.alone_when_away.unwrap_or(self.followers == Followers::Share)
     }
 }
 
@@ -237,7 +245,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let ask = Ask::new(Subject::Flight, String::new(), 0, wait);
         let lease = match self.turns.acquire(key, ask).await {
             Ok(lease) => Some(lease),
-            Err(error) if error.is_away() && self.settings.alone_when_away => None,
+            Err(error) if error.is_away() && self.settings.is_alone_when_away() => None,
             Err(error) => return Err(error),
         };
         let work = work(lease.as_ref().map(crate::Lease::handle));

@@ -131,7 +131,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let mut unread: Option<Found> = None;
         loop {
             let (wait, bypass) = (Some(Wait::FOR_EVER), unread.is_some());
-            let gives_up = self.settings.alone_when_away;
+            let gives_up = self.settings.is_alone_when_away();
             let ask = Ask { bypass, gives_up, ..Ask::new(Subject::Flight, String::new(), 0, wait) };
             match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => match self.read(&found) {
@@ -152,7 +152,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                         (_, stale) => Boarding::Lead(Some(lease), stale),
                     });
                 }
-                Err(error) if error.is_away() && self.settings.alone_when_away => {
+                Err(error) if error.is_away() && self.settings.is_alone_when_away() => {
                     return Ok(Boarding::Lead(None, None));
                 }
                 Err(error) => return Err(error),
