@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::task::JoinHandle;
-use tower_distributed::{Error, Mutex, WaitGroup};
+use tower_distributed::{Error, Mutex, Store, WaitGroup};
 
 use crate::kinds::{Family, LONG, SOON, left, open};
 use crate::support::eventually;
@@ -194,4 +194,22 @@ async fn who_waits_through_an_outage_is_served_after_it() {
         }
         eventually("nothing to be left", SOON, async || left(&server, "k").is_empty()).await;
     }
+}
+
+/// What could not be released is released as long as it lasts, not as long as a waiter would count as alive.
+#[tokio::test]
+async fn what_could_not_be_released_is_so_after_a_long_outage() {
+    const OUTAGE: Duration = Duration::from_secs(8);
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::builder().timeout(Duration::from_millis(300)).redis(&proxy.url()).unwrap();
+    let mutex = Mutex::builder().ttl(LONG).build(&store, "m").unwrap();
+    let guard = mutex.lock("k").await.unwrap();
+    proxy.cut();
+    let since = tokio::time::Instant::now();
+    assert!(guard.unlock().await.unwrap_err().is_unavailable());
+    eventually("the outage to be long", SOON, async || since.elapsed() > OUTAGE).await;
+    assert_eq!(server.cli(&["EXISTS", "td:{m:k}:lock"]), "1");
+    proxy.heal();
+    eventually("the lock to be free", SOON, async || server.cli(&["EXISTS", "td:{m:k}:lock"]) == "0").await;
 }

@@ -181,7 +181,7 @@ impl<K: Kind> Admission<K> {
         state.lose();
         tenure.end();
         self.tenure_over(tenure.id);
-        if until.is_some() {
+        if until.is_some() && !state.is_given_up() {
             // Too late for us; others need not wait for it to run out.
             self.give_back(GiveBack::of(tenure));
         }

@@ -35,8 +35,8 @@ pub(crate) trait Keeper: Send + Sync {
     fn released(&self, state: &LeaseState);
 
     /// It is kept for others to give it back.
-    fn let_go(&self, state: &Arc<LeaseState>) {
-        self.released(state);
+    fn let_go(self: Arc<Self>, state: Arc<LeaseState>) {
+        self.released(&state);
     }
 }
 
@@ -138,7 +138,7 @@ impl Lease {
     /// Lets go of it without giving it back; what it is called in the store.
     pub(crate) fn into_token(mut self) -> (Key, Arc<str>) {
         if let Some(keeper) = self.keeper.take() {
-            keeper.let_go(&self.state);
+            keeper.let_go(Arc::clone(&self.state));
         }
         (self.state.tenure.key.clone(), Arc::clone(&self.state.tenure.token))
     }

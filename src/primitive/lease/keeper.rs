@@ -3,6 +3,7 @@
 use std::future::ready;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
@@ -14,6 +15,7 @@ use super::operations::AcquireRelease;
 use super::releases::{GiveBack, LONGEST, LONGEST_PAUSE, PATIENCE, Release};
 use super::state::LeaseState;
 use crate::Error;
+use crate::store::timer::sleep;
 use crate::store::{OperationFuture, lock};
 
 impl<K: Kind> Keeper for Admission<K> {
@@ -53,9 +55,28 @@ impl<K: Kind> Keeper for Admission<K> {
         self.renewals.forget(state.tenure.id);
     }
 
-    fn let_go(&self, state: &Arc<LeaseState>) {
+    /// It lasts for its whole time to live once more. That is owed, also where nobody holds the store any more.
+    fn let_go(self: Arc<Self>, state: Arc<LeaseState>) {
         state.give_up();
-        self.renewals.add_last(state);
+        self.renewals.forget(state.tenure.id);
+        let Some(background) = self.store.background() else {
+            return drop(self.renew(&state).now_or_never());
+        };
+        let keep = Arc::clone(&self);
+        if let Some(owed) = self.store.owed() {
+            owed.add(1);
+        }
+        background.spawn(async move {
+            while let Err(error) = keep.renew(&state).await {
+                if !error.is_away() || !state.tenure.is_valid() {
+                    break;
+                }
+                sleep(state.holding.options.ask_every).await;
+            }
+            if let Some(owed) = keep.store.owed() {
+                owed.done(1);
+            }
+        });
     }
 }
 

@@ -78,7 +78,7 @@ impl GiveBack {
             token: Arc::clone(&tenure.token),
             withdrawn: tenure.twice,
             ttl: micros(tenure.ttl),
-            left: tenure.left() + ALIVE,
+            left: tenure.lasts() + ALIVE,
         }
     }
 }

@@ -42,11 +42,6 @@ impl Renewals {
         }
     }
 
-    /// Makes a lease last for its whole time to live once more, and sees to it no longer.
-    pub(super) fn add_last(&self, state: &Arc<LeaseState>) {
-        self.set(state, Instant::now());
-    }
-
     /// Sees to a lease in the hands of whom it was handed on to.
     pub(super) fn hand_over(&self, state: &Arc<LeaseState>) {
         let now = Instant::now();
@@ -103,12 +98,8 @@ impl Renewals {
     pub(crate) fn renewed(&self, state: &LeaseState, renewed: bool) {
         let ttl = state.tenure.ttl;
         let due = match renewed {
-            true if state.holding.options.watchdog && !state.is_given_up() => {
-                Some(self.about(Instant::now() + ttl / 3, ttl))
-            }
-            false if state.tenure.is_valid() => {
-                Some(Instant::now() + (ttl / 12).max(Duration::from_millis(20)))
-            }
+            true if state.holding.options.watchdog => Some(self.about(Instant::now() + ttl / 3, ttl)),
+            false if state.is_held() => Some(Instant::now() + (ttl / 12).max(Duration::from_millis(20))),
             _ => None,
         };
         if !renewed && due.is_none() {

@@ -81,6 +81,11 @@ impl Tenure {
         clock::without_suspend(lock(&self.belief).until())
     }
 
+    /// For how long the store may have it, whether or not it is believed in here.
+    pub(super) fn lasts(&self) -> Duration {
+        lock(&self.belief).until().saturating_duration_since(clock::now())
+    }
+
     /// How much is left of it.
     pub(crate) fn left(&self) -> Duration {
         let now = clock::now();
