@@ -74,7 +74,9 @@ async fn a_runtime_that_shuts_down_leaves_its_run_to_others() {
 #[tokio::test]
 async fn a_restart_leaves_each_process_with_an_answer() {
     let place = Place::redis(2).await;
-    let (flights, work) = (flights(&place), Work::shut());
+    // Who runs alone while the server is away publishes nothing.
+    let build = |store| builder().alone_when_away(false).build(store, "flights").unwrap();
+    let (flights, work) = (place.stores.iter().map(build).collect::<Vec<_>>(), Work::shut());
     let here = [lead(&flights[0], "k", &work).await, tokio::spawn(call(&flights[0], "k", &work))];
     let there = [1, 1].map(|number| tokio::spawn(call(&flights[number], "k", &work)));
     place.lined_up("k", 1).await;
