@@ -191,6 +191,8 @@ async fn a_beat_that_comes_late_makes_no_waiter() {
                 async move { drop(far.take("k").await) }
             });
             eventually("it to wait", SOON, async || near.waiting(&scene.server, "k") == 1).await;
+            // It knows that it waits once a later call over its connection is answered.
+            assert!(far.take("later").await.unwrap().release().await.unwrap());
             scene.proxy.hold_back();
             eventually("a beat", SOON, async || scene.proxy.held_back() > 0).await;
             waiter.abort();
