@@ -8,6 +8,7 @@
 -- (hexadecimal, µs; both may be missing), and what the kind adds.
 -- Times are whole µs below 2^53: Redis writes such numbers exactly, in commands and in replies.
 local call = redis.call
+local lift = 4503599627370496 -- 2^52: above every time. What has such a score in a ZSET is neither a holder nor waits
 local holders, mark, queue, beats, fifth, sixth, second -- the keys of the run at hand
 local asker -- the token that asks
 local heard, found -- messages to its process, and what its run found
@@ -85,16 +86,15 @@ local function new_lease()
 
   function lease.soonest()
     local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
-    local last = first[1] and call('ZRANGE', holders, -2, -1, 'WITHSCORES') or first
-    local function lasts_too_long(list, i)
-      local ttl = list[i] and lease.ttl_of(list[i])
-      return ttl and tonumber(list[i + 1]) > now + ttl
+    local last = first[1] and call('ZRANGE', holders, lift, 0, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES') or first
+    local function lasts_too_long(token, expiry)
+      local ttl = token and lease.ttl_of(token)
+      return ttl and tonumber(expiry) > now + ttl
     end
-    local at = last[3] == 'excess' and 1 or #last - 1 -- which is no holder, see permits
-    if not (lasts_too_long(first, 1) or lasts_too_long(last, at)) then return tonumber(first[2] or 0) end
+    if not (lasts_too_long(unpack(first)) or lasts_too_long(unpack(last))) then return tonumber(first[2] or 0) end
     local all = call('ZRANGE', holders, 0, -1, 'WITHSCORES')
     for i = 1, #all, 2 do
-      if lasts_too_long(all, i) then call('ZADD', holders, now + lease.ttl_of(all[i]), all[i]) end
+      if lasts_too_long(all[i], all[i + 1]) then call('ZADD', holders, now + lease.ttl_of(all[i]), all[i]) end
     end
     return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
   end

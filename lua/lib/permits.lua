@@ -1,7 +1,6 @@
 -- permits: so many at once. The holders are a ZSET, token -> expiry (µs); a token ends in `/weight/limit`. Among them is
 -- `excess` -> the sum of what weights are above 1, plus 2^52 (absent for 0), so that both are evicted together. There is no
 -- mark, but the second queue in its place. A token in `/idle` waits until nobody holds, in the second queue, and holds nothing.
-local none = 4503599627370496 -- 2^52
 kind.two = 2
 local set, swept, count -- of the run at hand: its holders, whether none of them is over, and how much they hold (nil: unknown)
 local written, digits -- the expiry that was written last
@@ -27,7 +26,7 @@ local function drop(token)
     count = count and count - 1
     return true
   end
-  if tonumber(call('ZINCRBY', holders, 1 - weight, 'excess')) <= none then call('ZREM', holders, 'excess') end
+  if tonumber(call('ZINCRBY', holders, 1 - weight, 'excess')) <= lift then call('ZREM', holders, 'excess') end
   count = count and count - weight
   return true
 end
@@ -42,7 +41,7 @@ local function used()
   if not count then
     count = call('ZCARD', holders)
     local excess = count > 0 and call('ZSCORE', holders, 'excess')
-    if excess then count = count > 1 and count - 1 + tonumber(excess) - none or 0 end
+    if excess then count = count > 1 and count - 1 + tonumber(excess) - lift or 0 end
     if excess and count == 0 then call('DEL', holders) end -- somebody took the holders out by hand
   end
   return count
@@ -61,7 +60,7 @@ function kind.hold(token, expiry, free)
   call('ZADD', holders, digits, token)
   count = (first and 0 or used()) + weight
   if first then call('PEXPIRE', holders, 2 * 24 * 3600 * 1000) end
-  if weight > 1 and call('ZADD', holders, 'NX', string.format('%d', none + weight - 1), 'excess') == 0 then
+  if weight > 1 and call('ZADD', holders, 'NX', string.format('%d', lift + weight - 1), 'excess') == 0 then
     call('ZINCRBY', holders, weight - 1, 'excess')
   end
   return 0

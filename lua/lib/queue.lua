@@ -3,7 +3,6 @@
 -- ARGV[1] is what the names of channels begin with, ARGV[2] for how long a grant to a waiter stands, if its time to live is
 -- no shorter (µs), ARGV[3] for how long a waiter counts as alive after a heartbeat (µs), ARGV[4] for how long a tombstone
 -- is kept (µs).
-local lift = 4503599627370496 -- 2^52
 local living = '(4503599627370496' -- the scores of those who wait end here
 
 -- Makes what there is to do with waiters. Only where somebody waits: it takes time that most calls can save.

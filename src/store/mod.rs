@@ -81,7 +81,7 @@ use crate::error::Cause;
 ///
 /// It takes Redis 6.2 or later, and where ACLs are in force the commands `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`,
 /// `SET`, `INCRBY` and `DEL` on `prefix:*` (and `INFO`, to check the version). Leases also take `EXISTS`, `PEXPIRE`,
-/// `PTTL`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and the channels `prefix:wake:*`.
+/// `PTTL`, `SETRANGE`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and the channels `prefix:wake:*`.
 /// Bloom filters also take `BITCOUNT`, `BITFIELD`, `BITFIELD_RO`, `EXISTS`, `PEXPIRE`, `SETRANGE`, `STRLEN` and `UNLINK`.
 ///
 /// ```no_run

@@ -11,18 +11,15 @@ use crate::support::redis_server::RedisServer;
 const TTL: Duration = Duration::from_secs(2);
 const BACK: Duration = Duration::from_secs(7200);
 
-/// What a crashed process holds.
-async fn crashed(server: &RedisServer, family: &Family, key: &str) {
-    let taken = family.take(key).await.unwrap();
-    std::mem::forget(taken);
-    let holders = family.holders(key);
+/// Has the server keep what is held for so long from now on, as after its clock was set.
+fn keeps(server: &RedisServer, family: &Family, taken: &Lease, left: Duration) {
+    let holders = family.holders("k");
     if let Family::Mutex(_) = family {
-        let left = (BACK + TTL).as_millis().to_string();
-        assert_eq!(server.query(&["PEXPIRE", &holders, &left]), Ok(1));
+        assert_eq!(server.query(&["PEXPIRE", &holders, &left.as_millis().to_string()]), Ok(1));
     } else {
-        let held: Vec<String> = server.query(&["ZRANGE", &holders, "0", "-1"]).unwrap();
-        let by = BACK.as_micros().to_string();
-        server.query::<String>(&["ZINCRBY", &holders, &by, &held[0]]).unwrap();
+        let (seconds, micros): (u64, u64) = server.query(&["TIME"]).unwrap();
+        let end = (Duration::from_secs(seconds) + Duration::from_micros(micros) + left).as_micros();
+        assert_eq!(server.query(&["ZADD", &holders, "XX", "CH", &end.to_string(), taken.token()]), Ok(1));
     }
 }
 
@@ -33,7 +30,9 @@ async fn a_crashed_holder_is_gone_after_its_time_to_live() {
     let far = Family::each_watched(&open(&server.url()), TTL, false);
     let near = Family::each(&open(&server.url()), TTL);
     for (near, far) in near.iter().zip(&far) {
-        crashed(&server, far, "k").await;
+        let crashed = far.take("k").await.unwrap();
+        keeps(&server, far, &crashed, BACK + TTL);
+        std::mem::forget(crashed);
         let next = tokio::time::timeout(SOON, near.take("k")).await.expect("it blocks for hours").unwrap();
         assert!(next.is_held() && next.until() <= tokio::time::Instant::now() + TTL);
         assert!(next.release().await.unwrap());
@@ -46,14 +45,7 @@ async fn a_holder_believes_in_no_more_than_its_time_to_live() {
     let server = RedisServer::start().await;
     for family in Family::each_watched(&open(&server.url()), TTL, false) {
         let taken = family.take("k").await.unwrap();
-        let holders = family.holders("k");
-        if let Family::Mutex(_) = family {
-            let left = (BACK + TTL).as_millis().to_string();
-            assert_eq!(server.query(&["PEXPIRE", &holders, &left]), Ok(1));
-        } else {
-            let by = BACK.as_micros().to_string();
-            server.query::<String>(&["ZINCRBY", &holders, &by, taken.token()]).unwrap();
-        }
+        keeps(&server, &family, &taken, BACK + TTL);
         taken.extend().await.unwrap();
         assert!(taken.until() <= tokio::time::Instant::now() + TTL, "{}", family.name());
         assert!(taken.release().await.unwrap());
@@ -70,7 +62,7 @@ async fn two_believe_for_no_longer_than_a_time_to_live() {
         let far = Family::each_watched(&open(&server.url()), TTL, watchdog);
         for (near, far) in near.iter().zip(&far) {
             let taken = far.take("k").await.unwrap();
-            let holders = family_ends(&server, far, &taken);
+            keeps(&server, far, &taken, Duration::ZERO);
             let next = near.take("k").await.unwrap();
             let began = tokio::time::Instant::now();
             tokio::time::timeout(SOON, taken.lost()).await.expect("it is never told");
@@ -78,18 +70,7 @@ async fn two_believe_for_no_longer_than_a_time_to_live() {
             println!("{} watchdog {watchdog}: two believed for {overlap:?} of {TTL:?}", far.name());
             assert!(overlap <= TTL && (!watchdog || overlap <= TTL / 2), "{overlap:?}");
             assert!(next.is_held() && next.handle().fence() >= taken.handle().fence());
-            assert!(!taken.release().await.unwrap() && next.release().await.unwrap(), "{holders}");
+            assert!(!taken.release().await.unwrap() && next.release().await.unwrap());
         }
     }
-}
-
-/// Ends what is held, as a clock does that jumps beyond its end.
-fn family_ends(server: &RedisServer, family: &Family, taken: &Lease) -> String {
-    let holders = family.holders("k");
-    if let Family::Mutex(_) = family {
-        assert_eq!(server.query(&["PEXPIRE", &holders, "-1"]), Ok(1));
-    } else {
-        server.query::<u64>(&["ZADD", &holders, "1", taken.token()]).unwrap();
-    }
-    holders
 }

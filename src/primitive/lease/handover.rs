@@ -147,13 +147,14 @@ impl<K: Kind> Asking<K> {
             match asked {
                 // An outage is waited out, where there is somebody who can.
                 Err(error) if error.is_away() && admission.store.background().is_some() => {
-                    let mut table = lock(&admission.table);
-                    if let Some(entry) = table.get_mut(id) {
-                        // It may run yet, after a release.
-                        entry.twice |= !error.is_not_sent();
-                        entry.outage = Some(error);
+                    match lock(&admission.table).get_mut(id) {
+                        Some(entry) => {
+                            // It may run yet, after a release.
+                            entry.twice |= !error.is_not_sent();
+                            entry.outage = Some(error);
+                        }
+                        None => self.is_over = true,
                     }
-                    self.is_over = table.get_mut(id).is_none();
                 }
                 Err(error) => {
                     self.is_over = true;

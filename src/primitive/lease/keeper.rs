@@ -29,23 +29,14 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>> {
-        let was_held = self.give_up(&state);
-        if self.hand_over(&state, was_held) {
-            return Box::pin(ready(Ok(was_held)));
+        match self.end(&state) {
+            Ok(was_held) => Box::pin(ready(Ok(was_held))),
+            Err(back) => Box::pin(async move { Ok(self.release_token(&back).await? == Was::Held) }),
         }
-        self.renewals.forget(state.tenure.id);
-        let back = GiveBack::of(&state.tenure);
-        // Others may hold it as soon as it is sent.
-        state.tenure.end();
-        Box::pin(async move { Ok(self.release_token(&back).await? == Was::Held) })
     }
 
     fn release_detached(self: Arc<Self>, state: Arc<LeaseState>) {
-        let was_held = self.give_up(&state);
-        if !self.hand_over(&state, was_held) {
-            self.renewals.forget(state.tenure.id);
-            let back = GiveBack::of(&state.tenure);
-            state.tenure.end();
+        if let Err(back) = self.end(&state) {
             self.give_back(back);
         }
     }
@@ -88,6 +79,19 @@ impl<K: Kind> Admission<K> {
             self.note_hold_time(state.began.elapsed());
         }
         was_held.unwrap_or(false)
+    }
+
+    /// Hands a lease on, and says whether it was still held. Or else what is to be given back to the store, which is not
+    /// believed in from now on: others may hold it as soon as that is sent.
+    fn end(self: &Arc<Self>, state: &Arc<LeaseState>) -> Result<bool, GiveBack> {
+        let was_held = self.give_up(state);
+        if self.hand_over(state, was_held) {
+            return Ok(was_held);
+        }
+        self.renewals.forget(state.tenure.id);
+        let back = GiveBack::of(&state.tenure);
+        state.tenure.end();
+        Err(back)
     }
 
     /// Looks at the releases that are due, and sends again what has not been done.

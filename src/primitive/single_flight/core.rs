@@ -200,14 +200,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let (own, mut landed) = oneshot::channel();
         let runs = Arc::new(AtomicBool::new(false));
         let (run, key) = (baton.run(), baton.key().clone());
-        let is_given_up = Arc::new(AtomicBool::new(false));
-        let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs), Arc::clone(&is_given_up));
+        let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs));
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::invalid("a flight runs in a task of its own: run it within a tokio runtime"));
         };
         let task = runtime.spawn(in_current_span(flight));
         caller.runs(run, task.abort_handle());
-        let abandoned = AbortAbandoned(&task, &is_given_up);
         let outcome = tokio::select! {
             biased;
             outcome = &mut landed => outcome,
@@ -221,7 +219,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 }
             },
         };
-        drop(abandoned);
         match outcome {
             Ok(outcome) => outcome,
             Err(_) => Err(why_gone(task).await),
@@ -258,17 +255,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             _ => work.await,
         };
         Ok(Landed::Own(flown.own))
-    }
-}
-
-/// A run that was given up is its caller's alone, and ends with it.
-struct AbortAbandoned<'a>(&'a JoinHandle<()>, &'a AtomicBool);
-
-impl Drop for AbortAbandoned<'_> {
-    fn drop(&mut self) {
-        if self.1.load(Ordering::Acquire) {
-            self.0.abort();
-        }
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 
 use super::answer::{Entry, Flight, Found};
@@ -40,7 +39,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         Work { fits, work }: Work<P, W>,
         own: oneshot::Sender<Result<Landed<R, T, E>, Error>>,
         runs: Arc<AtomicBool>,
-        is_given_up: Arc<AtomicBool>,
     ) where
         P: FnOnce(&T) -> bool,
         W: FnOnce(Option<LeaseHandle>) -> F,
@@ -72,8 +70,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if runs.swap(true, Ordering::AcqRel) {
             return;
         }
-        let work = pin!(work(lease.as_ref().map(Lease::handle)));
-        let mut work = work.fuse();
+        let mut work = pin!(work(lease.as_ref().map(Lease::handle)));
+        let longest = self.max_run();
         let lost = async {
             match &lease {
                 Some(lease) if self.settings.cancel_when_lost => lease.lost().await,
@@ -87,17 +85,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 let _ = own.map(|own| own.send(Err(Error::lost())));
                 return;
             }
-            () = sleep(self.max_run()) => {
+            () = sleep(longest) => {
                 tell(
                     &self.name,
                     Event::FlightGivenUp,
-                    format_args!("a flight ran for longer than {:?}; the next caller runs", self.max_run()),
+                    format_args!("a flight ran for longer than {longest:?}; the next caller runs"),
                 );
-                is_given_up.store(true, Ordering::Release);
                 drop(lease);
                 drop(baton);
-                if let Some(own) = own {
-                    let _ = own.send(Ok(Landed::Own(work.await.own)));
+                // From here on it is its caller's alone, and ends with it.
+                if let Some(mut own) = own {
+                    tokio::select! {
+                        flown = work => drop(own.send(Ok(Landed::Own(flown.own)))),
+                        () = own.closed() => {}
+                    }
                 }
                 return;
             }
