@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tower_distributed::single_flight::{Followers, Postcard};
-use tower_distributed::{SingleFlight, Store};
+use tower_distributed::single_flight::Postcard;
+use tower_distributed::{Mutex, SingleFlight, Store};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Report {
@@ -43,12 +43,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     }
 
     // Or lock and skip: of two jobs that bill a user at the same time, one does nothing.
-    let bills = SingleFlight::<u32>::builder(Postcard).followers(Followers::Skip).build(&store, "bills")?;
-    let bill = || async {
+    let bills = Mutex::new(&store, "bills")?;
+    let bill = |_| async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         42
     };
-    let (one, other) = tokio::join!(bills.run("user-7", bill), bills.run("user-7", bill));
+    let (one, other) = tokio::join!(bills.try_run("user-7", bill), bills.try_run("user-7", bill));
     for outcome in [one, other] {
         match outcome {
             Ok(cents) => println!("billed {cents} cents"),

@@ -29,7 +29,7 @@
 //! | [`RwLockLayer`] | [`RwLock`] | readers share, a writer is alone; [the whole story](rw_lock_layer) |
 //! | [`SingleFlightLayer`] | [`SingleFlight`] | one does the work, the others get its answer; [the whole story](single_flight) |
 //! | [`DedupeLayer`] | [`Dedupe`], [`BloomFilter`] | what was handled once is not handled again; [the whole story](dedupe) |
-//! | | [`Mutex`] | one at a time, on one server or a quorum; [the whole story](mutex) |
+//! | [`MutexLayer`] | [`Mutex`] | one at a time, on one server or a quorum; [the whole story](mutex) |
 //!
 //! A primitive is a namespace of states in a [`Store`], one per key, and can be used without tower. What is held for a
 //! while is a [`Lease`]: renewed while it is held, and telling when it is lost.
@@ -92,6 +92,7 @@ pub use error::Error;
 pub use layer::concurrency_limit::{self, ConcurrencyLimitLayer};
 pub use layer::dedupe::{self as dedupe_layer, DedupeLayer};
 pub use layer::leased;
+pub use layer::mutex::{self as mutex_layer, MutexLayer};
 pub use layer::rate_limit::{self, RateLimitLayer, StoreFailure};
 pub use layer::rw_lock::{self as rw_lock_layer, RwLockLayer};
 pub use layer::single_flight::{self as single_flight_layer, SingleFlightLayer};

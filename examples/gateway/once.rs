@@ -11,7 +11,7 @@ use tower_distributed::{BloomFilter, Dedupe, Error, LeaseHandle, SingleFlight, S
 
 pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
     let reports = SingleFlight::builder(AnswerCodec).build(store, "gateway-reports")?;
-    let once = limits::single_flight(reports, limits::request_target()).on_lease(InsertLease);
+    let once = limits::single_flight(reports, limits::path_and_query()).on_lease(InsertLease);
     let webhooks = BloomFilter::builder()
         .capacity(1_000_000)
         .rate(0.000_001)

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tower::BoxError;
 
+use super::message::{end_to_end, has_length};
 use crate::single_flight::Codec;
 
 #[cfg(test)]
@@ -16,6 +17,10 @@ pub struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) vary: Vec<Varied>,
+    /// When its origin made it, in seconds since 1970.
+    pub(super) made: u64,
+    /// Whether it answers HEAD, so that its length is not that of the body.
+    pub(super) is_head: bool,
     pub(super) body: Bytes,
 }
 
@@ -42,13 +47,13 @@ impl Answer {
     }
 }
 
-/// Writes [`Answer`]s in a format of its own, `http/1`.
+/// Writes [`Answer`]s in a format of its own, `http/2`.
 ///
 /// It neither encrypts nor compresses: header fields, body, and what the request had in the fields that `Vary` names
 /// can be read in Redis. A codec of yours can do so with the bytes of this one.
 // Numbers are big-endian; `name` and `value` are a length (u16, u32) and as many bytes.
 //
-//     answer  = status:u16
+//     answer  = status:u16 made:u64 head:u16
 //               fields:u16 { name value }          in order; a repeated field is there repeatedly
 //               varied:u16 { name values:u16 { value } }
 //               length:u32 body
@@ -57,12 +62,14 @@ pub struct AnswerCodec;
 
 impl Codec<Answer> for AnswerCodec {
     fn name(&self) -> &str {
-        "http/1"
+        "http/2"
     }
 
     fn encode(&self, answer: &Answer) -> Result<Vec<u8>, BoxError> {
         let mut out = Writer(Vec::with_capacity(answer.body.len() + 64 * (1 + answer.headers.len())));
         out.u16(answer.status.as_u16());
+        out.0.extend_from_slice(&answer.made.to_be_bytes());
+        out.u16(answer.is_head.into());
         out.count(answer.headers.len())?;
         for (name, value) in &answer.headers {
             out.name(name)?;
@@ -83,6 +90,10 @@ impl Codec<Answer> for AnswerCodec {
     fn decode(&self, bytes: &[u8]) -> Result<Answer, BoxError> {
         let mut from = Reader(bytes);
         let status = StatusCode::from_u16(from.u16()?)?;
+        if status.is_informational() {
+            return Err(format!("{status} is no status of an answer").into());
+        }
+        let (made, is_head) = (u64::from_be_bytes(from.array()?), from.u16()? != 0);
         let mut headers = HeaderMap::new();
         for _ in 0..from.u16()? {
             headers.try_append(from.name()?, from.value()?)?;
@@ -94,10 +105,15 @@ impl Codec<Answer> for AnswerCodec {
             vary.push((name, values));
         }
         let body = Bytes::copy_from_slice(from.long()?);
-        match from.0 {
-            [] => Ok(Answer { status, headers, vary, body }),
-            rest => Err(format!("{} bytes are left over", rest.len()).into()),
+        if !from.0.is_empty() {
+            return Err(format!("{} bytes are left over", from.0.len()).into());
         }
+        if !is_head && !has_length(&headers, body.len()) {
+            return Err(format!("its length is not that of its body, {} bytes", body.len()).into());
+        }
+        // Nobody enters any; somebody may have written here by hand.
+        let headers = end_to_end(headers);
+        Ok(Answer { status, headers, vary, made, is_head, body })
     }
 }
 

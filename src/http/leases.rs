@@ -11,7 +11,8 @@ use crate::rate_limit::OneToken;
 use crate::rw_lock::Access;
 use crate::rw_lock_layer::ChooseAccess;
 use crate::{
-    ConcurrencyLimitLayer, LeaseHandle, RwLock, RwLockLayer, SingleFlight, SingleFlightLayer, WaitGroup,
+    ConcurrencyLimitLayer, Error, LeaseHandle, Mutex, MutexLayer, RwLock, RwLockLayer, SingleFlight,
+    SingleFlightLayer, WaitGroup,
 };
 
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
@@ -65,6 +66,23 @@ pub fn rw_lock<K>(lock: RwLock, key: K) -> RwLockLayer<K, ByMethod, UntilBodyEnd
         .reject_with(refuse())
 }
 
+/// A [`MutexLayer`] for HTTP: locks are held to the end of the response body, the handler gets a [`LeaseHandle`] and a
+/// [`LeaseSlot`] as extensions, refusals are responses. Bodies are as of [`rw_lock`].
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tower_distributed::{Mutex, Store, http as limits};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let bills = Mutex::new(&Store::in_memory(), "bills")?;
+/// let app: Router =
+///     Router::new().route("/bill/{user}", post(async || "billed")).layer(limits::mutex(bills, limits::path()));
+/// # Ok(()) }
+/// ```
+pub fn mutex<K>(mutex: Mutex, key: K) -> MutexLayer<K, UntilBodyEnd, InsertLease, Refuse> {
+    MutexLayer::new(mutex, key).hold(UntilBodyEnd::default()).on_lease(InsertLease).reject_with(refuse())
+}
+
 /// A [`SingleFlightLayer`] for HTTP: [responses are shared](Responses) with their bodies, refusals are responses.
 ///
 /// ```
@@ -75,15 +93,22 @@ pub fn rw_lock<K>(lock: RwLock, key: K) -> RwLockLayer<K, ByMethod, UntilBodyEnd
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let flight = SingleFlight::builder(limits::AnswerCodec).life(Duration::from_millis(100));
 /// let flight = flight.build(&Store::in_memory(), "prices")?;
-/// let layer = limits::single_flight(flight, limits::request_target().private_if("x-api-key")?);
+/// let layer = limits::single_flight(flight, limits::path_and_query()).private_if("x-api-key")?;
 /// let app: Router = Router::new().route("/prices", get(async || "all of them")).layer(layer);
 /// # Ok(()) }
 /// ```
 ///
-/// Whatever the key is, requests take part that may be shared by what HTTP itself knows, and all others are answered by
-/// themselves: GET and HEAD without a body, without `Authorization`, `Proxy-Authorization`, `Cookie`, `Range`, conditions,
-/// `Upgrade`, `no-store` or `no-cache`. HEAD and GET never get each other's answer. What else your service knows its users
-/// by must be in the key, or keep a request from having one; see [`request_target`](super::request_target).
+/// Whatever the key is, requests are [checked](Checked): those take part that may be shared by what HTTP itself knows, which
+/// are GET and HEAD without a body, credentials, conditions and the like, and all others are answered by themselves. Method,
+/// scheme, host, and the fields by which services choose what they answer for are part of every key.
+///
+/// **Nobody may get what is another's.** Name all else that your service knows users by
+/// ([`private_if`](SingleFlightLayer::private_if)): fields of your own, such as `x-api-key`, or what a proxy before you adds.
+/// Client certificates and addresses cannot be seen here: where they matter, put them into the key by a closure. Tokens in
+/// the query are part of [`path_and_query`](super::path_and_query), and so safe.
+///
+/// Nor may anybody choose what others get. Whichever other field changes a response must be in its `Vary`, be part of the
+/// key, or not reach you from outside.
 ///
 /// To share what is one user's among requests of that user, put the user into the key, and leave the check out:
 /// `SingleFlightLayer::new(flight, key).capture(Responses::default()).reject_with(refuse())`.
@@ -91,7 +116,33 @@ pub fn single_flight<K>(
     flight: SingleFlight<Answer>,
     key: K,
 ) -> SingleFlightLayer<Checked<K>, Answer, Infallible, Responses, (), Refuse> {
-    SingleFlightLayer::new(flight, Checked(key)).capture(Responses::default()).reject_with(refuse())
+    SingleFlightLayer::new(flight, Checked::new(key)).capture(Responses::default()).reject_with(refuse())
+}
+
+impl<K, A, F, C, N, R> SingleFlightLayer<Checked<K>, A, F, C, N, R> {
+    /// As [`Checked::private_if`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn private_if(self, field: &str) -> Result<Self, Error> {
+        self.try_map_key(|key| key.private_if(field))
+    }
+
+    /// As [`Checked::ignore_cookies`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn ignore_cookies<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
+        self.try_map_key(|key| key.ignore_cookies(names))
+    }
+
+    /// As [`Checked::allow_no_cache`].
+    #[must_use]
+    pub fn allow_no_cache(self) -> Self {
+        self.map_key(Checked::allow_no_cache)
+    }
 }
 
 /// GET, HEAD and OPTIONS read, all else writes.
@@ -108,7 +159,7 @@ impl<B> ChooseAccess<Request<B>> for ByMethod {
 }
 
 /// Puts a [`LeaseHandle`] among the request's extensions, for the handler to read its fencing token and to hear when
-/// it is lost; and of a [`ConcurrencyLimitLayer`] or [`RwLockLayer`] also a [`LeaseSlot`], for the handler to take the
+/// it is lost; and of a [`ConcurrencyLimitLayer`], [`MutexLayer`] or [`RwLockLayer`] also a [`LeaseSlot`], for the handler to take the
 /// lease along.
 ///
 /// What passes without a lease has none there: requests without a key, and those that are let through while the

@@ -4,18 +4,20 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
-    UPGRADE, VARY,
-};
-use http::{HeaderMap, HeaderName, Method, Request, Response, response};
+use http::header::{AGE, LOCATION, VARY};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, response};
 use http_body::Body;
 
 use super::answer::Varied;
-use super::shareable::items;
+use super::checked::tells_scheme;
+use super::freshness::Freshness;
+use super::message::{end_to_end, has_length};
+use super::shareable::{is_for_all, items};
 use super::{Answer, FlightBody, is_shareable};
+use crate::single_flight::Share;
 use crate::single_flight_layer::{Capture, Captured};
 
 #[cfg(test)]
@@ -28,6 +30,18 @@ mod tests;
 /// that it is. Of a body that turns out too large the caller whose request it was gets what has been read, and then
 /// the rest as it comes; of one that fails, what has been read, and then the error. Neither is shared, nor is a body
 /// of another length than its `Content-Length`. Nor are the service's errors, as opposed to its responses.
+///
+/// | response | callers that wait now | later callers |
+/// |---|---|---|
+/// | [shareable](is_shareable) | get it | get it, for as long as the flight and the response say |
+/// | the same with `max-age=0` or the like: it is over already | get it | run; one leads, the others wait |
+/// | 5xx, unless [told otherwise](Self::share_failures) | get it | run; one leads, the others wait |
+/// | other 4xx and 5xx, bodies that fail, the service's errors | all run at once | run; one leads, the others wait |
+/// | private or too large; a redirect to an absolute URI where the request does not tell its scheme | all run at once | all run at once, [for a while](crate::single_flight::SingleFlightBuilder::pass_for) |
+///
+/// `s-maxage`, `max-age`, `Expires`, `Date` and `Age` count as in RFC 9111, 4.2, where they make the time that the flight
+/// [says](crate::single_flight::SingleFlightBuilder::life) shorter. With `must-revalidate`, `proxy-revalidate` or `s-maxage`
+/// nothing is served stale. What others get has an `Age`.
 ///
 /// What others get is the status, the header fields and the body. They do not get trailers, the response's extensions
 /// (the caller whose request it was does), nor what concerns one connection only: `Connection` and what it names,
@@ -50,6 +64,7 @@ mod tests;
 pub struct Responses {
     largest_body: usize,
     share_when: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
+    share_failures: bool,
 }
 
 impl Responses {
@@ -67,6 +82,36 @@ impl Responses {
     #[must_use]
     pub fn share_when(self, share: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
         Self { share_when: Arc::new(share), ..self }
+    }
+
+    /// Whether callers that wait get responses with 5xx too, in all processes, as long as these are not private by their
+    /// header fields. Default: yes. Else each runs itself, at once.
+    #[must_use]
+    pub fn share_failures(self, share: bool) -> Self {
+        Self { share_failures: share, ..self }
+    }
+
+    /// Whom a response is for, by its head.
+    fn choose(&self, parts: &response::Parts, tells_scheme: bool) -> Share<()> {
+        let (status, headers) = (parts.status, &parts.headers);
+        let failed = status.is_client_error() || status.is_server_error();
+        match (self.share_when)(parts) {
+            true if status.is_redirection() && !tells_scheme && is_absolute(headers.get(LOCATION)) => {
+                Share::Private
+            }
+            true => {
+                let Freshness { left, stale, .. } = Freshness::of(headers, SystemTime::now());
+                match left {
+                    Some(Duration::ZERO) => Share::Waiting(()),
+                    at_most => Share::Stored { answer: (), at_most, stale },
+                }
+            }
+            false if status.is_server_error() && self.share_failures && is_for_all(headers) => {
+                Share::Waiting(())
+            }
+            false if failed => Share::Nobody,
+            false => Share::Private,
+        }
     }
 
     /// Reads a body to its end, unless it is too large or fails.
@@ -103,7 +148,7 @@ impl Responses {
 
 impl Default for Responses {
     fn default() -> Self {
-        Self { largest_body: 1024 * 1024, share_when: Arc::new(is_shareable) }
+        Self { largest_body: 1024 * 1024, share_when: Arc::new(is_shareable), share_failures: true }
     }
 }
 
@@ -115,43 +160,64 @@ where
     type Answer = Answer;
     type Failure = Infallible;
     type Response = Response<FlightBody<B>>;
-    type Context = (Method, HeaderMap);
+    /// Its method and header fields, and whether its scheme is known.
+    type Context = (Method, HeaderMap, bool);
 
     fn context(&self, request: &Request<ReqB>) -> Self::Context {
-        (request.method().clone(), request.headers().clone())
+        (request.method().clone(), request.headers().clone(), tells_scheme(request))
     }
 
     async fn capture(
         &self,
-        (method, asked): Self::Context,
+        (method, asked, tells_scheme): Self::Context,
         response: Response<B>,
     ) -> Captured<Self::Response, Answer> {
         let (parts, body) = response.into_parts();
-        let unshared = |parts, body| Captured { own: Response::from_parts(parts, body), shared: None };
-        if body.size_hint().lower() > self.largest_body as u64 || !(self.share_when)(&parts) {
-            return unshared(parts, FlightBody::untouched(body));
+        let unshared = |parts, body, shared| Captured { own: Response::from_parts(parts, body), shared };
+        let chosen = self.choose(&parts, tells_scheme);
+        let too_large = || if parts.status.is_server_error() { Share::Nobody } else { Share::Private };
+        match chosen {
+            Share::Private => return unshared(parts, FlightBody::untouched(body), Share::Private),
+            Share::Nobody => return unshared(parts, FlightBody::untouched(body), Share::Nobody),
+            Share::Stored { .. } | Share::Waiting(())
+                if body.size_hint().lower() > self.largest_body as u64 =>
+            {
+                let shared = too_large();
+                return unshared(parts, FlightBody::untouched(body), shared);
+            }
+            Share::Stored { .. } | Share::Waiting(()) => {}
         }
         let (body, trailers) = match self.read(body).await {
             Ok(whole) => whole,
-            Err(begun) => return unshared(parts, begun),
+            Err(begun) => {
+                let shared = if begun.has_failed() { Share::Nobody } else { too_large() };
+                return unshared(parts, begun, shared);
+            }
         };
         let own = FlightBody::whole(body.clone(), trailers);
-        if method != Method::HEAD && !has_length(&parts.headers, body.len()) {
-            return unshared(parts, own);
+        let is_head = method == Method::HEAD;
+        if !is_head && !has_length(&parts.headers, body.len()) {
+            return unshared(parts, own, Share::Nobody);
         }
+        let now = SystemTime::now();
+        let made = now.checked_sub(Freshness::of(&parts.headers, now).age).map_or(0, unix_seconds);
         let answer = Answer {
             status: parts.status,
-            headers: end_to_end(&parts.headers),
+            headers: end_to_end(parts.headers.clone()),
             vary: varied(&parts.headers, &asked),
+            made,
+            is_head,
             body,
         };
-        Captured { own: Response::from_parts(parts, own), shared: Some(answer) }
+        Captured { own: Response::from_parts(parts, own), shared: chosen.map(|()| answer) }
     }
 
     fn restore(&self, answer: Answer) -> Self::Response {
         let mut response = Response::new(FlightBody::whole(answer.body, None));
         *response.status_mut() = answer.status;
         *response.headers_mut() = answer.headers;
+        let age = unix_seconds(SystemTime::now()).saturating_sub(answer.made);
+        response.headers_mut().insert(AGE, HeaderValue::from(age));
         response
     }
 
@@ -188,9 +254,17 @@ where
     }
 }
 
-fn has_length(headers: &HeaderMap, length: usize) -> bool {
-    let told = |value: &http::HeaderValue| value.to_str().ok()?.parse().ok();
-    headers.get(CONTENT_LENGTH).is_none_or(|value| told(value) == Some(length))
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Whether a URI names a scheme or a host.
+fn is_absolute(location: Option<&HeaderValue>) -> bool {
+    location.is_some_and(|location| {
+        let location = location.as_bytes();
+        let end = location.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(location.len());
+        location.starts_with(b"//") || location[..end].contains(&b':')
+    })
 }
 
 /// The fields that a response's `Vary` names, in one order however it does, as a request has them.
@@ -205,30 +279,6 @@ fn varied(headers: &HeaderMap, asked: &HeaderMap) -> Vec<Varied> {
         (name, values)
     };
     names.into_iter().map(with_values).collect()
-}
-
-/// Without the fields that concern one connection only (RFC 9110, 7.6.1).
-fn end_to_end(headers: &HeaderMap) -> HeaderMap {
-    const HOP_BY_HOP: [HeaderName; 10] = [
-        CONNECTION,
-        HeaderName::from_static("keep-alive"),
-        HeaderName::from_static("proxy-connection"),
-        PROXY_AUTHENTICATE,
-        HeaderName::from_static("proxy-authentication-info"),
-        PROXY_AUTHORIZATION,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ];
-    let mut kept = headers.clone();
-    for name in items(headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()) {
-        kept.remove(name);
-    }
-    for name in HOP_BY_HOP {
-        kept.remove(name);
-    }
-    kept
 }
 
 impl fmt::Debug for Responses {

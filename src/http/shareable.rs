@@ -22,13 +22,16 @@ mod tests;
 /// * as gRPC, whose status is in the trailers, and as what is a stream by its type: `text/event-stream`,
 ///   `multipart/x-mixed-replace`, lines or sequences of JSON.
 ///
-/// For how long it may be cached (`max-age`) makes no difference: it is served for as long as the flight
-/// [says](crate::single_flight::SingleFlightBuilder::life_with).
+/// For how long it is served is the shorter of what the flight
+/// [says](crate::single_flight::SingleFlightBuilder::life_with) and what it says itself (`s-maxage`, `max-age`, `Expires`).
 #[must_use]
 pub fn is_shareable(response: &response::Parts) -> bool {
-    let headers = &response.headers;
-    tells_of_the_resource(response.status)
-        && !OF_ONE_CLIENT.iter().any(|field| headers.contains_key(field))
+    tells_of_the_resource(response.status) && is_for_all(&response.headers)
+}
+
+/// Whether nothing in a response's header fields says that it is for one client, or an endless stream.
+pub(super) fn is_for_all(headers: &HeaderMap) -> bool {
+    !OF_ONE_CLIENT.iter().any(|field| headers.contains_key(field))
         && !any_directive(headers, &["private", "no-store", "no-cache"])
         && !items(headers, &VARY).any(|name| name == b"*")
         && !headers.get(CONTENT_TYPE).is_some_and(is_stream)
@@ -67,9 +70,14 @@ fn is_stream(content_type: &HeaderValue) -> bool {
 
 /// Whether `Cache-Control` has one of these, with an argument or without.
 pub(super) fn any_directive(headers: &HeaderMap, directives: &[&str]) -> bool {
-    items(headers, &CACHE_CONTROL).any(|item| {
-        let name = item.split(|&byte| byte == b'=').next().unwrap_or_default().trim_ascii();
-        directives.iter().any(|directive| name.eq_ignore_ascii_case(directive.as_bytes()))
+    directives.iter().any(|name| directive(headers, name).next().is_some())
+}
+
+/// The arguments of a directive of `Cache-Control`, for each time that it is there; `None`: it has none.
+pub(super) fn directive<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = Option<&'a [u8]>> {
+    items(headers, &CACHE_CONTROL).filter_map(move |item| {
+        let mut parts = item.splitn(2, |&byte| byte == b'=').map(<[u8]>::trim_ascii);
+        parts.next()?.eq_ignore_ascii_case(name.as_bytes()).then(|| parts.next())
     })
 }
 

@@ -4,6 +4,7 @@ pub mod concurrency_limit;
 pub mod dedupe;
 mod key;
 pub mod leased;
+pub mod mutex;
 pub mod rate_limit;
 mod reject;
 pub mod rw_lock;

@@ -6,14 +6,13 @@ use std::future::{Future, ready};
 use futures::FutureExt as _;
 use tokio_test::{assert_ready, task};
 use tower::{BoxError, Layer as _, Service as _, ServiceExt as _, service_fn};
-use tower_distributed::single_flight::Followers;
 use tower_distributed::{LeaseHandle, SingleFlightLayer};
 
 use crate::flights::{becomes_free, build, builder, by_name, layer};
 use crate::probe::Probe;
 use crate::stores::{Stores, away, on_each_store};
 
-on_each_store!(each_key_flies_by_itself, what_leads_is_shown_its_lease, what_takes_turns_is_shown_its_lease);
+on_each_store!(each_key_flies_by_itself, what_leads_is_shown_its_lease);
 
 async fn each_key_flies_by_itself(stores: Stores) {
     let probe = Probe::yielding(2);
@@ -62,8 +61,8 @@ fn task_of() -> impl tower::Service<
 
 #[tokio::test]
 async fn what_flies_is_handled_in_a_task_of_its_own() {
-    let of = async |followers, request: &'static str| {
-        let flight = build(builder().followers(followers), &tower_distributed::Store::in_memory());
+    let of = async |request: &'static str| {
+        let flight = build(builder(), &tower_distributed::Store::in_memory());
         let service = SingleFlightLayer::new(flight, by_name).layer(task_of());
         tokio::spawn(async move {
             let here = format!("{:?}", tokio::task::id());
@@ -72,10 +71,8 @@ async fn what_flies_is_handled_in_a_task_of_its_own() {
         .await
         .unwrap()
     };
-    assert!(of(Followers::Share, "passes").await);
-    assert!(!of(Followers::Share, "ann:1").await);
-    assert!(of(Followers::TakeTurns, "ann:1").await);
-    assert!(of(Followers::Skip, "ann:1").await);
+    assert!(of("passes").await);
+    assert!(!of("ann:1").await);
 }
 
 fn show(lease: &LeaseHandle, request: &mut String) {
@@ -89,18 +86,6 @@ async fn what_leads_is_shown_its_lease(stores: Stores) {
     assert!(told.starts_with("ann:1/"), "{told}");
     assert_eq!(layer.layer(Probe::default()).oneshot("ann:2".into()).await.unwrap(), told);
     becomes_free(&stores, "ann").await;
-}
-
-async fn what_takes_turns_is_shown_its_lease(stores: Stores) {
-    let flight = build::<Infallible>(builder().followers(Followers::TakeTurns), &stores.open());
-    let layer = SingleFlightLayer::new(flight, by_name).on_lease(show);
-    let mut fences = Vec::new();
-    for request in ["ann:1", "ann:2"] {
-        let told = layer.layer(Probe::default()).oneshot(request.into()).await.unwrap();
-        let fence = told.strip_prefix(request).unwrap().trim_matches(|char: char| !char.is_ascii_digit());
-        fences.push(fence.parse::<u64>().unwrap());
-    }
-    assert!(fences[0] < fences[1], "{fences:?}");
 }
 
 /// A request that is neither `Clone` nor `Sync`, and an answer that is a type of the caller's.

@@ -12,7 +12,7 @@ use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use tower::{Layer as _, Service, ServiceBuilder, ServiceExt as _};
-use tower_distributed::http::{AnswerCodec, InsertLease, request_target, single_flight};
+use tower_distributed::http::{AnswerCodec, InsertLease, path_and_query, single_flight};
 use tower_distributed::{LeaseHandle, SingleFlight, Store};
 
 use crate::messages::Apps;
@@ -59,14 +59,14 @@ async fn routes_share_a_layer_and_each_has_its_answers(stores: Stores) {
 }
 
 async fn a_route_layer_leaves_unknown_paths_alone(stores: Stores) {
-    let layer = single_flight(flight(&stores.open()), request_target());
+    let layer = single_flight(flight(&stores.open()), path_and_query());
     let url = serve(Router::new().route("/", on_get(async || "hello")).route_layer(layer)).await;
     assert_eq!(get(&format!("{url}/nowhere"), &[]).await.status, StatusCode::NOT_FOUND);
     assert_eq!(get(&url, &[]).await.body, "hello");
 }
 
 async fn handlers_can_have_the_lease(stores: Stores) {
-    let layer = single_flight(flight(&stores.open()), request_target()).on_lease(InsertLease);
+    let layer = single_flight(flight(&stores.open()), path_and_query()).on_lease(InsertLease);
     let fence = async |lease: Option<Extension<LeaseHandle>>| {
         lease.map_or("none".into(), |lease| format!("{:?}", lease.token()))
     };
@@ -79,7 +79,7 @@ async fn handlers_can_have_the_lease(stores: Stores) {
 
 async fn whoever_writes_is_handled_each_time(stores: Stores) {
     let count = Arc::default();
-    let layer = single_flight(flight(&stores.open()), request_target());
+    let layer = single_flight(flight(&stores.open()), path_and_query());
     let url = serve(Router::new().route("/", on_get(counts(&count)).post(counts(&count))).layer(layer)).await;
     for number in 0..3 {
         assert_eq!(
@@ -127,7 +127,7 @@ async fn a_service_that_cannot_fail_still_cannot() {
     fn cannot_fail<S: Service<Request<Body>, Error = Infallible>>(service: S) -> S {
         service
     }
-    let layer = single_flight(flight(&Store::in_memory()), request_target());
+    let layer = single_flight(flight(&Store::in_memory()), path_and_query());
     let hello =
         tower::service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::from("hello"))));
     let service = cannot_fail(ServiceBuilder::new().layer(layer.clone()).service(hello));
@@ -138,9 +138,9 @@ async fn a_service_that_cannot_fail_still_cannot() {
     assert_eq!(response.status(), StatusCode::OK);
 }
 
-/// What cannot be shared is handled one after another: see the limits of the layer.
+/// Those who wait for what cannot be shared are handled at once.
 #[tokio::test]
-async fn what_is_for_one_waits_for_the_one_before() {
+async fn what_is_for_one_is_handled_for_all() {
     let apps = Apps::start(
         &Stores::in_memory(),
         Default::default(),

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn};
-use tower_distributed::http::{Answer, AnswerCodec, Responses, request_target, single_flight};
+use tower_distributed::http::{Answer, AnswerCodec, Checked, Responses, path_and_query, single_flight};
 use tower_distributed::{RefusalKind, SingleFlight, SingleFlightLayer};
 
 use crate::flights::kind;
@@ -20,7 +20,7 @@ on_each_store!(
     reqwest_asks_once,
     who_goes_away_leaves_nothing,
     ports_are_services_of_their_own,
-    failures_are_asked_for_again
+    failures_are_told_to_those_who_wait
 );
 
 fn flight(stores: &Stores) -> SingleFlight<Answer> {
@@ -38,7 +38,8 @@ where
 async fn hyper_asks_once(stores: Stores) {
     let upstream = Upstream::start().await;
     let guarded = || {
-        let layer = SingleFlightLayer::new(flight(&stores), request_target()).capture(Responses::default());
+        let layer = SingleFlightLayer::new(flight(&stores), Checked::new(path_and_query()))
+            .capture(Responses::default());
         ServiceBuilder::new().layer(layer).service(hyper_client())
     };
     let (here, there) = (guarded(), guarded());
@@ -61,7 +62,7 @@ async fn reqwest_asks_once(stores: Stores) {
             let client = client.clone();
             async move { client.execute(request.try_into()?).await.map(Response::<reqwest::Body>::from) }
         });
-        let layer = single_flight(flight(&stores), request_target());
+        let layer = single_flight(flight(&stores), path_and_query());
         ServiceBuilder::new().layer(layer).service(send)
     };
     let (here, there) = (guarded(), guarded());
@@ -78,7 +79,7 @@ async fn reqwest_asks_once(stores: Stores) {
 
 async fn ports_are_services_of_their_own(stores: Stores) {
     let (one, other) = (Upstream::start().await, Upstream::start().await);
-    let layer = single_flight(flight(&stores), request_target());
+    let layer = single_flight(flight(&stores), path_and_query());
     let service = ServiceBuilder::new().layer(layer).service(hyper_client());
     for upstream in [&one, &other, &one, &other] {
         assert_eq!(text(service.clone().oneshot(upstream.get("/")).await.unwrap()).await, "hello");
@@ -104,14 +105,19 @@ async fn who_goes_away_leaves_nothing(stores: Stores) {
     assert_eq!(upstream.requests(), 2);
 }
 
-async fn failures_are_asked_for_again(stores: Stores) {
+async fn failures_are_told_to_those_who_wait(stores: Stores) {
     let upstream = Upstream::start().await;
-    let layer = single_flight(flight(&stores), request_target());
+    let layer = single_flight(flight(&stores), path_and_query());
     let service = ServiceBuilder::new().layer(layer).service(hyper_client());
     for outcome in join_all((0..5).map(|_| service.clone().oneshot(upstream.get("/fail")))).await {
         assert_eq!(outcome.unwrap().status(), StatusCode::INTERNAL_SERVER_ERROR);
     }
-    assert_eq!(upstream.requests(), 5);
+    assert_eq!(upstream.requests(), 1);
+    assert_eq!(
+        service.clone().oneshot(upstream.get("/fail")).await.unwrap().status(),
+        StatusCode::INTERNAL_SERVER_ERROR
+    );
+    assert_eq!(upstream.requests(), 2, "who comes later asks again");
     let nobody = Request::get("http://127.0.0.1:1/").body(String::new()).unwrap();
     let error = service.oneshot(nobody).await.err().unwrap();
     assert!(error.is_connect(), "the client's own error: {error}");
@@ -121,7 +127,7 @@ async fn failures_are_asked_for_again(stores: Stores) {
 async fn while_the_store_is_away_nothing_leaves() {
     let upstream = Upstream::start().await;
     let away = SingleFlight::builder(AnswerCodec).alone_when_away(false).build(&away(), "upstream").unwrap();
-    let layer = SingleFlightLayer::new(away, request_target()).capture(Responses::default());
+    let layer = SingleFlightLayer::new(away, Checked::new(path_and_query())).capture(Responses::default());
     let guarded = ServiceBuilder::new().layer(layer).service(hyper_client());
     let error: BoxError = guarded.oneshot(upstream.get("/")).await.err().unwrap();
     assert_eq!(kind(&error), Some(RefusalKind::StoreUnavailable));

@@ -17,8 +17,8 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
 use tower::util::MapRequestLayer;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn};
-use tower_distributed::http::{Answer, AnswerCodec, Responses, header, request_target, single_flight};
-use tower_distributed::single_flight::{Codec, Followers, SingleFlightBuilder};
+use tower_distributed::http::{Answer, AnswerCodec, Responses, header, path_and_query, single_flight};
+use tower_distributed::single_flight::{Codec, SingleFlightBuilder};
 use tower_distributed::{SingleFlight, SingleFlightLayer, Store, grpc};
 
 use crate::net::listen;
@@ -31,7 +31,6 @@ on_each_store!(
     what_is_taken_for_alike_is_passed_too,
     typed_answers_are_shared,
     typed_failures_are_shared_where_the_flight_says_so,
-    who_is_skipped_is_aborted,
     who_waits_too_long_exceeds_the_deadline,
 );
 
@@ -73,7 +72,7 @@ async fn check(channel: &Channel) -> Result<(), Status> {
 }
 
 async fn a_server_passes_calls(stores: Stores) {
-    let (channel, calls) = serve!(single_flight(build(builder(), &stores.open()), request_target()));
+    let (channel, calls) = serve!(single_flight(build(builder(), &stores.open()), path_and_query()));
     for outcome in join_all((0..10).map(|_| check(&channel))).await {
         outcome.unwrap();
     }
@@ -84,7 +83,7 @@ async fn a_server_passes_calls(stores: Stores) {
 
 async fn a_channel_passes_calls(stores: Stores) {
     let (channel, calls) = serve!(tower::layer::util::Identity::new());
-    let layer = single_flight(build(builder(), &stores.open()), request_target());
+    let layer = single_flight(build(builder(), &stores.open()), path_and_query());
     let client = HealthClient::new(ServiceBuilder::new().layer(layer).service(channel));
     let all = (0..10).map(|_| {
         let mut client = client.clone();
@@ -177,52 +176,41 @@ async fn typed_answers_are_shared(stores: Stores) {
 async fn typed_failures_are_shared_where_the_flight_says_so(stores: Stores) {
     let (told, calls) = typed(&stores, |flight| flight, "nobody").await;
     assert_eq!((told, calls), (vec![Err(Code::NotFound); 10], 10));
-    let (told, calls) = typed(&stores, |flight| flight.share_errors(Numbers, HOUR), "nobody").await;
+    let (told, calls) =
+        typed(&stores, |flight| flight.share_errors(Numbers).error_life(HOUR), "nobody").await;
     assert_eq!((told, calls), (vec![Err(Code::NotFound); 10], 1));
 }
 
 /// A call while somebody in another process holds the key.
-async fn while_held(stores: &Stores, followers: Followers) -> Status {
-    let settings = || builder().followers(followers);
-    let other = build(settings(), &stores.open());
-    let mut holding = task::spawn(other.run("ann", std::future::pending));
-    let flight = build(settings().longest_wait(Duration::from_millis(30)), &stores.open());
-    let layer = SingleFlightLayer::new(flight, header("x-tenant").unwrap()).capture(Responses::default());
-    let (channel, _) = serve!(layer.reject_with(grpc::refuse()));
+async fn who_waits_too_long_exceeds_the_deadline(stores: Stores) {
+    let other = build(builder(), &stores.open());
+    let held = Arc::new(AtomicUsize::new(0));
+    let holds = Arc::clone(&held);
+    let mut holding = task::spawn(other.run("ann", move || {
+        holds.fetch_add(1, Ordering::SeqCst);
+        std::future::pending()
+    }));
     eventually("it to be held", SOON, async || {
         assert_pending!(holding.poll());
-        check(&channel).await.is_err()
+        held.load(Ordering::SeqCst) == 1
     })
     .await;
+    let flight = build(builder().longest_wait(Duration::from_millis(30)), &stores.open());
+    let layer = SingleFlightLayer::new(flight, header("x-tenant").unwrap()).capture(Responses::default());
+    let (channel, _) = serve!(layer.reject_with(grpc::refuse()));
     let status = check(&channel).await.unwrap_err();
     drop(holding);
     eventually("it to be free", SOON, async || check(&channel).await.is_ok()).await;
-    status
-}
-
-async fn who_is_skipped_is_aborted(stores: Stores) {
-    let status = while_held(&stores, Followers::Skip).await;
-    assert_eq!(status.code(), Code::Aborted);
-    let delay = status.get_details_retry_info().and_then(|info| info.retry_delay).unwrap();
-    assert!(delay > Duration::ZERO && delay <= Duration::from_secs(20), "{delay:?}");
-}
-
-async fn who_waits_too_long_exceeds_the_deadline(stores: Stores) {
-    for followers in [Followers::Share, Followers::TakeTurns] {
-        let status = while_held(&stores, followers).await;
-        assert_eq!(status.code(), Code::DeadlineExceeded);
-        assert!(status.get_details_retry_info().is_none());
-    }
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert!(status.get_details_retry_info().is_none());
 }
 
 #[tokio::test]
 async fn an_outage_is_unavailable() {
-    for followers in [Followers::Share, Followers::TakeTurns, Followers::Skip] {
-        let flight = build(builder().followers(followers).alone_when_away(false), &away());
-        let layer = SingleFlightLayer::new(flight, header("x-tenant").unwrap()).capture(Responses::default());
-        let (channel, calls) = serve!(layer.reject_with(grpc::refuse()));
-        let status = check(&channel).await.unwrap_err();
-        assert_eq!((status.code(), calls.load(Ordering::SeqCst)), (Code::Unavailable, 0));
-        assert!(!status.message().contains("127.0.0.1"), "the cause is ours alone: {status}");
-    }
+    let flight = build(builder().alone_when_away(false), &away());
+    let layer = SingleFlightLayer::new(flight, header("x-tenant").unwrap()).capture(Responses::default());
+    let (channel, calls) = serve!(layer.reject_with(grpc::refuse()));
+    let status = check(&channel).await.unwrap_err();
+    assert_eq!((status.code(), calls.load(Ordering::SeqCst)), (Code::Unavailable, 0));
+    assert!(!status.message().contains("127.0.0.1"), "the cause is ours alone: {status}");
 }

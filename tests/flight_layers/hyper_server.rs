@@ -14,7 +14,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 use tower_distributed::SingleFlight;
-use tower_distributed::http::{Answer, AnswerCodec, request_target, single_flight};
+use tower_distributed::http::{Answer, AnswerCodec, path_and_query, single_flight};
 
 use crate::net::{get, listen};
 use crate::stores::{HOUR, Stores, on_each_store};
@@ -54,7 +54,7 @@ async fn full_bodies(stores: Stores) {
         let number = counted.fetch_add(1, Ordering::SeqCst);
         async move { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(format!("hello {number}")))) }
     });
-    let layer = single_flight(flight(&stores), request_target());
+    let layer = single_flight(flight(&stores), path_and_query());
     let url = serve(ServiceBuilder::new().layer(layer).service(hello)).await;
     for answer in join_all((0..20).map(|_| get(&url, &[]))).await {
         assert_eq!((answer.status, &*answer.body), (StatusCode::OK, "hello 0"));
@@ -66,7 +66,7 @@ async fn full_bodies(stores: Stores) {
 async fn mapped_bodies(stores: Stores) {
     let hello =
         service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new("hello".to_owned())));
-    let layers = ServiceBuilder::new().layer(single_flight(flight(&stores), request_target())).map_response(
+    let layers = ServiceBuilder::new().layer(single_flight(flight(&stores), path_and_query())).map_response(
         |response: Response<String>| response.map(|body| body.map_frame(|frame| frame.map_data(Bytes::from))),
     );
     let url = serve(layers.service(hello)).await;
@@ -84,7 +84,13 @@ async fn many_at_once_over_http2(stores: Stores) {
             async move { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(request.uri().path().to_owned()))) }
         });
         let by = |request: &Request<Incoming>| request.uri().path().to_owned();
-        serve(ServiceBuilder::new().layer(single_flight(flight(&stores), by)).service(service))
+        // Both are one host to their clients.
+        let host = |mut request: Request<Incoming>| {
+            *request.uri_mut() = request.uri().path().parse().unwrap();
+            request
+        };
+        let layers = ServiceBuilder::new().map_request(host).layer(single_flight(flight(&stores), by));
+        serve(layers.service(service))
     };
     let (here, there) = (app().await, app().await);
     let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<String>();

@@ -13,7 +13,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::TokioExecutor;
 use tower_distributed::SingleFlight;
-use tower_distributed::http::{AnswerCodec, Responses, request_target, single_flight};
+use tower_distributed::http::{AnswerCodec, Responses, path_and_query, single_flight};
 
 use crate::net::serve;
 use crate::privacy::Builder;
@@ -56,14 +56,7 @@ impl Apps {
                 tokio::task::yield_now().await;
                 answer()
             };
-            // Both are one host to their clients.
-            let by = |request: &Request<Body>| {
-                let key = tower_distributed::KeyExtractor::extract(&request_target(), request)?;
-                let host = request.headers().get("host").map_or(0, |host| host.len());
-                let key = key.as_bytes();
-                (host > 0).then(|| [&key[..4], request.uri().path().as_bytes()].concat())
-            };
-            let layer = single_flight(flight, by).capture(responses.clone());
+            let layer = single_flight(flight, path_and_query()).capture(responses.clone());
             urls.push(serve(Router::new().fallback(handle).layer(layer)).await);
         }
         let client = Client::builder(TokioExecutor::new()).build_http();
@@ -76,7 +69,9 @@ impl Apps {
 
     /// The head of an answer of one of the processes.
     pub(crate) async fn head(&self, process: usize, method: &str) -> Result<Response<Incoming>, Error> {
-        let request = Request::builder().method(method).uri(format!("{}/it", self.urls[process]));
+        // Both are one host to their clients.
+        let request = Request::builder().header("host", "fleet.example").method(method);
+        let request = request.uri(format!("{}/it", self.urls[process]));
         self.client.request(request.body(Body::empty()).unwrap()).await
     }
 

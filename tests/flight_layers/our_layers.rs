@@ -10,7 +10,7 @@ use futures::future::join_all;
 use http::{Request, StatusCode};
 use tower::ServiceBuilder;
 use tower_distributed::http::{
-    AnswerCodec, Checked, RequestTarget, concurrency_limit, refuse, request_target, rw_lock, single_flight,
+    AnswerCodec, Checked, PathAndQuery, concurrency_limit, path_and_query, refuse, rw_lock, single_flight,
 };
 use tower_distributed::{RateLimitLayer, RwLock, SingleFlight, SingleFlightLayer, WaitGroup};
 
@@ -36,9 +36,9 @@ type Layer<K> = SingleFlightLayer<
     tower_distributed::http::Refuse,
 >;
 
-fn flights(stores: &Stores) -> Layer<Checked<RequestTarget>> {
+fn flights(stores: &Stores) -> Layer<Checked<PathAndQuery>> {
     let flight = SingleFlight::builder(AnswerCodec).life(HOUR).build(&stores.open(), "pages").unwrap();
-    single_flight(flight, request_target())
+    single_flight(flight, path_and_query())
 }
 
 fn everything(_: &Request<Body>) -> &'static str {

@@ -16,7 +16,7 @@ use crate::support::eventually;
 on_each_store!(
     the_ready_instance_is_called,
     a_follower_never_calls_its_own,
-    who_takes_over_calls_its_own,
+    each_who_runs_calls_its_own,
     it_is_kept_while_a_request_follows,
     who_is_answered_from_elsewhere_calls_none,
 );
@@ -50,7 +50,7 @@ async fn a_follower_never_calls_its_own(stores: Stores) {
     assert_eq!((probe.polled_ready(), probe.calls()), (10, 1), "an answer that is there");
 }
 
-async fn who_takes_over_calls_its_own(stores: Stores) {
+async fn each_who_runs_calls_its_own(stores: Stores) {
     let probe = Probe::yielding(3);
     let mut service = layer(&stores).layer(moody(&probe));
     let mut calls = Vec::new();
@@ -59,8 +59,8 @@ async fn who_takes_over_calls_its_own(stores: Stores) {
     }
     let told = |outcome: Result<String, BoxError>| outcome.unwrap_or_else(|error| error.to_string());
     let outcomes: Vec<_> = join_all(calls).await.into_iter().map(told).collect();
-    assert_eq!(outcomes, ["ann:1!", "ann:2!", "ann:3", "ann:3"]);
-    assert_eq!((probe.polled_ready(), probe.calls()), (4, 3));
+    assert_eq!(outcomes, ["ann:1!", "ann:2!", "ann:3", "ann:4"]);
+    assert_eq!((probe.polled_ready(), probe.calls()), (4, 4));
 }
 
 async fn it_is_kept_while_a_request_follows(stores: Stores) {

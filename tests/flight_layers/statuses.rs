@@ -7,14 +7,14 @@ use axum::extract::Request;
 use axum::routing::get as on_get;
 use tokio_test::{assert_pending, task};
 use tower_distributed::http::{Answer as Shared, AnswerCodec, single_flight};
-use tower_distributed::single_flight::{Followers, SingleFlightBuilder};
+use tower_distributed::single_flight::SingleFlightBuilder;
 use tower_distributed::{SingleFlight, Store};
 
 use crate::net::{Answer, get, serve};
 use crate::stores::{SOON, Stores, away, on_each_store};
 use crate::support::eventually;
 
-on_each_store!(who_is_skipped, who_waited_too_long, whose_turn_did_not_come);
+on_each_store!(who_waited_too_long);
 
 fn everything(_: &Request) -> &'static str {
     "everything"
@@ -22,8 +22,8 @@ fn everything(_: &Request) -> &'static str {
 
 type Builder = SingleFlightBuilder<Shared, std::convert::Infallible>;
 
-fn builder(followers: Followers) -> Builder {
-    SingleFlight::builder(AnswerCodec).followers(followers).ttl(Duration::from_secs(20))
+fn builder() -> Builder {
+    SingleFlight::builder(AnswerCodec).ttl(Duration::from_secs(20))
 }
 
 fn build(builder: Builder, store: &Store) -> SingleFlight<Shared> {
@@ -50,7 +50,7 @@ const REDUCED: &str = "Temporarily reduced capacity";
 macro_rules! while_held {
     ($stores:expr, $builder:expr, |$url:ident| $block:block) => {{
         let other = build($builder, &$stores.open());
-        let mut holding = task::spawn(other.run("everything", std::future::pending));
+        let mut holding = task::spawn(other.run("GET  fleet.example everything", std::future::pending));
         let $url = behind(build($builder.longest_wait(Duration::from_millis(30)), &$stores.open())).await;
         eventually("it to be held", SOON, async || {
             assert_pending!(holding.poll());
@@ -63,42 +63,24 @@ macro_rules! while_held {
     }};
 }
 
-async fn who_is_skipped(stores: Stores) {
-    while_held!(stores, builder(Followers::Skip), |url| {
-        let (status, after, title) = told(&get(&url, &[]).await);
-        assert_eq!((status, &*title), (409, "Conflict"));
-        assert!(after.is_some_and(|after| (1..=20).contains(&after)), "{after:?}");
-    });
-}
-
 async fn who_waited_too_long(stores: Stores) {
-    while_held!(stores, builder(Followers::Share), |url| {
-        assert_eq!(told(&get(&url, &[]).await), (503, None, REDUCED.into()));
-    });
-}
-
-async fn whose_turn_did_not_come(stores: Stores) {
-    while_held!(stores, builder(Followers::TakeTurns), |url| {
+    while_held!(stores, builder(), |url| {
         assert_eq!(told(&get(&url, &[]).await), (503, None, REDUCED.into()));
     });
 }
 
 #[tokio::test]
 async fn an_outage_is_503_and_says_nothing_of_the_cause() {
-    for followers in [Followers::Share, Followers::TakeTurns, Followers::Skip] {
-        let url = behind(build(builder(followers).alone_when_away(false), &away())).await;
-        for _ in 0..4 {
-            let answer = get(&url, &[]).await;
-            assert_eq!(told(&answer), (503, None, REDUCED.into()));
-            assert!(!answer.body.contains("127.0.0.1"), "the cause is ours alone: {}", answer.body);
-        }
+    let url = behind(build(builder().alone_when_away(false), &away())).await;
+    for _ in 0..4 {
+        let answer = get(&url, &[]).await;
+        assert_eq!(told(&answer), (503, None, REDUCED.into()));
+        assert!(!answer.body.contains("127.0.0.1"), "the cause is ours alone: {}", answer.body);
     }
 }
 
 #[tokio::test]
 async fn alone_it_is_answered() {
-    for followers in [Followers::Share, Followers::TakeTurns, Followers::Skip] {
-        let url = behind(build(builder(followers).alone_when_away(true), &away())).await;
-        assert_eq!(get(&url, &[]).await.body, "hello");
-    }
+    let url = behind(build(builder().alone_when_away(true), &away())).await;
+    assert_eq!(get(&url, &[]).await.body, "hello");
 }

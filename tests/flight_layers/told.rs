@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::SingleFlightLayer;
-use tower_distributed::single_flight::Followers;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Instrument as _, Metadata, Span, Subscriber, info_span};
@@ -103,14 +102,12 @@ async fn what_is_too_large_is_told_once_and_without_its_key(stores: Stores) {
 async fn requests_are_handled_in_their_callers_span(stores: Stores) {
     let listener = Listener::default();
     let _guard = tracing::subscriber::set_default(listener);
-    for followers in [Followers::Share, Followers::TakeTurns] {
-        let flight = build::<Infallible>(builder().followers(followers), &stores.open());
-        let handle = service_fn(async |_: String| {
-            tokio::task::yield_now().await;
-            Ok(Span::current().metadata().map_or("none", |span| span.name()).to_owned())
-        });
-        let service = SingleFlightLayer::new(flight, by_name).layer(handle);
-        let call = service.oneshot("ann:1".into()).instrument(info_span!("request"));
-        assert_eq!(call.await.unwrap(), "request", "{followers:?}");
-    }
+    let flight = build::<Infallible>(builder(), &stores.open());
+    let handle = service_fn(async |_: String| {
+        tokio::task::yield_now().await;
+        Ok(Span::current().metadata().map_or("none", |span| span.name()).to_owned())
+    });
+    let service = SingleFlightLayer::new(flight, by_name).layer(handle);
+    let call = service.oneshot("ann:1".into()).instrument(info_span!("request"));
+    assert_eq!(call.await.unwrap(), "request");
 }

@@ -154,6 +154,8 @@ async fn what_has_its_lease_is_shown_it(stores: Stores) {
             fences.push(service.ready().await.unwrap().call(job("ann", 1)).await.unwrap().fence);
         }
     });
-    let [None, None, Some(first), Some(second)] = fences[..] else { panic!("{fences:?}") };
-    assert!(second > first, "{second} after {first}");
+    let [None, None, Some(write), Some(rewrite), Some(lock), Some(relock)] = fences[..] else {
+        panic!("{fences:?}")
+    };
+    assert!(rewrite > write && relock > lock, "{fences:?}");
 }

@@ -34,10 +34,12 @@ async fn a_boxed_refusal_by_default(stores: Stores) {
         assert!(refusal.get_ref().is_refused());
         told.push((refusal.kind(), refusal.to_string()));
     });
-    let [(RefusalKind::NoPermit, permit), (RefusalKind::Locked, lock)] = &told[..] else {
+    let [(RefusalKind::NoPermit, permit), (RefusalKind::Locked, lock), (RefusalKind::Locked, mutex)] =
+        &told[..]
+    else {
         panic!("{told:?}")
     };
-    assert_eq!([&**permit, &**lock], ["no permit is free", "the lock is held"]);
+    assert_eq!([&**permit, &**lock, &**mutex], ["no permit is free", "the lock is held", "the lock is held"]);
     other.leaves().await;
 }
 

@@ -25,7 +25,7 @@ fn plain(builder: Builder) -> Builder {
 }
 
 fn with_errors(builder: Builder) -> Builder {
-    builder.share_errors(Postcard, LIFE)
+    builder.share_errors(Postcard).error_life(LIFE)
 }
 
 fn for_nobody(builder: Builder) -> Builder {

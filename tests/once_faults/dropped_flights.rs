@@ -39,7 +39,7 @@ on_both_stores!(
     a_leader_that_fails,
     a_follower_here,
     a_follower_elsewhere,
-    who_takes_over_here,
+    who_runs_after_a_failure,
     who_takes_over_elsewhere,
 );
 
@@ -168,7 +168,8 @@ async fn a_leader_that_fails(scene: Scene<'_>) -> bool {
         }
     }
     failed += usize::from(matches!(outcome, Some(Err(_))));
-    assert!(failed <= 1 && got.iter().all(|answer| *answer == got[0]), "{got:?}, {failed} failed");
+    // The first run fails for its caller alone, and those who waited for it run at once.
+    assert!(failed <= 1 && got.iter().all(|run| (2..=4).contains(run)), "{got:?}, {failed} failed");
     work.is_over().await;
     outcome.is_some()
 }
@@ -214,22 +215,22 @@ async fn a_follower_elsewhere(scene: Scene<'_>) -> bool {
     outcome.is_some_and(|outcome| outcome.unwrap() == 1)
 }
 
-async fn who_takes_over_here(scene: Scene<'_>) -> bool {
+async fn who_runs_after_a_failure(scene: Scene<'_>) -> bool {
     let work = Work::failing();
     let leader = scene.lead(&work).await;
     let mut others = Vec::new();
     let outcome = scene
         .drop_after(scene.call(0, &work), |step| match step {
             1 => others.extend([0, 1, 2].map(|number| scene.spawn(number, &work))),
-            12 => work.let_go(4),
+            12 => work.let_go(5),
             _ => {}
         })
         .await;
-    work.let_go(4);
+    work.let_go(5);
     ended(leader).await.unwrap_err();
-    // Nobody took over from who went away, or one did.
+    // All who waited for the run that failed run at once, and who came after that shares.
     let answers = answers(others).await;
-    assert!(work.runs() <= 3 && answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+    assert!(work.runs() <= 5 && answers.iter().all(|run| (2..=5).contains(run)), "{answers:?}");
     work.is_over().await;
     outcome.is_some_and(|outcome| outcome.is_ok())
 }

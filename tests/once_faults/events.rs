@@ -118,9 +118,10 @@ async fn nothing_else_is_told() {
     let leader = lead(&flights[0], SECRET, &work).await;
     let follower = tokio::spawn(call(&flights[1], SECRET, &work));
     place.lined_up(SECRET, 1).await;
-    work.let_go(2);
+    work.let_go(3);
     ended(leader).await.unwrap_err();
     assert_eq!(ended(follower).await.unwrap(), 2);
-    assert_eq!(ended(tokio::spawn(call(&flights[0], SECRET, &work))).await.unwrap(), 2);
+    assert_eq!(ended(tokio::spawn(call(&flights[0], SECRET, &work))).await.unwrap(), 3);
+    assert_eq!(ended(tokio::spawn(call(&flights[1], SECRET, &work))).await.unwrap(), 3);
     assert_eq!((told(&seen), counted(&seen)), (Vec::new(), Vec::new()));
 }

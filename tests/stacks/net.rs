@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::Router;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
-use http::{HeaderMap, StatusCode};
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -27,8 +28,10 @@ pub(crate) async fn serve_with_peers(app: IntoMakeServiceWithConnectInfo<Router,
     format!("http://{address}")
 }
 
+/// Asks for one host, whichever of its processes it reaches.
 pub(crate) fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().build().unwrap()
+    let host = HeaderMap::from_iter([(HOST, HeaderValue::from_static("fleet.example"))]);
+    reqwest::Client::builder().no_proxy().default_headers(host).build().unwrap()
 }
 
 /// A response, read to its end.

@@ -50,6 +50,11 @@ impl Origin {
         Self::new(0, true)
     }
 
+    /// The same, any number at a time.
+    pub(crate) fn crowded() -> Self {
+        Self::new(0, false)
+    }
+
     fn new(permits: usize, alone: bool) -> Self {
         let state = State {
             runs: AtomicU64::new(0),
@@ -131,6 +136,19 @@ pub(crate) fn several<E: Send + Sync + 'static>(
     builder: impl Fn() -> SingleFlightBuilder<u64, E>,
 ) -> Vec<SingleFlight<u64, E>> {
     (0..count).map(|_| builder().build(place, name).unwrap()).collect()
+}
+
+/// Several whose callers can be seen to wait: without a server, those of one process.
+pub(crate) fn visible<E: Send + Sync + 'static>(
+    place: &Place,
+    name: &str,
+    count: usize,
+    builder: impl Fn() -> SingleFlightBuilder<u64, E>,
+) -> Vec<SingleFlight<u64, E>> {
+    if place.server_of(name).is_some() {
+        return several(place, name, count, builder);
+    }
+    vec![builder().build(place, name).unwrap(); count]
 }
 
 /// Begins a call, so that it takes part in its process, and lets it go on.

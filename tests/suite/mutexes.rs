@@ -55,6 +55,38 @@ pub(crate) async fn is_locked_sees_every_holder(place: &Place, name: &str) {
     assert!(!one.is_locked("k").await.unwrap());
 }
 
+pub(crate) async fn work_is_done_under_the_lock(place: &Place, name: &str) {
+    let [one, other] = [(); 2].map(|()| Mutex::new(place, name).unwrap());
+    let (mutex, skips) = (one.clone(), other.clone());
+    let billed = one
+        .try_run("k", |lease| async move {
+            assert!(lease.is_held() && lease.fence().is_some());
+            let error =
+                skips.try_run("k", |_| async { unreachable!("it is to be skipped") }).await.unwrap_err();
+            assert!(error.is_refused() && error.retry_after().is_some(), "{error}");
+            mutex.is_locked("k").await.unwrap()
+        })
+        .await;
+    assert!(billed.unwrap());
+    let inside = Arc::new(AtomicBool::new(false));
+    let run = |number: u32| {
+        let (mutex, inside) = ([&one, &other][number as usize % 2].clone(), Arc::clone(&inside));
+        async move {
+            mutex
+                .run("k", |_| async move {
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+                    tokio::task::yield_now().await;
+                    inside.store(false, Ordering::SeqCst);
+                    number
+                })
+                .await
+                .unwrap()
+        }
+    };
+    assert_eq!(join_all((0..12).map(run)).await, (0..12).collect::<Vec<_>>());
+    assert!(!one.is_locked("k").await.unwrap());
+}
+
 pub(crate) async fn tries_end_in_a_refusal(place: &Place, name: &str) {
     let asked = Arc::new(StdMutex::new(Vec::new()));
     let noted = Arc::clone(&asked);

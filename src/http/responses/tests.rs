@@ -58,7 +58,10 @@ where
     let context = Capture::<_, Response<B>, Infallible>::context(responses, request);
     let Captured { own, shared } =
         Capture::<Request<()>, _, Infallible>::capture(responses, context, response).await;
-    (own, shared)
+    match shared {
+        Share::Stored { answer, .. } | Share::Waiting(answer) => (own, Some(answer)),
+        Share::Private | Share::Nobody => (own, None),
+    }
 }
 
 fn restore(answer: Answer) -> Response<FlightBody<Full<Bytes>>> {
@@ -99,5 +102,6 @@ impl Body for Unread {
 }
 
 mod bodies;
+mod chosen;
 mod fields;
 mod layer;

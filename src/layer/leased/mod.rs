@@ -1,5 +1,5 @@
-//! Requests that are handled under a lease: what [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer) and
-//! [`RwLockLayer`](crate::RwLockLayer) share.
+//! Requests that are handled under a lease: what [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer),
+//! [`MutexLayer`](crate::MutexLayer) and [`RwLockLayer`](crate::RwLockLayer) share.
 
 mod future;
 mod hold;
@@ -42,7 +42,8 @@ pub trait OnLease<Req> {
     fn on_lease(&self, lease: &LeaseHandle, request: &mut Req);
 
     /// Called instead where the inner service may also take the lease along: by
-    /// [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer) and [`RwLockLayer`](crate::RwLockLayer). Calls
+    /// [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), [`MutexLayer`](crate::MutexLayer) and
+    /// [`RwLockLayer`](crate::RwLockLayer). Calls
     /// [`on_lease`](Self::on_lease) unless implemented.
     fn on_slot(&self, lease: &LeaseHandle, _slot: &LeaseSlot, request: &mut Req) {
         self.on_lease(lease, request);

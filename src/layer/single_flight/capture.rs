@@ -2,6 +2,8 @@
 
 use std::future::{Future, ready};
 
+use crate::single_flight::Share;
+
 /// Makes answers of what a service returns, and what a service returns of answers.
 ///
 /// [`Whole`] is for services whose response is the answer; for HTTP there is `http::Responses`.
@@ -50,8 +52,8 @@ pub trait Capture<Req, Res, E>: Clone + Send + Sync + 'static {
 pub struct Captured<Res, A> {
     /// For the caller whose request it was.
     pub own: Res,
-    /// For all others; `None`: it is not for them.
-    pub shared: Option<A>,
+    /// For others.
+    pub shared: Share<A>,
 }
 
 /// The response is the answer, and errors are as they are.
@@ -71,7 +73,7 @@ where
     fn context(&self, _: &Req) {}
 
     fn capture(&self, (): (), response: Res) -> impl Future<Output = Captured<Res, Res>> + Send {
-        ready(Captured { own: response.clone(), shared: Some(response) })
+        ready(Captured { own: response.clone(), shared: Share::stored(response) })
     }
 
     fn restore(&self, answer: Res) -> Res {

@@ -22,11 +22,10 @@
 //!
 //! The [key](crate::KeyExtractor) by a closure or function; only requests that it names a key for take part, `None`
 //! lets a request pass on its own. **All requests of one key get one response: whatever makes a difference belongs into
-//! the key**, above all who asks. For HTTP, `http::request_target()` takes part with GET and HEAD alone, and with
-//! nothing that carries credentials.
+//! the key**, above all who asks. For HTTP, `http::single_flight` takes part with GET and HEAD alone, and with nothing that
+//! carries credentials.
 //!
-//! What those do who do not come first, for how long an answer lives, when errors are shared and what becomes of
-//! answers that are too large are settings of the [`SingleFlight`]: see [`single_flight`](crate::single_flight).
+//! For how long an answer lives, when errors are shared and what becomes of answers that are too large are settings of the [`SingleFlight`]: see [`single_flight`](crate::single_flight).
 //!
 //! # What is shared
 //!
@@ -36,14 +35,12 @@
 //! # In which task
 //!
 //! A request that takes part is handled in a task of its own, since others wait for it: the inner service, its future,
-//! and the request must be `Send` and `'static`. Where followers [take turns or are refused](crate::single_flight::Followers)
-//! it is handled in the caller's.
+//! and the request must be `Send` and `'static`.
 //!
 //! # When the store is away
 //!
 //! Handled, shared within the process alone, unless the flight is
-//! [not to](crate::single_flight::SingleFlightBuilder::alone_when_away). Where followers take turns or are refused, all are
-//! refused.
+//! [not to](crate::single_flight::SingleFlightBuilder::alone_when_away).
 //!
 //! # Readiness
 //!
@@ -88,6 +85,18 @@ impl<K, A, F> SingleFlightLayer<K, A, F> {
 }
 
 impl<K, A, F, C, N, R> SingleFlightLayer<K, A, F, C, N, R> {
+    #[cfg(feature = "http")]
+    pub(crate) fn map_key(self, map: impl FnOnce(K) -> K) -> Self {
+        let Ok(layer) = self.try_map_key(|key| Ok::<_, std::convert::Infallible>(map(key)));
+        layer
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn try_map_key<E>(self, map: impl FnOnce(K) -> Result<K, E>) -> Result<Self, E> {
+        let Config { key, flight, capture, on_lease, reject } = self.config;
+        Ok(Self { config: Config { key: map(key)?, flight, capture, on_lease, reject } })
+    }
+
     /// How responses become answers, and the other way round. For HTTP there is `http::Responses`.
     #[must_use]
     pub fn capture<C2>(self, capture: C2) -> SingleFlightLayer<K, A, F, C2, N, R> {

@@ -9,7 +9,7 @@ use tower::Service;
 use super::future::ResponseFuture;
 use super::{Capture, Captured, Config};
 use crate::leased::OnLease;
-use crate::single_flight::{Flown, Followers, Landed};
+use crate::single_flight::{Flown, Landed, Share};
 use crate::store::lock;
 use crate::{Error, Key, KeyExtractor, LeaseHandle, Reject};
 
@@ -118,7 +118,7 @@ where
             move |lease: Option<LeaseHandle>| async move {
                 let taken = lock(&slot).take();
                 let Some((mut inner, mut request)) = taken else {
-                    return Flown { own: None, shared: None };
+                    return Flown { own: None, shared: Share::Nobody };
                 };
                 if let Some(lease) = &lease {
                     config.on_lease.on_lease(lease, &mut request);
@@ -127,16 +127,14 @@ where
                 let outcome = inner.call(request).await;
                 let Config { flight, capture, .. } = &*config;
                 let (own, shared) = match outcome {
-                    Ok(response) if flight.followers() != Followers::Share => {
-                        (Ok(capture.pass(response)), None)
-                    }
                     Ok(response) => {
                         let Captured { own, shared } = capture.capture(context, response).await;
                         (Ok(own), shared.map(Ok))
                     }
                     Err(error) => {
                         let failure = capture.failure(&error);
-                        let shared = failure.and_then(|failure| flight.format().share_error(failure));
+                        let shared =
+                            failure.map_or(Share::Nobody, |failure| flight.format().share_error(failure));
                         (Err(error), shared.map(Err))
                     }
                 };

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::admission::{Admission, Leases};
 use super::kind::{Found, Kind, Query};
+use super::outcome::Outcome as _;
 use super::seat::{Got, Heard, Seat};
 #[cfg(test)]
 use super::table::Stage;
@@ -76,9 +77,13 @@ impl<K: Kind> Leases<K> {
         // What is too long to be told is for ever.
         let longest = ask.wait.and_then(|wait| wait.longest);
         let deadline = longest.and_then(|longest| Instant::now().checked_add(longest));
+        let mut asked_at = None;
         loop {
-            if let Some(got) = self.ask_once(&key, &ask, deadline).await? {
+            if let Some(got) = self.ask_once(&key, &ask, deadline, &mut asked_at).await? {
                 return Ok(got);
+            }
+            if let Some(now) = asked_at {
+                K::Outcome::asked_at(&mut ask.query, now);
             }
             // The place was lost: by a process that stood still, or a server that forgot. Whoever is next is let go first.
             // Something else may have come of it by now.
@@ -87,7 +92,13 @@ impl<K: Kind> Leases<K> {
         }
     }
 
-    async fn ask_once(&self, key: &Key, ask: &Ask<Query<K>>, deadline: Option<Instant>) -> Heard<Found<K>> {
+    async fn ask_once(
+        &self,
+        key: &Key,
+        ask: &Ask<Query<K>>,
+        deadline: Option<Instant>,
+        asked_at: &mut Option<i64>,
+    ) -> Heard<Found<K>> {
         let mut closed = self.holding.closed.subscribe();
         if *closed.borrow_and_update() {
             return Err(Error::interrupted());
@@ -119,7 +130,10 @@ impl<K: Kind> Leases<K> {
                     answered = true;
                     let Some(id) = id else { continue };
                     match answer {
-                        Ok(answer) => self.admission.answered(id, sent, answer, ask.subject, ask.wait.is_some()),
+                        Ok(answer) => {
+                            asked_at.get_or_insert(answer.now);
+                            self.admission.answered(id, sent, answer, ask.subject, ask.wait.is_some());
+                        }
                         Err(error) => self.admission.failed(id, &error),
                     }
                 }

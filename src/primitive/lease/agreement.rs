@@ -258,7 +258,7 @@ fn random_step<K: Tried>(
                 },
             };
             let chosen: Vec<_> = (0..4).filter_map(|_| tokens.choose(rng)).collect();
-            let query = K::query(sequence);
+            let query = K::query(sequence, now);
             let call = |(token, rank): &(Arc<str>, i64)| {
                 let acquires = *rank == terms.rank && (terms != usual || rng.random_bool(0.6));
                 let verb = match rng.random_range(0..10) {
@@ -297,7 +297,7 @@ trait Tried: Kind + Clone {
     const GOES_BACK: bool = false;
 
     fn scopes(store: &Store) -> Vec<Scope<Self>>;
-    fn query(sequence: usize) -> Query<Self>;
+    fn query(sequence: usize, now: i64) -> Query<Self>;
     fn entry(sequence: usize, rng: &mut StdRng) -> Option<Entry<Self>>;
 
     fn namespace(store: &Store) -> Namespace<KeyState<Self::Holders>> {
@@ -357,7 +357,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let lua = Side::<K>::new(&on_redis, None);
     // The scripts become known: what is sent in full for that comes later than what was asked for after it.
     time.set(1_760_000_000_000_000);
-    let release = ("warm".into(), Verb::Release, K::query(SEQUENCES));
+    let release = ("warm".into(), Verb::Release, K::query(SEQUENCES, 0));
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
     let complete = K::entry(SEQUENCES, &mut rng).map(|entry| Step::Complete("warm".into(), entry));
     for step in [release, Step::Inspect].into_iter().chain(complete) {
@@ -439,7 +439,7 @@ macro_rules! no_outcome {
                 vec![()]
             }
 
-            fn query(_: usize) {}
+            fn query(_: usize, _: i64) {}
 
             fn entry(_: usize, _: &mut StdRng) -> Option<Infallible> {
                 None
@@ -457,13 +457,16 @@ impl Tried for Flight {
         ["text/1+", "text/1+", "text/2+"].map(Arc::from).to_vec()
     }
 
-    fn query(_: usize) {}
+    fn query(sequence: usize, now: i64) -> answer::Asker {
+        let since = [0, now - 400_000, now - 5_000_000, now + 7][sequence % 4];
+        answer::Asker { since, takes_stale: sequence % 3 > 0 }
+    }
 
     fn entry(_: usize, rng: &mut StdRng) -> Option<answer::Entry> {
-        let fresh = Duration::from_micros(*[1_000, 9_500, 400_000, 5_000_000].choose(rng).unwrap());
-        let keep = fresh + Duration::from_micros(*[0, 1_300_000, 40_000_000].choose(rng).unwrap());
+        let fresh = Duration::from_micros(*[0, 1_000, 9_500, 400_000, 5_000_000].choose(rng).unwrap());
+        let stale = fresh + Duration::from_micros(*[0, 1_300_000, 40_000_000].choose(rng).unwrap());
         let bytes: Vec<u8> = (0..rng.random_range(0..6)).map(|_| rng.random()).collect();
-        Some(answer::Entry { fresh, keep, bytes: bytes.into() })
+        Some(answer::Entry { fresh, stale, bytes: bytes.into() })
     }
 }
 
@@ -484,7 +487,7 @@ impl Tried for Claims {
         vec![filter(store)]
     }
 
-    fn query(sequence: usize) -> Probe {
+    fn query(sequence: usize, _: i64) -> Probe {
         probe(sequence)
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::kind::{Entry, Found, Kind};
 use super::operations::{Scene, StateOf, WRONG_TYPE, messages};
-use super::outcome::Outcome;
+use super::outcome::{Entered, Outcome};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
 
 /// Enters what came of a lease, gives it back, and sends those who wait to ask anew.
@@ -68,7 +68,11 @@ impl<K: Kind> Operation for Complete<K> {
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
+        let is_needed = !K::Outcome::needs_waiters(&self.entry) || state.has_queue();
         let outcome = state.complete(&self.token, now, |holders, holding| {
+            if !is_needed {
+                return Ok(Entered::Nothing);
+            }
             K::Outcome::enter(holders, &self.scene.scope, &self.entry, holding, now)
         });
         Completed { outcome, heard: Vec::new() }

@@ -1,5 +1,6 @@
 //! What the holder of a lease has in hands: [`Lease`], and [`LeaseHandle`] for those who only watch it.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub struct Lease {
     pub(in crate::primitive) state: Arc<LeaseState>,
     /// `None` once it was released.
     keeper: Option<Arc<dyn Keeper>>,
+    /// Dropped after the lease is released.
+    _beside: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Who granted a lease, and renews and takes it back.
@@ -43,7 +46,14 @@ pub(crate) trait Keeper: Send + Sync {
 impl Lease {
     pub(crate) fn new(state: Arc<LeaseState>, keeper: Arc<dyn Keeper>) -> Self {
         state.counts.began();
-        Self { state, keeper: Some(keeper) }
+        Self { state, keeper: Some(keeper), _beside: None }
+    }
+
+    /// Keeps a value until the lease is released.
+    pub(crate) fn beside(self, value: impl Any + Send + Sync) -> Self {
+        let mut lease = self;
+        lease._beside = Some(Box::new(value));
+        lease
     }
 
     /// What it is a lease of.

@@ -222,6 +222,11 @@ impl<H: Holders> KeyState<H> {
         (self.holders.soonest(now), standings)
     }
 
+    /// Whether anybody stands in the queue.
+    pub(crate) fn has_queue(&self) -> bool {
+        self.queue.has_places()
+    }
+
     /// How much is held, how many wait, and when the next lease ends.
     pub(crate) fn inspect(&mut self, now: i64) -> (i64, i64, i64) {
         self.sweep(now);

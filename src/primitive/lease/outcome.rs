@@ -27,6 +27,12 @@ pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
     fn payload(_entry: &Self::Entry) -> usize {
         0
     }
+    /// Notes when the store was first asked (µs by its clock), for those who have to ask again.
+    fn asked_at(_query: &mut Self::Query, _now: i64) {}
+    /// Whether it is for those who wait alone: then it is not entered where nobody does.
+    fn needs_waiters(_entry: &Self::Entry) -> bool {
+        false
+    }
     /// Writes what all runs of a call share.
     fn write_scope(scope: &Self::Scope, call: &mut Arguments<'_>);
     /// Writes what one who looks needs.

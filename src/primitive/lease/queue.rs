@@ -39,6 +39,11 @@ impl Queue {
         self.first.iter().chain(&self.second).any(|other| **other == *token)
     }
 
+    /// Whether anybody stands in the queue.
+    pub(crate) fn has_places(&self) -> bool {
+        !(self.first.is_empty() && self.second.is_empty())
+    }
+
     /// Whether there are fewer places than tokens that wait: the lists were evicted.
     pub(crate) fn is_evicted(&self) -> bool {
         self.first.len() + self.second.len() < self.beats.len()

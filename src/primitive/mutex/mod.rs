@@ -66,7 +66,7 @@
 //! | `ErrTaken`, `ErrFailed`; `ErrLockAlreadyExpired` | [`Error::is_refused`], [`Error::is_unavailable`]; [`Error::is_lost`], by [`extend`](Lease::extend) and [`unlock_checked`](MutexGuard::unlock_checked) |
 //! | gocorex `NewLock(client, key, expiration)`, `Lock(id)`, `UnLock(id)` | [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock); `id` by [`value_with`](MutexBuilder::value_with) |
 //! | rslock `LockManager`, `lock`, `acquire`, `extend`, `unlock` | [`Mutex::quorum`], [`try_lock`](Mutex::try_lock), [`lock`](Mutex::lock), [`extend`](Lease::extend), [`unlock`](MutexGuard::unlock) |
-//! | "lock or skip" (billing) | [`try_lock`](Mutex::try_lock), and skip where it [is refused](Error::is_refused) |
+//! | "lock or skip" (billing) | [`try_run`](Mutex::try_run), [`MutexLayer`](crate::MutexLayer) |
 
 mod builder;
 pub(crate) mod holder;
@@ -75,21 +75,23 @@ mod quorum;
 mod tests;
 mod values;
 
+use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use self::builder::Settings;
 use self::holder::{Exclusive, suffix};
 use self::quorum::Quorum;
-use self::values::{InUse, Values};
+use self::values::Values;
 use super::lease::{Ask, Lease, Leases, Wait};
 use crate::error::{Busy, Subject, Why};
 use crate::store::check_exact;
 use crate::store::timer::sleep;
 use crate::telemetry::Decisions;
-use crate::{Error, Key, Store};
+use crate::{Error, Key, LeaseHandle, Store};
 
 pub use self::builder::MutexBuilder;
 
@@ -157,14 +159,7 @@ impl Mutex {
     /// [`is_unavailable`](Error::is_unavailable); [`is_invalid`](Error::is_invalid) where an exact name or a value
     /// is not allowed.
     pub async fn lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
-        let key = key.into();
-        let locked = match (&self.place, self.settings.tries) {
-            (Place::Store(_), None) if self.settings.polls() => self.try_often(key, u32::MAX).await,
-            (Place::Store(_), None) => self.ask(key, Some(self.settings.wait)).await,
-            (Place::Store(_), Some(tries)) => self.try_often(key, tries).await,
-            (Place::Quorum(_), tries) => self.try_often(key, tries.unwrap_or(32)).await,
-        };
-        self.decisions.admitted(locked)
+        self.decisions.admitted(self.wait(key.into(), self.settings.wait).await)
     }
 
     /// Locks, if that is possible now and nobody waits.
@@ -175,6 +170,49 @@ impl Mutex {
     pub async fn try_lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
         let locked = self.ask(key.into(), None).await;
         self.decisions.admitted(locked)
+    }
+
+    /// Locks, does the work, and has it unlocked when it returns; waits its turn.
+    ///
+    /// The work is done in the caller's task, and goes on where the lock is lost: [`LeaseHandle::lost`] tells.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    pub async fn run<F: Future>(
+        &self,
+        key: impl Into<Key>,
+        work: impl FnOnce(LeaseHandle) -> F,
+    ) -> Result<F::Output, Error> {
+        Ok(self.lock(key).await?.run(work).await)
+    }
+
+    /// As [`run`](Self::run), if that is possible now and nobody waits: "lock or skip", so that two processes never do the
+    /// same work at a time.
+    ///
+    /// ```
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// # async fn bill(_user: u64) {}
+    /// let bills = Mutex::new(&Store::in_memory(), "bills")?;
+    /// match bills.try_run("user-7", |_| bill(7)).await {
+    ///     Ok(()) => println!("billed"),
+    ///     Err(error) if error.is_refused() => println!("skipped: another process bills user 7"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Self::try_lock).
+    pub async fn try_run<F: Future>(
+        &self,
+        key: impl Into<Key>,
+        work: impl FnOnce(LeaseHandle) -> F,
+    ) -> Result<F::Output, Error> {
+        Ok(self.try_lock(key).await?.run(work).await)
     }
 
     /// Whether anybody holds it now, this process or another.
@@ -203,6 +241,29 @@ impl Mutex {
         &self.name
     }
 
+    /// Locks by waiting for up to `longest`, or not at all. Not counted as a decision.
+    pub(crate) async fn acquire(&self, key: Key, longest: Option<Duration>) -> Result<MutexGuard, Error> {
+        match longest {
+            None => self.ask(key, None).await,
+            longest => self.wait(key, Wait { longest, ..self.settings.wait }).await,
+        }
+    }
+
+    pub(crate) fn decisions(&self) -> &Decisions {
+        &self.decisions
+    }
+
+    /// Waits for a turn, or tries again and again where there are no turns.
+    async fn wait(&self, key: Key, wait: Wait) -> Result<MutexGuard, Error> {
+        let tries = match (&self.place, self.settings.tries) {
+            (Place::Store(_), None) if self.settings.polls() => u32::MAX,
+            (Place::Store(_), None) => return self.ask(key, Some(wait)).await,
+            (Place::Store(_), Some(tries)) => tries,
+            (Place::Quorum(_), tries) => tries.unwrap_or(32),
+        };
+        self.try_often(key, wait.longest, tries).await
+    }
+
     /// One attempt, with or without a place in the queue.
     async fn ask(&self, key: Key, wait: Option<Wait>) -> Result<MutexGuard, Error> {
         if self.settings.exact_names {
@@ -219,16 +280,20 @@ impl Mutex {
             None => (String::new(), None),
         };
         let lease = match &self.place {
-            Place::Store(leases) => leases.acquire(key, Ask::new(Subject::Lock, suffix, 0, wait)).await,
-            Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await,
+            Place::Store(leases) => leases.acquire(key, Ask::new(Subject::Lock, suffix, 0, wait)).await?,
+            Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await?,
         };
-        Ok(MutexGuard { lease: lease?, _in_use: in_use })
+        // The value is free once its lock was given back.
+        Ok(MutexGuard(match in_use {
+            Some(in_use) => lease.beside(in_use),
+            None => lease,
+        }))
     }
 
     /// Attempts with pauses in between.
-    async fn try_often(&self, key: Key, tries: u32) -> Result<MutexGuard, Error> {
+    async fn try_often(&self, key: Key, longest: Option<Duration>, tries: u32) -> Result<MutexGuard, Error> {
         let settings = &self.settings;
-        let deadline = settings.wait.longest.and_then(|longest| Instant::now().checked_add(longest));
+        let deadline = longest.and_then(|longest| Instant::now().checked_add(longest));
         let mut closed = match &self.place {
             Place::Store(leases) => leases.holding.closed.subscribe(),
             Place::Quorum(quorum) => quorum.closed(),
@@ -265,17 +330,13 @@ fn waited_too_long(error: &Error) -> Error {
 /// A mutex that is locked. Unlocked when it is dropped.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped unlocks its mutex"]
-pub struct MutexGuard {
-    // In this order: the value is free once its lock is being given back.
-    lease: Lease,
-    _in_use: Option<InUse>,
-}
+pub struct MutexGuard(Lease);
 
 impl MutexGuard {
     /// The fencing token: greater than that of every holder of this key before. To be checked by what is written to.
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.lease.fence()
+        self.0.fence()
     }
 
     /// Unlocks; whether it was still held. See [`Lease::release`].
@@ -284,7 +345,7 @@ impl MutexGuard {
     ///
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn unlock(self) -> Result<bool, Error> {
-        self.lease.release().await
+        self.0.release().await
     }
 
     /// As [`unlock`](Self::unlock), with an error where it was not held to the end.
@@ -293,7 +354,18 @@ impl MutexGuard {
     ///
     /// [`is_lost`](Error::is_lost) where it was not held any more; [`is_unavailable`](Error::is_unavailable).
     pub async fn unlock_checked(self) -> Result<(), Error> {
-        self.lease.release_checked().await
+        self.0.release_checked().await
+    }
+
+    async fn run<F: Future>(self, work: impl FnOnce(LeaseHandle) -> F) -> F::Output {
+        let outcome = work(self.handle()).await;
+        // Where that fails it goes on in the background.
+        let _ = self.unlock().await;
+        outcome
+    }
+
+    pub(crate) fn into_lease(self) -> Lease {
+        self.0
     }
 }
 
@@ -301,6 +373,6 @@ impl Deref for MutexGuard {
     type Target = Lease;
 
     fn deref(&self) -> &Lease {
-        &self.lease
+        &self.0
     }
 }

@@ -29,11 +29,21 @@ pub(crate) struct LastAnswer(Option<Answer>);
 
 #[derive(Clone, Debug)]
 struct Answer {
-    /// µs.
+    /// Until when it is fresh, served stale, and kept, µs.
     fresh: i64,
+    stale: i64,
     until: i64,
     codec: Arc<str>,
     bytes: Arc<[u8]>,
+}
+
+/// Who looks for an answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asker {
+    /// When it asked first, by the store's clock (µs); 0: now.
+    pub(crate) since: i64,
+    /// Whether a stale one will do while somebody makes a fresh one.
+    pub(crate) takes_stale: bool,
 }
 
 /// What is found of an answer.
@@ -61,10 +71,18 @@ impl Found {
 /// An answer to be kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
+    /// Zero: it is for those alone who wait now.
     pub(crate) fresh: Duration,
-    /// From now on; at least as long as it is fresh.
-    pub(crate) keep: Duration,
+    /// Until when it is served stale, from now on; at least as long as it is fresh.
+    pub(crate) stale: Duration,
     pub(crate) bytes: Arc<[u8]>,
+}
+
+impl Entry {
+    /// Fresh for so long, and then stale for so long.
+    pub(crate) fn of(bytes: Arc<[u8]>, fresh: Duration, stale: Duration) -> Self {
+        Self { fresh, stale: fresh.saturating_add(stale), bytes }
+    }
 }
 
 impl Kept for LastAnswer {
@@ -76,6 +94,9 @@ impl Kept for LastAnswer {
 /// Larger answers are not told to those who wait: they read them.
 const TOLD: usize = 8192;
 
+/// For how long those who wait can read an answer, however short its time is, µs.
+const READABLE: i64 = 1_000_000;
+
 fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
 }
@@ -86,7 +107,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
     const MOST_RUNS: usize = 8;
     /// The name of the codec.
     type Scope = Arc<str>;
-    type Query = ();
+    type Query = Asker;
     type Found = Found;
     type Entry = Entry;
 
@@ -98,11 +119,24 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         entry.bytes.len()
     }
 
-    fn write_query((): &(), _: &mut Arguments<'_>) {}
+    fn asked_at(asker: &mut Asker, now: i64) {
+        if asker.since == 0 {
+            asker.since = now;
+        }
+    }
+
+    fn needs_waiters(entry: &Entry) -> bool {
+        entry.stale.is_zero()
+    }
+
+    fn write_query(asker: &Asker, call: &mut Arguments<'_>) {
+        call.integer(asker.since);
+        call.integer(asker.takes_stale.into());
+    }
 
     fn write_entry(entry: &Entry, call: &mut Arguments<'_>) {
         call.integer(micros(entry.fresh));
-        call.integer(micros(entry.keep));
+        call.integer(micros(entry.stale));
         call.bytes(Arc::clone(&entry.bytes));
     }
 
@@ -121,22 +155,26 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
     fn look(
         holders: &Holder<false, LastAnswer>,
         codec: &Arc<str>,
-        (): &(),
+        asker: &Asker,
         bypass: bool,
         now: i64,
     ) -> Look<Found> {
-        match &holders.outcome.0 {
-            Some(answer) if answer.until > now && answer.codec != *codec => Look::Open(Some(Found::Foreign)),
-            Some(answer) if answer.until > now => {
-                let fresh = answer.fresh - now;
-                let found = Found::Answer { fresh, bytes: Arc::clone(&answer.bytes) };
-                match bypass {
-                    true => Look::Open(Some(found)),
-                    false if fresh > 0 => Look::Done(found),
-                    false => Look::Meanwhile(found),
-                }
-            }
-            _ => Look::Open(None),
+        let Some(answer) = holders.outcome.0.as_ref().filter(|answer| answer.until > now) else {
+            return Look::Open(None);
+        };
+        // It was fresh while the asker waited.
+        let good = answer.fresh > if asker.since > 0 { now.min(asker.since) } else { now };
+        if !good && (answer.stale <= now || !asker.takes_stale) {
+            return Look::Open(None);
+        }
+        if answer.codec != *codec {
+            return Look::Open(Some(Found::Foreign));
+        }
+        let found = Found::Answer { fresh: answer.fresh - now, bytes: Arc::clone(&answer.bytes) };
+        match bypass {
+            true => Look::Open(Some(found)),
+            false if good => Look::Done(found),
+            false => Look::Meanwhile(found),
         }
     }
 
@@ -151,9 +189,9 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
             return Ok(Entered::Nothing);
         }
         // Redis keeps it in whole ms.
-        let until = now + (micros(entry.keep) + 999) / 1000 * 1000;
-        let (span, bytes) = (micros(entry.fresh), Arc::clone(&entry.bytes));
-        holders.outcome.0 = Some(Answer { fresh: now + span, until, codec: Arc::clone(codec), bytes });
+        let until = now + (micros(entry.stale).max(READABLE) + 999) / 1000 * 1000;
+        let (span, stale, bytes) = (micros(entry.fresh), now + micros(entry.stale), Arc::clone(&entry.bytes));
+        holders.outcome.0 = Some(Answer { fresh: now + span, stale, until, codec: Arc::clone(codec), bytes });
         if entry.bytes.len() > TOLD {
             return Ok(Entered::Something);
         }

@@ -1,6 +1,7 @@
 //! Settings of a single flight.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,28 +12,15 @@ use super::verdict::{Failures, Format};
 use crate::primitive::lease::LeaseOptions;
 use crate::{Error, Store};
 
-/// What those do who do not come first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Followers {
-    /// They wait for the leader's answer.
-    #[default]
-    Share,
-    /// They wait for their turn, and run themselves: first come, first served, across processes.
-    TakeTurns,
-    /// They are refused at once.
-    Skip,
-}
-
 /// Who gets an answer that cannot be published, since it is too large or cannot be encoded, besides the caller
 /// whose run it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unpublished {
-    /// The callers of its process; those elsewhere run themselves, one after another.
+    /// The callers of its process; in each other process one runs for all of it.
     #[default]
     InMemory,
-    /// Nobody: all run themselves, one after another.
+    /// Nobody: all run themselves, at once.
     ToNobody,
 }
 
@@ -42,6 +30,8 @@ pub struct SingleFlightBuilder<T, E> {
     settings: Settings,
     options: LeaseOptions,
     version: String,
+    max_parallel: Option<u32>,
+    error_life: Option<Duration>,
     format: Format<T, E>,
     spans: Vec<(&'static str, Duration)>,
 }
@@ -55,6 +45,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
             settings: Settings::default(),
             options: LeaseOptions { ttl: Duration::from_secs(5), ..LeaseOptions::default() },
             version: String::new(),
+            max_parallel: None,
+            error_life: None,
             format: Format {
                 codec: Arc::new(codec),
                 life: Arc::new(|_| Some(Duration::from_secs(1))),
@@ -80,8 +72,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// The same for each answer, by a closure; more than a day counts as a day. `None`: it is for the caller alone whose
-    /// run it was, and the others run themselves, one after another.
+    /// The same for each answer, by a closure; more than a day counts as a day. `None`: it is private, for the caller alone
+    /// whose run it was. Callers that wait run themselves, at once, and so do later ones [for a while](Self::pass_for).
     pub fn life_with(mut self, life: impl Fn(&T) -> Option<Duration> + Send + Sync + 'static) -> Self {
         self.format.life = Arc::new(move |answer| life(answer).map(|life| life.clamp(SHORTEST, LONGEST)));
         self
@@ -92,29 +84,46 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// at all.
     pub fn stale_for(mut self, stale: Duration) -> Self {
         self.spans.push(("how long an answer is served after its life", stale));
-        self.settings.stale = stale;
+        self.settings.times.stale = stale;
         self
     }
 
-    /// Shares errors too, for a life of their own, 1 ms to 1 day: followers fail as the leader did. Default: an error is
-    /// for the caller alone whose run it was, and a follower takes over.
-    pub fn share_errors(mut self, codec: impl Codec<E>, life: Duration) -> Self
+    /// For how long the callers of a key do not wait for each other after an answer that was private, 1 ms to 1 day: each
+    /// runs at once. Default: 10 s.
+    pub fn pass_for(mut self, pass: Duration) -> Self {
+        self.spans.push(("for how long a key is passed", pass));
+        self.settings.times.pass = pass;
+        self
+    }
+
+    /// How many callers of a key run at once in one process where nothing is shared, at least 1; the others wait. Default:
+    /// any number.
+    pub fn max_parallel(mut self, most: u32) -> Self {
+        self.max_parallel = Some(most);
+        self
+    }
+
+    /// Shares errors too: callers that wait fail as the leader did, in all processes. Later callers run. Default: an error
+    /// is for the caller alone whose run it was, and callers that wait run themselves, at once.
+    pub fn share_errors(mut self, codec: impl Codec<E>) -> Self
     where
         E: Clone,
     {
+        self.format.failures =
+            Some(Failures { codec: Arc::new(codec), clone: E::clone, life: Duration::ZERO });
+        self
+    }
+
+    /// For how long an error that is [shared](Self::share_errors) is given to those too who come later, 1 ms to 1 day.
+    /// Default: not at all.
+    pub fn error_life(mut self, life: Duration) -> Self {
         self.spans.push(("the life of an error", life));
-        self.format.failures = Some(Failures { codec: Arc::new(codec), clone: E::clone, life });
+        self.error_life = Some(life);
         self
     }
 
-    /// What those do who do not come first. Default: [`Followers::Share`].
-    pub fn followers(mut self, followers: Followers) -> Self {
-        self.settings.followers = followers;
-        self
-    }
-
-    /// How long to follow, or to wait for one's turn, counted from the call; then the caller is refused. It is to be
-    /// longer than it takes to ask the store. Default: 30 s.
+    /// How long to follow, counted from the call; then the caller is refused. It is to be longer than it takes to ask the
+    /// store. Default: 30 s.
     pub fn longest_wait(mut self, longest: Duration) -> Self {
         self.settings.longest_wait = longest;
         self
@@ -161,10 +170,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     }
 
     /// Whether to run while the store gives no answer, shared within the process alone; also those who follow when it goes
-    /// away. Default: yes where the others [share](Followers::Share), which is an optimisation: it is told as
-    /// [`failed_open`](crate::telemetry). No where they take turns or are skipped: that is an error then.
+    /// away. Default: yes, since sharing is an optimisation; it is told as [`failed_open`](crate::telemetry).
     pub fn alone_when_away(mut self, alone: bool) -> Self {
-        self.settings.alone_when_away = Some(alone);
+        self.settings.alone_when_away = alone;
         self
     }
 
@@ -174,7 +182,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     ///
     /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
     /// out of range.
-    pub fn build(self, store: &Store, name: &str) -> Result<SingleFlight<T, E>, Error> {
+    pub fn build(mut self, store: &Store, name: &str) -> Result<SingleFlight<T, E>, Error> {
         self.options.check()?;
         for (what, span) in &self.spans {
             if !(SHORTEST..=LONGEST).contains(span) {
@@ -186,6 +194,21 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
             return Err(Error::invalid(format!(
                 "the largest answer must be 1 byte to 64 MiB (67108864), is {largest}"
             )));
+        }
+        if let Some(most) = self.max_parallel {
+            self.settings.max_parallel = NonZeroU32::new(most);
+            if most == 0 {
+                return Err(Error::invalid("max_parallel must be at least 1, is 0"));
+            }
+        }
+        match (self.error_life, &mut self.format.failures) {
+            (Some(life), Some(failures)) => failures.life = life,
+            (Some(life), None) => {
+                return Err(Error::invalid(format!(
+                    "errors are to live for {life:?}, but are not shared (share_errors)"
+                )));
+            }
+            (None, _) => {}
         }
         let codec = self.format.name(&self.version)?;
         Ok(SingleFlight(Arc::new(Core::new(store, name, codec, self.settings, self.options, self.format)?)))

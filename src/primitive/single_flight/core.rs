@@ -1,6 +1,7 @@
 //! A namespace of flights in this process: how callers take part.
 
 use std::future::Future;
+use std::num::NonZeroU32;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +13,13 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::answer::Flight;
-use super::builder::{Followers, Unpublished};
+use super::builder::Unpublished;
 use super::driver::Forget;
+use super::parallel::Parallel;
 use super::table::{Baton, Caller, Heard, Part, Table};
-use super::verdict::{Format, Verdict};
+use super::verdict::{Format, Share, Times, Verdict};
 use crate::error::{Busy, Cause, Subject, Why};
-use crate::primitive::lease::{Admission, Ask, LeaseOptions, Leases, Wait};
-use crate::primitive::mutex::holder::Exclusive;
+use crate::primitive::lease::{Admission, LeaseOptions, Leases};
 use crate::store::timer::sleep_until;
 use crate::store::{Client, Namespace};
 use crate::telemetry::{self, Decisions, Outcome, in_current_span};
@@ -26,51 +27,43 @@ use crate::{Error, Key, LeaseHandle, Store};
 
 pub(crate) struct Core<T, E> {
     pub(super) name: Arc<str>,
-    decisions: Decisions,
+    pub(super) decisions: Decisions,
     pub(super) settings: Settings,
     pub(super) format: Format<T, E>,
     pub(super) leases: Leases<Flight>,
     forget: Client<Forget>,
-    /// For those who do not share.
-    turns: Leases<Exclusive>,
+    parallel: Parallel,
     table: Arc<Table<Verdict<T, E>>>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) followers: Followers,
     pub(super) unpublished: Unpublished,
     pub(super) longest_wait: Duration,
     /// `None`: as the time to live says.
     pub(super) max_run: Option<Duration>,
     pub(super) largest: usize,
-    pub(super) stale: Duration,
+    pub(super) times: Times,
+    /// How many callers of a key run at once where nothing is shared.
+    pub(super) max_parallel: Option<NonZeroU32>,
     pub(super) go_on: bool,
     pub(super) cancel_when_lost: bool,
-    /// `None`: where the others share.
-    pub(super) alone_when_away: Option<bool>,
+    pub(super) alone_when_away: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            followers: Followers::Share,
             unpublished: Unpublished::InMemory,
             longest_wait: Duration::from_secs(30),
             max_run: None,
             largest: 1 << 20,
-            stale: Duration::ZERO,
+            times: Times { stale: Duration::ZERO, pass: Duration::from_secs(10) },
+            max_parallel: None,
             go_on: false,
             cancel_when_lost: false,
-            alone_when_away: None,
+            alone_when_away: true,
         }
-    }
-}
-
-impl Settings {
-    /// Whether to run while the store is away: sharing is an optimisation, turns are not.
-    pub(super) fn is_alone_when_away(&self) -> bool {
-        self.alone_when_away.unwrap_or(self.followers == Followers::Share)
     }
 }
 
@@ -79,12 +72,14 @@ pub(super) struct Work<P, W> {
     /// Whether a stale answer is good enough.
     pub(super) fits: P,
     pub(super) work: W,
+    /// Until when it waits.
+    pub(super) deadline: Option<Instant>,
 }
 
 /// What came of a run: for the caller whose it was, and for all others.
 pub(crate) struct Flown<R, T, E> {
     pub(crate) own: R,
-    pub(crate) shared: Option<Result<T, E>>,
+    pub(crate) shared: Share<Result<T, E>>,
 }
 
 /// What a caller gets.
@@ -111,11 +106,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             name: name.into(),
             decisions: Decisions::new("single_flight", name),
             table: Table::new(settings.go_on),
+            parallel: Parallel::new(settings.max_parallel),
             settings,
             format,
             forget: admission.namespace.client(),
-            leases: Leases::new(admission, options.clone(), counts.clone()),
-            turns: Leases::shared(store, name, || Namespace::open(store, name), options, counts),
+            leases: Leases::new(admission, options, counts),
         })
     }
 
@@ -127,7 +122,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     pub(super) async fn fly<R, P, W, F>(
         self: &Arc<Self>,
         key: Key,
-        Work { fits, work }: Work<P, W>,
+        work: Work<P, W>,
     ) -> Result<Landed<R, T, E>, Error>
     where
         R: Send + 'static,
@@ -135,12 +130,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
-        let decisions = self.decisions.clone();
-        let counted = move |lease: Option<LeaseHandle>| {
-            decisions.count(if lease.is_some() { Outcome::Admitted } else { Outcome::FailedOpen });
-            work(lease)
-        };
-        let landed = self.run(key, Work { fits, work: counted }).await;
+        let landed = self.run(key, work).await;
         match &landed {
             Ok(Landed::Shared(_)) => self.decisions.count(Outcome::Shared),
             // What was run and lost is counted.
@@ -157,30 +147,44 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
-        if self.settings.followers != Followers::Share {
-            return self.run_alone(key, work.work).await;
-        }
-        // What is too long to be told is for ever.
-        let deadline = Instant::now().checked_add(self.settings.longest_wait);
         let (baton, caller) = match self.table.join(&key) {
-            Part::Served(stale) => return Ok(Landed::Shared(stale.into_result())),
+            Part::Served(stale) => return self.landed(key, stale, work).await,
             Part::Lead(baton, caller) => (baton, caller),
             Part::Wait(mut heard, caller) => {
                 let heard = tokio::select! {
                     biased;
                     heard = &mut heard => heard,
-                    () = at(deadline) => return Err(self.waited_too_long(&key)),
+                    () = at(work.deadline) => return Err(self.waited_too_long(&key)),
                 };
                 match heard {
-                    Ok(Heard::Landed(landed)) => {
-                        return landed.map(|verdict| Landed::Shared(verdict.into_result()));
+                    Ok(Heard::Landed(verdict)) => {
+                        // It is no part of what runs next.
+                        drop(caller);
+                        return self.landed(key, verdict?, work).await;
                     }
                     Ok(Heard::Lead(baton)) => (baton, caller),
                     Err(_) => return Err(gone()),
                 }
             }
         };
-        self.lead(baton, caller, work, deadline).await
+        self.lead(baton, caller, work).await
+    }
+
+    /// What a caller gets who did not lead.
+    pub(super) async fn landed<R, P, W, F>(
+        &self,
+        key: Key,
+        verdict: Verdict<T, E>,
+        work: Work<P, W>,
+    ) -> Result<Landed<R, T, E>, Error>
+    where
+        W: FnOnce(Option<LeaseHandle>) -> F,
+        F: Future<Output = Flown<R, T, E>>,
+    {
+        match verdict.into_result() {
+            Some(shared) => Ok(Landed::Shared(shared)),
+            None => self.pass(key, work).await.map(Landed::Own),
+        }
     }
 
     /// Runs in a task of its own.
@@ -189,7 +193,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         baton: Baton<Verdict<T, E>>,
         caller: Caller<Verdict<T, E>>,
         work: Work<P, W>,
-        deadline: Option<Instant>,
     ) -> Result<Landed<R, T, E>, Error>
     where
         R: Send + 'static,
@@ -197,6 +200,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
+        let deadline = work.deadline;
         let (own, mut landed) = oneshot::channel();
         let runs = Arc::new(AtomicBool::new(false));
         let (run, key) = (baton.run(), baton.key().clone());
@@ -231,30 +235,19 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         self.leases.outage(key).unwrap_or_else(|| busy.into())
     }
 
-    /// Runs where nobody else does, in the caller's own task.
-    async fn run_alone<R, W, F>(&self, key: Key, work: W) -> Result<Landed<R, T, E>, Error>
+    /// Runs for the caller alone, in its own task.
+    async fn pass<R, P, W, F>(&self, key: Key, work: Work<P, W>) -> Result<R, Error>
     where
         W: FnOnce(Option<LeaseHandle>) -> F,
         F: Future<Output = Flown<R, T, E>>,
     {
-        let wait = Wait { longest: Some(self.settings.longest_wait), ..Wait::FOR_EVER };
-        let wait = (self.settings.followers == Followers::TakeTurns).then_some(wait);
-        let ask = Ask::new(Subject::Flight, String::new(), 0, wait);
-        let lease = match self.turns.acquire(key, ask).await {
-            Ok(lease) => Some(lease),
-            Err(error) if error.is_away() && self.settings.is_alone_when_away() => None,
-            Err(error) => return Err(error),
+        let _slot = tokio::select! {
+            biased;
+            slot = self.parallel.enter(&key) => slot,
+            () = at(work.deadline) => return Err(self.waited_too_long(&key)),
         };
-        let work = work(lease.as_ref().map(crate::Lease::handle));
-        let flown = match &lease {
-            Some(lease) if self.settings.cancel_when_lost => tokio::select! {
-                biased;
-                flown = work => flown,
-                () = lease.lost() => return Err(Error::lost()),
-            },
-            _ => work.await,
-        };
-        Ok(Landed::Own(flown.own))
+        self.decisions.count(Outcome::Admitted);
+        Ok((work.work)(None).await.own)
     }
 }
 

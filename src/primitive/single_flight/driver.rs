@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::answer::{Entry, Flight, Found};
+use super::answer::{Asker, Entry, Flight, Found};
 use super::builder::Unpublished;
 use super::core::{Core, Flown, Landed, Work};
 use super::table::Baton;
-use super::verdict::Verdict;
+use super::verdict::{Judged, Pass, Verdict};
 use crate::error::Subject;
 use crate::primitive::lease::key_state::KeyState;
 use crate::primitive::lease::kind::Kind;
 use crate::primitive::lease::{Ask, Got, Wait};
 use crate::store::timer::sleep;
 use crate::store::{Fields, Garbled, Never, Operation, Script, script};
-use crate::telemetry::{Event, tell};
+use crate::telemetry::{Event, Outcome, tell};
 use crate::{Error, Key, Lease, LeaseHandle};
 
 /// How a run begins.
@@ -27,7 +27,9 @@ enum Boarding<T, E> {
     /// There is an answer already.
     Landed(Verdict<T, E>),
     /// It leads: in the fleet by a lease, and there may be a stale answer.
-    Lead(Option<Lease>, Option<Verdict<T, E>>),
+    Lead(Lease, Option<Verdict<T, E>>),
+    /// It leads in its process alone.
+    Alone(Outcome),
 }
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
@@ -36,20 +38,27 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     pub(super) async fn drive<R, P, W, F>(
         self: Arc<Self>,
         baton: Baton<Verdict<T, E>>,
-        Work { fits, work }: Work<P, W>,
-        own: oneshot::Sender<Result<Landed<R, T, E>, Error>>,
+        work: Work<P, W>,
+        mut own: oneshot::Sender<Result<Landed<R, T, E>, Error>>,
         runs: Arc<AtomicBool>,
     ) where
         P: FnOnce(&T) -> bool,
         W: FnOnce(Option<LeaseHandle>) -> F,
         F: Future<Output = Flown<R, T, E>>,
     {
-        let (lease, stale) = match self.board(baton.key()).await {
-            Ok(Boarding::Lead(lease, stale)) => (lease, stale),
+        let (lease, stale, counted) = match self.board(baton.key()).await {
+            Ok(Boarding::Lead(lease, stale)) => (Some(lease), stale, Outcome::Admitted),
+            Ok(Boarding::Alone(counted)) => (None, None, counted),
             Ok(Boarding::Landed(verdict)) => {
                 baton.land(Ok(&verdict));
-                // Here and below: who has gone away needs nothing.
-                let _ = own.send(Ok(Landed::Shared(verdict.into_result())));
+                if runs.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+                tokio::select! {
+                    // Here and below: who has gone away needs nothing.
+                    landed = self.landed(baton.key().clone(), verdict, work) => drop(own.send(landed)),
+                    () = own.closed() => {}
+                }
                 return;
             }
             Err(error) => {
@@ -58,18 +67,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 return;
             }
         };
+        let Work { fits, work, .. } = work;
         let (mut own, has_stale) = (Some(own), stale.is_some());
-        if let Some(stale) = stale
-            && stale.answer().is_none_or(fits)
+        if let Some(answer) = stale.as_ref().and_then(Verdict::answer)
+            && fits(answer)
         {
-            baton.serve(stale.clone());
+            baton.serve(Verdict::Answer(answer.clone()));
             if let Some(own) = own.take() {
-                let _ = own.send(Ok(Landed::Shared(stale.into_result())));
+                let _ = own.send(Ok(Landed::Shared(Ok(answer.clone()))));
             }
         }
         if runs.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.decisions.count(counted);
         let mut work = pin!(work(lease.as_ref().map(Lease::handle)));
         let longest = self.max_run();
         let lost = async {
@@ -105,19 +116,27 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         };
         baton.done();
         let _ = own.map(|own| own.send(Ok(Landed::Own(flown.own))));
-        let Some((verdict, life)) = flown.shared.and_then(|shared| self.format.verdict(shared)) else {
-            return;
+        let judged = self.format.judge(flown.shared, &self.settings.times);
+        let Some(lease) = lease else { return baton.land(Ok(&judged.verdict)) };
+        let entry = self.entry(&judged);
+        let shared_here = match &entry {
+            Some(_) => &judged.verdict,
+            None if self.settings.unpublished == Unpublished::InMemory => &judged.verdict,
+            None => &Verdict::Pass(Pass::Caller),
         };
-        let Some(lease) = lease else { return baton.land(Ok(&verdict)) };
-        if self.settings.unpublished == Unpublished::InMemory {
-            baton.land(Ok(&verdict));
-        }
-        let Some(bytes) = self.encode(&verdict) else { return };
-        baton.land(Ok(&verdict));
+        baton.land(Ok(shared_here));
         // The last good answer is worth more than that there is none now.
-        if verdict.answer().is_some() || !has_stale {
-            self.publish(lease, self.entry(&verdict, bytes, life)).await;
+        if has_stale && judged.stale.is_zero() && !matches!(judged.verdict, Verdict::Pass(_)) {
+            return;
         }
+        let entry = entry.unwrap_or_else(|| {
+            let pass = match self.settings.unpublished {
+                Unpublished::InMemory => Pass::Process,
+                Unpublished::ToNobody => Pass::Caller,
+            };
+            Entry::of(pass.bytes(), judged.fresh.min(self.settings.times.pass), Duration::ZERO)
+        });
+        self.publish(lease, entry).await;
     }
 
     /// How long a run has the lead.
@@ -128,14 +147,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Gets the lead in the fleet, or the answer of who has it.
     async fn board(&self, key: &Key) -> Result<Boarding<T, E>, Error> {
+        let asker = Asker { since: 0, takes_stale: !self.settings.times.stale.is_zero() };
         // What cannot be read is no reason not to lead.
         let mut unread: Option<Found> = None;
         loop {
             let (wait, bypass) = (Some(Wait::FOR_EVER), unread.is_some());
-            let gives_up = self.settings.is_alone_when_away();
-            let ask = Ask { bypass, gives_up, ..Ask::new(Subject::Flight, String::new(), 0, wait) };
+            let gives_up = self.settings.alone_when_away;
+            let ask = Ask { bypass, gives_up, ..Ask::about(asker, Subject::Flight, String::new(), 0, wait) };
             match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => match self.read(&found) {
+                    Some(Verdict::Pass(Pass::Process)) => return Ok(Boarding::Alone(Outcome::Admitted)),
                     Some(verdict) => return Ok(Boarding::Landed(verdict)),
                     None => unread = Some(found),
                 },
@@ -147,28 +168,32 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                             // Somebody was quicker. Entered once more, it sends those who wait to itself; where that
                             // fails, one of them runs.
                             let fresh = Duration::from_micros(fresh.unsigned_abs());
-                            let _ = self.settle(lease, self.entry(&verdict, bytes, fresh)).await;
-                            Boarding::Landed(verdict)
+                            let stale =
+                                verdict.answer().map_or(Duration::ZERO, |_| self.settings.times.stale);
+                            let _ = self.settle(lease, Entry::of(bytes, fresh, stale)).await;
+                            match verdict {
+                                Verdict::Pass(Pass::Process) => Boarding::Alone(Outcome::Admitted),
+                                verdict => Boarding::Landed(verdict),
+                            }
                         }
-                        (_, stale) => Boarding::Lead(Some(lease), stale),
+                        (_, stale) => Boarding::Lead(lease, stale),
                     });
                 }
-                Err(error) if error.is_away() && self.settings.is_alone_when_away() => {
-                    return Ok(Boarding::Lead(None, None));
+                Err(error) if error.is_away() && self.settings.alone_when_away => {
+                    return Ok(Boarding::Alone(Outcome::FailedOpen));
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// What an answer says, if it is one of ours and not too old.
+    /// What an answer says, if it is one of ours.
     fn read(&self, found: &Found) -> Option<Verdict<T, E>> {
         match found {
             Found::Foreign => {
                 tell(&self.name, Event::AnswerForeign, "an answer of another codec or version was not read");
                 None
             }
-            Found::Answer { fresh, .. } if *fresh <= 0 && self.settings.stale.is_zero() => None,
             Found::Answer { bytes, .. } => match self.format.decode(bytes) {
                 Ok(verdict) => Some(verdict),
                 Err(error) => {
@@ -183,11 +208,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    fn encode(&self, verdict: &Verdict<T, E>) -> Option<Arc<[u8]>> {
+    /// What is published; `None` where it is too large, or cannot be encoded.
+    fn entry(&self, judged: &Judged<T, E>) -> Option<Entry> {
         let largest = self.settings.largest;
-        match self.format.encode(verdict) {
-            // Of the bytes, the first says whether it is an error.
-            Ok(bytes) if bytes.len() - 1 <= largest => Some(bytes),
+        match self.format.encode(&judged.verdict) {
+            // Of the bytes, the first says what it is.
+            Ok(bytes) if bytes.len() - 1 <= largest => Some(Entry::of(bytes, judged.fresh, judged.stale)),
             Ok(bytes) => {
                 let length = bytes.len() - 1;
                 tell(
@@ -206,12 +232,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 None
             }
         }
-    }
-
-    /// How a verdict is kept: errors are not served when they are stale.
-    fn entry(&self, verdict: &Verdict<T, E>, bytes: Arc<[u8]>, fresh: Duration) -> Entry {
-        let stale = if verdict.answer().is_some() { self.settings.stale } else { Duration::ZERO };
-        Entry { fresh, keep: fresh.saturating_add(stale), bytes }
     }
 
     /// Enters an answer, which gives the lease back; whether it was still held.

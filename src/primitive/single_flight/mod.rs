@@ -22,15 +22,16 @@
 //! Those who *follow* are woken and read it; who comes later, and within its life, reads it too. So while the leader
 //! lives, keeps its lease and shares its answer, there is one run.
 //!
-//! * If the leader dies, loses its lease, fails without sharing the error, or goes away, exactly one follower takes over:
-//!   at once where it can be told, after the lease's [time to live](SingleFlightBuilder::ttl) where it was killed.
+//! * If the leader dies, loses its lease, or goes away, exactly one follower takes over: at once where it can be told,
+//!   after the lease's [time to live](SingleFlightBuilder::ttl) where it was killed.
 //!   A leader that has lost its lease finishes for its own process, and publishes nothing; so there can be two runs
 //!   at a time then. Work that must not be done twice needs the fencing token of a [mutex](crate::mutex).
 //! * The work runs in a task of its own, so that no caller that stops polling holds up the others. When the last caller
 //!   in its process goes away it is dropped, and a follower elsewhere takes over, unless it is to
 //!   [go on](SingleFlightBuilder::go_on). A panic goes on in the caller whose work it was.
 //! * An answer that is [too large](SingleFlightBuilder::largest_answer) or that the codec cannot encode reaches the
-//!   callers of its own process; those elsewhere run themselves, one after another. An event tells of it.
+//!   callers of its own process; in each other process one caller runs, for all of it. An event tells of it.
+//! * Nobody waits for what is not shared. See [below](#what-is-not-shared).
 //! * A leader that hangs is given up after the [longest run](SingleFlightBuilder::max_run), and a follower takes over.
 //! * Nobody follows for longer than the [longest wait](SingleFlightBuilder::longest_wait).
 //! * What another codec or version wrote is not read, and what cannot be decoded counts as no answer; an event tells.
@@ -43,12 +44,17 @@
 //! who finds it stale gets it at once, and its work runs in the background, once in the fleet; meanwhile all get the
 //! stale one. So nobody waits where there is any answer. A run that fails leaves the last good answer as it is.
 //!
-//! # Rather than share
+//! # What is not shared
 //!
-//! By [`Followers::TakeTurns`] each runs itself, one after another; by [`Followers::Skip`] who does not come first is
-//! refused at once: "lock or skip", so that two processes never bill the same user at a time. Both are the
-//! [mutex](crate::mutex) of the same name; the work is done in the caller's own task, and settings about answers do not
-//! matter.
+//! | outcome | callers that wait now | callers in the time after it |
+//! |---|---|---|
+//! | an answer | get it | get it, for its [life](SingleFlightBuilder::life) |
+//! | an error, with [`share_errors`](SingleFlightBuilder::share_errors); of HTTP, a 5xx | get it, in all processes | run; one leads, the others wait |
+//! | an error otherwise | all run at once | run; one leads, the others wait |
+//! | a private answer: [`life_with`](SingleFlightBuilder::life_with) says `None`; of HTTP, `Set-Cookie`, `no-store` and the like | all run at once | all run at once, for [10 s](SingleFlightBuilder::pass_for) |
+//! | an answer that is too large | its process gets it; elsewhere one of each process runs | one of each process runs, for the answer's life |
+//!
+//! [`max_parallel`](SingleFlightBuilder::max_parallel) bounds how many of a key run at once in a process.
 //!
 //! # Coming from …
 //!
@@ -57,7 +63,7 @@
 //! | Go `singleflight.Group`: `Do(key, fn)` | [`run`](SingleFlight::run), [`try_run`](SingleFlight::try_run), for all processes |
 //! | `DoChan` | the future that these return; with a [longest wait](SingleFlightBuilder::longest_wait) |
 //! | `Forget(key)` | [`forget`](SingleFlight::forget), of the published answer |
-//! | "lock or skip" (billing) | [`Followers::Skip`] |
+//! | "lock or skip" (billing) | [`Mutex::try_run`](crate::Mutex::try_run), [`MutexLayer`](crate::MutexLayer) |
 //! | nginx `proxy_cache_lock`, `proxy_cache_use_stale updating` | `http::single_flight`, [`stale_for`](SingleFlightBuilder::stale_for) |
 //!
 //! # Events
@@ -72,6 +78,7 @@ mod builder;
 mod codec;
 mod core;
 mod driver;
+mod parallel;
 mod table;
 mod verdict;
 
@@ -80,13 +87,16 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-pub use self::builder::{Followers, SingleFlightBuilder, Unpublished};
+pub use self::builder::{SingleFlightBuilder, Unpublished};
 pub use self::codec::Codec;
 #[cfg(feature = "json")]
 pub use self::codec::Json;
 #[cfg(feature = "postcard")]
 pub use self::codec::Postcard;
 pub(crate) use self::core::{Flown, Landed};
+pub use self::verdict::Share;
+
+use tokio::time::Instant;
 
 use self::core::{Core, Work};
 use self::verdict::Format;
@@ -139,8 +149,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     /// # Errors
     ///
     /// [`RunError::Failed`] where the work failed. [`RunError::Flight`] with an error that
-    /// [is refused](Error::is_refused) where somebody else is at it and it is to be skipped, or it
-    /// [took longer](Error::is_waited_too_long) than the longest wait; or that [is an outage](Error::is_unavailable).
+    /// [is refused](Error::is_refused) where it [took longer](Error::is_waited_too_long) than the longest wait; or that
+    /// [is an outage](Error::is_unavailable), where it is not to run then.
     ///
     /// # Panics
     ///
@@ -179,10 +189,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         &self.0.name
     }
 
-    pub(crate) fn followers(&self) -> Followers {
-        self.0.settings.followers
-    }
-
     pub(crate) fn format(&self) -> &Format<T, E> {
         &self.0.format
     }
@@ -199,7 +205,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
-        self.0.fly(key, Work { fits, work }).await
+        // What is too long to be told is for ever.
+        let deadline = Instant::now().checked_add(self.0.settings.longest_wait);
+        self.0.fly(key, Work { fits, work, deadline }).await
     }
 }
 

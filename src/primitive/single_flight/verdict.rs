@@ -18,31 +18,109 @@ pub(crate) struct Format<T, E> {
 /// For how long an answer lives; `None`: it is not shared.
 type Life<T> = Arc<dyn Fn(&T) -> Option<Duration> + Send + Sync>;
 
+/// For how long answers are served stale, and keys whose answers are private are not shared.
+#[derive(Clone, Debug)]
+pub(crate) struct Times {
+    pub(super) stale: Duration,
+    pub(super) pass: Duration,
+}
+
 /// How errors are shared.
 pub(super) struct Failures<E> {
     pub(super) codec: Arc<dyn Codec<E>>,
     pub(super) clone: fn(&E) -> E,
+    /// Zero: they are for those alone who wait.
     pub(super) life: Duration,
 }
 
-/// What is shared.
+/// Whom what came of a run is for, besides the caller whose run it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Share<T> {
+    /// Callers that wait, and later ones: it is stored for its [life](super::SingleFlightBuilder::life).
+    Stored {
+        /// What is shared.
+        answer: T,
+        /// For how long at most, where it says so itself.
+        at_most: Option<Duration>,
+        /// Whether it may be served [stale](super::SingleFlightBuilder::stale_for).
+        stale: bool,
+    },
+    /// Callers that wait now, in all processes. Later ones run.
+    Waiting(T),
+    /// Nobody, as of all runs of its key: callers that wait run at once, each for itself, and so do later ones
+    /// [for a while](super::SingleFlightBuilder::pass_for).
+    Private,
+    /// Nobody: callers that wait run at once, each for itself. Later ones share again.
+    Nobody,
+}
+
+impl<T> Share<T> {
+    /// For callers that wait and later ones, for as long as the flight says.
+    pub fn stored(answer: T) -> Self {
+        Self::Stored { answer, at_most: None, stale: true }
+    }
+
+    /// The same of another value.
+    pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> Share<U> {
+        match self {
+            Self::Stored { answer, at_most, stale } => Share::Stored { answer: map(answer), at_most, stale },
+            Self::Waiting(answer) => Share::Waiting(map(answer)),
+            Self::Private => Share::Private,
+            Self::Nobody => Share::Nobody,
+        }
+    }
+}
+
+/// What all others get.
 pub(super) enum Verdict<T, E> {
     Answer(T),
     Failure(E, fn(&E) -> E),
+    /// Nothing: they run themselves.
+    Pass(Pass),
+}
+
+/// Who runs where nothing is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// Each caller.
+    Caller,
+    /// One caller of each process, for all of it.
+    Process,
+}
+
+impl Pass {
+    /// As [`Format::encode`] writes it.
+    pub(super) fn bytes(self) -> Arc<[u8]> {
+        match self {
+            Self::Caller => [PASS].into(),
+            Self::Process => [PASS, PASS].into(),
+        }
+    }
+}
+
+/// A verdict, and for how long: fresh, and then stale.
+pub(super) struct Judged<T, E> {
+    pub(super) verdict: Verdict<T, E>,
+    /// Zero: it is for those alone who wait.
+    pub(super) fresh: Duration,
+    pub(super) stale: Duration,
 }
 
 impl<T, E> Verdict<T, E> {
     pub(super) fn answer(&self) -> Option<&T> {
         match self {
             Self::Answer(answer) => Some(answer),
-            Self::Failure(..) => None,
+            Self::Failure(..) | Self::Pass(_) => None,
         }
     }
 
-    pub(super) fn into_result(self) -> Result<T, E> {
+    /// What a caller gets; `None`: it is to run itself.
+    pub(super) fn into_result(self) -> Option<Result<T, E>> {
         match self {
-            Self::Answer(answer) => Ok(answer),
-            Self::Failure(error, _) => Err(error),
+            Self::Answer(answer) => Some(Ok(answer)),
+            Self::Failure(error, _) => Some(Err(error)),
+            Self::Pass(_) => None,
         }
     }
 }
@@ -52,6 +130,7 @@ impl<T: Clone, E> Clone for Verdict<T, E> {
         match self {
             Self::Answer(answer) => Self::Answer(answer.clone()),
             Self::Failure(error, clone) => Self::Failure(clone(error), *clone),
+            Self::Pass(pass) => Self::Pass(*pass),
         }
     }
 }
@@ -59,6 +138,7 @@ impl<T: Clone, E> Clone for Verdict<T, E> {
 /// What the bytes of a verdict begin with.
 const ANSWER: u8 = b'+';
 const FAILURE: u8 = b'-';
+const PASS: u8 = b'*';
 
 impl<T: Clone + 'static, E: 'static> Format<T, E> {
     /// The names of the codecs and the version, in one word.
@@ -83,27 +163,43 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
         Ok(names.join("+").into())
     }
 
-    /// What of an outcome is for others too.
-    pub(crate) fn to_share(&self, outcome: &Result<T, E>) -> Option<Result<T, E>> {
+    /// Whom an outcome is for.
+    pub(crate) fn to_share(&self, outcome: &Result<T, E>) -> Share<Result<T, E>> {
         match outcome {
-            Ok(answer) => Some(Ok(answer.clone())),
+            Ok(answer) => Share::stored(Ok(answer.clone())),
             Err(error) => self.share_error(error).map(Err),
         }
     }
 
-    /// An error, where these are for others too.
-    pub(crate) fn share_error(&self, error: &E) -> Option<E> {
-        self.failures.as_ref().map(|failures| (failures.clone)(error))
+    /// Whom an error is for.
+    pub(crate) fn share_error(&self, error: &E) -> Share<E> {
+        match &self.failures {
+            Some(failures) => Share::stored((failures.clone)(error)),
+            None => Share::Nobody,
+        }
     }
 
-    /// The verdict, and for how long it lives; `None` where it is not to be shared.
-    pub(super) fn verdict(&self, shared: Result<T, E>) -> Option<(Verdict<T, E>, Duration)> {
+    /// What others get of an outcome. What is private is so for `pass_for`.
+    pub(super) fn judge(&self, shared: Share<Result<T, E>>, times: &Times) -> Judged<T, E> {
+        const ZERO: Duration = Duration::ZERO;
+        let judged = |verdict, fresh, stale| Judged { verdict, fresh, stale };
+        let pass = |fresh| judged(Verdict::Pass(Pass::Caller), fresh, ZERO);
+        let failure = |error| match &self.failures {
+            Some(failures) => judged(Verdict::Failure(error, failures.clone), failures.life, ZERO),
+            None => pass(ZERO),
+        };
         match shared {
-            Ok(answer) => (self.life)(&answer).map(|life| (Verdict::Answer(answer), life)),
-            Err(error) => {
-                let failures = self.failures.as_ref()?;
-                Some((Verdict::Failure(error, failures.clone), failures.life))
-            }
+            Share::Stored { answer: Ok(answer), at_most, stale } => match (self.life)(&answer) {
+                Some(life) => {
+                    let fresh = at_most.map_or(life, |most| most.min(life));
+                    judged(Verdict::Answer(answer), fresh, if stale { times.stale } else { ZERO })
+                }
+                None => pass(times.pass),
+            },
+            Share::Stored { answer: Err(error), .. } | Share::Waiting(Err(error)) => failure(error),
+            Share::Waiting(Ok(answer)) => judged(Verdict::Answer(answer), ZERO, ZERO),
+            Share::Private => pass(times.pass),
+            Share::Nobody => pass(ZERO),
         }
     }
 
@@ -112,6 +208,7 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
             (Verdict::Answer(answer), _) => (ANSWER, self.codec.encode(answer)?),
             (Verdict::Failure(error, _), Some(failures)) => (FAILURE, failures.codec.encode(error)?),
             (Verdict::Failure(..), None) => return Err("errors are not shared".into()),
+            (Verdict::Pass(pass), _) => return Ok(pass.bytes()),
         };
         Ok([&[sign], &bytes[..]].concat().into())
     }
@@ -122,6 +219,8 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
             (Some((&FAILURE, bytes)), Some(failures)) => {
                 Ok(Verdict::Failure(failures.codec.decode(bytes)?, failures.clone))
             }
+            (Some((&PASS, [])), _) => Ok(Verdict::Pass(Pass::Caller)),
+            (Some((&PASS, [PASS])), _) => Ok(Verdict::Pass(Pass::Process)),
             _ => Err("neither an answer nor an error that is shared".into()),
         }
     }

@@ -9,7 +9,7 @@ use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{HeaderMap, Request, Response};
 use tower::ServiceExt as _;
-use tower_distributed::http::{AnswerCodec, path, request_target, single_flight};
+use tower_distributed::http::{AnswerCodec, path, path_and_query, single_flight};
 use tower_distributed::{SingleFlight, Store};
 
 use super::origin::Origin;
@@ -42,7 +42,7 @@ fn stale_apps(stores: &Stores, app: &Router) -> [Router; 2] {
     [(); 2].map(|()| {
         let flight = SingleFlight::builder(AnswerCodec).life(Duration::from_millis(1)).stale_for(HOUR);
         let flight = flight.build(&stores.open(), "public").unwrap();
-        app.clone().layer(single_flight(flight, request_target().private_if("x-api-key").unwrap()))
+        app.clone().layer(single_flight(flight, path_and_query()).private_if("x-api-key").unwrap())
     })
 }
 
@@ -144,7 +144,7 @@ async fn no_key_gives_one_user_what_is_anothers(stores: Stores) {
 #[tokio::test]
 async fn nested_routers_do_not_answer_for_each_other() {
     let flight = SingleFlight::builder(AnswerCodec).life(HOUR).build(&Store::in_memory(), "public").unwrap();
-    let key = request_target().uri(|uri: &OriginalUri| &uri.0);
+    let key = path_and_query().uri(|uri: &OriginalUri| &uri.0);
     let layer = single_flight(flight, key);
     let version =
         |text: &'static str| Router::new().route("/prices", on_get(async move || text)).layer(layer.clone());

@@ -13,7 +13,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_distributed::SingleFlight;
-use tower_distributed::http::{AnswerCodec, request_target, single_flight};
+use tower_distributed::http::{AnswerCodec, path_and_query, single_flight};
 
 pub(crate) use self::origin::Builder;
 use self::origin::{Origin, never};
@@ -25,7 +25,6 @@ on_each_store!(
     users_of_two_gateways,
     stale_answers,
     with_turns_of_the_runtime_only,
-    in_turn,
     through_proxies_over_sockets,
 );
 
@@ -57,10 +56,6 @@ async fn besieged(gateways: Vec<Router>) -> Tally {
         tally.add(outcome.unwrap());
     }
     tally
-}
-
-async fn with(stores: Stores, settings: fn(Builder) -> Builder) -> (Origin, Tally) {
-    until(stores, settings, |_| true).await
 }
 
 async fn until(
@@ -95,7 +90,7 @@ fn is_shared(tally: &Tally) -> bool {
 
 /// Nothing else was shared.
 fn assert_private(tally: &Tally) {
-    for kind in ["anything", "private", "no-store", "session", "broken"] {
+    for kind in ["anything", "private", "no-store", "session"] {
         assert_eq!(tally.borrowed(kind), 0, "{kind}");
     }
 }
@@ -117,12 +112,6 @@ async fn with_turns_of_the_runtime_only(stores: Stores) {
     until(stores, |flight| flight.life(Duration::from_millis(1)), |tally| tally.sums().0 > 0).await;
 }
 
-async fn in_turn(stores: Stores) {
-    let settings = |flight: Builder| flight.followers(tower_distributed::single_flight::Followers::TakeTurns);
-    let (origin, tally) = with(stores, settings).await;
-    assert_eq!((origin.handled(), tally.sums().0), (tally.sums().1, 0), "nothing is shared");
-}
-
 /// Each gateway is a proxy whose client to the origin is guarded.
 async fn through_proxies_over_sockets(stores: Stores) {
     let origin = Origin::default();
@@ -132,18 +121,12 @@ async fn through_proxies_over_sockets(stores: Stores) {
     let gateways = (0..2).map(|_| {
         let flight = SingleFlight::builder(AnswerCodec).life(Duration::from_millis(20));
         let flight = flight.build(&stores.open(), "public").unwrap();
-        let key = |request: &Request<Body>| {
-            // The client's URI names the origin; whom the user has asked is in the field.
-            let mut asked = Request::new(Body::empty());
-            *asked.method_mut() = request.method().clone();
-            *asked.headers_mut() = request.headers().clone();
-            *asked.uri_mut() = request.uri().path_and_query().unwrap().as_str().parse().unwrap();
-            let key = request_target().private_if("x-api-key").unwrap();
-            tower_distributed::KeyExtractor::extract(&key, &asked)
-        };
         let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
-        let guarded =
-            ServiceBuilder::new().layer(single_flight(flight, key).reject_with(never)).service(client);
+        let guarded = ServiceBuilder::new()
+            .layer(
+                single_flight(flight, path_and_query()).private_if("x-api-key").unwrap().reject_with(never),
+            )
+            .service(client);
         let upstream = upstream.clone();
         Router::new().fallback(move |mut request: Request<Body>| {
             *request.uri_mut() = format!("{upstream}{}", request.uri()).parse().unwrap();

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use serde_json::{Map, Value, json};
-use tower_distributed::http::{AnswerCodec, FlightBody, request_target, single_flight};
+use tower_distributed::http::{AnswerCodec, Checked, FlightBody, path_and_query, single_flight};
 use tower_distributed::single_flight::SingleFlightBuilder;
 use tower_distributed::{Refusal, SingleFlight, Store};
 
@@ -73,7 +73,7 @@ impl Origin {
     /// The origin behind the layer, as one process of a fleet.
     pub(super) fn behind(&self, store: &Store, settings: impl FnOnce(Builder) -> Builder) -> Router {
         let flight = settings(SingleFlight::builder(AnswerCodec)).build(store, "public").unwrap();
-        let key = request_target().private_if("x-api-key").unwrap();
+        let key = Checked::new(path_and_query()).private_if("x-api-key").unwrap();
         let origin = self.clone();
         Router::new()
             .fallback(move |request: Request<Body>| origin.clone().answer(request))
@@ -146,7 +146,8 @@ fn decide(request: &Request<Body>, number: usize) -> Decided {
         "deeper" if german => ok().varying(&["accept", "accept-language", "x-region"]),
         "deeper" => ok().varying(&["accept", "accept-language"]),
         "missing" => of(StatusCode::NOT_FOUND).varying(&["accept-language"]),
-        "broken" => of([StatusCode::INTERNAL_SERVER_ERROR, StatusCode::FORBIDDEN][number % 2]).of_one(),
+        "broken" if number % 2 == 0 => of(StatusCode::INTERNAL_SERVER_ERROR),
+        "broken" => of(StatusCode::FORBIDDEN).of_one(),
         // What it varies by turns with each answer.
         "turned" if number.is_multiple_of(2) => ok().varying(&["accept"]),
         "turned" => ok().varying(&["accept-language"]),

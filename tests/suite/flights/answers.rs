@@ -76,14 +76,14 @@ pub(crate) async fn what_cannot_be_published_is_shared_in_process(place: &Place,
     }
 }
 
-/// All run, one after the other.
+/// All run, at once.
 pub(crate) async fn what_cannot_be_published_may_be_for_nobody_else(place: &Place, name: &str) {
     for codec in ["wide", "mute"] {
         let build = || match codec {
             "wide" => settings(Wide, Unpublished::ToNobody),
             _ => settings(Mute, Unpublished::ToNobody),
         };
-        let (flights, origin) = (several(place, &format!("{name}.{codec}"), 2, build), Origin::shut());
+        let (flights, origin) = (several(place, &format!("{name}.{codec}"), 2, build), Origin::crowded());
         let answers = crowd(&flights, &origin).await;
         assert!(all_differ(&answers), "{codec}: {answers:?}");
         assert_eq!(origin.runs(), 7);
@@ -102,8 +102,10 @@ pub(crate) async fn the_largest_answer_is_shared(place: &Place, name: &str) {
     };
     let answer = || async { vec![1, 2, 3] };
     let length = serde_json::to_vec(&[1, 2, 3]).unwrap().len();
-    assert_eq!(build(length - 1).run("k", answer).await.unwrap(), [1, 2, 3]);
-    assert_eq!(build(length).run("k", answer).await.unwrap(), [1, 2, 3], "it was not there");
+    assert_eq!(build(length - 1).run("large", answer).await.unwrap(), [1, 2, 3]);
+    let other = || async { vec![4] };
+    assert_eq!(build(length).run("large", other).await.unwrap(), [4], "it is not there");
+    assert_eq!(build(length).run("k", answer).await.unwrap(), [1, 2, 3]);
     let unasked = || async { unreachable!("there is an answer") };
     assert_eq!(build(length - 1).run("k", unasked).await.unwrap(), [1, 2, 3]);
 }

@@ -46,10 +46,13 @@ fn spans() {
         let shown = format!("{span:?}");
         is_told(builder().life(span), &["the life of an answer", "1 ms to 1 day", &shown]);
         is_told(builder().stale_for(span), &["after its life", "1 ms to 1 day", &shown]);
-        is_told(builder().share_errors(Postcard, span), &["the life of an error", "1 ms to 1 day", &shown]);
+        is_told(
+            builder().share_errors(Postcard).error_life(span),
+            &["the life of an error", "1 ms to 1 day", &shown],
+        );
     }
     for span in [Duration::from_millis(1), DAY] {
-        is_fine(builder().life(span).stale_for(span).share_errors(Postcard, span));
+        is_fine(builder().life(span).stale_for(span).share_errors(Postcard).error_life(span));
     }
     for ttl in [Duration::from_millis(1), Duration::ZERO, DAY + NANO] {
         is_told(builder().ttl(ttl), &["time to live", "10 ms to 1 day", &format!("{ttl:?}")]);
@@ -76,10 +79,7 @@ fn names() {
         let codec = || SingleFlight::builder(Named(name.to_owned().leak()));
         let shown = format!("{name:?}");
         is_told(codec(), &["codec", "1 to 64 visible", &shown]);
-        is_told(
-            builder().share_errors(Named(name.to_owned().leak()), DAY),
-            &["codec", "1 to 64 visible", &shown],
-        );
+        is_told(builder().share_errors(Named(name.to_owned().leak())), &["codec", "1 to 64 visible", &shown]);
         if !name.is_empty() {
             is_told(builder().version(name), &["version", "0 to 64 visible", &shown]);
         }
@@ -95,4 +95,12 @@ fn names() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn what_runs_at_once() {
+    is_told(builder().max_parallel(0), &["max_parallel", "at least 1", "is 0"]);
+    is_fine(builder().max_parallel(1).pass_for(DAY));
+    is_told(builder().pass_for(Duration::ZERO), &["a key is passed", "1 ms to 1 day", "0ns"]);
+    is_told(builder().error_life(DAY), &["share_errors", "86400s"]);
 }

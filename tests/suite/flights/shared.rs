@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tower_distributed::single_flight::{Postcard, RunError};
 use tower_distributed::{Error, Mutex, SingleFlight};
 
-use super::{Origin, all_differ, all_ended, begin, begin_run, builder, ended, several};
+use super::{Origin, all_differ, all_ended, begin, begin_run, builder, ended, several, visible};
 use crate::keys::hostile;
 use crate::stores::{Place, SOON};
 use crate::support::eventually;
@@ -101,8 +101,8 @@ pub(crate) async fn each_answer_of_a_hot_key_lives_for_its_life(place: &Place, n
 }
 
 pub(crate) async fn answers_without_life_are_for_one(place: &Place, name: &str) {
-    let flights = several(place, name, 3, || builder().life_with(|_| None));
-    let origin = Origin::shut();
+    let flights = visible(place, name, 3, || builder().life_with(|_| None));
+    let origin = Origin::crowded();
     let mut callers = vec![begin_run(&flights[0], &origin).await];
     for _ in 0..3 {
         for flight in &flights {
@@ -110,21 +110,31 @@ pub(crate) async fn answers_without_life_are_for_one(place: &Place, name: &str) 
             callers.push(begin(async move { flight.run("k", work).await }).await);
         }
     }
+    place.lined_up(&format!("{name}:k"), 2).await;
+    assert_eq!(origin.runs(), 1);
+    origin.let_go(1);
+    // All who wait run at once, and who comes later does not wait for them.
+    origin.began(10).await;
+    let (flight, work) = (flights[1].clone(), origin.work());
+    callers.push(begin(async move { flight.run("k", work).await }).await);
+    origin.began(11).await;
     origin.let_go(10);
     let answers = all_ended(callers).await;
     assert!(all_differ(&answers), "{answers:?}");
-    assert_eq!(origin.runs(), 10);
+    assert_eq!(origin.runs(), 11);
     // Each answer has a life of its own.
     let even = || builder().life_with(|run| (run % 2 == 0).then_some(super::LONG));
     let flights = several(place, &format!("{name}.even"), 2, even);
     let origin = Origin::open();
-    for (number, expected) in [1, 2, 2, 2].into_iter().enumerate() {
-        assert_eq!(flights[number % 2].run("k", origin.work()).await.unwrap(), expected);
+    for (number, key, expected) in
+        [(0, "odd", 1), (1, "even", 2), (0, "even", 2), (1, "odd", 3), (0, "odd", 4)]
+    {
+        assert_eq!(flights[number].run(key, origin.work()).await.unwrap(), expected);
     }
 }
 
-pub(crate) async fn errors_are_for_one_and_one_takes_over(place: &Place, name: &str) {
-    let (flights, origin) = (several::<String>(place, name, 3, builder), Origin::shut());
+pub(crate) async fn errors_are_for_one_and_the_others_run_at_once(place: &Place, name: &str) {
+    let (flights, origin) = (visible::<String>(place, name, 3, builder), Origin::crowded());
     let call = |number: usize| {
         let (flight, work) = (flights[number].clone(), origin.failing(1));
         begin(async move { flight.try_run("k", work).await })
@@ -136,15 +146,64 @@ pub(crate) async fn errors_are_for_one_and_one_takes_over(place: &Place, name: &
         others.push(call(number).await);
     }
     place.lined_up(&format!("{name}:k"), 2).await;
-    origin.let_go(2);
+    origin.let_go(1);
     let error = ended(first).await.unwrap_err();
     assert!(matches!(&error, RunError::Failed(error) if error == "1"), "{error}");
-    assert_eq!(all_ended(others).await, [2; 6]);
-    assert_eq!(origin.runs(), 2);
+    origin.began(7).await;
+    origin.let_go(6);
+    let answers = all_ended(others).await;
+    assert!(all_differ(&answers), "{answers:?}");
+    // Who comes later shares again.
+    let leader = call(1).await;
+    origin.began(8).await;
+    let follower = call(2).await;
+    origin.let_go(1);
+    assert_eq!((ended(leader).await.unwrap(), ended(follower).await.unwrap()), (8, 8));
+}
+
+/// An error that is shared is for those alone who wait.
+pub(crate) async fn errors_are_shared_with_those_who_wait(place: &Place, name: &str) {
+    let shared = || builder::<String>().share_errors(Postcard);
+    let (flights, origin) = (visible(place, name, 3, shared), Origin::shut());
+    let mut callers = Vec::new();
+    for number in [0, 0, 1, 1, 2, 2] {
+        let (flight, work) = (flights[number].clone(), origin.failing(1));
+        callers.push(begin(async move { flight.try_run("k", work).await }).await);
+    }
+    place.lined_up(&format!("{name}:k"), 2).await;
+    origin.let_go(1);
+    for caller in callers {
+        let error = ended(caller).await.unwrap_err();
+        assert!(matches!(&error, RunError::Failed(error) if error == "1"), "{error}");
+    }
+    assert_eq!(origin.runs(), 1);
+    origin.let_go(1);
+    assert_eq!(flights[2].try_run("k", origin.failing(1)).await.unwrap(), 2);
+}
+
+/// So many of a key run at once in a process, where nothing is shared.
+pub(crate) async fn those_who_run_at_once_are_bounded(place: &Place, name: &str) {
+    let origin = Origin::crowded();
+    let flight = builder().life_with(|_| None).max_parallel(2).build(place, name).unwrap();
+    let mut callers = vec![begin_run(&flight, &origin).await];
+    for _ in 0..5 {
+        let (flight, work) = (flight.clone(), origin.work());
+        callers.push(begin(async move { flight.run("k", work).await }).await);
+    }
+    for begun in [3, 4, 5, 6] {
+        origin.let_go(1);
+        origin.began(begun).await;
+        assert_eq!(origin.runs(), begun, "more than two at a time");
+    }
+    let (other, work) = (flight.clone(), origin.work());
+    callers.push(begin(async move { other.run("another", work).await }).await);
+    origin.began(7).await;
+    origin.let_go(3);
+    assert!(all_differ(&all_ended(callers).await));
 }
 
 pub(crate) async fn errors_that_are_shared_fail_all_alike(place: &Place, name: &str) {
-    let shared = || builder::<String>().share_errors(Postcard, Duration::from_secs(3));
+    let shared = || builder::<String>().share_errors(Postcard).error_life(Duration::from_secs(3));
     let (flights, origin) = (several(place, name, 3, shared), Origin::shut());
     let mut callers = Vec::new();
     for number in [0, 0, 1, 1, 2, 2] {

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::http::{AnswerCodec, request_target, single_flight};
+use crate::http::{AnswerCodec, path_and_query, single_flight};
 use crate::{SingleFlight, Store};
 
 /// An app in each of the two processes, and how often they have handled a request.
@@ -27,7 +27,7 @@ impl Apps {
             };
             Router::new()
                 .route("/", axum::routing::get(handler))
-                .layer(single_flight(flight, request_target()))
+                .layer(single_flight(flight, path_and_query()))
         };
         Self([app(), app()], handled)
     }

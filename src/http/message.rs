@@ -1,0 +1,40 @@
+//! What of a message's header fields concerns its way, and its length.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+
+use super::shareable::items;
+
+/// Whether `Content-Length`, where it is there, says this.
+pub(super) fn has_length(headers: &HeaderMap, length: usize) -> bool {
+    let told = |value: &HeaderValue| value.to_str().ok()?.parse().ok();
+    headers.get_all(CONTENT_LENGTH).iter().all(|value| told(value) == Some(length))
+}
+
+/// Without the fields that concern one connection only (RFC 9110, 7.6.1).
+pub(super) fn end_to_end(headers: HeaderMap) -> HeaderMap {
+    const HOP_BY_HOP: [HeaderName; 10] = [
+        CONNECTION,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+        PROXY_AUTHENTICATE,
+        HeaderName::from_static("proxy-authentication-info"),
+        PROXY_AUTHORIZATION,
+        TE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ];
+    let connection = items(&headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok());
+    let named: Vec<_> = connection.collect();
+    let mut kept = headers;
+    for name in named {
+        kept.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        kept.remove(name);
+    }
+    kept
+}

@@ -1,0 +1,63 @@
+//! How many callers of one key run at once in this process, where nothing is shared.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Semaphore;
+
+use crate::Key;
+use crate::store::lock;
+
+/// A semaphore per key that anybody runs for.
+#[derive(Debug)]
+pub(super) struct Parallel {
+    /// `None`: any number.
+    most: Option<NonZeroU32>,
+    keys: Mutex<HashMap<Key, Arc<Semaphore>>>,
+}
+
+/// A run's place among those of its key.
+#[derive(Debug)]
+pub(super) struct Slot<'a> {
+    parallel: &'a Parallel,
+    key: &'a Key,
+    semaphore: Arc<Semaphore>,
+    is_taken: bool,
+}
+
+impl Parallel {
+    pub(super) fn new(most: Option<NonZeroU32>) -> Self {
+        Self { most, keys: Mutex::default() }
+    }
+
+    /// Waits for a place; first come, first served. Cancel safe.
+    pub(super) async fn enter<'a>(&'a self, key: &'a Key) -> Option<Slot<'a>> {
+        let most = self.most?.get() as usize;
+        let semaphore = match lock(&self.keys).entry(key.clone()) {
+            Entry::Occupied(entry) => Arc::clone(entry.get()),
+            Entry::Vacant(entry) => Arc::clone(entry.insert(Arc::new(Semaphore::new(most)))),
+        };
+        let mut slot = Slot { parallel: self, key, semaphore, is_taken: false };
+        // It is never closed.
+        if let Ok(permit) = slot.semaphore.acquire().await {
+            permit.forget();
+        }
+        slot.is_taken = true;
+        Some(slot)
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if self.is_taken {
+            self.semaphore.add_permits(1);
+        }
+        let mut keys = lock(&self.parallel.keys);
+        // This one and the map's: nobody else is there.
+        if Arc::strong_count(&self.semaphore) == 2 {
+            keys.remove(self.key);
+        }
+    }
+}
