@@ -25,7 +25,9 @@ pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
 pub(crate) use self::key::{check_exact, check_name};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
-pub(crate) use self::notifier::{Ids, Link, News, Notifier, Push, Recipient, id_of, process_of, ttl_of};
+pub(crate) use self::notifier::{
+    ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, id_of, process_of, ttl_of,
+};
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
 pub(crate) use self::owed::Owed;
 pub use self::ping::{BreakerState, Ping};

@@ -56,11 +56,17 @@ pub(crate) trait Recipient: Send + Sync {
     fn hear(self: Arc<Self>, id: u64, news: News);
 }
 
+/// Hears what is told to all processes.
+pub(crate) trait Listener: Send + Sync {
+    fn hear(&self, message: &[u8]);
+}
+
 /// Where pushes for one process arrive.
 pub(crate) struct Notifier {
     process: String,
     next: Arc<AtomicU64>,
     recipients: Mutex<HashMap<u64, Weak<dyn Recipient>>>,
+    listeners: Mutex<Vec<Weak<dyn Listener>>>,
     link: watch::Sender<Link>,
     links: AtomicU64,
     #[cfg(test)]
@@ -94,6 +100,9 @@ pub(crate) enum Link {
     Up(u64),
 }
 
+/// What stands for all processes in the name of a channel.
+pub(crate) const ALL: &str = "all";
+
 /// How many characters name a process.
 const PROCESS: usize = 16;
 
@@ -105,6 +114,7 @@ impl Notifier {
             process,
             next: Arc::default(),
             recipients: Mutex::default(),
+            listeners: Mutex::default(),
             link: watch::Sender::new(link),
             links: AtomicU64::new(1),
             #[cfg(test)]
@@ -155,6 +165,19 @@ impl Notifier {
                 recipient.hear(id, push.news.clone());
             }
         }
+    }
+
+    /// Has what is told to all processes heard as long as somebody else holds the listener.
+    pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
+        let mut listeners = lock(&self.listeners);
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(listener);
+    }
+
+    /// Hands on what is told to all processes.
+    pub(crate) fn broadcast(&self, message: &[u8]) {
+        let listeners: Vec<_> = lock(&self.listeners).iter().filter_map(Weak::upgrade).collect();
+        listeners.iter().for_each(|listener| listener.hear(message));
     }
 
     /// All that was delivered so far.

@@ -15,3 +15,4 @@ mod events;
 mod flights;
 mod flights_away;
 mod hung_flights;
+mod local_cache;

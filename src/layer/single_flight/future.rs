@@ -31,6 +31,9 @@ pin_project! {
             future: Fut,
             config: Arc<Config<K, A, F, C, N, R>>,
         },
+        Served {
+            response: Option<Res>,
+        },
         Flying {
             // In a box, as the flight has to be told apart from the request anyway.
             flight: BoxFuture<'static, Result<Res, Err>>,
@@ -41,6 +44,10 @@ pin_project! {
 impl<Fut, Req, K, A, F, C, N, R, Res, Err> ResponseFuture<Fut, Req, K, A, F, C, N, R, Res, Err> {
     pub(super) fn passing(future: Fut, config: Arc<Config<K, A, F, C, N, R>>) -> Self {
         Self { state: State::Passing { future, config }, request: PhantomData }
+    }
+
+    pub(super) fn served(response: Res) -> Self {
+        Self { state: State::Served { response: Some(response) }, request: PhantomData }
     }
 
     pub(super) fn flying(flight: BoxFuture<'static, Result<Res, Err>>) -> Self {
@@ -63,6 +70,9 @@ where
                 Ok(response) => Ok(config.capture.pass(response)),
                 Err(error) => Err(config.reject.inner_error(error)),
             }),
+            StateProjection::Served { response } => {
+                response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
+            }
             StateProjection::Flying { flight } => flight.as_mut().poll(context),
         }
     }

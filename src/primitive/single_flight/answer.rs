@@ -56,6 +56,16 @@ pub(crate) enum Found {
 }
 
 impl Found {
+    /// Of how many bytes it is, and for how long it is fresh.
+    pub(crate) fn extent(&self) -> (usize, Duration) {
+        match self {
+            Self::Answer { fresh, bytes } => {
+                (bytes.len(), Duration::from_micros(u64::try_from(*fresh).unwrap_or(0)))
+            }
+            Self::Foreign => (0, Duration::ZERO),
+        }
+    }
+
     /// Whether it is the same as was found before. An answer only gets older: one of the same bytes that is fresher was
     /// entered since.
     pub(crate) fn is(&self, before: &Self) -> bool {

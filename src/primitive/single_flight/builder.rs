@@ -96,6 +96,18 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
+    /// Keeps answers in this process as well, up to so many bytes as the codec writes them, at least 64 KiB: who asks again
+    /// within their life gets them without a call of the store. Default: not at all.
+    ///
+    /// [`forget`](SingleFlight::forget) takes an answer out of all processes, by a message that takes as long as a message
+    /// of Redis does. While this process hears no messages nothing is served from here, and what was kept before is not
+    /// served after that. A connection that is lost without a word is noticed within 20 s: so what was forgotten is served
+    /// for as long at most, and never beyond its life.
+    pub fn local_cache(mut self, bytes: u64) -> Self {
+        self.settings.local_cache = Some(bytes);
+        self
+    }
+
     /// How many callers of a key run at once in one process where nothing is shared, at least 1; the others wait. Default:
     /// any number.
     pub fn max_parallel(mut self, most: u32) -> Self {
@@ -193,6 +205,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         if !(1..=64 << 20).contains(&largest) {
             return Err(Error::invalid(format!(
                 "the largest answer must be 1 byte to 64 MiB (67108864), is {largest}"
+            )));
+        }
+        if let Some(bytes @ ..65536) = self.settings.local_cache {
+            return Err(Error::invalid(format!(
+                "a local cache must be of 64 KiB (65536) at least, is of {bytes} bytes"
             )));
         }
         if let Some(most) = self.max_parallel {

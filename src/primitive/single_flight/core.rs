@@ -15,13 +15,14 @@ use tokio::time::Instant;
 use super::answer::Flight;
 use super::builder::Unpublished;
 use super::driver::Forget;
+use super::local_cache::{LocalCache, message};
 use super::parallel::Parallel;
 use super::table::{Baton, Caller, Heard, Part, Table};
 use super::verdict::{Format, Share, Times, Verdict};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::{Admission, LeaseOptions, Leases};
 use crate::store::timer::sleep_until;
-use crate::store::{Client, Namespace};
+use crate::store::{ALL, Client, Namespace, Notifier};
 use crate::telemetry::{self, Decisions, Outcome, in_current_span};
 use crate::{Error, Key, LeaseHandle, Store};
 
@@ -33,6 +34,10 @@ pub(crate) struct Core<T, E> {
     pub(super) leases: Leases<Flight>,
     forget: Client<Forget>,
     parallel: Parallel,
+    pub(super) local_cache: Option<Arc<LocalCache<T>>>,
+    notifier: Arc<Notifier>,
+    /// On which all processes hear what is forgotten.
+    channel: Arc<str>,
     table: Arc<Table<Verdict<T, E>>>,
 }
 
@@ -44,6 +49,8 @@ pub(crate) struct Settings {
     pub(super) max_run: Option<Duration>,
     pub(super) largest: usize,
     pub(super) times: Times,
+    /// How many bytes of answers a process keeps for itself.
+    pub(super) local_cache: Option<u64>,
     /// How many callers of a key run at once where nothing is shared.
     pub(super) max_parallel: Option<NonZeroU32>,
     pub(super) go_on: bool,
@@ -59,6 +66,7 @@ impl Default for Settings {
             max_run: None,
             largest: 1 << 20,
             times: Times { stale: Duration::ZERO, pass: Duration::from_secs(10) },
+            local_cache: None,
             max_parallel: None,
             go_on: false,
             cancel_when_lost: false,
@@ -102,11 +110,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let namespace = Namespace::new(store, name)?;
         let counts = telemetry::Leases::new("flight", name);
         let admission = Admission::new(store, &namespace, codec);
+        let (largest, notifier) = (settings.largest, store.notifier());
+        let local_cache = settings.local_cache.map(|bytes| LocalCache::new(name, bytes, largest, notifier));
         Ok(Self {
             name: name.into(),
             decisions: Decisions::new("single_flight", name),
             table: Table::new(settings.go_on),
             parallel: Parallel::new(settings.max_parallel),
+            local_cache: local_cache.transpose()?,
+            notifier: Arc::clone(store.notifier()),
+            channel: [&*store.channels(), ALL].concat().into(),
             settings,
             format,
             forget: admission.namespace.client(),
@@ -115,7 +128,19 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     pub(super) async fn forget(&self, key: Key) -> Result<(), Error> {
-        self.forget.run(key, Forget).await
+        let message = message(&self.name, &key);
+        let forget = Forget { channel: Arc::clone(&self.channel), message: Arc::clone(&message) };
+        let forgotten = self.forget.run(key, forget).await;
+        // Here at once, whether or not the store has done so; and where there is no server nobody else has to hear.
+        self.notifier.broadcast(&message);
+        forgotten
+    }
+
+    /// An answer that this process has kept, if there is one. It is counted.
+    pub(super) fn cached(&self, key: &Key) -> Option<T> {
+        let answer = self.local_cache.as_ref()?.get(key)?;
+        self.decisions.count(Outcome::Shared);
+        Some(answer)
     }
 
     /// Runs, or gets what came of another's run. A run is counted when it begins, whether or not anybody waits for it.
@@ -130,6 +155,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
+        if let Some(answer) = self.cached(&key) {
+            return Ok(Landed::Shared(Ok(answer)));
+        }
         let landed = self.run(key, work).await;
         match &landed {
             Ok(Landed::Shared(_)) => self.decisions.count(Outcome::Shared),

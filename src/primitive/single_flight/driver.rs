@@ -18,14 +18,14 @@ use crate::primitive::lease::key_state::KeyState;
 use crate::primitive::lease::kind::Kind;
 use crate::primitive::lease::{Ask, Got, Wait};
 use crate::store::timer::sleep;
-use crate::store::{Fields, Garbled, Never, Operation, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script, script};
 use crate::telemetry::{Event, Outcome, tell};
 use crate::{Error, Key, Lease, LeaseHandle};
 
 /// How a run begins.
 enum Boarding<T, E> {
-    /// There is an answer already.
-    Landed(Verdict<T, E>),
+    /// There is an answer already; in how many bytes, and for how long it is fresh.
+    Landed(Verdict<T, E>, usize, Duration),
     /// It leads: in the fleet by a lease, and there may be a stale answer.
     Lead(Lease, Option<Verdict<T, E>>),
     /// It leads in its process alone.
@@ -46,10 +46,24 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         W: FnOnce(Option<LeaseHandle>) -> F,
         F: Future<Output = Flown<R, T, E>>,
     {
+        let local = self.local_cache.as_ref().map(|cache| {
+            let epoch = cache.epoch();
+            if epoch.hears_nothing() {
+                self.leases.admission.store.subscribe();
+            }
+            (cache, epoch)
+        });
+        let key = baton.key().clone();
+        let keep = |answer: Option<&T>, bytes, fresh| {
+            if let (Some((cache, epoch)), Some(answer)) = (local, answer) {
+                cache.insert(key.clone(), answer, bytes, fresh, epoch);
+            }
+        };
         let (lease, stale, counted) = match self.board(baton.key()).await {
             Ok(Boarding::Lead(lease, stale)) => (Some(lease), stale, Outcome::Admitted),
             Ok(Boarding::Alone(counted)) => (None, None, counted),
-            Ok(Boarding::Landed(verdict)) => {
+            Ok(Boarding::Landed(verdict, bytes, fresh)) => {
+                keep(verdict.answer(), bytes, fresh);
                 baton.land(Ok(&verdict));
                 if runs.swap(true, Ordering::AcqRel) {
                     return;
@@ -136,7 +150,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             };
             Entry::of(pass.bytes(), judged.fresh.min(self.settings.times.pass), Duration::ZERO)
         });
-        self.publish(lease, entry).await;
+        let length = entry.bytes.len();
+        if self.publish(lease, entry).await {
+            keep(judged.verdict.answer(), length, judged.fresh);
+        }
     }
 
     /// How long a run has the lead.
@@ -157,7 +174,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => match self.read(&found) {
                     Some(Verdict::Pass(Pass::Process)) => return Ok(Boarding::Alone(Outcome::Admitted)),
-                    Some(verdict) => return Ok(Boarding::Landed(verdict)),
+                    Some(verdict) => {
+                        let (bytes, fresh) = found.extent();
+                        return Ok(Boarding::Landed(verdict, bytes, fresh));
+                    }
                     None => unread = Some(found),
                 },
                 Ok(Got::Lease(lease, found)) => {
@@ -168,12 +188,13 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                             // Somebody was quicker. Entered once more, it sends those who wait to itself; where that
                             // fails, one of them runs.
                             let fresh = Duration::from_micros(fresh.unsigned_abs());
+                            let length = bytes.len();
                             let stale =
                                 verdict.answer().map_or(Duration::ZERO, |_| self.settings.times.stale);
                             let _ = self.settle(lease, Entry::of(bytes, fresh, stale)).await;
                             match verdict {
                                 Verdict::Pass(Pass::Process) => Boarding::Alone(Outcome::Admitted),
-                                verdict => Boarding::Landed(verdict),
+                                verdict => Boarding::Landed(verdict, length, fresh),
                             }
                         }
                         (_, stale) => Boarding::Lead(lease, stale),
@@ -245,10 +266,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         Ok(held)
     }
 
-    /// Publishes an answer.
-    async fn publish(&self, lease: Lease, entry: Entry) {
+    /// Publishes an answer; whether that was done.
+    async fn publish(&self, lease: Lease, entry: Entry) -> bool {
         match self.settle(lease, entry).await {
-            Ok(true) => {}
+            Ok(true) => return true,
             Ok(false) => {
                 tell(
                     &self.name,
@@ -264,12 +285,17 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 );
             }
         }
+        false
     }
 }
 
 /// Forgets an answer.
 #[derive(Debug)]
-pub(super) struct Forget;
+pub(super) struct Forget {
+    /// Whom to tell so, and how.
+    pub(super) channel: Arc<str>,
+    pub(super) message: Arc<[u8]>,
+}
 
 impl Operation for Forget {
     type Cell = KeyState<<Flight as Kind>::Holders>;
@@ -277,6 +303,11 @@ impl Operation for Forget {
     type Undo = Never<Self::Cell>;
     const SCRIPT: Script = script!("single_flight/forget");
     const PARTS: &'static [&'static str] = Flight::PARTS;
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.channel));
+        call.bytes(Arc::clone(&self.message));
+    }
 
     fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
         Ok(())

@@ -78,6 +78,7 @@ mod builder;
 mod codec;
 mod core;
 mod driver;
+mod local_cache;
 mod parallel;
 mod table;
 mod verdict;
@@ -191,6 +192,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
 
     pub(crate) fn format(&self) -> &Format<T, E> {
         &self.0.format
+    }
+
+    /// An answer that this process has kept.
+    pub(crate) fn cached(&self, key: &Key) -> Option<T> {
+        self.0.cached(key)
     }
 
     /// Runs, or gets what came of another's run. A stale answer is good enough for the caller where it `fits`.

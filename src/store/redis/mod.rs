@@ -42,7 +42,7 @@ use super::builder::Limits;
 use super::in_memory::lock;
 use super::key::Key;
 use super::names::Names;
-use super::notifier::{Link as Pushes, Notifier};
+use super::notifier::{ALL, Link as Pushes, Notifier};
 use super::operation::{Operation, Script};
 use super::owed::Owed;
 use super::scheduler::Scheduler;
@@ -126,10 +126,10 @@ impl RedisStore {
         timeout + connect_timeout + queue_timeout
     }
 
-    /// Subscribes to the channel of this process, unless it is at it.
+    /// Subscribes to the channels of this process and of all, unless it is at it.
     pub(super) fn subscribe(&self) {
-        let channel = format!("{}{}", self.channels(), self.notifier.process());
-        self.subscription.start(channel, &self.notifier, &self.background);
+        let channels = [self.notifier.process(), ALL].map(|whose| format!("{}{whose}", self.channels()));
+        self.subscription.start(channels, &self.notifier, &self.background);
     }
 
     /// What the store has on a runtime, made on first use.

@@ -1,4 +1,5 @@
-//! The subscription: one connection per store that hears what is granted to waiters of this process.
+//! The subscription: one connection per store that hears what is granted to waiters of this process, and what is told to
+//! all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -55,7 +56,7 @@ impl Subscription {
     }
 
     /// Starts the task, unless it is running.
-    pub(super) fn start(&self, channel: String, notifier: &Arc<Notifier>, background: &Background) {
+    pub(super) fn start(&self, channels: [String; 2], notifier: &Arc<Notifier>, background: &Background) {
         let listening = lock(&self.listening);
         if self.clients.is_empty() || listening.swap(true, Ordering::AcqRel) {
             return;
@@ -68,7 +69,7 @@ impl Subscription {
         background.spawn(async move {
             let _running = running;
             tokio::select! {
-                () = listen(&clients, &channel, &notifier, &telemetry) => {}
+                () = listen(&clients, &channels, &notifier, &telemetry) => {}
                 _ = open.changed() => {}
             }
         });
@@ -85,11 +86,16 @@ impl Drop for Listening {
 }
 
 /// Stays subscribed until it is dropped; after a failure it tries the next client, at growing intervals.
-async fn listen(clients: &[Subscriber], channel: &str, notifier: &Weak<Notifier>, telemetry: &Server) {
+async fn listen(
+    clients: &[Subscriber],
+    channels: &[String; 2],
+    notifier: &Weak<Notifier>,
+    telemetry: &Server,
+) {
     let mut failures = 0_u32;
     let mut last = Instant::now();
     for client in clients.iter().cycle() {
-        let was_up = hear(client, channel, notifier, telemetry).await;
+        let was_up = hear(client, channels, notifier, telemetry).await;
         // Where the store is dropped nothing is lost.
         if was_up && notifier.strong_count() > 0 {
             telemetry.subscription(false);
@@ -102,10 +108,15 @@ async fn listen(clients: &[Subscriber], channel: &str, notifier: &Weak<Notifier>
 }
 
 /// Hands on what is heard until the connection fails; whether there was one.
-async fn hear(client: &Subscriber, channel: &str, notifier: &Weak<Notifier>, telemetry: &Server) -> bool {
+async fn hear(
+    client: &Subscriber,
+    channels: &[String; 2],
+    notifier: &Weak<Notifier>,
+    telemetry: &Server,
+) -> bool {
     let connect = async {
         let mut connection = client.get_async_pubsub().await?;
-        connection.subscribe(channel).await?;
+        connection.subscribe(channels).await?;
         Ok::<_, RedisError>(connection.split())
     };
     let Ok(Ok((mut sink, mut stream))) = timeout(CONNECT, connect).await else { return false };
@@ -115,7 +126,9 @@ async fn hear(client: &Subscriber, channel: &str, notifier: &Weak<Notifier>, tel
         match timeout(CHECK, stream.next()).await {
             Ok(Some(message)) => {
                 let Some(notifier) = notifier.upgrade() else { return true };
-                if let Some(push) = Push::parse(message.get_payload_bytes()) {
+                if message.get_channel_name() == channels[1] {
+                    notifier.broadcast(message.get_payload_bytes());
+                } else if let Some(push) = Push::parse(message.get_payload_bytes()) {
                     notifier.deliver(push);
                 }
             }

@@ -1,0 +1,126 @@
+//! Answers that a process keeps for itself: without a call, until they are forgotten or may have been.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tower_distributed::single_flight::Postcard;
+use tower_distributed::{SingleFlight, Store};
+
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+const SOON: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(600);
+
+/// A process, and how often work was done.
+struct Process {
+    flight: SingleFlight<String>,
+    runs: Arc<AtomicU64>,
+}
+
+impl Process {
+    fn start(server: &RedisServer, local_bytes: u64) -> Self {
+        let builder = SingleFlight::builder(Postcard).life(LONG).local_cache(local_bytes);
+        let flight = builder.build(&Store::redis(&server.url()).unwrap(), "local").unwrap();
+        Self { flight, runs: Arc::default() }
+    }
+
+    /// Whether the answer was there.
+    async fn has(&self, key: &str, length: usize) -> bool {
+        let before = self.runs.load(Ordering::SeqCst);
+        let runs = Arc::clone(&self.runs);
+        let work = move || async move {
+            runs.fetch_add(1, Ordering::SeqCst);
+            "x".repeat(length)
+        };
+        assert_eq!(self.flight.run(key, work).await.unwrap().len(), length);
+        self.runs.load(Ordering::SeqCst) == before
+    }
+
+    /// Asks until the answer is kept here: once the process hears what is forgotten.
+    async fn keeps(&self, server: &RedisServer, key: &str) {
+        eventually("it to be kept", SOON, async || {
+            self.has(key, 10).await;
+            let before = calls(server);
+            self.has(key, 10).await && calls(server) == before
+        })
+        .await;
+    }
+}
+
+/// How many scripts the server has run.
+fn calls(server: &RedisServer) -> u64 {
+    let stats: String = server.query(&["INFO", "commandstats"]).unwrap();
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
+    line.map_or(0, |line| line.split(['=', ',']).nth(1).unwrap().parse().unwrap())
+}
+
+fn lose_answers(server: &RedisServer) {
+    let keys: Vec<String> = server.query(&["KEYS", "*:flight:answer"]).unwrap();
+    for key in keys {
+        server.query::<u64>(&["DEL", &key]).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_hit_makes_no_call() {
+    let server = RedisServer::start().await;
+    let (here, there) = (Process::start(&server, 1 << 20), Process::start(&server, 1 << 20));
+    here.keeps(&server, "k").await;
+    there.keeps(&server, "k").await;
+    assert_eq!(there.runs.load(Ordering::SeqCst), 0, "it was read from the store");
+    lose_answers(&server);
+    assert!(here.has("k", 10).await && there.has("k", 10).await);
+}
+
+#[tokio::test]
+async fn what_is_forgotten_is_forgotten_everywhere() {
+    let server = RedisServer::start().await;
+    let (here, there) = (Process::start(&server, 1 << 20), Process::start(&server, 1 << 20));
+    for key in ["k", "l"] {
+        here.keeps(&server, key).await;
+        there.keeps(&server, key).await;
+    }
+    let runs = || here.runs.load(Ordering::SeqCst) + there.runs.load(Ordering::SeqCst);
+    let before = runs();
+    here.flight.forget("k").await.unwrap();
+    assert!(!here.has("k", 10).await, "at once where it was forgotten");
+    here.flight.forget("k").await.unwrap();
+    eventually("the other to hear of it", SOON, async || !there.has("k", 10).await).await;
+    assert_eq!(runs(), before + 2);
+    lose_answers(&server);
+    assert!(here.has("l", 10).await && there.has("l", 10).await, "another is still there");
+}
+
+/// Something may have been forgotten while nothing was heard.
+#[tokio::test]
+async fn nothing_is_kept_over_a_loss_of_the_subscription() {
+    let server = RedisServer::start().await;
+    let here = Process::start(&server, 1 << 20);
+    here.keeps(&server, "k").await;
+    lose_answers(&server);
+    assert!(here.has("k", 10).await);
+    assert_eq!(server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]), Ok(1));
+    eventually("it to be asked for again", SOON, async || !here.has("k", 10).await).await;
+    here.keeps(&server, "k").await;
+}
+
+#[tokio::test]
+async fn no_more_is_kept_than_is_allowed() {
+    const ANSWER: usize = 10 * 1024;
+    let server = RedisServer::start().await;
+    let here = Process::start(&server, 64 * 1024);
+    here.keeps(&server, "k").await;
+    for number in 0..50 {
+        here.has(&number.to_string(), ANSWER).await;
+    }
+    lose_answers(&server);
+    let mut kept = 0;
+    for number in 0..50 {
+        // What is larger than the cache displaces nothing.
+        let large = || async { "x".repeat(100 * 1024) };
+        kept += usize::from(here.flight.run(number.to_string(), large).await.unwrap().len() == ANSWER);
+    }
+    assert!((1..=6).contains(&kept), "{kept} of 10 KiB are kept in 64 KiB");
+}
