@@ -15,7 +15,7 @@ pub(crate) async fn a_filter_of_another_configuration_is_told(place: &Place, nam
     let others = [
         BloomFilter::builder().bits(1234).hashes(5),
         BloomFilter::builder().bits(12345).hashes(5).keys(2),
-        BloomFilter::builder().capacity(1000).rate(1e-9).forget_after(Duration::from_secs(60)),
+        BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).remember_for(Duration::from_secs(60)),
     ];
     for other in others {
         let other = Dedupe::new(&other.build(place, name).unwrap()).unwrap();
@@ -58,7 +58,8 @@ pub(crate) async fn a_filter_that_is_replaced_meanwhile_is_told(place: &Place, n
 
 pub(crate) async fn a_filter_over_several_keys(place: &Place, name: &str) {
     const ITEMS: usize = 40;
-    let filter = BloomFilter::builder().capacity(1000).rate(1e-9).keys(5).build(place, name).unwrap();
+    let filter =
+        BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).keys(5).build(place, name).unwrap();
     assert_eq!(filter.keys(), 5);
     let dedupe = Dedupe::new(&filter).unwrap();
     let items: Vec<_> = (0..ITEMS).map(|number| format!("item {number}")).collect();
@@ -76,13 +77,13 @@ pub(crate) async fn a_filter_over_several_keys(place: &Place, name: &str) {
 
 /// As another process sees it.
 fn claims_of(place: &Place, name: &str, filter: &BloomFilter) -> Dedupe {
-    let builder = BloomFilter::builder().capacity(1000).rate(1e-9).keys(filter.keys());
+    let builder = BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).keys(filter.keys());
     Dedupe::new(&builder.build(place, name).unwrap()).unwrap()
 }
 
 pub(crate) async fn what_a_filter_forgets_is_new_again(place: &Place, name: &str) {
-    let builder = BloomFilter::builder().capacity(1000).rate(1e-9);
-    let forgetting = builder.forget_after(Duration::from_secs(1)).build(place, name).unwrap();
+    let builder = BloomFilter::builder().capacity(1000).false_positive_rate(1e-9);
+    let forgetting = builder.remember_for(Duration::from_secs(1)).build(place, name).unwrap();
     let dedupe = Dedupe::new(&forgetting).unwrap();
     let began = std::time::Instant::now();
     assert!(take(&dedupe, "a").await.confirm().await.unwrap());

@@ -14,7 +14,7 @@ pub trait OnDuplicate<Req, Res> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Evidence {
-    /// By the filter alone, which is wrong at its [rate](crate::BloomFilter::rate).
+    /// By the filter alone, which is wrong at its [rate](crate::BloomFilter::false_positive_rate).
     Filter,
     /// It was looked up, by [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate).
     LookedUp,

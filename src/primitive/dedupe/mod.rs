@@ -96,7 +96,7 @@ struct Inner {
 pub enum Claimed {
     /// It is to be handled.
     New(Claim),
-    /// By what the filter says it was handled before. That is wrong at the filter's [rate](BloomFilter::rate).
+    /// By what the filter says it was handled before. That is wrong at the filter's [rate](BloomFilter::false_positive_rate).
     Duplicate,
 }
 

@@ -469,7 +469,12 @@ impl Tried for Flight {
 
 fn filter(store: &Store) -> BloomFilter {
     let forget = Duration::from_secs(300);
-    BloomFilter::builder().capacity(10_000).rate(0.05).forget_after(forget).build(store, "agreement").unwrap()
+    BloomFilter::builder()
+        .capacity(10_000)
+        .false_positive_rate(0.05)
+        .remember_for(forget)
+        .build(store, "agreement")
+        .unwrap()
 }
 
 fn probe(sequence: usize) -> Probe {
