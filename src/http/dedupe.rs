@@ -14,7 +14,9 @@ use crate::{Dedupe, DedupeLayer};
 /// use tower_distributed::{BloomFilter, Dedupe, Store, http as limits};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
-/// let seen = BloomFilter::new(&Store::in_memory(), "webhooks", 1_000_000, 0.0001)?;
+/// let day = std::time::Duration::from_secs(86_400);
+/// let builder = BloomFilter::builder().capacity(1_000_000).false_positive_rate(1e-6);
+/// let seen = builder.remember_for(day).build(&Store::in_memory(), "webhooks")?;
 /// let once = limits::dedupe(Dedupe::new(&seen)?, limits::header("webhook-id")?);
 /// let app: Router = Router::new().route("/webhook", post(async || "handled")).layer(once);
 /// # Ok(()) }

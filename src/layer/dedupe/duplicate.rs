@@ -16,7 +16,8 @@ pub trait OnDuplicate<Req, Res> {
 pub enum Evidence {
     /// By the filter alone, which is wrong at its [rate](crate::BloomFilter::false_positive_rate).
     Filter,
-    /// It was looked up, by [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate).
+    /// It was looked up: by [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate), or in
+    /// [exact mode](crate::Dedupe::exact).
     LookedUp,
 }
 

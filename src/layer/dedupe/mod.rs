@@ -8,7 +8,9 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
 //! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
-//! let seen = BloomFilter::new(&store, "events", 1_000_000, 0.0001)?;
+//! let day = std::time::Duration::from_secs(86_400);
+//! let builder = BloomFilter::builder().capacity(1_000_000).false_positive_rate(1e-6);
+//! let seen = builder.remember_for(day).build(&store, "events")?;
 //!
 //! let mut handle = ServiceBuilder::new()
 //!     .layer(DedupeLayer::new(Dedupe::new(&seen)?, |event: &Event| event.id.clone()))

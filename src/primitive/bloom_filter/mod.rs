@@ -99,6 +99,7 @@
 
 mod batch;
 mod bits;
+mod claimed;
 mod config;
 mod hash;
 mod layout;
@@ -118,7 +119,7 @@ use smallvec::smallvec;
 
 pub use self::config::BloomFilterBuilder;
 pub(crate) use self::hash::Probe;
-pub(crate) use self::layout::{Layout, Mismatch};
+pub(crate) use self::layout::Mismatch;
 
 use self::batch::first_places;
 use self::bits::Bits;
@@ -183,32 +184,6 @@ impl BloomFilter {
         };
         let (store, name) = (store.clone(), name.to_owned());
         Ok(Self(Arc::new(Inner { store, name, config, namespace, clients, opened: false.into() })))
-    }
-
-    /// The same filter in another store.
-    pub(crate) fn in_store(&self, store: &Store) -> Result<Self, Error> {
-        Self::open_in(store, &self.0.name, self.0.config.clone())
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.0.store
-    }
-
-    /// Looks, or inserts, where the state is in this process; as [`contains`](Self::contains) and
-    /// [`check_and_insert`](Self::check_and_insert). The outer error is that of a store that is full.
-    pub(crate) fn step(&self, probe: &Probe, insert: bool) -> Option<Result<Result<bool, Mismatch>, Error>> {
-        let (layout, cells) = (&self.0.config.layout, self.0.namespace.cells()?);
-        let step = |bits: &mut Bits, now| match insert {
-            true => bits.insert(layout, probe, now),
-            false => {
-                // What is looked for will be inserted: room for that is taken before an item is handled.
-                if cells.is_bounded() {
-                    bits.enter(layout, now)?;
-                }
-                bits.contains(layout, probe, now)
-            }
-        };
-        Some(cells.step(shard_key(probe.shard).as_bytes(), step))
     }
 
     /// Inserts an item: any bytes, also none.
@@ -374,10 +349,6 @@ impl BloomFilter {
         (micros > 0).then(|| Duration::from_micros(micros))
     }
 
-    pub(crate) fn layout(&self) -> &Arc<Layout> {
-        &self.0.config.layout
-    }
-
     /// Where an item belongs.
     pub(crate) fn probe(&self, item: &[u8]) -> Probe {
         Probe::new(&self.0.config.layout, item)
@@ -385,26 +356,6 @@ impl BloomFilter {
 
     fn probes<I: IntoIterator<Item: AsRef<[u8]>>>(&self, items: I) -> Vec<Probe> {
         items.into_iter().map(|item| self.probe(item.as_ref())).collect()
-    }
-
-    /// Makes sure that the first key has this layout, before any other is used: a filter that is spread over fewer keys
-    /// would not be noticed there.
-    pub(crate) async fn open(&self) -> Result<(), Error> {
-        if self.keys() > 1 && !self.0.opened.load(Ordering::Relaxed) {
-            let open = Open(self.0.config.layout.clone());
-            self.checked(self.0.clients.open.run(shard_key(0), open).await?)?;
-            self.0.opened.store(true, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn checked<T>(&self, reply: Result<T, Mismatch>) -> Result<T, Error> {
-        reply.map_err(|stored| self.mismatch(&stored))
-    }
-
-    pub(crate) fn mismatch(&self, stored: &Mismatch) -> Error {
-        let (name, asked) = (&self.0.name, &self.0.config.layout);
-        Error::invalid(format!("the filter {name:?} is stored with {stored}; asked for was {asked}"))
     }
 
     fn first(&self, reply: Result<Answers, Mismatch>) -> Result<bool, Error> {
