@@ -20,8 +20,8 @@ end
 function kind.look(bypass, base, at)
   local oldest, digest = slice_at(base, at) - 2, ARGV[at + 1]
   for i = 1, 3 do
-    local found = call('HMGET', i == 1 and mark or i == 2 and fifth or sixth, digest, 's')
-    if found[1] and kind.whole(found[2]) >= oldest and not bypass then return 1, true end
+    local fields = call('HMGET', i == 1 and mark or i == 2 and fifth or sixth, digest, 's')
+    if fields[1] and kind.whole(fields[2]) >= oldest and not bypass then return 1, true end
   end
 end
 

@@ -21,6 +21,7 @@ mod around;
 mod away;
 mod axum_server;
 mod duplicates;
+mod exact;
 mod items;
 mod outcomes;
 mod readiness;

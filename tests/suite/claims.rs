@@ -237,6 +237,16 @@ pub(crate) async fn settings_out_of_range_are_told(place: &Place, name: &str) {
         let error = Dedupe::builder().remember_forever().ttl(ttl).build(&filter).unwrap_err();
         assert!(error.is_invalid() && error.to_string().contains(&format!("{ttl:?}")), "{error}");
     }
+    let error = Dedupe::new(&filter).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        error.is_invalid() && ["remember_for", "remember_forever", name].iter().all(|it| text.contains(it)),
+        "{text}"
+    );
+    let forgets = BloomFilter::builder().bits(1000).hashes(3).remember_for(day).build(place, name).unwrap();
+    let error = Dedupe::builder().remember_forever().build(&forgets).unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("86400s"), "{error}");
+    assert!(Dedupe::new(&forgets).is_ok());
     for ttl in [Duration::from_millis(10), day] {
         let dedupe = Dedupe::builder().remember_forever().ttl(ttl).build(&filter).unwrap();
         assert_eq!(dedupe.name(), name);

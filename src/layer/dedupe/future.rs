@@ -107,7 +107,7 @@ where
     let claiming = Box::pin(async move {
         let claim = async |dedupe: &Dedupe| match insists {
             Insists::No => dedupe.look(key.as_bytes(), longest_wait).await,
-            _ => dedupe.insist(key.as_bytes(), longest_wait).await.map(Looked::New),
+            _ => dedupe.insist(key.as_bytes(), longest_wait).await,
         };
         let admitted = if insists == Insists::Full { Outcome::FilterFull } else { Outcome::Admitted };
         let (claimed, outcome) = match (claim(&dedupe).await, away) {
@@ -195,6 +195,8 @@ where
                     };
                     let Some((inner, request)) = kept.take() else { return Poll::Pending };
                     let (claim, known) = match claimed {
+                        // It had to wait, and then the filter was asked.
+                        Some(Looked::Known(_)) if *insists == Insists::Full => (None, Known::ByFullFilter),
                         Some(Looked::Known(known)) => (None, known),
                         Some(Looked::New(claim)) if *insists == Insists::LookedUp => {
                             (Some(claim), Known::ByFilter)

@@ -212,7 +212,12 @@ impl Dedupe {
     ///
     /// As [`try_claim`](Self::try_claim).
     pub async fn claim_anyway(&self, item: impl AsRef<[u8]>) -> Result<Claim, Error> {
-        self.decisions().admitted(self.insist(item.as_ref(), None).await)
+        let claimed = match self.insist(item.as_ref(), None).await {
+            Ok(Looked::New(claim)) => Ok(claim),
+            Ok(Looked::Known(_)) => Err(unasked()),
+            Err(error) => Err(error),
+        };
+        self.decisions().admitted(claimed)
     }
 
     /// The filter; `None` in exact mode.
@@ -255,10 +260,14 @@ impl Dedupe {
     async fn counted(&self, item: &[u8], longest_wait: Option<Duration>) -> Result<Claimed, Error> {
         let claimed = match self.look(item, longest_wait).await {
             Ok(Looked::New(claim)) => Ok((Claimed::New(claim), Outcome::Admitted)),
-            Ok(Looked::Known(Known::ByFullFilter)) => {
-                let claim = self.insist(item, longest_wait).await;
-                claim.map(|claim| (Claimed::New(claim), Outcome::FilterFull))
-            }
+            Ok(Looked::Known(Known::ByFullFilter)) => loop {
+                match self.insist(item, longest_wait).await {
+                    Ok(Looked::New(claim)) => break Ok((Claimed::New(claim), Outcome::FilterFull)),
+                    // It had to wait, and then the filter was asked.
+                    Ok(Looked::Known(_)) => {}
+                    Err(error) => break Err(error),
+                }
+            },
             Ok(Looked::Known(Known::Exactly | Known::ByFilter)) => Ok((Claimed::Duplicate, Outcome::Refused)),
             Err(error) => Err(error),
         };
@@ -270,12 +279,10 @@ impl Dedupe {
         self.ask(item, Asked { longest_wait, bypass: false }).await
     }
 
-    /// Claims an item whether or not it is known. Not counted as a decision yet.
-    pub(crate) async fn insist(&self, item: &[u8], longest_wait: Option<Duration>) -> Result<Claim, Error> {
-        match self.ask(item, Asked { longest_wait, bypass: true }).await? {
-            Looked::New(claim) => Ok(claim),
-            Looked::Known(_) => Err(unasked()),
-        }
+    /// Claims an item whether or not it is known, unless it had to wait and something came of it meanwhile. Not counted as a
+    /// decision yet.
+    pub(crate) async fn insist(&self, item: &[u8], longest_wait: Option<Duration>) -> Result<Looked, Error> {
+        self.ask(item, Asked { longest_wait, bypass: true }).await
     }
 
     async fn ask(&self, item: &[u8], asked: Asked) -> Result<Looked, Error> {
