@@ -44,7 +44,6 @@ fn fill(bench: &Bench, dedupe: &Dedupe) -> f64 {
     // Connections and scripts take memory too.
     bench.runtime.block_on(handle(dedupe, u64::MAX - 1000..u64::MAX));
     bench.server.empty();
-    bench.runtime.block_on(handle(dedupe, u64::MAX - 1..u64::MAX));
     let before = used(bench);
     let (mut done, mut bytes) = (0, 0.0);
     for mark in MARKS {

@@ -18,10 +18,12 @@ end
 -- Finds 1 where it was handled: then there is nothing to do. What is of a later slice, from before the clock was set back,
 -- counts.
 function kind.look(bypass, base, at)
-  local oldest, digest = slice_at(base, at) - 2, ARGV[at + 1]
+  local digest = ARGV[at + 1]
   for i = 1, 3 do
-    local fields = call('HMGET', i == 1 and mark or i == 2 and fifth or sixth, digest, 's')
-    if fields[1] and kind.whole(fields[2]) >= oldest and not bypass then return 1, true end
+    local hash = i == 1 and mark or i == 2 and fifth or sixth
+    if call('HEXISTS', hash, digest) == 1 and not bypass then
+      if kind.whole(call('HGET', hash, 's')) >= slice_at(base, at) - 2 then return 1, true end
+    end
   end
 end
 

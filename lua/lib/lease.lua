@@ -37,6 +37,7 @@ local kind = {
   --   counts        up to which rank those who wait are to hold something
   --   sweep()       drops holders whose leases are over
   --   used()        how much is held
+  --   owns(token)   whether it holds, for kinds that keep what came of leases
   --   expires(token)          until when it holds; nil: it does not
   --   fence()       the fence of who holds
   --   fits(token)   whether it can hold beside those who do
