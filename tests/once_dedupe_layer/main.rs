@@ -22,6 +22,7 @@ mod away;
 mod axum_server;
 mod duplicates;
 mod exact;
+mod idempotency;
 mod items;
 mod outcomes;
 mod readiness;

@@ -151,11 +151,11 @@ impl Claim {
 }
 
 /// Whether it may be otherwise soon.
-fn passes(error: &Error) -> bool {
+pub(super) fn passes(error: &Error) -> bool {
     error.is_away() || error.is_overloaded()
 }
 
-fn not_run() -> Error {
+pub(super) fn not_run() -> Error {
     Error::unavailable(Cause::Disconnected, "the runtime that confirmed the claim has ended")
 }
 

@@ -112,6 +112,8 @@ mod claim;
 pub(crate) mod exact;
 mod fill;
 pub(crate) mod filtered;
+#[cfg(feature = "http")]
+mod replay;
 
 use std::fmt;
 use std::sync::Arc;
@@ -120,6 +122,8 @@ use std::time::Duration;
 pub use self::builder::{DedupeBuilder, FilterFull};
 pub use self::claim::Claim;
 pub use self::exact::ExactBuilder;
+#[cfg(feature = "http")]
+pub(crate) use self::replay::{Replay, Replays};
 
 use self::claim::Place;
 use self::exact::Exact;
