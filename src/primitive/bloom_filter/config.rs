@@ -72,7 +72,7 @@ impl BloomFilterBuilder {
         self
     }
 
-    /// Over how many keys the bits are spread, 1 to 64 of at most 64 MiB. Default: one up to 4 MiB; above, as many as
+    /// Over how many keys the bits are spread, 1 to 64 of at most 64 MiB. Default: one up to 2 MiB; above, as many as
     /// suit the sizes in which the server takes memory.
     ///
     /// An item belongs to one of them. On a Cluster they are on different masters, which share the work.

@@ -39,7 +39,7 @@
 //! | 10 million | 6 MB | 12 MB | 18 MB | 24 MB |
 //! | 1 thousand million | 600 MB | 1.2 GB | 1.8 GB | 2.4 GB |
 //!
-//! Redis takes memory in steps of up to a quarter; filters above 4 MiB are spread over as many keys as fit these,
+//! Redis takes memory in steps of up to a quarter; filters above 2 MiB are spread over as many keys as fit these,
 //! and no key has more than 64 MiB. 64 keys hold 4 GiB.
 //!
 //! A filter that does not forget stays in Redis, without a time to live, until it is cleared. One that does is
