@@ -43,8 +43,8 @@
 //! | | [`Dedupe::exact`] | [`Dedupe::new`] on a [`BloomFilter`] |
 //! |---|---|---|
 //! | a new item is taken for a duplicate | never, but for a collision of 128 bits of SHA-256 | at the filter's false-positive rate, always the same items: **such an item is not handled, however often it is sent** |
-//! | memory per message, with a million of them and a capacity of that | 22 bytes, 33 where it has run for long (25 and 47 with 10⁵ and 10⁴) | @FILTER bytes at a false-positive rate of 10⁻⁶, reserved from the beginning |
-//! | with more items than its capacity | exact; an item takes up to 100 bytes | [fails open](FilterFull::FailOpen): duplicates are handled again, which is told |
+//! | memory per message, with a million of them and a capacity of that | 22 bytes, 33 where it has run for long (25 and 47 with 10⁵ and 10⁴) | 8 bytes at a false-positive rate of 10⁻⁶, in two generations that are reserved in full |
+//! | with more items than its capacity | exact; an item takes 72 bytes | [fails open](FilterFull::FailOpen): duplicates are handled again, which is told |
 //! | remembered for | `remember_for` to 1.5 × as long | `remember_for` to 2 × as long |
 //! | a duplicate behind [`http::dedupe`](crate::http::dedupe) | is acknowledged with 200 | is refused with 409, unless it was looked up |
 //! | whoever chooses ids can make two of them collide | no | yes: XXH3 is no cryptographic hash |
