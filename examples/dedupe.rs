@@ -25,8 +25,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     // One new message of a million is taken for a duplicate, once the filter has a million.
     let seen = BloomFilter::builder()
         .capacity(1_000_000)
-        .rate(0.000_001)
-        .forget_after(Duration::from_secs(86_400))
+        .false_positive_rate(0.000_001)
+        .remember_for(Duration::from_secs(86_400))
         .build(&store, "messages")?;
     let once = DedupeLayer::new(Dedupe::new(&seen)?, |message: &Message| message.id)
         .wait_up_to(Duration::from_secs(5))

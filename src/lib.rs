@@ -28,7 +28,7 @@
 //! | [`ConcurrencyLimitLayer`] | [`WaitGroup`] | at most N at once; [the whole story](concurrency_limit) |
 //! | [`RwLockLayer`] | [`RwLock`] | readers share, a writer is alone; [the whole story](rw_lock_layer) |
 //! | [`SingleFlightLayer`] | [`SingleFlight`] | one does the work, the others get its answer; [the whole story](single_flight) |
-//! | [`DedupeLayer`] | [`Dedupe`], [`BloomFilter`] | what was handled once is not handled again; [the whole story](dedupe) |
+//! | [`DedupeLayer`] | [`Dedupe`], [`BloomFilter`] | what was handled once is not handled again, exactly or by a filter; [the whole story](dedupe) |
 //! | [`MutexLayer`] | [`Mutex`] | one at a time, on one server or a quorum; [the whole story](mutex) |
 //!
 //! A primitive is a namespace of states in a [`Store`], one per key, and can be used without tower. What is held for a

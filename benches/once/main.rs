@@ -20,6 +20,8 @@ mod callers;
 mod child;
 #[path = "../common/mod.rs"]
 mod common;
+mod dedupe_bytes;
+mod dedupe_pairs;
 mod filters;
 mod followers;
 mod joins;
@@ -39,6 +41,8 @@ fn main() -> ExitCode {
         filters::run(bench);
         memory::run(bench);
         round_trips::run(bench);
+        dedupe_bytes::run(bench);
+        dedupe_pairs::run(bench);
         Ok(())
     })
 }

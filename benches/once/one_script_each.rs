@@ -31,7 +31,7 @@ struct Filter {
 impl Bare {
     /// For a filter that is not spread and does not forget.
     pub async fn connect(url: &str, filter: &BloomFilter) -> Self {
-        assert_eq!((filter.keys(), filter.forget_after()), (1, None));
+        assert_eq!((filter.keys(), filter.remember_for()), (1, None));
         let client = redis::Client::open(url).unwrap();
         // Without the time-out per command that is redis-rs's default: as fast as it gets.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);

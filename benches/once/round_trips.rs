@@ -17,7 +17,7 @@ pub fn run(bench: &Bench) {
     }
     bench.server.empty();
     let filter = BloomFilter::new(&Store::redis(&bench.server.url).unwrap(), "bench", 1_000_000, 1e-6);
-    let dedupe = Dedupe::new(&filter.unwrap()).unwrap();
+    let dedupe = Dedupe::builder().remember_forever().build(&filter.unwrap()).unwrap();
     let calls_before_the_handler = AtomicU64::new(0);
     let mut service = ServiceBuilder::new()
         .layer(DedupeLayer::new(dedupe, |message: &u64| *message))

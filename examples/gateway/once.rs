@@ -14,8 +14,8 @@ pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
     let once = limits::single_flight(reports, limits::path_and_query()).on_lease(InsertLease);
     let webhooks = BloomFilter::builder()
         .capacity(1_000_000)
-        .rate(0.000_001)
-        .forget_after(Duration::from_secs(7 * 86_400))
+        .false_positive_rate(0.000_001)
+        .remember_for(Duration::from_secs(7 * 86_400))
         .build(store, "gateway-webhooks")?;
     let handled = limits::dedupe(Dedupe::new(&webhooks)?, limits::header("webhook-id")?);
     Ok(Router::new()

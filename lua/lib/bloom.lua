@@ -152,6 +152,30 @@ do
     return seen
   end
 
+  -- The generation that the item at ARGV[from] is in; nil where it is in none.
+  function bloom.generation_of(f, from)
+    local hashes, seen = tonumber(ARGV[f.at + 1]), {0}
+    for back = 0, f.forget and 1 or 0 do
+      if f.newest and f.newest >= f.current - back then
+        local problem = look(f, f.current - back, seen, from, hashes, 1)
+        if problem then return nil, problem end
+        if seen[1] == 1 then return f.current - back end
+      end
+    end
+  end
+
+  local sampled = 4096 -- bytes: that says how full an array is within a percent or so, in about a microsecond
+  local samples = {}
+
+  -- How many bits are set in the beginning of the array of a generation, as it was when that was first asked.
+  function bloom.sample(f, generation)
+    local bits = f[generation % 2]
+    local ones = samples[bits] or call('BITCOUNT', bits, 0, sampled - 1)
+    if type(ones) == 'table' then return nil, trouble(ones) end
+    samples[bits] = ones
+    return ones
+  end
+
   -- Forgets a filter that was opened. Returns what is wrong.
   function bloom.clear(f)
     local problem = inspect(f)

@@ -14,23 +14,27 @@ local function fail(problem)
   error(type(problem) == 'table' and problem.err or problem, 0)
 end
 
--- Finds `seen`, or what is stored in place of this filter: either way there is nothing to do.
+-- Finds `seen ones`: how many bits are set in the sample of the generation that the item is in; or what is stored in place
+-- of this filter. Either way there is nothing to do.
 function kind.look(bypass, base, at)
   local f, problem = bloom.open(mark, fifth, sixth, base)
-  local seen
-  if f then seen, problem = bloom.contains(f, at, at + kind.queries(base) - 1) end
+  local generation, ones
+  if f then generation, problem = bloom.generation_of(f, at) end
+  if generation then ones, problem = bloom.sample(f, generation) end
   if type(problem) == 'string' then return problem, true end
   if problem then fail(problem) end
-  if seen[1] == 1 and not bypass then return 'seen', true end
+  if ones and not bypass then return string.format('seen %d', ones), true end
 end
 
--- What was handled was handled, whoever holds the claim by now: those who wait need to look again.
+-- What was handled was handled, whoever holds the claim by now: those who wait need to look again. Tells how many bits are
+-- set in the sample of the current generation.
 function kind.enter(_, base, at)
   local f, problem = bloom.open(mark, fifth, sixth, base)
   problem = problem or bloom.enter(f)
-  local _
+  local _, ones
   if not problem then _, problem = bloom.add(f, at, at + kind.queries(base) - 1) end
+  if not problem then ones, problem = bloom.sample(f, f.current) end
   if type(problem) == 'string' then return problem end
   if problem then fail(problem) end
-  return nil, true
+  return nil, true, ones
 end

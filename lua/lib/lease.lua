@@ -30,13 +30,14 @@ local kind = {
   -- to wait; nil: there is)
   entries = false, -- (base) how many arguments an entry has
   enter = false, -- (holding, base, at) what is in the way; what was entered (false: nothing; a text: what those who
-  -- wait are told)
+  -- wait are told); how full it is there
   more = false, -- () adds the other rules: making them takes time that most calls can save
   --   one           whether one is all that can hold
   --   fenced        whether each grant has fences of its own, which the mark keeps
   --   counts        up to which rank those who wait are to hold something
   --   sweep()       drops holders whose leases are over
   --   used()        how much is held
+  --   owns(token)   whether it holds, for kinds that keep what came of leases
   --   expires(token)          until when it holds; nil: it does not
   --   fence()       the fence of who holds
   --   fits(token)   whether it can hold beside those who do

@@ -109,6 +109,10 @@ function kind.more()
     return value and 1 or 0
   end
 
+  function kind.owns(token)
+    return is_own(token)
+  end
+
   function kind.expires(token)
     if not is_own(token) then return nil end
     local left = call('PTTL', lock)

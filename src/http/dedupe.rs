@@ -11,11 +11,12 @@ use crate::{Dedupe, DedupeLayer};
 ///
 /// ```
 /// use axum::{Router, routing::post};
-/// use tower_distributed::{BloomFilter, Dedupe, Store, http as limits};
+/// use tower_distributed::{Dedupe, Store, http as limits};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
-/// let seen = BloomFilter::new(&Store::in_memory(), "webhooks", 1_000_000, 0.0001)?;
-/// let once = limits::dedupe(Dedupe::new(&seen)?, limits::header("webhook-id")?);
+/// let week = std::time::Duration::from_secs(7 * 86_400);
+/// let webhooks = Dedupe::exact(&Store::in_memory(), "webhooks").remember_for(week).build()?;
+/// let once = limits::dedupe(webhooks, limits::header("webhook-id")?);
 /// let app: Router = Router::new().route("/webhook", post(async || "handled")).layer(once);
 /// # Ok(()) }
 /// ```
@@ -23,15 +24,32 @@ use crate::{Dedupe, DedupeLayer};
 /// # What a sender gets for a duplicate
 ///
 /// Those who send webhooks send again what is not answered by a 2xx. So a duplicate that was [looked
-/// up](DedupeLayer::confirm_duplicate) is [acknowledged](AcknowledgeDuplicates): 200, `duplicate: ?1`, no body. One that is
-/// known by the filter alone is refused with 409: if the filter is wrong, a 200 would lose the message silently. What is being
-/// handled elsewhere is refused with 409 and `Retry-After`. [`conflict`](DedupeLayer::conflict) refuses all duplicates.
+/// up](DedupeLayer::confirm_duplicate), or is known in [exact mode](Dedupe::exact), is
+/// [acknowledged](AcknowledgeDuplicates): 200, `duplicate: ?1`, no body. One that is known by a filter alone is refused with
+/// 409: if the filter is wrong, a 200 would lose the message silently. What is being handled elsewhere is refused with 409 and `Retry-After`. [`conflict`](DedupeLayer::conflict) refuses all duplicates.
 ///
 /// # Who may claim an id
 ///
 /// While a message is being handled, others with its id are refused. So put what authenticates the sender *outside* of this
 /// layer: somebody who guesses an id could keep the genuine message waiting as long as the forged one is at work. What the
 /// handler refuses is no success, and suppresses nothing.
+///
+/// Where several senders share the layer, make the sender that was authenticated a part of the key, or one of them can use up
+/// the ids of another:
+///
+/// ```
+/// # use axum::extract::Request;
+/// # use tower_distributed::{Dedupe, Store, http as limits};
+/// #[derive(Clone)]
+/// struct Sender(String); // inserted by the layer that authenticates, outside of this one
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// # let day = std::time::Duration::from_secs(86_400);
+/// # let webhooks = Dedupe::exact(&Store::in_memory(), "webhooks").remember_for(day).build()?;
+/// let sender = |request: &Request| request.extensions().get::<Sender>().map(|sender| sender.0.clone());
+/// let once = limits::dedupe(webhooks, (sender, limits::header("webhook-id")?));
+/// # Ok(()) }
+/// ```
 pub fn dedupe<K>(
     dedupe: Dedupe,
     key: K,

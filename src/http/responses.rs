@@ -146,6 +146,13 @@ impl Responses {
     }
 }
 
+impl Responses {
+    /// Whether a response is to be shared, by its head.
+    pub(super) fn shares(&self, parts: &response::Parts) -> bool {
+        (self.share_when)(parts)
+    }
+}
+
 impl Default for Responses {
     fn default() -> Self {
         Self { largest_body: 1024 * 1024, share_when: Arc::new(is_shareable), share_failures: true }

@@ -41,6 +41,28 @@ where
     }
 }
 
+/// By two extractors, such as one for the sender and one for the id: what differs in either has another key
+/// ([`Key::of`]). `None` where either is.
+///
+/// ```
+/// use tower_distributed::{Key, KeyExtractor};
+///
+/// struct Job { tenant: String, id: u64 }
+///
+/// let by_both = (|job: &Job| job.tenant.clone(), |job: &Job| job.id);
+/// let job = Job { tenant: "acme".into(), id: 7 };
+/// assert_eq!(by_both.extract(&job), Some(Key::of(["acme", "7"])));
+/// ```
+impl<Req, A, B> KeyExtractor<Req> for (A, B)
+where
+    A: KeyExtractor<Req>,
+    B: KeyExtractor<Req>,
+{
+    fn extract(&self, request: &Req) -> Option<Key> {
+        Some(Key::of([self.0.extract(request)?, self.1.extract(request)?]))
+    }
+}
+
 /// `Fn(Ref) -> impl IntoKey`, where `Ref` is `&Req`: a form that lets the key borrow from the request.
 pub trait KeyFn<Ref>: Fn(Ref) -> <Self as KeyFn<Ref>>::Key {
     /// What the function returns.

@@ -27,6 +27,27 @@ impl Key {
         &self.0
     }
 
+    /// A key of several parts, such as a sender and the id of a message. Other parts make another key, whatever bytes are in
+    /// them: each part is written with its length before it, as in `6:github5:evt_1`.
+    ///
+    /// ```
+    /// use tower_distributed::Key;
+    ///
+    /// assert_ne!(Key::of(["a", "b:c"]), Key::of(["a:b", "c"]));
+    /// assert_eq!(Key::of(["github", "evt_1"]).as_bytes(), b"6:github5:evt_1");
+    /// ```
+    pub fn of<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> Self {
+        use std::io::Write as _;
+        let mut bytes = SmallVec::new();
+        for part in parts {
+            let part = part.as_ref();
+            // Writing to memory does not fail.
+            let _ = write!(bytes, "{}:", part.len());
+            bytes.extend_from_slice(part);
+        }
+        Self(bytes)
+    }
+
     pub(crate) fn new(bytes: impl AsRef<[u8]>) -> Self {
         Self(SmallVec::from_slice(bytes.as_ref()))
     }
@@ -293,6 +314,24 @@ mod tests {
     fn braces_cannot_leave_the_hash_tag() {
         assert_eq!(name(b"}:x{"), "td:{api:%7d:x%7b}:");
         assert_eq!(name(b"%7d"), "td:{api:%257d}:");
+    }
+
+    #[test]
+    fn other_parts_make_another_key() {
+        let parts: [&[&str]; 10] = [
+            &[],
+            &[""],
+            &["", ""],
+            &["a", "b:c"],
+            &["a:b", "c"],
+            &["a", "b", "c"],
+            &["a:b:c"],
+            &["1:a3:b:c"],
+            &["1:a", "b:c"],
+            &["a", "3:b:c"],
+        ];
+        let keys: std::collections::HashSet<_> = parts.into_iter().map(Key::of).collect();
+        assert_eq!(keys.len(), parts.len());
     }
 
     #[test]

@@ -7,6 +7,8 @@ mod decisions;
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 mod emit;
 #[cfg(any(feature = "tracing", feature = "metrics"))]
+mod fill;
+#[cfg(any(feature = "tracing", feature = "metrics"))]
 mod leases;
 #[cfg(not(any(feature = "tracing", feature = "metrics")))]
 mod off;
@@ -22,11 +24,12 @@ mod throttle;
 pub(crate) use self::names::{Event, Outcome};
 
 #[cfg(not(any(feature = "tracing", feature = "metrics")))]
-pub(crate) use self::off::{Decisions, LeaseCounts, Leases, Server, tell};
+pub(crate) use self::off::{Decisions, Fill, LeaseCounts, Leases, Server, tell};
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 pub(crate) use self::{
     decisions::Decisions,
     emit::tell,
+    fill::Fill,
     leases::{LeaseCounts, Leases},
     server::Server,
 };

@@ -60,6 +60,9 @@ named! {
         ClaimLost = "claim_lost",
         /// An item was handled, which could not be noted: it may be handled again.
         ClaimNotConfirmed = "claim_not_confirmed",
+        /// The filter of a deduplication has crossed 80 % of its capacity, or all of it.
+        FilterNearlyFull = "filter_nearly_full",
+        FilterFull = "filter_full",
     }
 }
 
@@ -78,6 +81,8 @@ named! {
         LocalShare = "local_share",
         /// The store refused it for want of room.
         Overloaded = "overloaded",
+        /// A filter beyond its capacity took it for a duplicate: it was handled.
+        FilterFull = "filter_full",
     }
 }
 
@@ -145,4 +150,5 @@ metrics! {
     LEASES_HELD = "tower_distributed_leases_held", gauge, [kind, namespace], leases;
     LEASES_LOST = "tower_distributed_leases_lost_total", counter, [kind, namespace], leases;
     LEASES_RENEWED = "tower_distributed_leases_renewed_total", counter, [kind, namespace], renewals;
+    FILTER_FILL = "tower_distributed_filter_fill_ratio", gauge, [namespace], ratio;
 }

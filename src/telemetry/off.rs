@@ -27,6 +27,17 @@ impl Decisions {
     }
 }
 
+#[derive(Debug)]
+pub(crate) struct Fill;
+
+impl Fill {
+    pub(crate) fn new(_: &str) -> Self {
+        Self
+    }
+
+    pub(crate) fn set(&self, _: f64) {}
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Leases;
 

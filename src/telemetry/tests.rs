@@ -9,7 +9,7 @@ use super::names::{Event, METRICS, Outcome};
 
 const PAGE: &str = include_str!("../docs/telemetry.md");
 
-const EVENTS: [&str; 20] = [
+const EVENTS: [&str; 22] = [
     "outage_began",
     "outage_ended",
     "breaker_opened",
@@ -30,9 +30,11 @@ const EVENTS: [&str; 20] = [
     "answer_garbled",
     "claim_lost",
     "claim_not_confirmed",
+    "filter_nearly_full",
+    "filter_full",
 ];
 
-const OUTCOMES: [&str; 8] = [
+const OUTCOMES: [&str; 9] = [
     "admitted",
     "refused",
     "refused_from_cache",
@@ -41,10 +43,11 @@ const OUTCOMES: [&str; 8] = [
     "failed_closed",
     "local_share",
     "overloaded",
+    "filter_full",
 ];
 
 /// Name, kind, labels and unit.
-const PROMISED: [[&str; 4]; 10] = [
+const PROMISED: [[&str; 4]; 11] = [
     ["tower_distributed_decisions_total", "counter", "limiter, namespace, outcome", "decisions"],
     ["tower_distributed_events_total", "counter", "event, namespace, server", "events"],
     ["tower_distributed_call_seconds", "histogram", "server, result", "seconds"],
@@ -55,6 +58,7 @@ const PROMISED: [[&str; 4]; 10] = [
     ["tower_distributed_leases_held", "gauge", "kind, namespace", "leases"],
     ["tower_distributed_leases_lost_total", "counter", "kind, namespace", "leases"],
     ["tower_distributed_leases_renewed_total", "counter", "kind, namespace", "renewals"],
+    ["tower_distributed_filter_fill_ratio", "gauge", "namespace", "ratio"],
 ];
 
 /// The rows of the table whose first column has this title, by their first columns.

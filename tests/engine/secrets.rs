@@ -58,7 +58,7 @@ async fn debug_of_primitives_and_layers_is_short_and_contains_no_password() {
     let quorum = Mutex::quorum(nodes, "quorum").unwrap();
     let lock = RwLock::new(&store, "lock").unwrap();
     let filter = BloomFilter::new(&store, "filter", 1_000, 0.01).unwrap();
-    let dedupe = Dedupe::new(&filter).unwrap();
+    let dedupe = Dedupe::builder().remember_forever().build(&filter).unwrap();
     // Everything has been in use.
     bucket.allow("k").await.unwrap();
     filter.check_and_insert("k").await.unwrap();

@@ -80,7 +80,8 @@ async fn deduplication_refuses() {
         // No room for the filter; room for the filter and none for a claim.
         for store in [full().await, bounded(1)] {
             let filter = BloomFilter::new(&store, "items", 1000, 1e-9).unwrap();
-            let layer = DedupeLayer::new(Dedupe::new(&filter).unwrap(), by_request);
+            let layer =
+                DedupeLayer::new(Dedupe::builder().remember_forever().build(&filter).unwrap(), by_request);
             refused(layer.on_store_failure(on_store_failure)).await;
         }
     }

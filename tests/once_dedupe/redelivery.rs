@@ -112,7 +112,7 @@ async fn role_worker() {
     let messages = Messages::at(&setting("REFEREE")).await;
     let unsure = Arc::default();
     let worker = Worker { process, referee, messages, unsure };
-    let dedupe = Dedupe::builder().ttl(TTL).build(&filter(&store_of_role())).unwrap();
+    let dedupe = Dedupe::builder().remember_forever().ttl(TTL).build(&filter(&store_of_role())).unwrap();
     let told = worker.unsure.clone();
     let mut layer = limits::dedupe(dedupe, limits::header("webhook-id").unwrap()).on_unsure(move |unsure| {
         told.lock().unwrap().insert(String::from_utf8(unsure.key.as_bytes().to_vec()).unwrap());

@@ -17,7 +17,7 @@ const STOPS: usize = 10;
 const TTL: Duration = Duration::from_millis(500);
 
 fn dedupe(store: &Store, ttl: Duration) -> Dedupe {
-    Dedupe::builder().ttl(ttl).build(&filter(store)).unwrap()
+    Dedupe::builder().remember_forever().ttl(ttl).build(&filter(store)).unwrap()
 }
 
 /// Handles the item of its name, until it is told to go on.

@@ -55,8 +55,9 @@ async fn a_request_takes_one_call_before_it_is_handled_and_one_after() {
 async fn a_filter_over_several_keys_is_opened_once() {
     let scene = Scene::set("keys-calls", LONG).await;
     let store = crate::scene::open(&scene.proxy.url());
-    let builder = tower_distributed::BloomFilter::builder().capacity(1000).rate(1e-9).keys(3);
-    let dedupe = Dedupe::new(&builder.build(&store, "several").unwrap()).unwrap();
+    let builder = tower_distributed::BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).keys(3);
+    let dedupe =
+        Dedupe::builder().remember_forever().build(&builder.build(&store, "several").unwrap()).unwrap();
     assert!(take(&dedupe, "warm").await.confirm().await.unwrap());
     for number in 0..20 {
         let (requests_before, claim) = requests(&scene, take(&dedupe, &number.to_string())).await;

@@ -38,7 +38,8 @@ async fn a_claim_that_a_restart_forgets_is_reported() {
         let claim = take(&scene.near, "a").await;
         assert!(take(&scene.near, "forgotten").await.confirm().await.unwrap());
         scene.server.restart().await;
-        eventually("a connection", SOON, async || scene.near.filter().contains("a").await.is_ok()).await;
+        eventually("a connection", SOON, async || scene.near.filter().unwrap().contains("a").await.is_ok())
+            .await;
         if watched {
             claim.lost().await;
         }

@@ -75,12 +75,14 @@ async fn what_could_not_be_confirmed_is_confirmed_when_the_store_is_back() {
         let before = told("back", "claim_not_confirmed");
         assert!(claim.unwrap().confirm().await.unwrap_err().is_unavailable());
         assert_eq!(told("back", "claim_not_confirmed"), before + 1);
-        assert!(!scene.near.filter().contains(&item).await.unwrap());
+        assert!(!scene.near.filter().unwrap().contains(&item).await.unwrap());
         let error = scene.near.try_claim(&item).await.unwrap_err();
         assert!(error.is_refused(), "nobody else handles it meanwhile: {error}");
         scene.proxy.heal();
-        eventually("it to be confirmed", SOON, async || scene.near.filter().contains(&item).await.unwrap())
-            .await;
+        eventually("it to be confirmed", SOON, async || {
+            scene.near.filter().unwrap().contains(&item).await.unwrap()
+        })
+        .await;
         scene.nothing_is_left().await;
     }
     assert_eq!(told("back", "claim_lost"), 0);
@@ -98,7 +100,7 @@ async fn what_could_not_be_confirmed_is_noted_also_where_the_store_has_forgotten
     assert!(claim.confirm().await.unwrap_err().is_unavailable());
     scene.server.restart().await;
     eventually("it to be in the filter", ttl, async || {
-        matches!(scene.far.filter().contains("a").await, Ok(true))
+        matches!(scene.far.filter().unwrap().contains("a").await, Ok(true))
     })
     .await;
     handle.lost().await;

@@ -26,7 +26,7 @@ pub(crate) struct Scene {
 /// Of a name that no other test has, since events are told by it.
 pub(crate) fn claims(store: &Store, name: &str, ttl: Duration) -> Dedupe {
     let filter = BloomFilter::new(store, name, 1000, 1e-9).unwrap();
-    Dedupe::builder().ttl(ttl).build(&filter).unwrap()
+    Dedupe::builder().remember_forever().ttl(ttl).build(&filter).unwrap()
 }
 
 /// A store whose time-out is not met on a machine that is busy.
@@ -62,7 +62,7 @@ impl Scene {
 
     /// The name in Redis of a part of the filter.
     pub(crate) fn part(&self, part: &str) -> String {
-        format!("td:{{{}:0}}:{part}", self.near.filter().name())
+        format!("td:{{{}:0}}:{part}", self.near.filter().unwrap().name())
     }
 
     /// The name in Redis of the only claim.

@@ -87,7 +87,7 @@ async fn what_is_in_flight_is_waited_for(stores: Stores) {
 
 /// The filter is wrong, and the truth says so.
 async fn what_is_none_is_handled(stores: Stores) {
-    dedupe(&stores.open()).filter().insert("a").await.unwrap();
+    dedupe(&stores.open()).filter().unwrap().insert("a").await.unwrap();
     let (truth, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let (known, counted) = (truth.clone(), asked.clone());
     let layer =
@@ -110,7 +110,7 @@ async fn what_is_none_is_handled(stores: Stores) {
 
 /// Many at once of an item that the filter takes for known: whoever waits behind the one that handles it does not.
 async fn what_turns_out_to_be_one_under_the_claim_is_not_handled(stores: Stores) {
-    dedupe(&stores.open()).filter().insert("a").await.unwrap();
+    dedupe(&stores.open()).filter().unwrap().insert("a").await.unwrap();
     let times = Arc::new(AtomicUsize::new(0));
     let services = (0..8).map(|_| {
         let (truth, handling) = (times.clone(), times.clone());

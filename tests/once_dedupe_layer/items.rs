@@ -7,7 +7,10 @@ use crate::stores::{SOON, Stores};
 use crate::support::eventually;
 
 pub(crate) fn dedupe(store: &Store) -> Dedupe {
-    Dedupe::new(&BloomFilter::new(store, "items", 1000, 1e-9).unwrap()).unwrap()
+    Dedupe::builder()
+        .remember_forever()
+        .build(&BloomFilter::new(store, "items", 1000, 1e-9).unwrap())
+        .unwrap()
 }
 
 pub(crate) fn by_name(name: &&'static str) -> &'static str {

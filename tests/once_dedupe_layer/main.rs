@@ -21,6 +21,8 @@ mod around;
 mod away;
 mod axum_server;
 mod duplicates;
+mod exact;
+mod idempotency;
 mod items;
 mod outcomes;
 mod readiness;

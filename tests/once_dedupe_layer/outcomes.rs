@@ -118,7 +118,7 @@ async fn it_is_cancelled_when_its_claim_is_lost() {
     let store = tower_distributed::Store::redis(&redis.url()).unwrap();
     let filter = tower_distributed::BloomFilter::new(&store, "items", 1000, 1e-9).unwrap();
     let ttl = std::time::Duration::from_secs(1);
-    let dedupe = tower_distributed::Dedupe::builder().ttl(ttl).build(&filter).unwrap();
+    let dedupe = tower_distributed::Dedupe::builder().remember_forever().ttl(ttl).build(&filter).unwrap();
     for cancels in [true, false] {
         let item = if cancels { "cancelled" } else { "goes on" };
         let probe = Probe::hanging();

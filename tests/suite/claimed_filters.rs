@@ -8,6 +8,10 @@ use crate::claims::{becomes_free, claims, is_duplicate, new, take};
 use crate::stores::{Place, SOON};
 use crate::support::eventually;
 
+fn forever(filter: &BloomFilter) -> Dedupe {
+    Dedupe::builder().remember_forever().build(filter).unwrap()
+}
+
 pub(crate) async fn a_filter_of_another_configuration_is_told(place: &Place, name: &str) {
     let dedupe = claims(place, name);
     let (held, handled) = (take(&dedupe, "held").await, take(&dedupe, "handled").await);
@@ -15,18 +19,23 @@ pub(crate) async fn a_filter_of_another_configuration_is_told(place: &Place, nam
     let others = [
         BloomFilter::builder().bits(1234).hashes(5),
         BloomFilter::builder().bits(12345).hashes(5).keys(2),
-        BloomFilter::builder().capacity(1000).rate(1e-9).forget_after(Duration::from_secs(60)),
+        BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).remember_for(Duration::from_secs(60)),
     ];
     for other in others {
-        let other = Dedupe::new(&other.build(place, name).unwrap()).unwrap();
+        let other = other.build(place, name).unwrap();
+        let other = match other.remember_for() {
+            Some(_) => Dedupe::new(&other).unwrap(),
+            None => forever(&other),
+        };
         for item in ["held", "handled", "new"] {
             for error in [
                 other.try_claim(item).await.unwrap_err(),
                 other.claim(item, SOON).await.unwrap_err(),
                 other.claim_anyway(item).await.unwrap_err(),
             ] {
-                let (text, bits) = (error.to_string(), dedupe.filter().bits().to_string());
-                let asked = (other.filter().bits() / u64::from(other.filter().keys())).to_string();
+                let (text, bits) = (error.to_string(), dedupe.filter().unwrap().bits().to_string());
+                let asked =
+                    (other.filter().unwrap().bits() / u64::from(other.filter().unwrap().keys())).to_string();
                 assert!(
                     error.is_invalid() && text.contains(&bits) && text.contains(&asked),
                     "{item}: {text}"
@@ -43,24 +52,25 @@ pub(crate) async fn a_filter_of_another_configuration_is_told(place: &Place, nam
 pub(crate) async fn a_filter_that_is_replaced_meanwhile_is_told(place: &Place, name: &str) {
     let dedupe = claims(place, name);
     let (one, two) = (take(&dedupe, "a").await, take(&dedupe, "b").await);
-    dedupe.filter().insert("c").await.unwrap();
-    dedupe.filter().clear().await.unwrap();
+    dedupe.filter().unwrap().insert("c").await.unwrap();
+    dedupe.filter().unwrap().clear().await.unwrap();
     let other = BloomFilter::builder().bits(1234).hashes(5).build(place, name).unwrap();
     other.insert("d").await.unwrap();
     for claim in [one, two] {
         let error = claim.confirm().await.unwrap_err();
         assert!(error.is_invalid() && error.to_string().contains("1234"), "{error}");
     }
-    let other = Dedupe::new(&other).unwrap();
+    let other = forever(&other);
     becomes_free(&other, "a").await;
     assert!(is_duplicate(&other, "d").await);
 }
 
 pub(crate) async fn a_filter_over_several_keys(place: &Place, name: &str) {
     const ITEMS: usize = 40;
-    let filter = BloomFilter::builder().capacity(1000).rate(1e-9).keys(5).build(place, name).unwrap();
+    let filter =
+        BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).keys(5).build(place, name).unwrap();
     assert_eq!(filter.keys(), 5);
-    let dedupe = Dedupe::new(&filter).unwrap();
+    let dedupe = forever(&filter);
     let items: Vec<_> = (0..ITEMS).map(|number| format!("item {number}")).collect();
     for (number, item) in items.iter().enumerate() {
         let claim = take(&dedupe, item).await;
@@ -76,13 +86,13 @@ pub(crate) async fn a_filter_over_several_keys(place: &Place, name: &str) {
 
 /// As another process sees it.
 fn claims_of(place: &Place, name: &str, filter: &BloomFilter) -> Dedupe {
-    let builder = BloomFilter::builder().capacity(1000).rate(1e-9).keys(filter.keys());
-    Dedupe::new(&builder.build(place, name).unwrap()).unwrap()
+    let builder = BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).keys(filter.keys());
+    forever(&builder.build(place, name).unwrap())
 }
 
 pub(crate) async fn what_a_filter_forgets_is_new_again(place: &Place, name: &str) {
-    let builder = BloomFilter::builder().capacity(1000).rate(1e-9);
-    let forgetting = builder.forget_after(Duration::from_secs(1)).build(place, name).unwrap();
+    let builder = BloomFilter::builder().capacity(1000).false_positive_rate(1e-9);
+    let forgetting = builder.remember_for(Duration::from_secs(1)).build(place, name).unwrap();
     let dedupe = Dedupe::new(&forgetting).unwrap();
     let began = std::time::Instant::now();
     assert!(take(&dedupe, "a").await.confirm().await.unwrap());
@@ -96,7 +106,7 @@ pub(crate) async fn what_a_filter_forgets_is_new_again(place: &Place, name: &str
     let cleared = claims(place, &format!("{name}.cleared"));
     let held = take(&cleared, "held").await;
     assert!(take(&cleared, "a").await.confirm().await.unwrap());
-    cleared.filter().clear().await.unwrap();
+    cleared.filter().unwrap().clear().await.unwrap();
     assert!(cleared.try_claim("held").await.unwrap_err().is_refused(), "claims are none of the filter's");
     assert!(take(&cleared, "a").await.release().await.unwrap());
     assert!(held.confirm().await.unwrap());

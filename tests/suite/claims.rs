@@ -14,7 +14,7 @@ fn filter(store: &Store, name: &str) -> BloomFilter {
 }
 
 pub(crate) fn claims(store: &Store, name: &str) -> Dedupe {
-    Dedupe::new(&filter(store, name)).unwrap()
+    Dedupe::builder().remember_forever().build(&filter(store, name)).unwrap()
 }
 
 /// Whether an item is new, whose claim comes along.
@@ -46,26 +46,26 @@ pub(crate) async fn becomes_free(dedupe: &Dedupe, item: &str) {
 
 /// Soon over, but not on its way on a machine that is busy.
 fn short() -> DedupeBuilder {
-    Dedupe::builder().ttl(Duration::from_millis(400)).watchdog(false)
+    Dedupe::builder().remember_forever().ttl(Duration::from_millis(400)).watchdog(false)
 }
 
 pub(crate) async fn what_is_confirmed_is_a_duplicate(place: &Place, name: &str) {
     let dedupe = claims(place, name);
     for item in ["a", "b"] {
         let claim = take(&dedupe, item).await;
-        assert!(claim.is_held() && !dedupe.filter().contains(item).await.unwrap());
+        assert!(claim.is_held() && !dedupe.filter().unwrap().contains(item).await.unwrap());
         assert!(claim.confirm().await.unwrap());
         assert!(is_duplicate(&dedupe, item).await);
         assert!(new(dedupe.claim(item, SOON).await.unwrap()).is_none(), "nothing to wait for");
-        assert!(!dedupe.filter().check_and_insert(item).await.unwrap());
+        assert!(!dedupe.filter().unwrap().check_and_insert(item).await.unwrap());
     }
-    assert!(dedupe.filter().check_and_insert("inserted").await.unwrap());
+    assert!(dedupe.filter().unwrap().check_and_insert("inserted").await.unwrap());
     assert!(is_duplicate(&dedupe, "inserted").await);
 }
 
 pub(crate) async fn what_is_in_flight_is_refused(place: &Place, name: &str) {
     let filter = filter(place, name);
-    let (one, other) = (Dedupe::new(&filter).unwrap(), claims(place, name));
+    let (one, other) = (Dedupe::builder().remember_forever().build(&filter).unwrap(), claims(place, name));
     let claim = take(&one, "a").await;
     for dedupe in [&one, &other] {
         let error = dedupe.try_claim("a").await.unwrap_err();
@@ -234,11 +234,21 @@ pub(crate) async fn settings_out_of_range_are_told(place: &Place, name: &str) {
     let filter = filter(place, name);
     let day = Duration::from_secs(86_400);
     for ttl in [Duration::ZERO, Duration::from_micros(9_999), day + Duration::from_nanos(1), Duration::MAX] {
-        let error = Dedupe::builder().ttl(ttl).build(&filter).unwrap_err();
+        let error = Dedupe::builder().remember_forever().ttl(ttl).build(&filter).unwrap_err();
         assert!(error.is_invalid() && error.to_string().contains(&format!("{ttl:?}")), "{error}");
     }
+    let error = Dedupe::new(&filter).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        error.is_invalid() && ["remember_for", "remember_forever", name].iter().all(|it| text.contains(it)),
+        "{text}"
+    );
+    let forgets = BloomFilter::builder().bits(1000).hashes(3).remember_for(day).build(place, name).unwrap();
+    let error = Dedupe::builder().remember_forever().build(&forgets).unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("86400s"), "{error}");
+    assert!(Dedupe::new(&forgets).is_ok());
     for ttl in [Duration::from_millis(10), day] {
-        let dedupe = Dedupe::builder().ttl(ttl).build(&filter).unwrap();
-        assert_eq!(dedupe.filter().name(), name);
+        let dedupe = Dedupe::builder().remember_forever().ttl(ttl).build(&filter).unwrap();
+        assert_eq!(dedupe.name(), name);
     }
 }

@@ -44,7 +44,7 @@ async fn filters_are_kept_as_documented() {
     assert_eq!(server().query::<u64>(&["STRLEN", "td:{filters-kept:0}:bits0"]), Ok(125_001));
 
     let hour = Duration::from_secs(3600);
-    let filter = BloomFilter::builder().bits(100).hashes(2).forget_after(hour);
+    let filter = BloomFilter::builder().bits(100).hashes(2).remember_for(hour);
     filter.build(&store, "filters-kept-hour").unwrap().insert("user-7").await.unwrap();
     let config = get("td:{filters-kept-hour:0}:config");
     let generation: u64 = config.strip_prefix("bloom1 1 100 2 3600000 ").unwrap().parse().unwrap();
@@ -59,7 +59,7 @@ async fn filters_that_forget_leave_no_key_without_ttl() {
         (stores::redis().await, vec![stores::SERVER.get().unwrap()]),
         (stores::cluster().await, stores::CLUSTER.get().unwrap().nodes().iter().collect()),
     ] {
-        let filter = BloomFilter::builder().bits(999).hashes(3).keys(5).forget_after(Duration::from_secs(1));
+        let filter = BloomFilter::builder().bits(999).hashes(3).keys(5).remember_for(Duration::from_secs(1));
         let filter = filter.build(&store, "left-filter").unwrap();
         for item in 0..50_u8 {
             filter.insert([item]).await.unwrap();
@@ -83,7 +83,7 @@ async fn filters_that_forget_leave_no_key_without_ttl() {
 #[tokio::test]
 async fn filters_outlive_the_loss_of_their_configuration() {
     let store = stores::redis().await;
-    let forgets = BloomFilter::builder().bits(9_999).hashes(3).forget_after(Duration::from_secs(3600));
+    let forgets = BloomFilter::builder().bits(9_999).hashes(3).remember_for(Duration::from_secs(3600));
     for (name, builder) in
         [("filters-lost", BloomFilter::builder().bits(9_999).hashes(3)), ("filters-lost-hour", forgets)]
     {
@@ -107,7 +107,7 @@ async fn filters_tell_keys_of_another_type() {
     let store = stores::redis().await;
     let usual = BloomFilter::builder().bits(999).hashes(3);
     let hour = Duration::from_secs(3600);
-    for (kind, builder) in [("usual", usual), ("hour", usual.forget_after(hour)), ("spread", usual.keys(1))] {
+    for (kind, builder) in [("usual", usual), ("hour", usual.remember_for(hour)), ("spread", usual.keys(1))] {
         for part in ["config", "bits0", "bits1"] {
             let name = format!("filters-type-{kind}-{part}");
             let key = format!("td:{{{name}:0}}:{part}");
@@ -136,7 +136,7 @@ async fn filters_tell_a_server_that_is_full() {
     let server = RedisServer::start().await;
     let store = Store::redis(&server.url()).unwrap();
     let usual = BloomFilter::builder().bits(9_999).hashes(3);
-    for (name, builder) in [("usual", usual), ("forgets", usual.forget_after(Duration::from_secs(3600)))] {
+    for (name, builder) in [("usual", usual), ("forgets", usual.remember_for(Duration::from_secs(3600)))] {
         let filter = builder.build(&store, name).unwrap();
         filter.insert("a").await.unwrap();
         server.cli(&["CONFIG", "SET", "maxmemory", "1"]);

@@ -14,12 +14,12 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Of different layouts, wrong for none of the items of these tests but by a rare accident.
 fn layouts() -> [(&'static str, BloomFilterBuilder); 4] {
-    let usual = BloomFilter::builder().capacity(10_000).rate(1e-9);
+    let usual = BloomFilter::builder().capacity(10_000).false_positive_rate(1e-9);
     [
         ("usual", usual),
         ("spread", usual.keys(3)),
-        ("forgets", usual.forget_after(3600 * SECOND)),
-        ("bits", BloomFilter::builder().bits(500_001).hashes(20).keys(2).forget_after(3600 * SECOND)),
+        ("forgets", usual.remember_for(3600 * SECOND)),
+        ("bits", BloomFilter::builder().bits(500_001).hashes(20).keys(2).remember_for(3600 * SECOND)),
     ]
 }
 
@@ -74,16 +74,16 @@ pub(crate) async fn batches_answer_in_order(store: &Store, name: &str) {
 }
 
 pub(crate) async fn another_configuration_is_an_error(store: &Store, name: &str) {
-    let base = BloomFilter::builder().bits(10_007).hashes(5).keys(3).forget_after(3600 * SECOND);
+    let base = BloomFilter::builder().bits(10_007).hashes(5).keys(3).remember_for(3600 * SECOND);
     let others = [
         base.bits(10_010),
         base.hashes(6),
         base.keys(1),
         base.keys(2),
         base.keys(4),
-        base.forget_after(3601 * SECOND),
+        base.remember_for(3601 * SECOND),
         BloomFilter::builder().bits(10_007).hashes(5).keys(3),
-        BloomFilter::builder().capacity(100).rate(0.1),
+        BloomFilter::builder().capacity(100).false_positive_rate(0.1),
     ];
     let item = |item: u32| item.to_le_bytes();
     for (position, other) in others.into_iter().enumerate() {
@@ -156,9 +156,9 @@ pub(crate) async fn any_item_is_legal(store: &Store, name: &str) {
 }
 
 pub(crate) async fn items_are_counted_about(store: &Store, name: &str) {
-    let usual = BloomFilter::builder().capacity(5_000).rate(0.01);
+    let usual = BloomFilter::builder().capacity(5_000).false_positive_rate(0.01);
     for (layout, builder) in
-        [("one", usual), ("spread", usual.keys(4)), ("forgets", usual.forget_after(3600 * SECOND))]
+        [("one", usual), ("spread", usual.keys(4)), ("forgets", usual.remember_for(3600 * SECOND))]
     {
         let filter = builder.build(store, &format!("{name}.{layout}")).unwrap();
         assert_eq!(filter.estimated_count().await.unwrap(), 0);
@@ -172,7 +172,7 @@ pub(crate) async fn items_are_counted_about(store: &Store, name: &str) {
 }
 
 pub(crate) async fn what_is_old_is_forgotten(store: &Store, name: &str) {
-    let filter = BloomFilter::builder().capacity(1_000).rate(1e-6).forget_after(SECOND);
+    let filter = BloomFilter::builder().capacity(1_000).false_positive_rate(1e-6).remember_for(SECOND);
     let filter = filter.build(store, name).unwrap();
     let began = Instant::now();
     assert!(filter.check_and_insert("once").await.unwrap());

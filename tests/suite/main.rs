@@ -10,6 +10,7 @@ mod buckets;
 mod callers;
 mod claimed_filters;
 mod claims;
+mod exact_claims;
 mod filter_keys;
 mod filters;
 mod flights;
@@ -80,6 +81,15 @@ on_every_store! {
     crate::claims::any_item_is_legal_and_apart_from_others as any_item_is_legal,
     crate::claims::nothing_but_the_filter_stays as nothing_but_the_filter_stays,
     crate::claims::settings_out_of_range_are_told as settings_of_claims_out_of_range_are_told,
+    crate::exact_claims::what_is_confirmed_is_a_duplicate as exact_what_is_confirmed_is_a_duplicate,
+    crate::exact_claims::no_new_item_is_taken_for_a_duplicate as exact_no_new_item_is_taken_for_a_duplicate,
+    crate::exact_claims::who_waits_hears_what_came_of_it as exact_who_waits_hears_what_came_of_it,
+    crate::exact_claims::a_claim_that_ran_out_is_lost as exact_a_claim_that_ran_out_is_lost,
+    crate::exact_claims::what_is_old_is_new_again as exact_what_is_old_is_new_again,
+    crate::exact_claims::any_item_is_legal_and_apart_from_others as exact_any_item_is_legal_and_apart_from_others,
+    crate::exact_claims::every_key_has_a_time_to_live as exact_every_key_has_a_time_to_live,
+    crate::exact_claims::other_settings_under_one_name_are_told as exact_other_settings_under_one_name_are_told,
+    crate::exact_claims::settings_out_of_range_are_told as exact_settings_out_of_range_are_told,
     crate::keys::any_key_is_legal_and_apart_from_others as any_key_is_legal_and_apart_from_others,
     crate::leases::what_is_held_is_refused as what_is_held_is_refused,
     crate::leases::who_waits_is_served_in_the_order_of_arrival as who_waits_is_served_in_the_order_of_arrival,

@@ -83,7 +83,12 @@ async fn decisions_without_the_store_are_counted_and_told() {
     let share = StoreFailure::LocalShare { replicas: NonZeroU32::new(2).unwrap() };
     let bucket = |name: &str| TokenBucket::new(&store, name, Quota::per_hour(2)).unwrap();
     let group = |name: &str| WaitGroup::new(&store, name, 2).unwrap();
-    let claims = |name: &str| Dedupe::new(&BloomFilter::new(&store, name, 1000, 0.01).unwrap()).unwrap();
+    let claims = |name: &str| {
+        Dedupe::builder()
+            .remember_forever()
+            .build(&BloomFilter::new(&store, name, 1000, 0.01).unwrap())
+            .unwrap()
+    };
 
     send!(RateLimitLayer::new(bucket("away-closed"), key)).unwrap_err();
     send!(RateLimitLayer::new(bucket("away-open"), key).on_store_failure(StoreFailure::FailOpen)).unwrap();
@@ -149,7 +154,10 @@ async fn decisions_of_leases_and_claims_are_counted() {
     drop(guard);
     assert_eq!(counts("rw_lock", "held"), [("admitted", 2.0), ("refused", 1.0)]);
 
-    let claims = Dedupe::new(&BloomFilter::new(&store, "held", 1000, 0.01).unwrap()).unwrap();
+    let claims = Dedupe::builder()
+        .remember_forever()
+        .build(&BloomFilter::new(&store, "held", 1000, 0.01).unwrap())
+        .unwrap();
     let layer = DedupeLayer::new(claims.clone(), key);
     send!(layer).unwrap();
     send!(layer).unwrap_err();

@@ -6,6 +6,7 @@
 mod support;
 
 mod decisions;
+mod filters;
 mod floods;
 mod leases;
 mod outages;

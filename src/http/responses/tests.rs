@@ -58,10 +58,7 @@ where
     let context = Capture::<_, Response<B>, Infallible>::context(responses, request);
     let Captured { own, shared } =
         Capture::<Request<()>, _, Infallible>::capture(responses, context, response).await;
-    match shared {
-        Share::Stored { answer, .. } | Share::Waiting(answer) => (own, Some(answer)),
-        Share::Private | Share::Nobody => (own, None),
-    }
+    (own, shared.answer())
 }
 
 fn restore(answer: Answer) -> Response<FlightBody<Full<Bytes>>> {

@@ -14,9 +14,10 @@ pub trait OnDuplicate<Req, Res> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Evidence {
-    /// By the filter alone, which is wrong at its [rate](crate::BloomFilter::rate).
+    /// By the filter alone, which is wrong at its [rate](crate::BloomFilter::false_positive_rate).
     Filter,
-    /// It was looked up, by [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate).
+    /// It was looked up: by [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate), or in
+    /// [exact mode](crate::Dedupe::exact).
     LookedUp,
 }
 

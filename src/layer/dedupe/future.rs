@@ -13,10 +13,10 @@ use tower::Service;
 use super::{
     Away, Common, Config, ConfirmDuplicate, Evidence, IsSuccess, OnDuplicate, OnUnsure, Unsure, Verdict,
 };
-use crate::dedupe::{Claim, Claimed};
+use crate::dedupe::{Claim, Known, Looked};
 use crate::leased::OnLease;
 use crate::telemetry::Outcome;
-use crate::{Error, Key, Reject};
+use crate::{Dedupe, Error, Key, Reject};
 
 pin_project! {
     /// The future of [`Deduped`](super::Deduped).
@@ -36,7 +36,17 @@ pin_project! {
 type Call<S, Req> = Option<(S, Req)>;
 
 /// What came of a claim; `None`: the request passes without one.
-type Claiming = BoxFuture<'static, Result<Option<Claimed>, Error>>;
+type Claiming = BoxFuture<'static, Result<Option<Looked>, Error>>;
+
+/// Whether an item is claimed that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Insists {
+    No,
+    /// It was looked up, and is none.
+    LookedUp,
+    /// The filter is full.
+    Full,
+}
 
 pin_project! {
     #[project = StateProjection]
@@ -46,8 +56,7 @@ pin_project! {
     {
         Claiming {
             claiming: Claiming,
-            // Whatever the filter says.
-            insists: bool,
+            insists: Insists,
             call: Call<S, Req>,
         },
         // Whether a duplicate is one is looked up: at first without a claim, and if it is none, once more with it.
@@ -83,35 +92,41 @@ where
     }
 
     pub(super) fn claiming(key: Key, inner: S, request: Req, config: Arc<Config<K, U, D, Q, N, R>>) -> Self {
-        let claiming = claim(&config.common, &key, false);
-        let state = State::Claiming { claiming, insists: false, call: Some((inner, request)) };
+        let state = claiming(&config.common, &key, Insists::No, (inner, request));
         Self { config, key, state }
     }
 }
 
 /// Claims an item, as it is set.
-fn claim(common: &Common, key: &Key, insists: bool) -> Claiming {
+fn claiming<S, Req>(common: &Common, key: &Key, insists: Insists, call: (S, Req)) -> State<S, Req>
+where
+    S: Service<Req>,
+{
     let Common { dedupe, longest_wait, away, .. } = common.clone();
     let key = key.clone();
-    Box::pin(async move {
-        let asked = dedupe.ask(key.as_bytes(), longest_wait, insists).await;
-        let (claimed, outcome) = match (asked, away) {
+    let claiming = Box::pin(async move {
+        let claim = async |dedupe: &Dedupe| match insists {
+            Insists::No => dedupe.look(key.as_bytes(), longest_wait).await,
+            _ => dedupe.insist(key.as_bytes(), longest_wait).await,
+        };
+        let admitted = if insists == Insists::Full { Outcome::FilterFull } else { Outcome::Admitted };
+        let (claimed, outcome) = match (claim(&dedupe).await, away) {
             (Err(error), Away::FailOpen) if error.is_away() => (Ok(None), Outcome::FailedOpen),
             (Err(error), Away::LocalShare(Some(local))) if error.is_away() => {
-                let claimed = local.ask(key.as_bytes(), longest_wait, insists).await;
-                (claimed.map(Some), Outcome::LocalShare)
+                (claim(&local).await.map(Some), Outcome::LocalShare)
             }
-            (claimed, _) => (claimed.map(Some), Outcome::Admitted),
+            (claimed, _) => (claimed.map(Some), admitted),
         };
         match &claimed {
             Err(error) => dedupe.decisions().count(Outcome::of_error(error)),
             // Whether it is a duplicate is yet to be seen.
-            Ok(Some(Claimed::Duplicate)) => {}
-            Ok(Some(Claimed::New(_))) if insists => {}
+            Ok(Some(Looked::Known(_))) => {}
+            Ok(Some(Looked::New(_))) if insists == Insists::LookedUp => {}
             Ok(_) => dedupe.decisions().count(outcome),
         }
         claimed
-    })
+    });
+    State::Claiming { claiming, insists, call: Some(call) }
 }
 
 /// Confirms a claim, or gives it back.
@@ -173,24 +188,37 @@ where
         let config = &**this.config;
         loop {
             let next = match this.state.as_mut().project() {
-                StateProjection::Claiming { claiming, insists, call: kept } => {
-                    let claimed = match ready!(claiming.as_mut().poll(context)) {
+                StateProjection::Claiming { claiming: asking, insists, call: kept } => {
+                    let claimed = match ready!(asking.as_mut().poll(context)) {
                         Ok(claimed) => claimed,
                         Err(error) => return Poll::Ready(config.reject.reject(error.into())),
                     };
                     let Some((inner, request)) = kept.take() else { return Poll::Pending };
-                    let claim = match claimed {
-                        Some(Claimed::Duplicate) => None,
-                        Some(Claimed::New(claim)) if *insists => Some(claim),
-                        claimed => {
-                            let claim = claimed.and_then(Claimed::into_claim);
-                            this.state.set(call(config, claim, (inner, request)));
+                    let (claim, known) = match claimed {
+                        // It had to wait, and then the filter was asked.
+                        Some(Looked::Known(_)) if *insists == Insists::Full => (None, Known::ByFullFilter),
+                        Some(Looked::Known(known)) => (None, known),
+                        Some(Looked::New(claim)) if *insists == Insists::LookedUp => {
+                            (Some(claim), Known::ByFilter)
+                        }
+                        Some(Looked::New(claim)) => {
+                            this.state.set(call(config, Some(claim), (inner, request)));
+                            continue;
+                        }
+                        None => {
+                            this.state.set(call(config, None, (inner, request)));
                             continue;
                         }
                     };
-                    let (confirming, evidence) = match config.confirm_duplicate.confirm(&request) {
-                        Some(confirming) => (confirming, Evidence::LookedUp),
-                        None => (Box::pin(future::ready(true)) as _, Evidence::Filter),
+                    let (confirming, evidence) = match (config.confirm_duplicate.confirm(&request), known) {
+                        (Some(confirming), _) => (confirming, Evidence::LookedUp),
+                        (None, Known::ByFullFilter) => {
+                            let call = (inner, request);
+                            this.state.set(claiming(&config.common, this.key, Insists::Full, call));
+                            continue;
+                        }
+                        (None, Known::ByFilter) => (Box::pin(future::ready(true)) as _, Evidence::Filter),
+                        (None, Known::Exactly) => (Box::pin(future::ready(true)) as _, Evidence::LookedUp),
                     };
                     State::Confirming { confirming, evidence, claim, call: Some((inner, request)) }
                 }
@@ -204,10 +232,7 @@ where
                                 decisions.count(Outcome::Admitted);
                                 call(config, Some(claim), (inner, request))
                             }
-                            None => {
-                                let claiming = claim(&config.common, this.key, true);
-                                State::Claiming { claiming, insists: true, call: Some((inner, request)) }
-                            }
+                            None => claiming(&config.common, this.key, Insists::LookedUp, (inner, request)),
                         };
                         this.state.set(next);
                         continue;

@@ -8,7 +8,9 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
 //! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
-//! let seen = BloomFilter::new(&store, "events", 1_000_000, 0.0001)?;
+//! let day = std::time::Duration::from_secs(86_400);
+//! let builder = BloomFilter::builder().capacity(1_000_000).false_positive_rate(1e-6);
+//! let seen = builder.remember_for(day).build(&store, "events")?;
 //!
 //! let mut handle = ServiceBuilder::new()
 //!     .layer(DedupeLayer::new(Dedupe::new(&seen)?, |event: &Event| event.id.clone()))
@@ -26,8 +28,8 @@
 //! claimed, the inner service called, and the claim confirmed if the outcome is a [success](DedupeLayer::success):
 //! from then on the item is a duplicate. After a failure, a panic, or if the response future is dropped, the claim is
 //! given back, so that the request may be sent again. The response is held back until that is done: whoever gets it
-//! can rely on it. See [`dedupe`](crate::dedupe) for what holds, for **what a false positive of the filter means**, and
-//! for when to store idempotency keys instead.
+//! can rely on it. See [`dedupe`](crate::dedupe) for what holds, and for the choice between exact mode and a filter, whose
+//! **false positives are not handled**.
 //!
 //! | the item | |
 //! |---|---|
@@ -36,7 +38,11 @@
 //! | is being handled elsewhere | refused as [`InFlight`](crate::RefusalKind::InFlight); or [waited](DedupeLayer::wait_up_to) for |
 //!
 //! Where the truth can be looked up, [`confirm_duplicate`](DedupeLayer::confirm_duplicate) does that for what the filter takes
-//! for a duplicate, and what is none is handled.
+//! for a duplicate, and what is none is handled. What a filter beyond its capacity takes for a duplicate is
+//! [handled](crate::dedupe::FilterFull) unless it is looked up.
+//!
+//! Where several senders share the layer, key it by the sender and the id: two extractors in a tuple, or
+//! [`Key::of`](crate::Key::of). Requests without a key pass and are not deduplicated: refuse what has no id before.
 //!
 //! # When a claim is lost
 //!

@@ -55,11 +55,11 @@ fn configurations() -> Vec<BloomFilterBuilder> {
     let seconds = Duration::from_secs;
     vec![
         filter(97, 3),
-        filter(1_000, 7).forget_after(seconds(1)),
-        filter(256, 4).forget_after(seconds(5)),
+        filter(1_000, 7).remember_for(seconds(1)),
+        filter(256, 4).remember_for(seconds(5)),
         filter(333, 2).keys(3),
         filter(1, 1),
-        filter(640, 64).keys(2).forget_after(seconds(60)),
+        filter(640, 64).keys(2).remember_for(seconds(60)),
     ]
 }
 

@@ -24,11 +24,31 @@ struct Stored {
 /// What is stored expires so long after nothing of it counts any more (µs), lest clocks that are set matter.
 const MARGIN: i64 = 2 * 3_600_000_000;
 
+/// How many bytes at the beginning of an array tell how full it is.
+pub(super) const SAMPLE: usize = 4096;
+
 impl Bits {
     /// Whether an item may have been inserted.
     pub(crate) fn contains(&self, layout: &Layout, probe: &Probe, now: i64) -> Result<bool, Mismatch> {
+        Ok(self.generation_of(layout, probe, now)?.is_some())
+    }
+
+    /// The generation in which an item may have been inserted, the newest first.
+    pub(super) fn generation_of(
+        &self,
+        layout: &Layout,
+        probe: &Probe,
+        now: i64,
+    ) -> Result<Option<i64>, Mismatch> {
         let current = self.current(layout, now)?;
-        Ok(self.has(current, probe) || (layout.forget > 0 && self.has(current - 1, probe)))
+        let oldest = if layout.forget > 0 { current - 1 } else { current };
+        Ok([current, oldest].into_iter().find(|generation| self.has(*generation, probe)))
+    }
+
+    /// How many bits are set in the beginning of the array of a generation.
+    pub(super) fn sample(&self, generation: i64) -> u64 {
+        let words = self.array(generation).iter().take(SAMPLE / 8);
+        words.map(|word| u64::from(word.count_ones())).sum()
     }
 
     /// Inserts an item; whether it was not contained before.

@@ -8,7 +8,7 @@ use super::layout::Layout;
 use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys};
 use crate::{Error, Store};
 
-/// Settings of a [`BloomFilter`]: either capacity and rate, or bits and hashes.
+/// Settings of a [`BloomFilter`]: either capacity and false-positive rate, or bits and hashes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::{Error, Store};
 /// let store = Store::in_memory();
 /// let seen = BloomFilter::builder()
 ///     .capacity(1_000_000)
-///     .rate(0.01)
-///     .forget_after(Duration::from_secs(86_400))
+///     .false_positive_rate(0.01)
+///     .remember_for(Duration::from_secs(86_400))
 ///     .build(&store, "webhooks")?;
 /// # Ok::<(), tower_distributed::Error>(())
 /// ```
@@ -30,7 +30,7 @@ pub struct BloomFilterBuilder {
     bits: Option<u64>,
     hashes: Option<u32>,
     keys: Option<u32>,
-    forget_after: Option<Duration>,
+    remember_for: Option<Duration>,
 }
 
 /// Settings that were checked.
@@ -45,8 +45,9 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 impl BloomFilterBuilder {
-    /// How many different items it is for, at least 1: within `forget_after`, where it forgets. With more, it is
-    /// wrong more often than the rate says.
+    /// How many different items it is for, at least 1. With [`remember_for`](Self::remember_for) `F`: how many come within
+    /// `F`, so a filter for 100 items a second that remembers for a day has a capacity of 8 640 000. With more, it is wrong
+    /// more often than the false-positive rate says.
     pub fn capacity(mut self, items: u64) -> Self {
         self.capacity = Some(items);
         self
@@ -54,7 +55,7 @@ impl BloomFilterBuilder {
 
     /// The false-positive rate: how often at most it says of an item that it was inserted when it was not, once
     /// it is filled to its capacity; above 0 and below 1.
-    pub fn rate(mut self, rate: f64) -> Self {
+    pub fn false_positive_rate(mut self, rate: f64) -> Self {
         self.rate = Some(rate);
         self
     }
@@ -65,13 +66,13 @@ impl BloomFilterBuilder {
         self
     }
 
-    /// How many bits stand for an item, 1 to 64, in place of a rate.
+    /// How many bits stand for an item, 1 to 64, in place of a false-positive rate.
     pub fn hashes(mut self, hashes: u32) -> Self {
         self.hashes = Some(hashes);
         self
     }
 
-    /// Over how many keys the bits are spread, 1 to 64 of at most 64 MiB. Default: one up to 4 MiB; above, as many as
+    /// Over how many keys the bits are spread, 1 to 64 of at most 64 MiB. Default: one up to 2 MiB; above, as many as
     /// suit the sizes in which the server takes memory.
     ///
     /// An item belongs to one of them. On a Cluster they are on different masters, which share the work.
@@ -80,12 +81,13 @@ impl BloomFilterBuilder {
         self
     }
 
-    /// To forget what was not inserted again for this long, 1 second to 10 years; after twice as long at the latest. The
-    /// server's clock counts. Default: nothing is forgotten.
+    /// For how long an item is remembered at least after it was last inserted, 1 second to 10 years in whole milliseconds.
+    /// It is forgotten after twice as long at the latest. The server's clock counts. Default: nothing is forgotten.
     ///
-    /// It takes a little more than twice the memory.
-    pub fn forget_after(mut self, span: Duration) -> Self {
-        self.forget_after = Some(span);
+    /// It takes a little more than twice the memory: there are two generations of this length, each of which holds as many
+    /// items as the capacity says.
+    pub fn remember_for(mut self, span: Duration) -> Self {
+        self.remember_for = Some(span);
         self
     }
 
@@ -119,8 +121,8 @@ impl BloomFilterBuilder {
             }
             Self { capacity, rate, bits, hashes, .. } => {
                 return Err(Error::invalid(format!(
-                    "a filter takes both capacity and rate, or else both bits and hashes, got \
-                     capacity {capacity:?}, rate {rate:?}, bits {bits:?}, hashes {hashes:?}"
+                    "a filter takes both capacity and false_positive_rate, or else both bits and hashes, got \
+                     capacity {capacity:?}, false_positive_rate {rate:?}, bits {bits:?}, hashes {hashes:?}"
                 )));
             }
         };
@@ -145,13 +147,13 @@ impl BloomFilterBuilder {
 
     /// µs; 0: never.
     fn forget(&self) -> Result<i64, Error> {
-        match self.forget_after {
+        match self.remember_for {
             None => Ok(0),
             Some(span) if (SHORTEST..=LONGEST).contains(&span) && span.subsec_nanos() % 1_000_000 == 0 => {
                 Ok(span.as_millis() as i64 * 1000)
             }
             Some(span) => Err(Error::invalid(format!(
-                "a filter must forget after 1 s to 10 years, in whole milliseconds, is to forget after {span:?}"
+                "remember_for must be 1 s to 10 years, in whole milliseconds, is {span:?}"
             ))),
         }
     }
@@ -160,7 +162,9 @@ impl BloomFilterBuilder {
 /// The bits and hashes for so many items; each generation of those that forget is wrong half as often.
 fn sized(capacity: u64, rate: f64, forgets: bool) -> Result<(u64, u32), Error> {
     if !(rate > 0.0 && rate < 1.0) {
-        return Err(Error::invalid(format!("the rate must be above 0 and below 1, is {rate}")));
+        return Err(Error::invalid(format!(
+            "the false_positive_rate must be above 0 and below 1, is {rate}"
+        )));
     }
     if capacity == 0 {
         return Err(Error::invalid("the capacity must be at least 1, is 0"));

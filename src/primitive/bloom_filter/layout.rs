@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bits::SAMPLE;
 use crate::store::Arguments;
 
 /// How the bits of a filter are laid out.
@@ -57,8 +58,18 @@ impl Layout {
 
     /// About how many items have set so many bits of one array.
     pub(crate) fn items_behind(&self, ones: u64) -> f64 {
+        self.items_in(self.bits, ones)
+    }
+
+    /// The same by how many bits are set in the [sample](super::bits::SAMPLE) of the array.
+    pub(crate) fn items_sampled(&self, ones: u64) -> f64 {
+        self.items_in(self.bits.min(8 * SAMPLE as u64), ones)
+    }
+
+    /// The same by so many of the bits.
+    fn items_in(&self, bits: u64, ones: u64) -> f64 {
         // Of a full one nothing is known but that: it counts as if one bit were left.
-        let share = ones.min(self.bits - 1) as f64 / self.bits as f64;
+        let share = ones.min(bits - 1) as f64 / bits as f64;
         -(self.bits as f64 / f64::from(self.hashes)) * (-share).ln_1p()
     }
 

@@ -18,12 +18,12 @@
 //! # What its answers mean
 //!
 //! *No* is certain: the item was not inserted, or was forgotten. *Yes* is wrong for some items that were never
-//! inserted: one in a thousand at a rate of 0.001 once the filter is filled to its capacity, fewer before, more after. It
+//! inserted: one in a thousand at a false-positive rate of 0.001 once the filter is filled to its capacity, fewer before, more after. It
 //! is always wrong for the same ones, so asking again does not help. [`check_and_insert`](BloomFilter::check_and_insert)
 //! is one step: of many that ask for an item at once, in whatever process, one is told that it is new.
 //!
 //! Items cannot be removed, since their bits are shared. A filter forgets all on [`clear`](BloomFilter::clear), or what is
-//! old: with [`forget_after`](BloomFilterBuilder::forget_after) `F`, an item is remembered for at least `F` and at most
+//! old: with [`remember_for`](BloomFilterBuilder::remember_for) `F`, an item is remembered for at least `F` and at most
 //! `2F` after it was last inserted or asked for by `check_and_insert`. That goes by the server's clock; where it is set
 //! back, by that much longer.
 //!
@@ -39,16 +39,16 @@
 //! | 10 million | 6 MB | 12 MB | 18 MB | 24 MB |
 //! | 1 thousand million | 600 MB | 1.2 GB | 1.8 GB | 2.4 GB |
 //!
-//! Redis takes memory in steps of up to a quarter; filters above 4 MiB are spread over as many keys as fit these,
+//! Redis takes memory in steps of up to a quarter; filters above 2 MiB are spread over as many keys as fit these,
 //! and no key has more than 64 MiB. 64 keys hold 4 GiB.
 //!
 //! A filter that does not forget stays in Redis, without a time to live, until it is cleared. One that does is
-//! gone 5 × `forget_after` and two hours after its last use at the latest. A server that evicts keys makes filters
+//! gone 5 × `remember_for` and two hours after its last use at the latest. A server that evicts keys makes filters
 //! forget.
 //!
 //! # One configuration for all
 //!
-//! Bits, hashes, keys and `forget_after` are stored beside the bits and compared in every call. Where they differ the
+//! Bits, hashes, keys and `remember_for` are stored beside the bits and compared in every call. Where they differ the
 //! call is an error that [is invalid](Error::is_invalid) and names both; what is stored stays as it is. To change them
 //! take another name, or clear the filter first, as the one that it was. Capacity and rate count only by the bits
 //! and hashes that they make.
@@ -77,7 +77,7 @@
 //!
 //! | Redis key | |
 //! |---|---|
-//! | `prefix:{name:i}:config` | `bloom1 N m k F g`: `F` is `forget_after` in ms, 0: never; `g` the newest generation, 0 without |
+//! | `prefix:{name:i}:config` | `bloom1 N m k F g`: `F` is `remember_for` in ms, 0: never; `g` the newest generation, 0 without |
 //! | `prefix:{name:i}:bits0` | the bits of even generations, in the order of `SETBIT`; all of them without generations |
 //! | `prefix:{name:i}:bits1` | the bits of odd generations |
 //!
@@ -90,7 +90,7 @@
 //!
 //! | gocorex | here |
 //! |---|---|
-//! | `NewBloomFilter(client, key, bits, maps)` | [`BloomFilter::builder`]`().bits(bits).hashes(maps).build(&store, name)`, or [`BloomFilter::new`] with a capacity and a rate |
+//! | `NewBloomFilter(client, key, bits, maps)` | [`BloomFilter::builder`]`().bits(bits).hashes(maps).build(&store, name)`, or [`BloomFilter::new`] with a capacity and a false-positive rate |
 //! | `Add(ctx, value)` | [`insert`](BloomFilter::insert), [`insert_all`](BloomFilter::insert_all) |
 //! | `Exists(ctx, value)` | [`contains`](BloomFilter::contains), [`contains_all`](BloomFilter::contains_all) |
 //! | `Exists`, then `Add` | [`check_and_insert`](BloomFilter::check_and_insert), in one step |
@@ -99,6 +99,7 @@
 
 mod batch;
 mod bits;
+mod claimed;
 mod config;
 mod hash;
 mod layout;
@@ -118,7 +119,7 @@ use smallvec::smallvec;
 
 pub use self::config::BloomFilterBuilder;
 pub(crate) use self::hash::Probe;
-pub(crate) use self::layout::{Layout, Mismatch};
+pub(crate) use self::layout::Mismatch;
 
 use self::batch::first_places;
 use self::bits::Bits;
@@ -164,7 +165,7 @@ impl BloomFilter {
     ///
     /// As [`BloomFilterBuilder::build`] says.
     pub fn new(store: &Store, name: &str, capacity: u64, rate: f64) -> Result<Self, Error> {
-        Self::builder().capacity(capacity).rate(rate).build(store, name)
+        Self::builder().capacity(capacity).false_positive_rate(rate).build(store, name)
     }
 
     /// Settings of a filter.
@@ -185,32 +186,6 @@ impl BloomFilter {
         Ok(Self(Arc::new(Inner { store, name, config, namespace, clients, opened: false.into() })))
     }
 
-    /// The same filter in another store.
-    pub(crate) fn in_store(&self, store: &Store) -> Result<Self, Error> {
-        Self::open_in(store, &self.0.name, self.0.config.clone())
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.0.store
-    }
-
-    /// Looks, or inserts, where the state is in this process; as [`contains`](Self::contains) and
-    /// [`check_and_insert`](Self::check_and_insert). The outer error is that of a store that is full.
-    pub(crate) fn step(&self, probe: &Probe, insert: bool) -> Option<Result<Result<bool, Mismatch>, Error>> {
-        let (layout, cells) = (&self.0.config.layout, self.0.namespace.cells()?);
-        let step = |bits: &mut Bits, now| match insert {
-            true => bits.insert(layout, probe, now),
-            false => {
-                // What is looked for will be inserted: room for that is taken before an item is handled.
-                if cells.is_bounded() {
-                    bits.enter(layout, now)?;
-                }
-                bits.contains(layout, probe, now)
-            }
-        };
-        Some(cells.step(shard_key(probe.shard).as_bytes(), step))
-    }
-
     /// Inserts an item: any bytes, also none.
     ///
     /// # Errors
@@ -221,7 +196,7 @@ impl BloomFilter {
         self.check_and_insert(item).await.map(|_| ())
     }
 
-    /// Whether an item was inserted: *no* is certain, *yes* is wrong at the [rate](Self::rate). Inserts nothing, and
+    /// Whether an item was inserted: *no* is certain, *yes* is wrong at the [rate](Self::false_positive_rate). Inserts nothing, and
     /// does not keep an item from being forgotten.
     ///
     /// # Errors
@@ -234,7 +209,7 @@ impl BloomFilter {
         self.first(self.0.clients.contains.run(shard_key(probe.shard), contains).await?)
     }
 
-    /// Inserts an item; `true` where it was new, which is certain. `false` is wrong at the [rate](Self::rate): then it
+    /// Inserts an item; `true` where it was new, which is certain. `false` is wrong at the [rate](Self::false_positive_rate): then it
     /// was new and is taken for one that is known.
     ///
     /// # Errors
@@ -345,7 +320,7 @@ impl BloomFilter {
 
     /// The false-positive rate at its capacity, where it was built so.
     #[must_use]
-    pub fn rate(&self) -> Option<f64> {
+    pub fn false_positive_rate(&self) -> Option<f64> {
         self.0.config.rate
     }
 
@@ -369,13 +344,9 @@ impl BloomFilter {
 
     /// For how long it remembers at least, where it forgets.
     #[must_use]
-    pub fn forget_after(&self) -> Option<Duration> {
+    pub fn remember_for(&self) -> Option<Duration> {
         let micros = u64::try_from(self.0.config.layout.forget).unwrap_or(0);
         (micros > 0).then(|| Duration::from_micros(micros))
-    }
-
-    pub(crate) fn layout(&self) -> &Arc<Layout> {
-        &self.0.config.layout
     }
 
     /// Where an item belongs.
@@ -385,26 +356,6 @@ impl BloomFilter {
 
     fn probes<I: IntoIterator<Item: AsRef<[u8]>>>(&self, items: I) -> Vec<Probe> {
         items.into_iter().map(|item| self.probe(item.as_ref())).collect()
-    }
-
-    /// Makes sure that the first key has this layout, before any other is used: a filter that is spread over fewer keys
-    /// would not be noticed there.
-    pub(crate) async fn open(&self) -> Result<(), Error> {
-        if self.keys() > 1 && !self.0.opened.load(Ordering::Relaxed) {
-            let open = Open(self.0.config.layout.clone());
-            self.checked(self.0.clients.open.run(shard_key(0), open).await?)?;
-            self.0.opened.store(true, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn checked<T>(&self, reply: Result<T, Mismatch>) -> Result<T, Error> {
-        reply.map_err(|stored| self.mismatch(&stored))
-    }
-
-    pub(crate) fn mismatch(&self, stored: &Mismatch) -> Error {
-        let (name, asked) = (&self.0.name, &self.0.config.layout);
-        Error::invalid(format!("the filter {name:?} is stored with {stored}; asked for was {asked}"))
     }
 
     fn first(&self, reply: Result<Answers, Mismatch>) -> Result<bool, Error> {

@@ -11,7 +11,7 @@ pub(super) const MOST_HASHES: u32 = 64;
 const LEAST_BITS: u64 = 1024;
 
 /// From this many bits on they are spread over as many keys as waste little of the server's memory.
-const SPREAD_FROM: u64 = 1 << 25;
+const SPREAD_FROM: u64 = 1 << 24;
 /// How many more keys than it takes that may be.
 const MORE_KEYS: u32 = 15;
 /// What may be wasted.

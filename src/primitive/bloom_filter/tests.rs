@@ -46,7 +46,7 @@ async fn false_positives(
 #[tokio::test]
 async fn the_rate_is_kept_and_nothing_is_missed() {
     const ITEMS: u64 = 1_000_000;
-    let world = World::new(BloomFilter::builder().capacity(ITEMS).rate(0.01));
+    let world = World::new(BloomFilter::builder().capacity(ITEMS).false_positive_rate(0.01));
     world.filter.insert_all((0..ITEMS).map(u64::to_le_bytes)).await.unwrap();
     let rate = false_positives(&world.filter, 0..ITEMS, ITEMS..2 * ITEMS).await;
     assert!(rate <= 1.1 * 0.01, "{rate}");
@@ -58,7 +58,8 @@ async fn the_rate_is_kept_and_nothing_is_missed() {
 #[tokio::test]
 async fn the_rate_is_kept_over_rotations() {
     const ITEMS: u64 = 250_000;
-    let world = World::new(BloomFilter::builder().capacity(ITEMS).rate(0.01).forget_after(DAY));
+    let world =
+        World::new(BloomFilter::builder().capacity(ITEMS).false_positive_rate(0.01).remember_for(DAY));
     for turn in 0..4 {
         world.filter.insert_all((turn * ITEMS..(turn + 1) * ITEMS).map(u64::to_le_bytes)).await.unwrap();
         // What was inserted in this generation and in the one before is there, and what is older is not.
@@ -84,36 +85,42 @@ fn refused(builder: BloomFilterBuilder) -> String {
 fn settings_out_of_range_are_named() {
     let filter = BloomFilter::builder;
     for rate in [0.0, 1.0, -0.5, 1.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-        let text = refused(filter().capacity(10).rate(rate));
+        let text = refused(filter().capacity(10).false_positive_rate(rate));
         assert!(text.contains("above 0 and below 1") && text.contains(&rate.to_string()), "{text}");
     }
     let most = (64_u64 << 29).to_string();
     for (builder, named) in [
-        (filter().capacity(0).rate(0.1), ["capacity", "at least 1", "is 0"]),
-        (filter().capacity(u64::MAX).rate(0.1), ["18446744073709551615", "64 keys", &most]),
-        (filter().capacity(4_000_000_000).rate(0.01), ["4000000000", "0.01", &most]),
-        (filter().capacity(1).rate(f64::from_bits(1)).forget_after(DAY), ["rate", "64 keys", &most]),
+        (filter().capacity(0).false_positive_rate(0.1), ["capacity", "at least 1", "is 0"]),
+        (filter().capacity(u64::MAX).false_positive_rate(0.1), ["18446744073709551615", "64 keys", &most]),
+        (filter().capacity(4_000_000_000).false_positive_rate(0.01), ["4000000000", "0.01", &most]),
+        (
+            filter().capacity(1).false_positive_rate(f64::from_bits(1)).remember_for(DAY),
+            ["rate", "64 keys", &most],
+        ),
         (filter().bits((64 << 29) + 1).hashes(1), ["34359738369", "64 keys", &most]),
         (filter().bits(0).hashes(1), ["bit", "at least 1", "0"]),
         (filter().bits(10).hashes(0), ["hashes", "1 to 64", "got 0"]),
         (filter().bits(10).hashes(65), ["hashes", "1 to 64", "got 65"]),
         (filter().bits(1 << 30).hashes(3).keys(1), ["1073741824 bits", "2 to 64 keys", "got 1"]),
         (filter().bits(3).hashes(3).keys(4), ["3 bits", "1 to 3 keys", "got 4"]),
-        (filter().capacity(100).rate(0.1).keys(65), ["bits", "1 to 64 keys", "got 65"]),
-        (filter().capacity(100), ["both capacity and rate", "Some(100)", "rate None"]),
-        (filter().rate(0.1), ["both capacity and rate", "Some(0.1)", "capacity None"]),
+        (filter().capacity(100).false_positive_rate(0.1).keys(65), ["bits", "1 to 64 keys", "got 65"]),
+        (filter().capacity(100), ["both capacity and false_positive_rate", "Some(100)", "rate None"]),
+        (
+            filter().false_positive_rate(0.1),
+            ["both capacity and false_positive_rate", "Some(0.1)", "capacity None"],
+        ),
         (filter().bits(100), ["both bits and hashes", "Some(100)", "hashes None"]),
         (filter().hashes(3), ["both bits and hashes", "Some(3)", "bits None"]),
-        (filter(), ["both capacity and rate", "None", "None"]),
-        (filter().capacity(1).rate(0.1).bits(9).hashes(1), ["capacity", "bits", "Some(9)"]),
-        (filter().capacity(1).rate(0.1).hashes(1), ["capacity", "hashes", "Some(1)"]),
+        (filter(), ["both capacity and false_positive_rate", "None", "None"]),
+        (filter().capacity(1).false_positive_rate(0.1).bits(9).hashes(1), ["capacity", "bits", "Some(9)"]),
+        (filter().capacity(1).false_positive_rate(0.1).hashes(1), ["capacity", "hashes", "Some(1)"]),
     ] {
         let text = refused(builder);
         assert!(named.iter().all(|part| text.contains(part)), "{text}: {named:?}");
     }
-    let usual = filter().capacity(100).rate(0.1);
+    let usual = filter().capacity(100).false_positive_rate(0.1);
     for span in [Duration::ZERO, DAY / 86_401, 3651 * DAY, Duration::from_micros(1_000_500), Duration::MAX] {
-        let text = refused(usual.forget_after(span));
+        let text = refused(usual.remember_for(span));
         assert!(text.contains("1 s to 10 years") && text.contains(&format!("{span:?}")), "{text}");
     }
     assert!(usual.build(&Store::in_memory(), "a name").unwrap_err().to_string().contains("\"a name\""));
@@ -124,19 +131,24 @@ fn settings_at_the_ends_of_their_ranges_are_taken() {
     let build = |builder: BloomFilterBuilder| builder.build(&Store::in_memory(), "test").unwrap();
     let largest = build(BloomFilter::builder().bits(64 << 29).hashes(64));
     assert_eq!((largest.bits(), largest.keys(), largest.hashes()), (64 << 29, 64, 64));
-    let smallest = build(BloomFilter::builder().bits(1).hashes(1).forget_after(DAY / 86_400));
+    let smallest = build(BloomFilter::builder().bits(1).hashes(1).remember_for(DAY / 86_400));
     assert_eq!((smallest.bits(), smallest.keys(), smallest.capacity()), (1, 1, None));
-    let filter =
-        build(BloomFilter::builder().capacity(3_000_000_000).rate(0.01).forget_after(3650 * DAY / 10));
+    let filter = build(
+        BloomFilter::builder()
+            .capacity(3_000_000_000)
+            .false_positive_rate(0.01)
+            .remember_for(3650 * DAY / 10),
+    );
     assert!((62..=64).contains(&filter.keys()) && filter.bits() <= 64 << 29);
-    assert_eq!((filter.capacity(), filter.rate()), (Some(3_000_000_000), Some(0.01)));
-    assert_eq!(filter.forget_after(), Some(365 * DAY));
-    assert_eq!(build(BloomFilter::builder().capacity(9).rate(0.5)).forget_after(), None);
+    assert_eq!((filter.capacity(), filter.false_positive_rate()), (Some(3_000_000_000), Some(0.01)));
+    assert_eq!(filter.remember_for(), Some(365 * DAY));
+    assert_eq!(build(BloomFilter::builder().capacity(9).false_positive_rate(0.5)).remember_for(), None);
 }
 
 #[tokio::test]
 async fn an_item_is_remembered_for_one_to_two_spans() {
-    let world = World::new(BloomFilter::builder().capacity(100).rate(1e-9).forget_after(60 * SECOND));
+    let world =
+        World::new(BloomFilter::builder().capacity(100).false_positive_rate(1e-9).remember_for(60 * SECOND));
     for phase in 0..60 {
         let item = [phase as u8];
         world.advance(240 - START / 1_000_000 % 60 + phase);
@@ -152,7 +164,8 @@ async fn an_item_is_remembered_for_one_to_two_spans() {
 
 #[tokio::test]
 async fn a_clock_that_is_set_back_forgets_nothing_early() {
-    let world = World::new(BloomFilter::builder().capacity(100).rate(1e-9).forget_after(60 * SECOND));
+    let world =
+        World::new(BloomFilter::builder().capacity(100).false_positive_rate(1e-9).remember_for(60 * SECOND));
     world.filter.insert("a").await.unwrap();
     for _ in 0..10 {
         world.advance(-90);
@@ -165,7 +178,7 @@ async fn a_clock_that_is_set_back_forgets_nothing_early() {
 
 #[tokio::test]
 async fn batches_can_be_spawned() {
-    let world = World::new(BloomFilter::builder().capacity(100).rate(1e-9).keys(3));
+    let world = World::new(BloomFilter::builder().capacity(100).false_positive_rate(1e-9).keys(3));
     let filter = world.filter.clone();
     let batch = async move {
         filter.insert_all(vec!["a", "b"]).await?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::belief::Anchor;
 use super::clock;
-use super::complete::Complete;
+use super::complete::{Complete, Completed};
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Scope};
 use super::operations::{AcquireRelease, At, Heartbeat, Inspect, Occupancy, Renew, Scene, Verb, What};
@@ -107,9 +107,18 @@ impl<K: Kind> Admission<K> {
         state: &LeaseState,
         entry: Entry<K>,
     ) -> Result<Result<bool, Found<K>>, Error> {
+        Ok(self.fill(state, entry).await?.outcome)
+    }
+
+    /// The same; also how full it is where it was entered.
+    pub(crate) async fn fill(
+        &self,
+        state: &LeaseState,
+        entry: Entry<K>,
+    ) -> Result<Completed<Found<K>>, Error> {
         let (scene, token) = (Arc::clone(&self.scene), Arc::clone(&state.tenure.token));
         let complete = Complete { scene, token, entry };
-        Ok(self.clients.complete.run(state.tenure.key.clone(), complete).await?.outcome)
+        self.clients.complete.run(state.tenure.key.clone(), complete).await
     }
 
     /// A token that was never used, and the id in it.

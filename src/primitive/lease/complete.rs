@@ -19,6 +19,8 @@ pub(crate) struct Complete<K: Kind> {
 pub(crate) struct Completed<F> {
     /// Whether it was still held, or what is in the way.
     pub(crate) outcome: Result<bool, F>,
+    /// How full it is where it was entered, for kinds that tell.
+    pub(crate) level: u64,
     /// What others of this process are to hear.
     pub(super) heard: Vec<Push>,
 }
@@ -57,25 +59,31 @@ impl<K: Kind> Operation for Complete<K> {
         if status < 0 {
             return Err(WRONG_TYPE);
         }
-        for _ in 0..3 {
+        let level = u64::try_from(fields.integer()?).unwrap_or(0);
+        for _ in 0..2 {
             fields.integer()?;
         }
         let last = fields.next()?;
         if let Field::Text(_) = &last {
-            return Ok(Completed { outcome: Err(K::Outcome::decode(last)?), heard: Vec::new() });
+            return Ok(Completed { outcome: Err(K::Outcome::decode(last)?), level, heard: Vec::new() });
         }
-        Ok(Completed { outcome: Ok(status == 1), heard: messages(last)? })
+        Ok(Completed { outcome: Ok(status == 1), level, heard: messages(last)? })
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
         let is_needed = !K::Outcome::needs_waiters(&self.entry) || state.has_queue();
+        let mut level = 0;
         let outcome = state.complete(&self.token, now, |holders, holding| {
             if !is_needed {
                 return Ok(Entered::Nothing);
             }
-            K::Outcome::enter(holders, &self.scene.scope, &self.entry, holding, now)
+            let entered = K::Outcome::enter(holders, &self.scene.scope, &self.entry, holding, now)?;
+            if let Entered::Filled(filled) = entered {
+                level = filled;
+            }
+            Ok(entered)
         });
-        Completed { outcome, heard: Vec::new() }
+        Completed { outcome, level, heard: Vec::new() }
     }
 
     fn pushes(reply: &mut Self::Reply) -> Vec<Push> {

@@ -181,7 +181,7 @@ impl<H: Holders> KeyState<H> {
         }
         match entered {
             Entered::Nothing => {}
-            Entered::Something => self.pushes.extend(self.queue.dismiss(None)),
+            Entered::Something | Entered::Filled(_) => self.pushes.extend(self.queue.dismiss(None)),
             Entered::Told(told) => self.pushes.extend(self.queue.dismiss(Some(told))),
         }
         Ok(holding)

@@ -14,7 +14,7 @@
 mod acquire;
 mod admission;
 #[cfg(test)]
-mod agreement;
+pub(crate) mod agreement;
 mod belief;
 pub(crate) mod clock;
 mod complete;

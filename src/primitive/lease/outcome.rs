@@ -70,6 +70,8 @@ pub(crate) enum Entered {
     Nothing,
     /// Those who wait are to look.
     Something,
+    /// The same; and how full it is where it was entered.
+    Filled(u64),
     /// This is told to those who wait.
     Told(Arc<[u8]>),
 }

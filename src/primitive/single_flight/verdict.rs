@@ -61,6 +61,15 @@ impl<T> Share<T> {
         Self::Stored { answer, at_most: None, stale: true }
     }
 
+    /// What is shared, with whomever.
+    #[cfg(feature = "http")]
+    pub(crate) fn answer(self) -> Option<T> {
+        match self {
+            Self::Stored { answer, .. } | Self::Waiting(answer) => Some(answer),
+            Self::Private | Self::Nobody => None,
+        }
+    }
+
     /// The same of another value.
     pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> Share<U> {
         match self {

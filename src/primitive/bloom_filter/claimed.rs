@@ -1,0 +1,83 @@
+//! What claims on the items of a filter need of it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::bits::Bits;
+use super::hash::Probe;
+use super::layout::{Layout, Mismatch};
+use super::operations::Open;
+use super::{BloomFilter, shard_key};
+use crate::{Error, Store};
+
+/// What a step on a shard answers: the outer error is that of a store that is full.
+type Stepped<T> = Result<Result<T, Mismatch>, Error>;
+
+impl BloomFilter {
+    /// The same filter in another store.
+    pub(crate) fn in_store(&self, store: &Store) -> Result<Self, Error> {
+        Self::open_in(store, &self.0.name, self.0.config.clone())
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub(crate) fn layout(&self) -> &Arc<Layout> {
+        &self.0.config.layout
+    }
+
+    /// Makes sure that the first key has this layout, before any other is used: a filter that is spread over fewer keys
+    /// would not be noticed there.
+    pub(crate) async fn open(&self) -> Result<(), Error> {
+        if self.keys() > 1 && !self.0.opened.load(Ordering::Relaxed) {
+            let open = Open(self.0.config.layout.clone());
+            self.checked(self.0.clients.open.run(shard_key(0), open).await?)?;
+            self.0.opened.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn checked<T>(&self, reply: Result<T, Mismatch>) -> Result<T, Error> {
+        reply.map_err(|stored| self.mismatch(&stored))
+    }
+
+    pub(crate) fn mismatch(&self, stored: &Mismatch) -> Error {
+        let (name, asked) = (&self.0.name, &self.0.config.layout);
+        Error::invalid(format!("the filter {name:?} is stored with {stored}; asked for was {asked}"))
+    }
+
+    /// Looks for an item where the state is in this process: the [sample](Bits::sample) of the generation that it is in.
+    pub(crate) fn look(&self, probe: &Probe) -> Option<Stepped<Option<u64>>> {
+        let (layout, cells) = (&self.0.config.layout, self.0.namespace.cells()?);
+        let step = |bits: &mut Bits, now| {
+            // What is looked for will be inserted: room for that is taken before an item is handled.
+            if cells.is_bounded() {
+                bits.enter(layout, now)?;
+            }
+            let generation = bits.generation_of(layout, probe, now)?;
+            Ok(generation.map(|generation| bits.sample(generation)))
+        };
+        Some(cells.step(shard_key(probe.shard).as_bytes(), step))
+    }
+
+    /// Inserts an item where the state is in this process; the [sample](Bits::sample) of the current generation.
+    pub(crate) fn enter(&self, probe: &Probe) -> Option<Stepped<u64>> {
+        let (layout, cells) = (&self.0.config.layout, self.0.namespace.cells()?);
+        let step = |bits: &mut Bits, now| {
+            bits.insert(layout, probe, now)?;
+            let current = bits.enter(layout, now)?;
+            Ok(bits.sample(current))
+        };
+        Some(cells.step(shard_key(probe.shard).as_bytes(), step))
+    }
+
+    /// How full the generation of a shard is in whose sample so many bits are set: 1 at its capacity.
+    pub(crate) fn fill(&self, sample: u64) -> f64 {
+        let Layout { shards, bits, hashes, .. } = &*self.0.config.layout;
+        // Where no capacity was said: so many as set half of the bits.
+        let half = *bits as f64 * f64::from(*shards) * std::f64::consts::LN_2 / f64::from(*hashes);
+        let capacity = self.0.config.capacity.map_or(half, |capacity| capacity as f64);
+        self.0.config.layout.items_sampled(sample) * f64::from(*shards) / capacity
+    }
+}

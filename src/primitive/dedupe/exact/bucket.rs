@@ -1,0 +1,63 @@
+//! What was handled, of one bucket, in process: what `lua/lib/exact.lua` does, in Rust.
+
+use std::collections::HashSet;
+
+use super::layout::{Digest, Layout, RING};
+use crate::store::Cell;
+
+/// The slices of a bucket: slice n is in slot n % 3.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bucket([Slot; RING as usize]);
+
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    slice: i64,
+    /// When Redis forgets it, µs; 0: there is none.
+    ends: i64,
+    digests: HashSet<[u8; 16]>,
+}
+
+impl Bucket {
+    /// Whether an item was handled within the window. What is of a later slice, from before the clock was set back, counts.
+    pub(super) fn contains(&self, layout: &Layout, digest: &Digest, now: i64) -> bool {
+        let oldest = layout.slice_at(digest, now) + 1 - RING;
+        self.0
+            .iter()
+            .any(|slot| slot.ends > 0 && slot.slice >= oldest && slot.digests.contains(&*digest.bytes))
+    }
+
+    /// Notes that an item was handled.
+    pub(super) fn insert(&mut self, layout: &Layout, digest: &Digest, now: i64) {
+        self.enter(layout, digest, now).digests.insert(*digest.bytes);
+    }
+
+    /// Makes sure that the current slice is there.
+    pub(super) fn reserve(&mut self, layout: &Layout, digest: &Digest, now: i64) {
+        self.enter(layout, digest, now);
+    }
+
+    /// Drops what Redis has forgotten by now.
+    #[cfg(test)]
+    pub(super) fn expire(&mut self, now: i64) {
+        self.0.iter_mut().filter(|slot| slot.ends <= now).for_each(|slot| *slot = Slot::default());
+    }
+
+    fn enter(&mut self, layout: &Layout, digest: &Digest, now: i64) -> &mut Slot {
+        let slice = layout.slice_at(digest, now);
+        let slot = &mut self.0[slice.rem_euclid(RING) as usize];
+        if slot.ends == 0 || slot.slice < slice {
+            slot.digests = HashSet::new();
+        }
+        if slot.ends == 0 || slot.slice != slice {
+            // What is from before the clock was set back is dated anew.
+            (slot.slice, slot.ends) = (slice, layout.end_of(digest, slice, now));
+        }
+        slot
+    }
+}
+
+impl Cell for Bucket {
+    fn is_idle(&self, now: i64) -> bool {
+        self.0.iter().all(|slot| slot.ends <= now)
+    }
+}

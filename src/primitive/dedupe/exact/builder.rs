@@ -1,0 +1,90 @@
+//! Settings of claims without false positives.
+
+use std::time::Duration;
+
+use super::Exact;
+use super::layout::Layout;
+use crate::primitive::dedupe::Dedupe;
+use crate::primitive::dedupe::builder::options;
+use crate::primitive::lease::LeaseOptions;
+use crate::{Error, Store};
+
+/// Settings of a [`Dedupe`] in [exact mode](Dedupe::exact).
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct ExactBuilder {
+    store: Store,
+    name: String,
+    capacity: u64,
+    remember_for: Option<Duration>,
+    options: LeaseOptions,
+}
+
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+const MOST: u64 = 100_000_000_000;
+
+impl ExactBuilder {
+    pub(crate) fn new(store: &Store, name: &str) -> Self {
+        let (store, name) = (store.clone(), name.to_owned());
+        Self { store, name, capacity: 1_000_000, remember_for: None, options: options() }
+    }
+
+    /// For how long an item is remembered at least after it was confirmed, 1 second to 10 years in whole milliseconds. It is
+    /// forgotten after one and a half times as long at the latest. The server's clock counts. Must be set.
+    pub fn remember_for(mut self, span: Duration) -> Self {
+        self.remember_for = Some(span);
+        self
+    }
+
+    /// How many items are expected within `remember_for`, 1 to 10¹¹. It says over how many keys they are spread: with many
+    /// more or fewer, an item takes more memory, and the answers stay exact. Default: one million.
+    pub fn capacity(mut self, items: u64) -> Self {
+        self.capacity = items;
+        self
+    }
+
+    /// After what time an item that a crashed process has claimed can be claimed again, 10 ms to 1 day. Default: 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = ttl;
+        self
+    }
+
+    /// Whether claims are renewed as long as they are held, every third of their time to live. Default: yes.
+    pub fn watchdog(mut self, watchdog: bool) -> Self {
+        self.options.watchdog = watchdog;
+        self
+    }
+
+    /// The claims.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where `remember_for` is missing, a setting is out of range, or the name is not 1 to
+    /// 64 of `A-Z a-z 0-9 - _ . /`. That other settings are stored under the name is found when it is first used.
+    pub fn build(self) -> Result<Dedupe, Error> {
+        self.options.check()?;
+        let span = match self.remember_for {
+            Some(span) if (SHORTEST..=LONGEST).contains(&span) && span.subsec_nanos() % 1_000_000 == 0 => {
+                span
+            }
+            Some(span) => {
+                let text =
+                    format!("remember_for must be 1 s to 10 years, in whole milliseconds, is {span:?}");
+                return Err(Error::invalid(text));
+            }
+            None => {
+                let text = format!(
+                    "remember_for must be set for {:?}: 1 s to 10 years, in whole milliseconds",
+                    self.name
+                );
+                return Err(Error::invalid(text));
+            }
+        };
+        if !(1..=MOST).contains(&self.capacity) {
+            return Err(Error::invalid(format!("the capacity must be 1 to {MOST}, is {}", self.capacity)));
+        }
+        let layout = Layout::new(self.capacity, span);
+        Ok(Dedupe::exactly(Exact::open(&self.store, &self.name, layout.into(), self.options)?))
+    }
+}

@@ -1,0 +1,142 @@
+//! Where an item that was handled is noted: the same in every process, release and language.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::store::Arguments;
+
+/// How many slices a window has. Those that count are one more, since the oldest reaches out of the window.
+const SLICES: u64 = 2;
+
+/// How many hashes are used in turn: no two slices that count are in one.
+pub(crate) const RING: i64 = SLICES as i64 + 1;
+
+/// How many digests a slice has in a bucket at capacity. Redis packs a hash of up to 128 tightly
+/// (`hash-max-listpack-entries`); this is so far below that chance makes none larger.
+const PACKED: u64 = 72;
+
+/// How what was handled is laid out.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    buckets: u32,
+    /// µs.
+    slice: i64,
+    remember_for: Duration,
+    /// What is stored.
+    descriptor: Arc<str>,
+}
+
+/// What stands for an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Digest {
+    pub(crate) bucket: u32,
+    /// How much earlier the slices of the bucket begin, µs: not all at once.
+    pub(super) shift: i64,
+    pub(crate) bytes: Arc<[u8; 16]>,
+}
+
+/// What was handled is stored in another layout: the text that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mismatch(pub(crate) String);
+
+impl Layout {
+    /// The window is in whole ms.
+    pub(crate) fn new(capacity: u64, remember_for: Duration) -> Self {
+        let buckets = capacity.div_ceil(SLICES * PACKED).clamp(1, u32::MAX.into()) as u32;
+        let millis = remember_for.as_millis() as u64;
+        let slice = (millis * 1000).div_ceil(SLICES) as i64;
+        let descriptor = format!("exact1 {buckets} {millis}").into();
+        Self { buckets, slice, remember_for, descriptor }
+    }
+
+    pub(crate) fn digest(&self, item: &[u8]) -> Digest {
+        let hash = Sha256::digest(item);
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash[..16]);
+        let first = u64::from(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        let bucket = ((first * u64::from(self.buckets)) >> 32) as u32;
+        let shift = i128::from(bucket) * i128::from(self.slice) / i128::from(self.buckets);
+        Digest { bucket, shift: shift as i64, bytes: Arc::new(bytes) }
+    }
+
+    /// Which slice it is in a bucket.
+    pub(super) fn slice_at(&self, digest: &Digest, now: i64) -> i64 {
+        (now + digest.shift).div_euclid(self.slice)
+    }
+
+    /// When a slice of a bucket counts no longer; as Redis keeps it from now on, in whole ms.
+    pub(super) fn end_of(&self, digest: &Digest, slice: i64, now: i64) -> i64 {
+        let left = (slice + RING) * self.slice - digest.shift - now;
+        now + (left + 999) / 1000 * 1000
+    }
+
+    pub(super) fn descriptor(&self) -> &Arc<str> {
+        &self.descriptor
+    }
+
+    pub(super) fn remember_for(&self) -> Duration {
+        self.remember_for
+    }
+
+    /// Writes what all runs of a call share.
+    pub(super) fn write(&self, call: &mut Arguments<'_>) {
+        call.integer(self.slice);
+    }
+}
+
+impl Digest {
+    /// Writes what a run takes.
+    pub(super) fn write(&self, call: &mut Arguments<'_>) {
+        call.integer(self.shift);
+        call.bytes(Arc::<[u8; 16]>::clone(&self.bytes));
+    }
+}
+
+/// `8681 buckets, remembering for 7d`.
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} buckets, remembering for {:?}", self.buckets, self.remember_for)
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let read = |text: &str| {
+            let (buckets, millis) = text.strip_prefix("exact1 ")?.split_once(' ')?;
+            Some((buckets.parse::<u32>().ok()?, Duration::from_millis(millis.parse().ok()?)))
+        };
+        match read(&self.0) {
+            Some((buckets, span)) => write!(f, "{buckets} buckets, remembering for {span:?}"),
+            None => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in the documentation of the module; another outcome would make unreadable what is stored.
+    #[test]
+    fn test_vectors() {
+        let week = Duration::from_secs(7 * 86_400);
+        let layout = Layout::new(1_000_000, week);
+        assert_eq!((&*layout.descriptor, layout.slice), ("exact1 6945 604800000", 302_400_000_000));
+        let digest = layout.digest(b"evt_1");
+        let hex: String = digest.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "7d4e5a76eae6d8c165410ac19fe67565");
+        assert_eq!((digest.bucket, digest.shift), (3399, 147999654427));
+    }
+
+    #[test]
+    fn hashes_are_packed_at_capacity() {
+        for capacity in [1, 10_000, 1_000_000, 100_000_000_000] {
+            let layout = Layout::new(capacity, Duration::from_secs(60));
+            let each = capacity as f64 / SLICES as f64 / f64::from(layout.buckets);
+            assert!(each <= PACKED as f64, "{capacity}: {each}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Claims without false positives: a digest of each item that was handled is kept until it is forgotten.
+
+mod bucket;
+mod builder;
+pub(crate) mod claims;
+mod layout;
+mod open;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+pub use self::builder::ExactBuilder;
+pub(crate) use self::claims::{ExactClaims, Records};
+pub(crate) use self::layout::{Digest, Layout};
+
+use self::claims::Found;
+use self::open::Open;
+use super::{Asked, Found as Answer, Known};
+use crate::primitive::lease::{Admission, Got, LeaseOptions, LeaseState, Leases};
+use crate::store::{Client, Namespace};
+use crate::{Error, Key, Store, telemetry};
+
+/// Claims without false positives.
+pub(crate) struct Exact {
+    store: Store,
+    name: String,
+    layout: Arc<Layout>,
+    leases: Leases<ExactClaims>,
+    open: Client<Open>,
+    began: Instant,
+    /// When it was last made sure that the layout is stored, ms since it began, plus one; 0: never.
+    opened: AtomicU64,
+}
+
+impl Exact {
+    fn open(store: &Store, name: &str, layout: Arc<Layout>, options: LeaseOptions) -> Result<Self, Error> {
+        let records = Records { layout: Arc::clone(&layout), buckets: Namespace::new(store, name)? };
+        let admission = Admission::new(store, &Namespace::beside(store, name), records);
+        Ok(Self {
+            store: store.clone(),
+            name: name.to_owned(),
+            layout,
+            leases: Leases::new(admission, options, telemetry::Leases::new("claim", name)),
+            open: Namespace::new(store, name)?.client(),
+            began: Instant::now(),
+            opened: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn in_store(&self, store: &Store) -> Result<Self, Error> {
+        Self::open(store, &self.name, Arc::clone(&self.layout), self.leases.options().clone())
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Claims an item, or says that it is known.
+    pub(super) async fn claim(&self, item: &[u8], asked: Asked) -> Result<Answer<Digest>, Error> {
+        let digest = self.layout.digest(item);
+        self.opened().await?;
+        match self.leases.acquire_or_find(claims::key(&digest), asked.about(digest.clone())).await? {
+            Got::Lease(lease, _) => Ok(Answer::New(lease, digest)),
+            Got::Done(Found::Handled) => Ok(Answer::Known(Known::Exactly)),
+            Got::Done(Found::Full) => Err(super::no_room()),
+        }
+    }
+
+    /// Notes that an item was handled that was claimed; whether the claim was still held.
+    pub(super) async fn confirm(&self, state: &LeaseState, digest: Digest) -> Result<bool, Error> {
+        match self.leases.admission.complete(state, digest).await? {
+            Ok(was_held) => Ok(was_held),
+            Err(Found::Full) => Err(super::no_room()),
+            Err(Found::Handled) => Err(super::unasked()),
+        }
+    }
+
+    /// Makes sure that nobody uses another layout, at first and again before what is stored of it expires: with another
+    /// number of buckets an item would not be found.
+    async fn opened(&self) -> Result<(), Error> {
+        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
+        let (last, half) = (self.opened.load(Ordering::Relaxed), self.layout.remember_for() / 2);
+        if last > 0 && u128::from(now - (last - 1).min(now)) < half.as_millis() {
+            return Ok(());
+        }
+        let open = self.open.run(Key::from("layout"), Open(Arc::clone(&self.layout))).await?;
+        open.map_err(|stored| {
+            let (name, layout) = (&self.name, &self.layout);
+            Error::invalid(format!("the exact mode {name:?} is stored with {stored}; asked for was {layout}"))
+        })?;
+        self.opened.store(now + 1, Ordering::Relaxed);
+        Ok(())
+    }
+}

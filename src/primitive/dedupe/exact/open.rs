@@ -1,0 +1,61 @@
+//! Makes sure that all who use a name use one layout.
+
+use std::sync::Arc;
+
+use super::layout::{Layout, Mismatch};
+use crate::store::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
+
+/// Stores the layout where there is none, and keeps it for longer than what was noted by it.
+#[derive(Debug)]
+pub(super) struct Open(pub(super) Arc<Layout>);
+
+/// The layout that is stored, and until when.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stored(Option<(Arc<str>, i64)>);
+
+impl Open {
+    /// For how long it is kept after it was last opened, ms.
+    fn kept(&self) -> i64 {
+        2 * self.0.remember_for().as_millis() as i64 + 3_600_000
+    }
+}
+
+impl Operation for Open {
+    type Cell = Stored;
+    type Reply = Result<(), Mismatch>;
+    type Undo = Never<Stored>;
+    const SCRIPT: Script = script!("dedupe/open");
+    const PARTS: &'static [&'static str] = &["layout"];
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(self.0.descriptor()));
+        call.integer(self.kept());
+    }
+
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        match fields.next()? {
+            Field::Integer(1) => Ok(Ok(())),
+            Field::Text(stored) => Ok(Err(Mismatch(String::from_utf8_lossy(stored).into_owned()))),
+            _ => Err(Garbled(
+                "WRONGTYPE the key of the layout holds something else: delete it, or choose another name",
+            )),
+        }
+    }
+
+    fn apply(self, stored: &mut Stored, now: i64) -> Self::Reply {
+        if let Some((layout, until)) = &stored.0
+            && *until > now
+            && layout != self.0.descriptor()
+        {
+            return Err(Mismatch(layout.to_string()));
+        }
+        stored.0 = Some((Arc::clone(self.0.descriptor()), now + self.kept() * 1000));
+        Ok(())
+    }
+}
+
+impl Cell for Stored {
+    fn is_idle(&self, now: i64) -> bool {
+        self.0.as_ref().is_none_or(|(_, until)| *until <= now)
+    }
+}

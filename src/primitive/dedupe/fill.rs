@@ -1,0 +1,110 @@
+//! How full a filter is, as this process has last seen it.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use crate::telemetry::{self, Event, tell};
+
+/// From here on a filter is nearly full, and from 1 on it is full.
+const NEARLY: f64 = 0.8;
+/// So far it must fall below a threshold until it can be crossed anew: what is seen is a sample.
+const BACK: f64 = 0.1;
+/// What is known of a shard is in these, plus one: 0 is unknown.
+const UNIT: f64 = 10_000.0;
+
+/// Tells when a filter becomes full: each threshold once when it is crossed.
+#[derive(Debug)]
+pub(super) struct Fill {
+    name: Box<str>,
+    gauge: telemetry::Fill,
+    shards: Box<[AtomicU32]>,
+    /// How many thresholds have been crossed.
+    crossed: AtomicU8,
+}
+
+impl Fill {
+    pub(super) fn new(name: &str, shards: u32) -> Self {
+        let shards = (0..shards).map(|_| AtomicU32::new(0)).collect();
+        Self { name: name.into(), gauge: telemetry::Fill::new(name), shards, crossed: AtomicU8::new(0) }
+    }
+
+    /// Notes how full a shard is.
+    pub(super) fn note(&self, shard: u32, fill: f64) {
+        let Some(known) = self.shards.get(shard as usize) else { return };
+        known.store((fill.clamp(0.0, 1e5) * UNIT) as u32 + 1, Ordering::Relaxed);
+        let Some(fill) = self.known() else { return };
+        self.gauge.set(fill);
+        match self.crossing(fill) {
+            Some(Event::FilterNearlyFull) => {
+                tell(&self.name, Event::FilterNearlyFull, "the filter holds 80 % of its capacity");
+            }
+            Some(event) => tell(&self.name, event, "the filter holds its whole capacity"),
+            None => {}
+        }
+    }
+
+    /// The event to be told of, where a threshold was crossed.
+    fn crossing(&self, fill: f64) -> Option<Event> {
+        let above = |margin: f64| [NEARLY, 1.0].iter().filter(|&&least| fill >= least - margin).count() as u8;
+        let (crossed, kept) = (above(0.0), above(BACK));
+        let before = self.crossed.fetch_max(crossed, Ordering::Relaxed);
+        if kept < before {
+            // What another thread has crossed meanwhile stays crossed.
+            let _ = self.crossed.compare_exchange(before, kept, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        (crossed > before).then_some(if crossed == 1 { Event::FilterNearlyFull } else { Event::FilterFull })
+    }
+
+    /// The mean of the shards that are known.
+    pub(super) fn known(&self) -> Option<f64> {
+        let all = self.shards.iter().map(|shard| shard.load(Ordering::Relaxed));
+        let (count, sum) =
+            all.filter(|known| *known > 0).fold((0, 0.0), |(n, sum), it| (n + 1, sum + f64::from(it - 1)));
+        (count > 0).then(|| sum / f64::from(count) / UNIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_threshold_is_told_once_when_it_is_crossed() {
+        use Event::{FilterFull as Full, FilterNearlyFull as Nearly};
+        let fill = Fill::new("test", 1);
+        for (at, told) in [
+            (0.1, None),
+            (0.79, None),
+            (0.8, Some(Nearly)),
+            (0.78, None),
+            (0.81, None),
+            (1.0, Some(Full)),
+            (0.95, None),
+            (1.01, None),
+            (5.0, None),
+            // A new generation.
+            (0.0, None),
+            (0.85, Some(Nearly)),
+            (0.71, None),
+            (0.85, None),
+            (0.69, None),
+            (0.85, Some(Nearly)),
+            (1.2, Some(Full)),
+            (0.88, None),
+            (1.0, Some(Full)),
+        ] {
+            assert_eq!(fill.crossing(at), told, "{at}");
+        }
+        // At once, as by a process that has just started.
+        assert_eq!(Fill::new("test", 1).crossing(1.5), Some(Full));
+    }
+
+    #[test]
+    fn a_filter_of_several_shards_is_as_full_as_their_mean() {
+        let fill = Fill::new("test", 4);
+        assert_eq!(fill.known(), None);
+        for (shard, at, mean) in [(0, 0.5, 0.5), (3, 0.7, 0.6), (0, 0.9, 0.8), (9, 5.0, 0.8)] {
+            fill.note(shard, at);
+            assert!(fill.known().is_some_and(|known| (known - mean).abs() < 1e-3), "{:?}", fill.known());
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Claims, on a filter and exactly.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+
+use super::{Tried, agree};
+use crate::primitive::bloom_filter::Probe;
+use crate::primitive::dedupe::exact::{Digest, ExactClaims, Layout, Records, claims};
+use crate::primitive::dedupe::filtered::{self, Claims, Found};
+use crate::primitive::lease::key_state::KeyState;
+use crate::store::Namespace;
+use crate::{BloomFilter, Key, Store};
+
+fn filter(store: &Store) -> BloomFilter {
+    let builder = BloomFilter::builder().capacity(10_000).false_positive_rate(0.05);
+    builder.remember_for(Duration::from_secs(300)).build(store, "agreement").unwrap()
+}
+
+fn probe(sequence: usize) -> Probe {
+    static FILTER: LazyLock<BloomFilter> = LazyLock::new(|| filter(&Store::in_memory()));
+    FILTER.probe(sequence.to_string().as_bytes())
+}
+
+impl Tried for Claims {
+    const BYPASSES: bool = true;
+
+    fn scopes(store: &Store) -> Vec<BloomFilter> {
+        vec![filter(store)]
+    }
+
+    fn query(sequence: usize, _: i64) -> Probe {
+        probe(sequence)
+    }
+
+    fn entry(sequence: usize, _: &mut StdRng) -> Option<Probe> {
+        Some(probe(sequence))
+    }
+
+    fn blur(found: &mut Found) {
+        if let Found::Seen(ones) = found {
+            *ones = 0;
+        }
+    }
+
+    fn namespace(store: &Store) -> Namespace<KeyState<Self::Holders>> {
+        Namespace::beside(store, "agreement")
+    }
+
+    fn key(sequence: usize) -> Key {
+        filtered::key(&probe(sequence))
+    }
+}
+
+#[tokio::test]
+async fn claims_agree() {
+    agree::<Claims>(&[""]).await;
+}
+
+/// Slices are crossed in the course of a sequence, whose steps are up to 31 s apart.
+fn layout() -> Arc<Layout> {
+    Layout::new(10_000, Duration::from_millis(50_001)).into()
+}
+
+fn digest(sequence: usize) -> Digest {
+    layout().digest(sequence.to_string().as_bytes())
+}
+
+impl Tried for ExactClaims {
+    const BYPASSES: bool = true;
+
+    fn scopes(store: &Store) -> Vec<Records> {
+        vec![Records { layout: layout(), buckets: Namespace::new(store, "exact-agreement").unwrap() }]
+    }
+
+    fn query(sequence: usize, _: i64) -> Digest {
+        digest(sequence)
+    }
+
+    fn entry(sequence: usize, _: &mut StdRng) -> Option<Digest> {
+        Some(digest(sequence))
+    }
+
+    fn namespace(store: &Store) -> Namespace<KeyState<Self::Holders>> {
+        Namespace::beside(store, "exact-agreement")
+    }
+
+    fn key(sequence: usize) -> Key {
+        claims::key(&digest(sequence))
+    }
+}
+
+#[tokio::test]
+async fn exact_claims_agree() {
+    agree::<ExactClaims>(&[""]).await;
+}

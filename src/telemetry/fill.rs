@@ -1,0 +1,26 @@
+//! How full a filter is.
+
+use std::fmt;
+
+use super::names::FILTER_FILL;
+use super::series::Series;
+
+/// The gauge of a filter.
+pub(crate) struct Fill(Series);
+
+impl Fill {
+    pub(crate) fn new(namespace: &str) -> Self {
+        Self(Series::new(&FILTER_FILL, [("namespace", &namespace.into())]))
+    }
+
+    /// 1 at its capacity.
+    pub(crate) fn set(&self, fill: f64) {
+        self.0.set(|| fill);
+    }
+}
+
+impl fmt::Debug for Fill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fill").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,297 @@
+//! `Idempotency-Key` behind an axum server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, Request};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use tokio::sync::Notify;
+use tower_distributed::http::{IdempotencyBuilder, idempotency};
+use tower_distributed::{Key, KeyExtractor, Store};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::net::{Answer, client, serve};
+use crate::stores::{SOON, Stores, away, on_each_store};
+use crate::support::eventually;
+
+on_each_store!(
+    the_same_request_gets_the_same_response,
+    another_request_under_the_key_is_refused,
+    what_is_in_flight_is_a_conflict_for_a_while,
+    keys_are_required_or_not_and_checked,
+    nobody_gets_the_response_of_another,
+    what_is_not_final_may_be_sent_again,
+    who_goes_away_may_send_again,
+    bodies_are_bounded,
+);
+
+/// Who was authenticated.
+#[derive(Clone)]
+struct User(String);
+
+/// Takes anybody for whom it says to be, where it says so.
+async fn authenticate(mut request: Request, next: Next) -> Response {
+    if let Some(user) = request.headers().get("user").map(|user| user.to_str().unwrap().to_owned()) {
+        request.extensions_mut().insert(User(user));
+    }
+    next.run(request).await
+}
+
+fn by_user(request: &Request) -> Option<Key> {
+    request.extensions().get::<User>().map(|user| Key::from(&user.0))
+}
+
+fn layer(store: &Store) -> IdempotencyBuilder<impl KeyExtractor<Request> + Send + Sync + Clone + 'static> {
+    idempotency(store, "payments", by_user)
+}
+
+/// Answers with the number of the call and what it got, and has a status of its path.
+struct App {
+    router: Router,
+    calls: Arc<AtomicUsize>,
+}
+
+fn app() -> App {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let handler = async move |Path(status): Path<u16>, headers: HeaderMap, body: String| {
+        let call = counted.fetch_add(1, Ordering::SeqCst) + 1;
+        assert_ne!(status, 599, "a handler panics");
+        let user = headers.get("user").map_or("nobody", |user| user.to_str().unwrap());
+        let fields = [("call", call.to_string()), ("set-cookie", "a=1".into())];
+        (StatusCode::from_u16(status).unwrap(), fields, format!("{user}: {body}")).into_response()
+    };
+    App { router: Router::new().route("/{status}", post(handler.clone()).get(handler)), calls }
+}
+
+impl App {
+    /// With the layer, behind what authenticates.
+    async fn serve<P>(&self, builder: IdempotencyBuilder<P>) -> String
+    where
+        P: KeyExtractor<Request> + Send + Sync + 'static,
+    {
+        let router = self.router.clone().layer(builder.build().unwrap());
+        serve(router.layer(CatchPanicLayer::new()).layer(from_fn(authenticate))).await
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+async fn send(url: &str, fields: &[(&str, &str)], body: &str) -> Answer {
+    let request = client().post(url).body(body.to_owned());
+    let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let response = request.send().await.unwrap();
+    let (status, headers) = (response.status(), response.headers().clone());
+    Answer { status, headers, body: response.text().await.unwrap() }
+}
+
+const ANN: (&str, &str) = ("user", "ann");
+const KEY: (&str, &str) = ("idempotency-key", "\"8e03978e-40d5\"");
+
+async fn the_same_request_gets_the_same_response(stores: Stores) {
+    let app = app();
+    let (one, other) = (app.serve(layer(&stores.open())).await, app.serve(layer(&stores.open())).await);
+    for (status, call) in [("201", "1"), ("302", "2"), ("422", "3")] {
+        let key = ("idempotency-key", status);
+        let first = send(&format!("{one}/{status}"), &[ANN, key], "10 EUR").await;
+        assert_eq!((first.header("call"), first.header("idempotency-replayed")), (Some(call), None));
+        for url in [&one, &other, &one] {
+            let again = send(&format!("{url}/{status}"), &[ANN, key], "10 EUR").await;
+            assert_eq!((again.status, &again.body), (first.status, &first.body));
+            for field in ["call", "set-cookie", "content-type"] {
+                assert_eq!(again.header(field), first.header(field));
+            }
+            assert_eq!(again.header("idempotency-replayed"), Some("?1"));
+        }
+    }
+    assert_eq!(app.calls(), 3);
+    // Methods that are idempotent by themselves pass.
+    for _ in 0..2 {
+        let got = client().get(format!("{one}/200")).header(ANN.0, ANN.1).header(KEY.0, KEY.1);
+        assert!(!got.send().await.unwrap().headers().contains_key("idempotency-replayed"));
+    }
+    assert_eq!(app.calls(), 5);
+}
+
+async fn another_request_under_the_key_is_refused(stores: Stores) {
+    let app = app();
+    let url = app.serve(layer(&stores.open())).await;
+    assert_eq!(send(&format!("{url}/200"), &[ANN, KEY], "10 EUR").await.status, StatusCode::OK);
+    let text = ("content-type", "text/plain");
+    for (path, fields, body) in [
+        ("200", &[ANN, KEY][..], "11 EUR"),
+        ("201", &[ANN, KEY], "10 EUR"),
+        ("200?again", &[ANN, KEY], "10 EUR"),
+        ("200", &[ANN, KEY, text], "10 EUR"),
+        ("200", &[ANN, KEY], ""),
+    ] {
+        let refused = send(&format!("{url}/{path}"), fields, body).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{path} {body}");
+        assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+        assert_eq!((refused.json()["status"].clone(), refused.header("call")), (422.into(), None));
+    }
+    assert_eq!(app.calls(), 1);
+}
+
+/// A handler that waits until it is told.
+fn slow() -> (Router, Arc<Notify>, Arc<Notify>) {
+    let (reached, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (noted, waits) = (reached.clone(), go_on.clone());
+    let handler = post(async move || {
+        noted.notify_one();
+        waits.notified().await;
+        "done"
+    });
+    (Router::new().route("/200", handler), reached, go_on)
+}
+
+async fn what_is_in_flight_is_a_conflict_for_a_while(stores: Stores) {
+    let (router, reached, go_on) = slow();
+    let app = App { router, calls: Arc::default() };
+    let url = format!("{}/200", app.serve(layer(&stores.open())).await);
+    let first = url.clone();
+    let first = tokio::spawn(async move { send(&first, &[ANN, KEY], "").await });
+    reached.notified().await;
+    for body in ["", "another"] {
+        let refused = send(&url, &[ANN, KEY], body).await;
+        assert_eq!(refused.status, StatusCode::CONFLICT);
+        let after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+        assert!((1..=30).contains(&after), "{after}");
+    }
+    go_on.notify_one();
+    assert_eq!(first.await.unwrap().body, "done");
+    let again = send(&url, &[ANN, KEY], "").await;
+    assert_eq!((again.body.as_str(), again.header("idempotency-replayed")), ("done", Some("?1")));
+}
+
+async fn keys_are_required_or_not_and_checked(stores: Stores) {
+    let app = app();
+    let free = format!("{}/200", app.serve(layer(&stores.open())).await);
+    let strict = format!("{}/200", app.serve(layer(&stores.open()).required(true)).await);
+    for call in ["1", "2"] {
+        assert_eq!(send(&free, &[ANN], "").await.header("call"), Some(call), "without a key");
+    }
+    let long = "x".repeat(256);
+    for key in [None, Some(""), Some("\"\""), Some("a b"), Some(long.as_str())] {
+        let fields: Vec<_> = [ANN].into_iter().chain(key.map(|key| (KEY.0, key))).collect();
+        let refused = send(&strict, &fields, "").await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{key:?}");
+        assert!(refused.json()["detail"].as_str().unwrap().contains("Idempotency-Key"));
+    }
+    let twice = send(&strict, &[ANN, KEY, KEY], "").await;
+    assert_eq!((twice.status, app.calls()), (StatusCode::BAD_REQUEST, 2));
+    let longest = "x".repeat(255);
+    for replayed in [None, Some("?1")] {
+        let answer = send(&strict, &[ANN, (KEY.0, &longest)], "").await;
+        assert_eq!((answer.status, answer.header("idempotency-replayed")), (StatusCode::OK, replayed));
+    }
+}
+
+async fn nobody_gets_the_response_of_another(stores: Stores) {
+    let app = app();
+    let url = format!("{}/200", app.serve(layer(&stores.open()).required(true)).await);
+    for (call, user) in ["ann", "bob", "ann8e03978e", ""].into_iter().enumerate() {
+        let answer = send(&url, &[("user", user), KEY], "the same").await;
+        assert_eq!(answer.header("call"), Some(&*(call + 1).to_string()), "{user}");
+        assert_eq!(answer.body, format!("{user}: the same"));
+    }
+    for user in ["bob", "ann"] {
+        let again = send(&url, &[("user", user), KEY], "the same").await;
+        let expected = (format!("{user}: the same"), Some("?1"));
+        assert_eq!((again.body.clone(), again.header("idempotency-replayed")), expected);
+    }
+    // Of those whom nobody knows, nothing is kept.
+    for call in ["5", "6"] {
+        assert_eq!(send(&url, &[KEY], "the same").await.header("call"), Some(call));
+    }
+}
+
+async fn what_is_not_final_may_be_sent_again(stores: Stores) {
+    let app = app();
+    let url = app.serve(layer(&stores.open())).await;
+    for status in [401, 408, 409, 423, 429, 500, 503] {
+        let (path, key) = (format!("{url}/{status}"), status.to_string());
+        for _ in 0..2 {
+            let before = app.calls();
+            // What was given back is so soon, and until then in flight.
+            eventually("it to be handled", SOON, async || {
+                let answer = send(&path, &[ANN, (KEY.0, &key)], "").await;
+                assert_eq!((answer.status.as_u16(), answer.header("idempotency-replayed")), (status, None));
+                app.calls() > before
+            })
+            .await;
+        }
+    }
+    let all = layer(&stores.open()).keep_when(|parts| parts.status == StatusCode::SERVICE_UNAVAILABLE);
+    let url = format!("{}/503", app.serve(all).await);
+    for replayed in [None, Some("?1")] {
+        eventually("it to be handled", SOON, async || {
+            let answer = send(&url, &[ANN, (KEY.0, "kept")], "").await;
+            answer.header("idempotency-replayed") == replayed
+        })
+        .await;
+    }
+}
+
+async fn who_goes_away_may_send_again(stores: Stores) {
+    let (router, reached, go_on) = slow();
+    let app = App { router, calls: Arc::default() };
+    let url = format!("{}/200", app.serve(layer(&stores.open())).await);
+    let first = url.clone();
+    let first = tokio::spawn(async move { send(&first, &[ANN, KEY], "").await });
+    reached.notified().await;
+    first.abort();
+    go_on.notify_one();
+    eventually("it to be handled", SOON, async || {
+        go_on.notify_one();
+        send(&url, &[ANN, KEY], "").await.body == "done"
+    })
+    .await;
+}
+
+async fn bodies_are_bounded(stores: Stores) {
+    let app = app();
+    let bounded = layer(&stores.open()).largest_request(100).largest_response(50);
+    let url = format!("{}/200", app.serve(bounded).await);
+    let refused = send(&url, &[ANN, KEY], &"x".repeat(101)).await;
+    assert_eq!((refused.status, app.calls()), (StatusCode::PAYLOAD_TOO_LARGE, 0));
+    let large = "x".repeat(100);
+    let sent = send(&url, &[ANN, KEY], &large).await;
+    assert_eq!((sent.status, sent.body), (StatusCode::OK, format!("ann: {large}")));
+    for _ in 0..2 {
+        let again = send(&url, &[ANN, KEY], &large).await;
+        assert_eq!((again.status, again.header("retry-after"), app.calls()), (StatusCode::CONFLICT, None, 1));
+        assert!(again.json()["detail"].as_str().unwrap().contains("was not kept"));
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_no_replay() {
+    let app = app();
+    let url = format!("{}/200", app.serve(layer(&away())).await);
+    assert_eq!(send(&url, &[ANN, KEY], "").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(send(&url, &[ANN], "").await.status, StatusCode::OK);
+    assert_eq!(app.calls(), 1);
+}
+
+#[test]
+fn settings_out_of_range_are_told() {
+    let store = Store::in_memory();
+    for span in [Duration::ZERO, Duration::from_secs(366 * 86_400)] {
+        let error = layer(&store).remember_for(span).build().unwrap_err();
+        let text = error.to_string();
+        assert!(
+            error.is_invalid() && text.contains("1 s to 365 days") && text.contains(&format!("{span:?}"))
+        );
+    }
+    assert!(layer(&store).ttl(Duration::ZERO).build().unwrap_err().is_invalid());
+    let error = idempotency(&store, "a name", by_user as fn(&Request) -> Option<Key>).build().unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("\"a name\""));
+}
