@@ -154,5 +154,5 @@ pub(crate) fn open(url: &str) -> Store {
 
 /// How many stores hear what is pushed to them.
 pub(crate) fn subscribed(server: &RedisServer) -> usize {
-    server.query::<Vec<String>>(&["PUBSUB", "CHANNELS", "td:wake:*"]).unwrap().len()
+    server.query::<Vec<String>>(&["PUBSUB", "CHANNELS", "td:wake:????????????????"]).unwrap().len()
 }

@@ -101,8 +101,12 @@ impl Fleet {
 
     /// How many processes can be pushed to.
     pub(crate) async fn channels(&self) -> usize {
-        let channels: Vec<String> =
-            redis::cmd("PUBSUB").arg("CHANNELS").query_async(&mut self.probe.clone()).await.unwrap();
+        let channels: Vec<String> = redis::cmd("PUBSUB")
+            .arg("CHANNELS")
+            .arg("*:wake:????????????????")
+            .query_async(&mut self.probe.clone())
+            .await
+            .unwrap();
         channels.len()
     }
 

@@ -146,7 +146,7 @@ fn decide(request: &Request<Body>, number: usize) -> Decided {
         "deeper" if german => ok().varying(&["accept", "accept-language", "x-region"]),
         "deeper" => ok().varying(&["accept", "accept-language"]),
         "missing" => of(StatusCode::NOT_FOUND).varying(&["accept-language"]),
-        "broken" if number % 2 == 0 => of(StatusCode::INTERNAL_SERVER_ERROR),
+        "broken" if number.is_multiple_of(2) => of(StatusCode::INTERNAL_SERVER_ERROR),
         "broken" => of(StatusCode::FORBIDDEN).of_one(),
         // What it varies by turns with each answer.
         "turned" if number.is_multiple_of(2) => ok().varying(&["accept"]),
