@@ -2,6 +2,7 @@
 
 use std::future::ready;
 
+use tower_distributed::single_flight::Postcard;
 use tower_distributed::{SingleFlight, Store};
 
 use crate::callers::{self, Caller, Sample};
@@ -9,22 +10,28 @@ use crate::common::stats::median;
 use crate::common::{Bench, figure};
 
 const NAME: &str = "flight-joins-per-second";
+const IN_MEMORY: &str = "flight-joins-in-memory-per-second";
+const LOCAL: &str = "flight-joins-local-cache-per-second";
 const KEY: &str = "key-0000000000000001";
 const OURS: &str = "SingleFlight on Redis";
 const IN_PROCESS: &str = "SingleFlight in process";
+const CACHED: &str = "SingleFlight on Redis, local cache";
 
 pub fn run(bench: &Bench) {
-    if !bench.settings.wants(NAME) {
+    if ![NAME, IN_MEMORY, LOCAL].iter().any(|name| bench.settings.wants(name)) {
         return;
     }
-    let stores = [(OURS, Store::redis(&bench.server.url).unwrap()), (IN_PROCESS, Store::in_memory())];
+    let redis = Store::redis(&bench.server.url).unwrap();
+    let stores = [(OURS, redis.clone()), (IN_PROCESS, Store::in_memory()), (CACHED, redis)];
     let wanted = |title: &str| bench.settings.only().is_none_or(|part| title.contains(part));
-    let mut samples = [const { Vec::<Sample>::new() }; 2];
+    let mut samples = [const { Vec::<Sample>::new() }; 3];
     for _ in 0..bench.settings.rounds {
         for ((title, store), samples) in stores.iter().zip(&mut samples) {
             if wanted(title) {
                 bench.server.empty();
-                let flights = SingleFlight::new(store, "bench").unwrap();
+                let builder = SingleFlight::builder(Postcard);
+                let builder = if *title == CACHED { builder.local_cache(1 << 20) } else { builder };
+                let flights = builder.build(store, "bench").unwrap();
                 let joiner = |_| Joiner(flights.clone());
                 samples.push(callers::run(&bench.runtime, bench.settings.length, joiner));
             }
@@ -35,7 +42,9 @@ pub fn run(bench: &Bench) {
         callers::print(title, samples);
     }
     if bench.settings.only().is_none() {
-        figure(NAME, median(samples[0].iter().map(|sample| sample.per_second)));
+        for (name, samples) in [NAME, IN_MEMORY, LOCAL].into_iter().zip(&samples) {
+            figure(name, median(samples.iter().map(|sample| sample.per_second)));
+        }
     }
 }
 

@@ -24,6 +24,7 @@ mod dedupe_bytes;
 mod dedupe_pairs;
 mod filters;
 mod followers;
+mod http;
 mod joins;
 mod memory;
 mod one_script_each;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
     common::run(|bench| {
         followers::run(bench);
         joins::run(bench);
+        http::run(bench);
         filters::run(bench);
         memory::run(bench);
         round_trips::run(bench);

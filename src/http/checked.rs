@@ -30,23 +30,31 @@ static OF_ITS_OWN: [HeaderName; 9] = [
 ];
 
 /// By these, services and frameworks choose the scheme, host, path or method that they answer for.
-static REWRITES: [HeaderName; 16] = [
+static REWRITES: [HeaderName; 24] = [
+    HeaderName::from_static("cloudfront-forwarded-proto"),
     HeaderName::from_static("front-end-https"),
     HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-path"),
     HeaderName::from_static("x-forwarded-port"),
     HeaderName::from_static("x-forwarded-prefix"),
     HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-forwarded-protocol"),
     HeaderName::from_static("x-forwarded-scheme"),
     HeaderName::from_static("x-forwarded-server"),
     HeaderName::from_static("x-forwarded-ssl"),
+    HeaderName::from_static("x-forwarded-uri"),
     HeaderName::from_static("x-host"),
     HeaderName::from_static("x-http-host-override"),
     HeaderName::from_static("x-http-method"),
     HeaderName::from_static("x-http-method-override"),
     HeaderName::from_static("x-method-override"),
     HeaderName::from_static("x-original-host"),
+    HeaderName::from_static("x-original-method"),
+    HeaderName::from_static("x-original-uri"),
     HeaderName::from_static("x-original-url"),
     HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("x-scheme"),
+    HeaderName::from_static("x-url-scheme"),
 ];
 
 /// The keys of [`http::single_flight`](super::single_flight): those of another extractor, of requests alone that may be
@@ -61,7 +69,7 @@ static REWRITES: [HeaderName; 16] = [
 ///   `Upgrade`; or with `Cache-Control: no-store`;
 /// * where it has several fields `Host`, or a host with spaces.
 ///
-/// To the key it adds the method, the scheme where the URI has it, the host with its port as it was sent, in lower case,
+/// To the key it adds the method, the path and the query, the scheme where the URI has it, the host with its port as it was sent, in lower case,
 /// `Host` where it is another than that of the URI, and the fields by which services choose what they answer for: `X-Forwarded-Host`, `-Port`, `-Prefix`, `-Proto`, `-Scheme`,
 /// `-Server` and `-Ssl`, `Forwarded` but for its addresses, `X-Original-URL` and the like. So nobody can choose by them what
 /// others get.
@@ -168,7 +176,7 @@ impl<B: Body, K: KeyExtractor<Request<B>>> KeyExtractor<Request<B>> for Checked<
         whole.extend_from_slice(request.method().as_str().as_bytes());
         whole.push(b' ');
         whole.extend_from_slice(uri.scheme_str().unwrap_or_default().as_bytes());
-        // No scheme has an asterisk, no host a space, and no field a line feed: so no two requests have one key.
+        // No scheme has an asterisk, no host or target a space, and no field a line feed: so no two requests have one key.
         let at = whole.len();
         whole.push(b' ');
         whole.extend(host.iter().map(u8::to_ascii_lowercase));
@@ -176,7 +184,12 @@ impl<B: Body, K: KeyExtractor<Request<B>>> KeyExtractor<Request<B>> for Checked<
         if write_rewrites(headers, other, &mut whole) {
             whole.insert(at, b'*');
         }
-        whole.extend_from_slice(key.as_bytes());
+        let target = uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes();
+        whole.extend_from_slice(target);
+        if key.as_bytes() != target {
+            whole.push(b' ');
+            whole.extend_from_slice(key.as_bytes());
+        }
         Some(whole.into())
     }
 }
@@ -190,6 +203,17 @@ pub(super) fn tells_scheme<B>(request: &Request<B>) -> bool {
     request.uri().scheme().is_some()
         || TELLS.iter().any(|field| headers.contains_key(*field))
         || items(headers, &FORWARDED).any(is_proto)
+}
+
+/// Whether a pair of `Forwarded` tells an address, and nothing else by whatever way it is read.
+fn is_address(pair: &[u8]) -> bool {
+    let value = [&b"for="[..], b"by="].iter().find_map(|name| {
+        let start = pair.get(..name.len())?;
+        start.eq_ignore_ascii_case(name).then(|| &pair[name.len()..])
+    });
+    value.is_some_and(|value| {
+        value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"\"[]:._-".contains(byte))
+    })
 }
 
 /// Writes the fields by which services choose what they answer for; whether there are any.
@@ -210,9 +234,7 @@ fn write_rewrites(headers: &HeaderMap, other_host: Option<&[u8]>, out: &mut Vec<
     }
     for element in items(headers, &FORWARDED) {
         for pair in element.split(|&byte| byte == b';').map(<[u8]>::trim_ascii) {
-            let is_address =
-                |name: &[u8]| pair.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-            if !is_address(b"for=") && !is_address(b"by=") {
+            if !is_address(pair) {
                 out.extend_from_slice(b"forwarded:");
                 out.extend_from_slice(pair);
                 out.push(b'\n');

@@ -100,12 +100,12 @@ pub fn mutex<K>(mutex: Mutex, key: K) -> MutexLayer<K, UntilBodyEnd, InsertLease
 ///
 /// Whatever the key is, requests are [checked](Checked): those take part that may be shared by what HTTP itself knows, which
 /// are GET and HEAD without a body, credentials, conditions and the like, and all others are answered by themselves. Method,
-/// scheme, host, and the fields by which services choose what they answer for are part of every key.
+/// scheme, host, path, query, and the fields by which services choose what they answer for are part of every key.
 ///
 /// **Nobody may get what is another's.** Name all else that your service knows users by
 /// ([`private_if`](SingleFlightLayer::private_if)): fields of your own, such as `x-api-key`, or what a proxy before you adds.
 /// Client certificates and addresses cannot be seen here: where they matter, put them into the key by a closure. Tokens in
-/// the query are part of [`path_and_query`](super::path_and_query), and so safe.
+/// the query are part of the key, and so safe.
 ///
 /// Nor may anybody choose what others get. Whichever other field changes a response must be in its `Vary`, be part of the
 /// key, or not reach you from outside.

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use http::header::{AGE, LOCATION, VARY};
@@ -92,7 +92,7 @@ impl Responses {
     }
 
     /// Whom a response is for, by its head.
-    fn choose(&self, parts: &response::Parts, tells_scheme: bool) -> Share<()> {
+    fn choose(&self, parts: &response::Parts, tells_scheme: bool, now: SystemTime) -> Share<()> {
         let (status, headers) = (parts.status, &parts.headers);
         let failed = status.is_client_error() || status.is_server_error();
         match (self.share_when)(parts) {
@@ -100,11 +100,8 @@ impl Responses {
                 Share::Private
             }
             true => {
-                let Freshness { left, stale, .. } = Freshness::of(headers, SystemTime::now());
-                match left {
-                    Some(Duration::ZERO) => Share::Waiting(()),
-                    at_most => Share::Stored { answer: (), at_most, stale },
-                }
+                let Freshness { left, stale, .. } = Freshness::of(headers, now);
+                Share::Stored { answer: (), at_most: left, stale }
             }
             false if status.is_server_error() && self.share_failures && is_for_all(headers) => {
                 Share::Waiting(())
@@ -181,7 +178,8 @@ where
     ) -> Captured<Self::Response, Answer> {
         let (parts, body) = response.into_parts();
         let unshared = |parts, body, shared| Captured { own: Response::from_parts(parts, body), shared };
-        let chosen = self.choose(&parts, tells_scheme);
+        let (began, now) = (Instant::now(), SystemTime::now());
+        let chosen = self.choose(&parts, tells_scheme, now);
         let too_large = || if parts.status.is_server_error() { Share::Nobody } else { Share::Private };
         match chosen {
             Share::Private => return unshared(parts, FlightBody::untouched(body), Share::Private),
@@ -206,7 +204,6 @@ where
         if !is_head && !has_length(&parts.headers, body.len()) {
             return unshared(parts, own, Share::Nobody);
         }
-        let now = SystemTime::now();
         let made = now.checked_sub(Freshness::of(&parts.headers, now).age).map_or(0, unix_seconds);
         let answer = Answer {
             status: parts.status,
@@ -216,7 +213,10 @@ where
             is_head,
             body,
         };
-        Captured { own: Response::from_parts(parts, own), shared: chosen.map(|()| answer) }
+        Captured {
+            own: Response::from_parts(parts, own),
+            shared: chosen.map(|()| answer).aged(began.elapsed()),
+        }
     }
 
     fn restore(&self, answer: Answer) -> Self::Response {

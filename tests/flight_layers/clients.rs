@@ -91,7 +91,10 @@ async fn who_goes_away_leaves_nothing(stores: Stores) {
     let upstream = Upstream::start().await;
     let guarded = || {
         ServiceBuilder::new()
-            .layer(single_flight(flight(&stores), |_: &Request<String>| "all"))
+            .layer(
+                SingleFlightLayer::new(flight(&stores), |_: &Request<String>| "all")
+                    .capture(Responses::default()),
+            )
             .service(hyper_client())
     };
     let (here, there) = (guarded(), guarded());

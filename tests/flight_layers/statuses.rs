@@ -50,7 +50,7 @@ const REDUCED: &str = "Temporarily reduced capacity";
 macro_rules! while_held {
     ($stores:expr, $builder:expr, |$url:ident| $block:block) => {{
         let other = build($builder, &$stores.open());
-        let mut holding = task::spawn(other.run("GET  fleet.example everything", std::future::pending));
+        let mut holding = task::spawn(other.run("GET  fleet.example / everything", std::future::pending));
         let $url = behind(build($builder.longest_wait(Duration::from_millis(30)), &$stores.open())).await;
         eventually("it to be held", SOON, async || {
             assert_pending!(holding.poll());

@@ -193,6 +193,17 @@ fn the_uri_can_be_one_that_was_put_aside() {
     let by = Checked::new(path_and_query().uri(|whole: &Whole| &whole.0));
     let keyed = |request| keyed(&by, request, String::new()).unwrap();
     let whole = Request::get("/prices").extension(Whole(Uri::from_static("/v1/prices?of=tea")));
-    assert_eq!(keyed(whole), "GET   /v1/prices?of=tea".into());
+    assert_eq!(keyed(whole), "GET   /prices /v1/prices?of=tea".into());
     assert_eq!(keyed(Request::get("/prices")), "GET   /prices".into());
+}
+
+/// Whatever an extractor leaves out, no two targets have one key.
+#[test]
+fn the_target_is_in_every_key() {
+    let by = Checked::new(crate::http::path());
+    let asked = |target: &str| by.extract(&Request::get(target).body(String::new()).unwrap()).unwrap();
+    assert_ne!(asked("/me?token=ann"), asked("/me?token=bob"));
+    let by = Checked::new(|_: &Request<String>| "");
+    let asked = |target: &str| by.extract(&Request::get(target).body(String::new()).unwrap()).unwrap();
+    assert_ne!(asked("/a"), asked("/b"));
 }

@@ -34,7 +34,8 @@ use crate::dedupe::Replays;
 /// is kept under, so nobody gets the response to another's request, whatever key is guessed. Requests without a principal
 /// (`None`) pass and are handled each time: nothing is kept that could be anybody's.
 ///
-/// A request is the same if its method, path, query, `Content-Type` and body are. The body is read before the request is
+/// A request is the same if its method, host, path, query, `Content-Type` and body are. In routers that axum nests the path is
+/// without the prefix: give each its own name. The body is read before the request is
 /// handled, [up to a length](IdempotencyBuilder::largest_request); beyond it the answer is 413.
 ///
 /// ```
@@ -53,14 +54,15 @@ use crate::dedupe::Replays;
 ///
 /// # What holds
 ///
-/// The claim on a key is a [claim](crate::dedupe) of a message: it is given back after a failure, a panic, or when the client
-/// goes away before there is a response, and runs out after a crash. So a request may be handled twice where a process dies
+/// The claim on a key is a [claim](crate::dedupe) of a message: it is given back after a failure or a panic, and runs out after
+/// a crash. A request whose client goes away is handled to its end, in a task of its own, and its response kept. A request may be handled twice where a process dies
 /// between handling it and keeping the response, or stands still for longer than the [time to
 /// live](IdempotencyBuilder::ttl); the latter is told by the event `claim_lost`. While the store is away, requests with a key
 /// are refused with 503.
 ///
 /// Responses are kept in Redis as they are, header fields and body, for [a day](IdempotencyBuilder::remember_for). A response
-/// whose body is [too large](IdempotencyBuilder::largest_response) to be kept is sent; whoever repeats its request gets a 409.
+/// whose body is [too large](IdempotencyBuilder::largest_response) to be kept, or fails midway, is sent; whoever repeats its
+/// request gets a 409.
 pub fn idempotency<P>(store: &Store, name: &str, principal: P) -> IdempotencyBuilder<P> {
     IdempotencyBuilder::new(store, name, principal)
 }

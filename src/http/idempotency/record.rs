@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, request};
 use sha2::{Digest as _, Sha256};
 
@@ -12,7 +12,7 @@ use crate::http::{Answer, AnswerCodec};
 use crate::single_flight::Codec as _;
 
 /// How it is written: the fingerprint; then nothing where the response was not kept, else `1` and what [`AnswerCodec`] writes.
-pub(super) const FORMAT: &str = "idempotency/1+http/1";
+pub(super) const FORMAT: &str = "idempotency/1+http/2";
 
 /// Longer keys are refused.
 const LONGEST_KEY: usize = 255;
@@ -70,8 +70,9 @@ pub(super) fn key(principal: &Key, idempotency_key: &[u8]) -> Key {
 /// What tells a request from others.
 pub(super) fn fingerprint(parts: &request::Parts, body: &Bytes) -> Fingerprint {
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-    let kind = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
-    digest(&[parts.method.as_str().as_bytes(), target.as_bytes(), kind, body])
+    let field = |name| parts.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
+    let host = parts.uri.authority().map_or(field(HOST), |authority| authority.as_str().as_bytes());
+    digest(&[parts.method.as_str().as_bytes(), host, target.as_bytes(), field(CONTENT_TYPE), body])
 }
 
 /// A response that cannot be written is not kept.
@@ -103,6 +104,11 @@ pub(super) fn decode(fingerprint: &Fingerprint, bytes: &[u8]) -> Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_format_is_that_of_the_codec() {
+        assert!(FORMAT.ends_with(AnswerCodec.name()), "{FORMAT}");
+    }
 
     #[test]
     fn keys_are_strings_or_bare_and_bounded() {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,11 +15,11 @@ use http_body::Body;
 use tower::Service;
 
 use super::Shared;
-use super::record::{self, Record};
-use crate::dedupe::Replay;
+use super::record::{self, Fingerprint, Record};
+use crate::dedupe::{Replay, ReplayClaim};
 use crate::http::{FlightBody, refuse};
 use crate::single_flight_layer::{Capture, Captured};
-use crate::telemetry::Outcome;
+use crate::telemetry::{Outcome, in_current_span};
 use crate::{Error, Key, KeyExtractor, Reject as _};
 
 /// The [`Service`] of an [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -42,7 +43,7 @@ struct Asked {
 impl<S, P, B, R> Service<Request<B>> for Idempotent<S, P>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
-    S::Error: Send,
+    S::Error: Send + 'static,
     S::Future: Send,
     P: KeyExtractor<Request<B>> + Send + Sync + 'static,
     B: Body<Data: Send, Error: Send> + From<Bytes> + Send + 'static,
@@ -93,13 +94,16 @@ impl<P> Shared<P> {
 
     async fn handle<S, B, R>(
         self: Arc<Self>,
-        mut inner: S,
+        inner: S,
         request: Request<B>,
         asked: Asked,
     ) -> Result<Response<FlightBody<R>>, S::Error>
     where
-        S: Service<Request<B>, Response = Response<R>>,
-        B: Body + From<Bytes>,
+        S: Service<Request<B>, Response = Response<R>> + Send + 'static,
+        S::Error: Send + 'static,
+        S::Future: Send,
+        P: Send + Sync + 'static,
+        B: Body + From<Bytes> + Send + 'static,
         R: Body<Data = Bytes> + Send + 'static,
         R::Error: Send + 'static,
     {
@@ -125,6 +129,30 @@ impl<P> Shared<P> {
         };
         decisions.count(Outcome::Admitted);
         let request = Request::from_parts(parts, B::from(body));
+        // A client that goes away is not to undo what is handled: by its next attempt it has the response.
+        let handled = tokio::spawn(in_current_span(self.once(inner, request, claim, fingerprint)));
+        match handled.await {
+            Ok(response) => response,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(_) => refuse().reject(Error::interrupted().into()),
+            },
+        }
+    }
+
+    /// Handles a request, and keeps its response.
+    async fn once<S, B, R>(
+        self: Arc<Self>,
+        mut inner: S,
+        request: Request<B>,
+        claim: ReplayClaim,
+        fingerprint: Fingerprint,
+    ) -> Result<Response<FlightBody<R>>, S::Error>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+        R: Body<Data = Bytes> + Send + 'static,
+        R::Error: Send + 'static,
+    {
         // A redirect is for the principal alone, whose scheme does not change.
         let context = (request.method().clone(), request.headers().clone(), true);
         let response = inner.call(request).await?;

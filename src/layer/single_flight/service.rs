@@ -71,9 +71,8 @@ where
         let Some(key) = config.key.extract(&request) else {
             return ResponseFuture::passing(self.inner.call(request), config);
         };
-        if let Some(answer) = config.flight.cached(&key)
-            && config.capture.variant(&request, &answer).is_none()
-        {
+        let fits = |answer: &A| config.capture.variant(&request, answer).is_none();
+        if let Some(answer) = config.flight.cached(&key, fits) {
             return ResponseFuture::served(config.capture.restore(answer));
         }
         // The instance that was polled ready is the one to call; its clone is not ready yet.

@@ -123,7 +123,7 @@ pub use self::builder::{DedupeBuilder, FilterFull};
 pub use self::claim::Claim;
 pub use self::exact::ExactBuilder;
 #[cfg(feature = "http")]
-pub(crate) use self::replay::{Replay, Replays};
+pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
 
 use self::claim::Place;
 use self::exact::Exact;

@@ -136,9 +136,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         forgotten
     }
 
-    /// An answer that this process has kept, if there is one. It is counted.
-    pub(super) fn cached(&self, key: &Key) -> Option<T> {
-        let answer = self.local_cache.as_ref()?.get(key)?;
+    /// An answer that this process has kept, if there is one that fits. It is counted.
+    pub(super) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
+        let answer = self.local_cache.as_ref()?.get(key).filter(fits)?;
         self.decisions.count(Outcome::Shared);
         Some(answer)
     }
@@ -155,7 +155,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
-        if let Some(answer) = self.cached(&key) {
+        if let Some(answer) = self.cached(&key, |_| true) {
             return Ok(Landed::Shared(Ok(answer)));
         }
         let landed = self.run(key, work).await;

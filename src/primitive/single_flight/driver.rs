@@ -130,7 +130,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         };
         baton.done();
         let _ = own.map(|own| own.send(Ok(Landed::Own(flown.own))));
-        let judged = self.format.judge(flown.shared, &self.settings.times);
+        let mut judged = self.format.judge(flown.shared, &self.settings.times);
+        if has_stale && judged.fresh.is_zero() {
+            // It takes the place of what is stale, and is over.
+            judged.fresh = Duration::from_millis(1);
+        }
         let Some(lease) = lease else { return baton.land(Ok(&judged.verdict)) };
         let entry = self.entry(&judged);
         let shared_here = match &entry {
@@ -140,7 +144,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         };
         baton.land(Ok(shared_here));
         // The last good answer is worth more than that there is none now.
-        if has_stale && judged.stale.is_zero() && !matches!(judged.verdict, Verdict::Pass(_)) {
+        if has_stale && judged.has_failed {
             return;
         }
         let entry = entry.unwrap_or_else(|| {

@@ -194,9 +194,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         &self.0.format
     }
 
-    /// An answer that this process has kept.
-    pub(crate) fn cached(&self, key: &Key) -> Option<T> {
-        self.0.cached(key)
+    /// An answer that this process has kept, if it fits.
+    pub(crate) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
+        self.0.cached(key, fits)
     }
 
     /// Runs, or gets what came of another's run. A stale answer is good enough for the caller where it `fits`.

@@ -23,7 +23,8 @@ pub(super) struct Parallel {
 pub(super) struct Slot<'a> {
     parallel: &'a Parallel,
     key: &'a Key,
-    semaphore: Arc<Semaphore>,
+    /// Until it is dropped.
+    semaphore: Option<Arc<Semaphore>>,
     is_taken: bool,
 }
 
@@ -39,9 +40,9 @@ impl Parallel {
             Entry::Occupied(entry) => Arc::clone(entry.get()),
             Entry::Vacant(entry) => Arc::clone(entry.insert(Arc::new(Semaphore::new(most)))),
         };
-        let mut slot = Slot { parallel: self, key, semaphore, is_taken: false };
+        let mut slot = Slot { parallel: self, key, semaphore: Some(Arc::clone(&semaphore)), is_taken: false };
         // It is never closed.
-        if let Ok(permit) = slot.semaphore.acquire().await {
+        if let Ok(permit) = semaphore.acquire().await {
             permit.forget();
         }
         slot.is_taken = true;
@@ -51,12 +52,14 @@ impl Parallel {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        if self.is_taken {
-            self.semaphore.add_permits(1);
-        }
         let mut keys = lock(&self.parallel.keys);
-        // This one and the map's: nobody else is there.
-        if Arc::strong_count(&self.semaphore) == 2 {
+        if let Some(semaphore) = self.semaphore.take()
+            && self.is_taken
+        {
+            semaphore.add_permits(1);
+        }
+        // The map's is the last: nobody else is there.
+        if keys.get(self.key).is_some_and(|semaphore| Arc::strong_count(semaphore) == 1) {
             keys.remove(self.key);
         }
     }

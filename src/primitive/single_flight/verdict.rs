@@ -46,7 +46,8 @@ pub enum Share<T> {
         /// Whether it may be served [stale](super::SingleFlightBuilder::stale_for).
         stale: bool,
     },
-    /// Callers that wait now, in all processes. Later ones run.
+    /// Callers that wait now, in all processes. Later ones run. It tells of a failure: where there is a good answer that may
+    /// be served stale, that stays.
     Waiting(T),
     /// Nobody, as of all runs of its key: callers that wait run at once, each for itself, and so do later ones
     /// [for a while](super::SingleFlightBuilder::pass_for).
@@ -67,6 +68,17 @@ impl<T> Share<T> {
         match self {
             Self::Stored { answer, .. } | Self::Waiting(answer) => Some(answer),
             Self::Private | Self::Nobody => None,
+        }
+    }
+
+    /// The same after so much time.
+    #[cfg(feature = "http")]
+    pub(crate) fn aged(self, by: Duration) -> Self {
+        match self {
+            Self::Stored { answer, at_most: Some(most), stale } => {
+                Self::Stored { answer, at_most: Some(most.saturating_sub(by)), stale }
+            }
+            other => other,
         }
     }
 
@@ -114,6 +126,8 @@ pub(super) struct Judged<T, E> {
     /// Zero: it is for those alone who wait.
     pub(super) fresh: Duration,
     pub(super) stale: Duration,
+    /// Whether the run failed: the last good answer is worth more than that.
+    pub(super) has_failed: bool,
 }
 
 impl<T, E> Verdict<T, E> {
@@ -191,7 +205,9 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
     /// What others get of an outcome. What is private is so for `pass_for`.
     pub(super) fn judge(&self, shared: Share<Result<T, E>>, times: &Times) -> Judged<T, E> {
         const ZERO: Duration = Duration::ZERO;
-        let judged = |verdict, fresh, stale| Judged { verdict, fresh, stale };
+        let has_failed =
+            matches!(&shared, Share::Waiting(_) | Share::Nobody | Share::Stored { answer: Err(_), .. });
+        let judged = |verdict, fresh, stale| Judged { verdict, fresh, stale, has_failed };
         let pass = |fresh| judged(Verdict::Pass(Pass::Caller), fresh, ZERO);
         let failure = |error| match &self.failures {
             Some(failures) => judged(Verdict::Failure(error, failures.clone), failures.life, ZERO),

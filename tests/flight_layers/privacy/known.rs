@@ -40,7 +40,10 @@ async fn asks(app: &Router, path: &str, fields: &[(&str, &str)]) -> String {
 /// An app in each of two processes, with answers that are stale at once.
 fn stale_apps(stores: &Stores, app: &Router) -> [Router; 2] {
     [(); 2].map(|()| {
-        let flight = SingleFlight::builder(AnswerCodec).life(Duration::from_millis(1)).stale_for(HOUR);
+        let flight = SingleFlight::builder(AnswerCodec)
+            .pass_for(std::time::Duration::from_millis(1))
+            .life(Duration::from_millis(1))
+            .stale_for(HOUR);
         let flight = flight.build(&stores.open(), "public").unwrap();
         app.clone().layer(single_flight(flight, path_and_query()).private_if("x-api-key").unwrap())
     })
@@ -118,7 +121,11 @@ async fn no_key_gives_one_user_what_is_anothers(stores: Stores) {
         seen + &body(Response::new(request.into_body())).await
     };
     let apps = [(); 2].map(|()| {
-        let flight = SingleFlight::builder(AnswerCodec).life(HOUR).build(&stores.open(), "public").unwrap();
+        let flight = SingleFlight::builder(AnswerCodec)
+            .pass_for(std::time::Duration::from_millis(1))
+            .life(HOUR)
+            .build(&stores.open(), "public")
+            .unwrap();
         Router::new().route("/me", axum::routing::any(echo)).layer(single_flight(flight, path()))
     });
     let users = (0..60).map(|number| {
@@ -143,7 +150,11 @@ async fn no_key_gives_one_user_what_is_anothers(stores: Stores) {
 /// axum strips the prefix of nested routers from the URI that their layers see, and keeps the whole of it aside.
 #[tokio::test]
 async fn nested_routers_do_not_answer_for_each_other() {
-    let flight = SingleFlight::builder(AnswerCodec).life(HOUR).build(&Store::in_memory(), "public").unwrap();
+    let flight = SingleFlight::builder(AnswerCodec)
+        .pass_for(std::time::Duration::from_millis(1))
+        .life(HOUR)
+        .build(&Store::in_memory(), "public")
+        .unwrap();
     let key = path_and_query().uri(|uri: &OriginalUri| &uri.0);
     let layer = single_flight(flight, key);
     let version =

@@ -119,7 +119,9 @@ async fn through_proxies_over_sockets(stores: Stores) {
     let upstream =
         serve(Router::new().fallback(move |request: Request<Body>| behind.clone().answer(request))).await;
     let gateways = (0..2).map(|_| {
-        let flight = SingleFlight::builder(AnswerCodec).life(Duration::from_millis(20));
+        let flight = SingleFlight::builder(AnswerCodec)
+            .pass_for(std::time::Duration::from_millis(1))
+            .life(Duration::from_millis(20));
         let flight = flight.build(&stores.open(), "public").unwrap();
         let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
         let guarded = ServiceBuilder::new()

@@ -72,7 +72,10 @@ impl Origin {
 
     /// The origin behind the layer, as one process of a fleet.
     pub(super) fn behind(&self, store: &Store, settings: impl FnOnce(Builder) -> Builder) -> Router {
-        let flight = settings(SingleFlight::builder(AnswerCodec)).build(store, "public").unwrap();
+        let flight =
+            settings(SingleFlight::builder(AnswerCodec).pass_for(std::time::Duration::from_millis(1)))
+                .build(store, "public")
+                .unwrap();
         let key = Checked::new(path_and_query()).private_if("x-api-key").unwrap();
         let origin = self.clone();
         Router::new()
