@@ -23,7 +23,7 @@ const CALLERS: usize = 100;
 pub fn run(bench: &Bench) {
     if bench.settings.wants(HIT) {
         let hits = (0..bench.settings.rounds).map(|_| bench.runtime.block_on(hit(&bench.server.url)));
-        let nanos = median(hits.collect::<Vec<_>>().into_iter());
+        let nanos = median(hits.collect::<Vec<_>>());
         println!("\na request through http::single_flight, {BODY} bytes in the local cache: {nanos:.0} ns");
         figure(HIT, nanos);
     }

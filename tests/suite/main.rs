@@ -161,5 +161,6 @@ on_every_store! {
     crate::flights::stale::what_is_stale_is_served_while_one_runs as what_is_stale_is_served_while_one_runs,
     crate::flights::stale::a_refresh_that_fails_changes_nothing as a_refresh_that_fails_changes_nothing,
     crate::flights::stale::a_refresh_goes_on_without_callers as a_refresh_goes_on_without_callers,
+    crate::flights::stale::what_is_stale_can_be_forgotten as what_is_stale_can_be_forgotten,
     crate::flights::stale::what_is_stale_may_be_unwanted as what_is_stale_may_be_unwanted,
 }

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -22,7 +22,7 @@ use super::verdict::{Format, Share, Times, Verdict};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::{Admission, LeaseOptions, Leases};
 use crate::store::timer::sleep_until;
-use crate::store::{ALL, Client, Namespace, Notifier};
+use crate::store::{ALL, Client, Listener, Namespace, Notifier};
 use crate::telemetry::{self, Decisions, Outcome, in_current_span};
 use crate::{Error, Key, LeaseHandle, Store};
 
@@ -110,12 +110,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let namespace = Namespace::new(store, name)?;
         let counts = telemetry::Leases::new("flight", name);
         let admission = Admission::new(store, &namespace, codec);
+        let table = Table::new(name, settings.go_on);
+        let listener: Weak<dyn Listener> = Arc::<Table<Verdict<T, E>>>::downgrade(&table);
+        store.notifier().listen(listener);
         let (largest, notifier) = (settings.largest, store.notifier());
         let local_cache = settings.local_cache.map(|bytes| LocalCache::new(name, bytes, largest, notifier));
         Ok(Self {
             name: name.into(),
             decisions: Decisions::new("single_flight", name),
-            table: Table::new(settings.go_on),
+            table,
             parallel: Parallel::new(settings.max_parallel),
             local_cache: local_cache.transpose()?,
             notifier: Arc::clone(store.notifier()),

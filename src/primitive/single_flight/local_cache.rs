@@ -17,7 +17,7 @@ const OVERHEAD: u64 = 256;
 
 /// The answers of one flight.
 pub(super) struct LocalCache<T> {
-    namespace: Box<[u8]>,
+    namespace: Box<str>,
     answers: Cache<Key, Arc<Cached<T>>, ByBytes>,
     /// How often anything was forgotten: an answer that was asked for before is not kept after that.
     forgotten: AtomicU64,
@@ -73,7 +73,7 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
             .build()
             .map_err(|error| Error::invalid(format!("a local cache of {bytes} bytes: {error}")))?;
         let cache = Arc::new(Self {
-            namespace: name.as_bytes().into(),
+            namespace: name.into(),
             answers: Cache::with_options(
                 options,
                 ByBytes,
@@ -121,15 +121,18 @@ pub(super) fn message(namespace: &str, key: &Key) -> Arc<[u8]> {
     [b"forget\n", namespace.as_bytes(), b"\n", key.as_bytes()].concat().into()
 }
 
+/// Which key of a namespace is forgotten, by what was told.
+pub(super) fn forgotten(message: &[u8], namespace: &str) -> Option<Key> {
+    let mut parts = message.splitn(3, |byte| *byte == b'\n');
+    let is_ours = parts.next() == Some(b"forget") && parts.next() == Some(namespace.as_bytes());
+    parts.next().filter(|_| is_ours).map(Key::from)
+}
+
 impl<T: Clone + Send + Sync + 'static> Listener for LocalCache<T> {
     fn hear(&self, message: &[u8]) {
-        let mut parts = message.splitn(3, |byte| *byte == b'\n');
-        let (Some(b"forget"), Some(namespace), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
-            return;
-        };
-        if *namespace == *self.namespace {
+        if let Some(key) = forgotten(message, &self.namespace) {
             self.forgotten.fetch_add(1, Ordering::SeqCst);
-            self.answers.remove(&Key::from(key));
+            self.answers.remove(&key);
         }
     }
 }

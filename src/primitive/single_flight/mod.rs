@@ -175,7 +175,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         }
     }
 
-    /// Forgets the answer to a key, so that the next caller runs. What is under way goes on.
+    /// Forgets the answer to a key, so that the next caller runs, in all processes. What is under way goes on, is joined by
+    /// those who come meanwhile, and is published: work that began before may bring what was to be forgotten. A process that
+    /// serves a stale answer does so until it hears of it, or has a fresh one.
     ///
     /// # Errors
     ///

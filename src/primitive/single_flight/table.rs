@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use crate::store::lock;
+use super::local_cache::forgotten;
+use crate::store::{Listener, lock};
 use crate::{Error, Key};
 
 const SHARDS: usize = 16;
 
 /// The flights under way, by key.
 pub(super) struct Table<V> {
+    namespace: Box<str>,
     next: AtomicU64,
     /// Whether a run goes on when nobody waits for it any more.
     goes_on: bool,
@@ -56,9 +58,15 @@ pub(super) enum Part<V> {
 }
 
 impl<V: Clone> Table<V> {
-    pub(super) fn new(goes_on: bool) -> Arc<Self> {
+    pub(super) fn new(namespace: &str, goes_on: bool) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Arc::new(Self { next: AtomicU64::new(0), goes_on, hasher: RandomState::new(), shards })
+        Arc::new(Self {
+            namespace: namespace.into(),
+            next: AtomicU64::new(0),
+            goes_on,
+            hasher: RandomState::new(),
+            shards,
+        })
     }
 
     /// Takes part in the flight of a key, and begins one where there is none.
@@ -219,6 +227,17 @@ impl<V> Drop for Caller<V> {
         });
         if let Some(task) = task.flatten() {
             task.abort();
+        }
+    }
+}
+
+impl<V: Send> Listener for Table<V> {
+    /// A stale answer that is forgotten is not served any more: callers wait for the run that is under way.
+    fn hear(&self, message: &[u8]) {
+        if let Some(key) = forgotten(message, &self.namespace)
+            && let Some(entry) = lock(self.shard(&key)).get_mut(&key)
+        {
+            entry.stale = None;
         }
     }
 }

@@ -100,6 +100,26 @@ pub(crate) async fn a_refresh_goes_on_without_callers(place: &Place, name: &str)
     origin.let_go(1);
 }
 
+/// Those who come after an answer was forgotten wait for the run that is under way.
+pub(crate) async fn what_is_stale_can_be_forgotten(place: &Place, name: &str) {
+    let (flight, origin) = (stale().build(place, name).unwrap(), Origin::shut());
+    let flight: SingleFlight<u64> = flight;
+    origin.let_go(1);
+    assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
+    eventually("a refresh", SOON, async || {
+        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
+        origin.runs() == 2
+    })
+    .await;
+    assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
+    flight.forget("k").await.unwrap();
+    let (waits, work) = (flight.clone(), origin.work());
+    let waiter = begin(async move { waits.run("k", work).await }).await;
+    assert!(!waiter.is_finished(), "it was forgotten");
+    origin.let_go(1);
+    assert_eq!(ended(waiter).await.unwrap(), 2);
+}
+
 /// An answer without a stale time is not served after its life, to whom it is all the same.
 pub(crate) async fn what_is_stale_may_be_unwanted(place: &Place, name: &str) {
     let origin = Origin::shut();
