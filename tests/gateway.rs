@@ -171,7 +171,9 @@ async fn a_report_is_made_once_for_all_who_ask_meanwhile_in_all_gateways() {
     let gateways = [Gateway::start(Some(&server.url())), Gateway::start(Some(&server.url()))];
     let reports = (0..20).map(|turn| {
         let url = format!("{}/report/7", gateways[turn % 2].base);
-        tokio::spawn(async move { Client::new().get(url).send().await.unwrap().text().await.unwrap() })
+        // Both are one host to their clients.
+        let request = Client::new().get(url).header("host", "reports.example");
+        tokio::spawn(async move { request.send().await.unwrap().text().await.unwrap() })
     });
     let mut reports =
         futures::future::join_all(reports.collect::<Vec<_>>()).await.into_iter().map(Result::unwrap);

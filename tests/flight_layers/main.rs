@@ -23,6 +23,7 @@ mod asked;
 mod axum_apps;
 mod bodies;
 mod bounds;
+mod caching;
 mod clients;
 mod dropped;
 mod flights;

@@ -93,6 +93,19 @@ async fn what_is_forgotten_is_forgotten_everywhere() {
     assert!(here.has("l", 10).await && there.has("l", 10).await, "another is still there");
 }
 
+/// What is not published is not kept either.
+#[tokio::test]
+async fn what_is_too_large_is_not_kept() {
+    let server = RedisServer::start().await;
+    let builder = SingleFlight::builder(Postcard).life(LONG).local_cache(1 << 20).largest_answer(100);
+    let flight = builder.build(&Store::redis(&server.url()).unwrap(), "local").unwrap();
+    let here = Process { flight, runs: Arc::default() };
+    here.keeps(&server, "k").await;
+    for _ in 0..3 {
+        assert!(!here.has("large", 200).await);
+    }
+}
+
 /// Something may have been forgotten while nothing was heard.
 #[tokio::test]
 async fn nothing_is_kept_over_a_loss_of_the_subscription() {

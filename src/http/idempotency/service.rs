@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
+use tokio::runtime::Handle;
 use tower::Service;
 
 use super::Shared;
@@ -130,8 +131,9 @@ impl<P> Shared<P> {
         decisions.count(Outcome::Admitted);
         let request = Request::from_parts(parts, B::from(body));
         // A client that goes away is not to undo what is handled: by its next attempt it has the response.
-        let handled = tokio::spawn(in_current_span(self.once(inner, request, claim, fingerprint)));
-        match handled.await {
+        let once = in_current_span(self.once(inner, request, claim, fingerprint));
+        let Ok(runtime) = Handle::try_current() else { return once.await };
+        match runtime.spawn(once).await {
             Ok(response) => response,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),

@@ -35,7 +35,13 @@
 //! # In which task
 //!
 //! A request that takes part is handled in a task of its own, since others wait for it: the inner service, its future,
-//! and the request must be `Send` and `'static`.
+//! and the request must be `Send` and `'static`. With the feature `tracing` that task is in the span of the caller whose
+//! request it is. Values of `tokio::task_local!` do not reach it: put what the service needs into the request.
+//!
+//! # Answers kept in the process
+//!
+//! With [`local_cache`](crate::single_flight::SingleFlightBuilder::local_cache) a request whose answer this process has is
+//! answered at once, without a call of the store and without a task.
 //!
 //! # When the store is away
 //!

@@ -147,6 +147,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if has_stale && judged.has_failed {
             return;
         }
+        let length = entry.as_ref().map(|entry| entry.bytes.len());
         let entry = entry.unwrap_or_else(|| {
             let pass = match self.settings.unpublished {
                 Unpublished::InMemory => Pass::Process,
@@ -154,8 +155,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             };
             Entry::of(pass.bytes(), judged.fresh.min(self.settings.times.pass), Duration::ZERO)
         });
-        let length = entry.bytes.len();
-        if self.publish(lease, entry).await {
+        if self.publish(lease, entry).await
+            && let Some(length) = length
+        {
             keep(judged.verdict.answer(), length, judged.fresh);
         }
     }
