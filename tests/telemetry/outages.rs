@@ -38,6 +38,10 @@ async fn an_outage_is_told_from_its_beginning_to_its_end_and_counted() {
     });
     assert!(bucket.allow(KEY).await.unwrap().is_admitted());
     eventually("the subscription", SOON, async || server.cli(&["PUBSUB", "CHANNELS"]).contains("wake")).await;
+    // The store is to have read that it is subscribed, too.
+    for _ in 0..200 {
+        assert!(bucket.allow(KEY).await.unwrap().is_admitted());
+    }
     for event in ["outage_began", "breaker_opened", "reconnected", "subscription_lost", "subscription_back"] {
         assert!(told(&address, event).is_empty(), "{event}");
     }
