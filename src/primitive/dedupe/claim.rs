@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 use super::exact::{Digest, Exact};
 use super::filtered::Filtered;
+#[cfg(feature = "http")]
+use super::replay::Replays;
 use crate::error::Cause;
 use crate::primitive::bloom_filter::Probe;
 use crate::store::Owed;
@@ -22,6 +24,9 @@ use crate::{Error, Lease, Store};
 pub(super) enum Place {
     Filter(Arc<Filtered>, Probe),
     Exact(Arc<Exact>, Digest),
+    /// With what came of it.
+    #[cfg(feature = "http")]
+    Replay(Arc<Replays>, Arc<[u8]>),
 }
 
 impl Place {
@@ -29,6 +34,8 @@ impl Place {
         match self {
             Self::Filter(filtered, _) => filtered.filter.store(),
             Self::Exact(exact, _) => exact.store(),
+            #[cfg(feature = "http")]
+            Self::Replay(replays, _) => replays.store(),
         }
     }
 
@@ -36,6 +43,8 @@ impl Place {
         match self {
             Self::Filter(filtered, _) => filtered.filter.name(),
             Self::Exact(exact, _) => exact.name(),
+            #[cfg(feature = "http")]
+            Self::Replay(replays, _) => replays.name(),
         }
     }
 }
@@ -130,6 +139,8 @@ impl Claim {
         match &self.place {
             Place::Filter(filtered, probe) => filtered.confirm(&self.lease.state, *probe).await,
             Place::Exact(exact, digest) => exact.confirm(&self.lease.state, digest.clone()).await,
+            #[cfg(feature = "http")]
+            Place::Replay(replays, bytes) => replays.confirm(&self.lease.state, bytes).await,
         }
     }
 
@@ -151,11 +162,11 @@ impl Claim {
 }
 
 /// Whether it may be otherwise soon.
-pub(super) fn passes(error: &Error) -> bool {
+fn passes(error: &Error) -> bool {
     error.is_away() || error.is_overloaded()
 }
 
-pub(super) fn not_run() -> Error {
+fn not_run() -> Error {
     Error::unavailable(Cause::Disconnected, "the runtime that confirmed the claim has ended")
 }
 

@@ -3,18 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
-use tokio::time::Instant;
-
 use super::builder::options;
-use super::claim::{not_run, passes};
+use super::claim::{Claim, Place};
 use crate::error::Subject;
-use crate::primitive::lease::{Admission, Ask, Got, Lease, LeaseOptions, Leases};
+use crate::primitive::lease::{Admission, Ask, Got, Lease, LeaseOptions, LeaseState, Leases};
 use crate::primitive::single_flight::answer::{Asker, Entry, Flight, Found};
 use crate::store::Namespace;
-use crate::store::timer::sleep;
-use crate::telemetry::{self, Decisions, Event, tell};
+use crate::telemetry::{self, Decisions};
 use crate::{Error, Key, Store};
 
 /// Claims whose outcome is kept.
@@ -71,52 +66,25 @@ impl Replays {
             Got::Lease(lease, _) => Ok(Replay::New(ReplayClaim { lease, replays: Arc::clone(self) })),
         }
     }
+
+    /// Keeps what came of a claim; whether that was still held.
+    pub(super) async fn confirm(&self, state: &LeaseState, bytes: &Arc<[u8]>) -> Result<bool, Error> {
+        let entry = Entry::of(Arc::clone(bytes), self.remember_for, Duration::ZERO);
+        self.leases.admission.complete(state, entry).await?.map_err(|_| super::unasked())
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.leases.admission.store
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl ReplayClaim {
-    /// Keeps what came of it, and gives the claim back. Whether it was held to the end; once polled, it goes on even where the
-    /// future is dropped, and after an outage for as long as the claim lasts.
+    /// Keeps what came of it, as a claim is [confirmed](Claim::confirm): whether it was held to the end.
     pub(crate) async fn keep(self, bytes: Arc<[u8]>) -> Result<bool, Error> {
-        let (told, outcome) = oneshot::channel();
-        let keeping = self.keep_to_the_end(bytes, told);
-        match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(keeping)),
-            Err(_) => keeping.await,
-        }
-        outcome.await.unwrap_or_else(|_| Err(not_run()))
-    }
-
-    async fn keep_to_the_end(self, bytes: Arc<[u8]>, told: oneshot::Sender<Result<bool, Error>>) {
-        let mut kept = self.enter(&bytes).await;
-        match &kept {
-            Ok(true) => {}
-            Ok(false) => {
-                self.lease.state.counts.lost();
-                tell(&self.replays.name, Event::ClaimLost, "a claim was lost while its item was handled");
-            }
-            Err(error) => {
-                let text = format_args!("that an item was handled could not be noted: {error}");
-                tell(&self.replays.name, Event::ClaimNotConfirmed, text);
-            }
-        }
-        // Who has gone away needs nothing.
-        let _ = told.send(kept.clone());
-        let mut pause = Duration::from_millis(20);
-        while kept.as_ref().is_err_and(passes) && Instant::now() < self.lease.until() {
-            sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
-            kept = self.enter(&bytes).await;
-        }
-        if kept.is_ok() {
-            self.lease.settled();
-        }
-    }
-
-    async fn enter(&self, bytes: &Arc<[u8]>) -> Result<bool, Error> {
-        let entry = Entry::of(Arc::clone(bytes), self.replays.remember_for, Duration::ZERO);
-        match self.replays.leases.admission.complete(&self.lease.state, entry).await? {
-            Ok(was_held) => Ok(was_held),
-            Err(_) => Err(super::unasked()),
-        }
+        Claim::new(self.lease, Place::Replay(self.replays, bytes)).confirm().await
     }
 }
