@@ -58,10 +58,9 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-use crate::leased::{Config, Leased, Leasing, UntilResponse, sealed, settings};
+use crate::leased::{Away, Config, Leased, Leasing, UntilResponse, sealed, settings};
 use crate::primitive::lease::Wait;
 use crate::rate_limit::{Cost, OneToken};
-use crate::telemetry::Outcome;
 use crate::{AsError, Key, Permit, Store, StoreFailure, WaitGroup};
 
 /// The service of a [`ConcurrencyLimitLayer`].
@@ -81,15 +80,11 @@ pub struct Permits<W, L> {
     weight: W,
     limit: L,
     longest_wait: Option<Duration>,
-    away: Away,
+    away: Away<LocalShare>,
 }
 
-#[derive(Clone, Debug)]
-enum Away {
-    FailClosed,
-    FailOpen,
-    LocalShare { replicas: NonZeroU32, local: WaitGroup },
-}
+/// In how many shares the limit is split, and the permits of this one.
+type LocalShare = (NonZeroU32, WaitGroup);
 
 /// Under which limit a request comes; `None`: that of the WaitGroup. Functions and closures from `&Req` to
 /// `Option<u32>` do.
@@ -177,7 +172,7 @@ impl<K, W, L, H, N, R> ConcurrencyLimitLayer<K, W, L, H, N, R> {
             StoreFailure::FailClosed => Away::FailClosed,
             StoreFailure::FailOpen => Away::FailOpen,
             StoreFailure::LocalShare { replicas } => {
-                Away::LocalShare { replicas, local: permits.group.in_store(&Store::in_memory()) }
+                Away::LocalShare((replicas, permits.group.in_store(&Store::in_memory())))
             }
         };
         self
@@ -199,19 +194,13 @@ impl<Req, W: Cost<Req>, L: ChooseLimit<Req>> sealed::Provide<Req> for Permits<W,
             let limit = limit.unwrap_or(group.limit());
             let asked = async {
                 let asked = group.with_limit(limit)?.acquire(key.clone(), weight, wait).await;
-                match (asked, away) {
-                    (Err(error), Away::FailOpen) if error.is_away() => Ok((None, Outcome::FailedOpen)),
-                    (Err(error), Away::LocalShare { replicas, local }) if error.is_away() => {
-                        let share = (limit / replicas).max(1);
-                        match local.with_limit(share)?.acquire(key, weight, wait).await {
-                            Ok(permit) => Ok((Some(permit), Outcome::LocalShare)),
-                            // What is too heavy for a share is refused for the outage.
-                            Err(refusal) if refusal.is_exceeds_limit() => Err(error),
-                            Err(refusal) => Err(refusal),
-                        }
-                    }
-                    (asked, _) => asked.map(|permit| (Some(permit), Outcome::Admitted)),
-                }
+                let local = |(replicas, local): LocalShare, outage| async move {
+                    let share = (limit / replicas).max(1);
+                    let asked = local.with_limit(share)?.acquire(key, weight, wait).await;
+                    // What is too heavy for a share is refused for the outage.
+                    asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
+                };
+                away.settle(asked, local).await
             };
             let permit = group.decisions.settle(asked.await)?;
             Ok(permit.map(Permit::into_lease))

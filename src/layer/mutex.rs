@@ -41,8 +41,7 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-use crate::leased::{Config, Leased, Leasing, UntilResponse, sealed, settings};
-use crate::telemetry::Outcome;
+use crate::leased::{Away, Config, Leased, Leasing, UntilResponse, sealed, settings};
 use crate::{AsError, Error, Key, Mutex, MutexGuard, Store, StoreFailure};
 
 /// The service of a [`MutexLayer`].
@@ -59,14 +58,7 @@ pub struct MutexLayer<K, H = UntilResponse, N = (), R = AsError> {
 pub struct Exclusive {
     mutex: Mutex,
     longest_wait: Option<Duration>,
-    away: Away,
-}
-
-#[derive(Clone, Debug)]
-enum Away {
-    FailClosed,
-    FailOpen,
-    Local(Result<Mutex, Error>),
+    away: Away<Result<Mutex, Error>>,
 }
 
 impl<K> MutexLayer<K> {
@@ -106,7 +98,7 @@ impl<K, H, N, R> MutexLayer<K, H, N, R> {
             StoreFailure::FailClosed => Away::FailClosed,
             StoreFailure::FailOpen => Away::FailOpen,
             StoreFailure::LocalShare { .. } => {
-                Away::Local(Mutex::new(&Store::in_memory(), exclusive.mutex.name()))
+                Away::LocalShare(Mutex::new(&Store::in_memory(), exclusive.mutex.name()))
             }
         };
         self
@@ -120,18 +112,11 @@ impl<Req> sealed::Provide<Req> for Exclusive {
     fn lease(&self, key: Key, _: &Req) -> Leasing {
         let Self { mutex, longest_wait, away } = self.clone();
         Box::pin(async move {
-            let asked = match (mutex.acquire(key.clone(), longest_wait).await, away) {
-                (Err(error), Away::FailOpen) if error.is_away() => Ok((None, Outcome::FailedOpen)),
-                (Err(error), Away::Local(local)) if error.is_away() => match local {
-                    Ok(local) => {
-                        let locked = local.acquire(key, longest_wait).await;
-                        locked.map(|guard| (Some(guard), Outcome::LocalShare))
-                    }
-                    Err(error) => Err(error),
-                },
-                (asked, _) => asked.map(|guard| (Some(guard), Outcome::Admitted)),
-            };
-            Ok(mutex.decisions().settle(asked)?.map(MutexGuard::into_lease))
+            let asked = mutex.acquire(key.clone(), longest_wait).await;
+            let local =
+                |local: Result<Mutex, Error>, _| async move { local?.acquire(key, longest_wait).await };
+            let settled = away.settle(asked, local).await;
+            Ok(mutex.decisions().settle(settled)?.map(MutexGuard::into_lease))
         })
     }
 }

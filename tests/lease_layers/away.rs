@@ -6,10 +6,10 @@ use tokio_test::{assert_pending, task};
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _};
 use tower_distributed::{
-    ConcurrencyLimitLayer, LeaseHandle, Refusal, RefusalKind, RwLockLayer, Store, StoreFailure,
+    ConcurrencyLimitLayer, LeaseHandle, MutexLayer, Refusal, RefusalKind, RwLockLayer, Store, StoreFailure,
 };
 
-use crate::layers::{locks, permits};
+use crate::layers::{locks, mutexes, permits};
 use crate::probe::Probe;
 use crate::stores::{SOON, away};
 use crate::support::eventually;
@@ -180,4 +180,22 @@ async fn requests_at_work_survive_an_outage() {
     redis.kill9();
     answer.send_response(request);
     assert_eq!(call.await.unwrap().unwrap(), 7);
+}
+
+/// Without a lock, or one at a time in this process.
+#[tokio::test]
+async fn mutexes_do_as_they_are_told() {
+    let layer =
+        |on_store_failure| MutexLayer::new(mutexes(&away()), everything).on_store_failure(on_store_failure);
+    for (on_store_failure, second) in [
+        (StoreFailure::FailClosed, Some(RefusalKind::StoreUnavailable)),
+        (StoreFailure::FailOpen, None),
+        (shared_by(2), Some(RefusalKind::Locked)),
+    ] {
+        let probe = Probe::hanging();
+        let service = BoxCloneService::new(layer(on_store_failure).layer(probe.clone()));
+        let first = start(&service, &probe, 1).await;
+        assert_eq!(first.as_ref().err().copied(), second.filter(|kind| *kind != RefusalKind::Locked));
+        assert_eq!(start(&service, &probe, 1).await.err(), second);
+    }
 }

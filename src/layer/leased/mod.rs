@@ -15,6 +15,7 @@ pub use self::hold::{Hold, UntilResponse};
 pub use self::service::Leased;
 pub use self::slot::LeaseSlot;
 
+use crate::telemetry::Outcome;
 use crate::{Error, Key, Lease, LeaseHandle};
 
 /// A lease under way; `None`: let through without one.
@@ -57,6 +58,31 @@ impl<Req> OnLease<Req> for () {
 impl<Req, F: Fn(&LeaseHandle, &mut Req)> OnLease<Req> for F {
     fn on_lease(&self, lease: &LeaseHandle, request: &mut Req) {
         self(lease, request);
+    }
+}
+
+/// What is done while the store gives no answer; `L` stands in for it in the process.
+#[derive(Clone, Debug)]
+pub(crate) enum Away<L> {
+    FailClosed,
+    FailOpen,
+    LocalShare(L),
+}
+
+impl<L> Away<L> {
+    /// What comes of asking, where the store is away by `local`. `None`: let through without a lease.
+    pub(crate) async fn settle<T, F: Future<Output = Result<T, Error>>>(
+        self,
+        asked: Result<T, Error>,
+        local: impl FnOnce(L, Error) -> F,
+    ) -> Result<(Option<T>, Outcome), Error> {
+        match (asked, self) {
+            (Err(error), Self::FailOpen) if error.is_away() => Ok((None, Outcome::FailedOpen)),
+            (Err(error), Self::LocalShare(share)) if error.is_away() => {
+                local(share, error).await.map(|lease| (Some(lease), Outcome::LocalShare))
+            }
+            (asked, _) => asked.map(|lease| (Some(lease), Outcome::Admitted)),
+        }
     }
 }
 
