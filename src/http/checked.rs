@@ -3,59 +3,87 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::header::{
-    AUTHORIZATION, COOKIE, FORWARDED, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
-    IF_UNMODIFIED_SINCE, PROXY_AUTHORIZATION, RANGE, UPGRADE,
-};
+use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body::Body;
+use smallvec::SmallVec;
 
-use super::shareable::{any_directive, items};
+use super::shareable::{items, list};
 use crate::{Error, Key, KeyExtractor};
 
 #[cfg(test)]
 mod tests;
 
-/// A request with one of these is about more than what is asked for.
-static OF_ITS_OWN: [HeaderName; 9] = [
-    AUTHORIZATION,
-    PROXY_AUTHORIZATION,
-    RANGE,
-    IF_MATCH,
-    IF_NONE_MATCH,
-    IF_MODIFIED_SINCE,
-    IF_UNMODIFIED_SINCE,
-    IF_RANGE,
-    UPGRADE,
+/// By these, services and frameworks choose the scheme, host, path or method that they answer for.
+const REWRITES: [&str; 24] = [
+    "cloudfront-forwarded-proto",
+    "front-end-https",
+    "x-forwarded-host",
+    "x-forwarded-path",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-protocol",
+    "x-forwarded-scheme",
+    "x-forwarded-server",
+    "x-forwarded-ssl",
+    "x-forwarded-uri",
+    "x-host",
+    "x-http-host-override",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-method",
+    "x-original-uri",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-scheme",
+    "x-url-scheme",
 ];
 
-/// By these, services and frameworks choose the scheme, host, path or method that they answer for.
-static REWRITES: [HeaderName; 24] = [
-    HeaderName::from_static("cloudfront-forwarded-proto"),
-    HeaderName::from_static("front-end-https"),
-    HeaderName::from_static("x-forwarded-host"),
-    HeaderName::from_static("x-forwarded-path"),
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-forwarded-prefix"),
-    HeaderName::from_static("x-forwarded-proto"),
-    HeaderName::from_static("x-forwarded-protocol"),
-    HeaderName::from_static("x-forwarded-scheme"),
-    HeaderName::from_static("x-forwarded-server"),
-    HeaderName::from_static("x-forwarded-ssl"),
-    HeaderName::from_static("x-forwarded-uri"),
-    HeaderName::from_static("x-host"),
-    HeaderName::from_static("x-http-host-override"),
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-method-override"),
-    HeaderName::from_static("x-original-host"),
-    HeaderName::from_static("x-original-method"),
-    HeaderName::from_static("x-original-uri"),
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-rewrite-url"),
-    HeaderName::from_static("x-scheme"),
-    HeaderName::from_static("x-url-scheme"),
-];
+/// What a header field of a request says of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It is about more than what is asked for.
+    OfItsOwn,
+    Cookie,
+    CacheControl,
+    Host,
+    Forwarded,
+    Rewrite,
+    None,
+}
+
+impl Role {
+    fn of(field: &HeaderName) -> Self {
+        match field.as_str() {
+            "authorization"
+            | "proxy-authorization"
+            | "range"
+            | "if-match"
+            | "if-none-match"
+            | "if-modified-since"
+            | "if-unmodified-since"
+            | "if-range"
+            | "upgrade" => Self::OfItsOwn,
+            "cookie" => Self::Cookie,
+            "cache-control" => Self::CacheControl,
+            "host" => Self::Host,
+            "forwarded" => Self::Forwarded,
+            name if REWRITES.contains(&name) => Self::Rewrite,
+            _ => Self::None,
+        }
+    }
+}
+
+/// What makes a difference between requests, of their header fields.
+#[derive(Default)]
+struct Differences<'a> {
+    hosts: SmallVec<[&'a [u8]; 1]>,
+    /// By name, and then as they were sent.
+    rewrites: SmallVec<[(&'a str, &'a [u8]); 4]>,
+}
 
 /// The keys of [`http::single_flight`](super::single_flight): those of another extractor, of requests alone that may be
 /// shared, and with all in them that makes a difference in HTTP itself.
@@ -137,15 +165,36 @@ impl<K> Checked<K> {
         Self { allows_no_cache: true, ..self }
     }
 
-    fn may_be_shared<B: Body>(&self, request: &Request<B>) -> bool {
-        let headers = request.headers();
-        let directives: &[&str] =
-            if self.allows_no_cache { &["no-store", "no-cache"] } else { &["no-store"] };
-        matches!(*request.method(), Method::GET | Method::HEAD)
-            && !OF_ITS_OWN.iter().chain(&self.private_if).any(|field| headers.contains_key(field))
-            && headers.get_all(COOKIE).iter().all(|cookies| self.ignores(cookies))
-            && !any_directive(headers, directives)
-            && (request.body().is_end_stream() || request.body().size_hint().exact() == Some(0))
+    /// What of the header fields belongs into the key; `None`: they say that the request is not to be shared.
+    fn differences<'a>(&self, headers: &'a HeaderMap) -> Option<Differences<'a>> {
+        let mut found = Differences::default();
+        for (field, value) in headers {
+            match Role::of(field) {
+                Role::OfItsOwn => return None,
+                Role::Cookie if !self.ignores(value) => return None,
+                Role::CacheControl if self.asks_alone(value) => return None,
+                Role::Host => found.hosts.push(value.as_bytes()),
+                Role::Rewrite => found.rewrites.push((field.as_str(), value.as_bytes())),
+                Role::Forwarded => {
+                    let pairs = list(value).flat_map(|element| element.split(|&byte| byte == b';'));
+                    let told = pairs.map(<[u8]>::trim_ascii).filter(|pair| !is_address(pair));
+                    found.rewrites.extend(told.map(|pair| ("forwarded", pair)));
+                }
+                Role::Cookie | Role::CacheControl | Role::None => {}
+            }
+        }
+        found.rewrites.sort_by_key(|(field, _)| *field);
+        let is_private = self.private_if.iter().any(|field| headers.contains_key(field));
+        (!is_private).then_some(found)
+    }
+
+    /// Whether one of the fields `Cache-Control` asks for an answer of its own.
+    fn asks_alone(&self, value: &HeaderValue) -> bool {
+        list(value).any(|item| {
+            let name = item.split(|&byte| byte == b'=').next().unwrap_or_default().trim_ascii();
+            name.eq_ignore_ascii_case(b"no-store")
+                || self.allows_no_cache && name.eq_ignore_ascii_case(b"no-cache")
+        })
     }
 
     fn ignores(&self, cookies: &HeaderValue) -> bool {
@@ -158,39 +207,37 @@ impl<K> Checked<K> {
 
 impl<B: Body, K: KeyExtractor<Request<B>>> KeyExtractor<Request<B>> for Checked<K> {
     fn extract(&self, request: &Request<B>) -> Option<Key> {
-        if !self.may_be_shared(request) {
-            return None;
-        }
+        let (method, uri, body) = (request.method(), request.uri(), request.body());
+        let is_plain = matches!(*method, Method::GET | Method::HEAD)
+            && (body.is_end_stream() || body.size_hint().exact() == Some(0));
+        let Differences { hosts, rewrites } = self.differences(request.headers()).filter(|_| is_plain)?;
         let key = self.key.extract(request)?;
-        let (uri, headers) = (request.uri(), request.headers());
-        let mut hosts = headers.get_all(HOST).iter();
-        let named = hosts.next().map(HeaderValue::as_bytes);
+        let named = hosts.first().copied();
         let host =
             uri.authority().map(|authority| authority.as_str().as_bytes()).or(named).unwrap_or_default();
-        if host.iter().any(|byte| matches!(byte, b' ' | b'@')) || hosts.next().is_some() {
+        if host.iter().any(|byte| matches!(byte, b' ' | b'@')) || hosts.len() > 1 {
             return None;
         }
         // As from a client that has a server asked for another host than the server's own.
         let other = named.filter(|other| !other.eq_ignore_ascii_case(host));
-        let mut whole = Vec::with_capacity(24 + host.len() + key.as_bytes().len());
-        whole.extend_from_slice(request.method().as_str().as_bytes());
-        whole.push(b' ');
-        whole.extend_from_slice(uri.scheme_str().unwrap_or_default().as_bytes());
-        // No scheme has an asterisk, no host or target a space, and no field a line feed: so no two requests have one key.
-        let at = whole.len();
-        whole.push(b' ');
-        whole.extend(host.iter().map(u8::to_ascii_lowercase));
-        whole.push(b' ');
-        if write_rewrites(headers, other, &mut whole) {
-            whole.insert(at, b'*');
-        }
+        let is_rewritten = other.is_some() || !rewrites.is_empty();
         let target = uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes();
-        whole.extend_from_slice(target);
-        if key.as_bytes() != target {
-            whole.push(b' ');
-            whole.extend_from_slice(key.as_bytes());
-        }
-        Some(whole.into())
+        // No scheme has an asterisk, no host or target a space, and no field a line feed: so no two requests have one key.
+        let (star, end): (&[u8], &[u8]) = if is_rewritten { (b"*", b"\n") } else { (b"", b"") };
+        let scheme = uri.scheme_str().unwrap_or_default();
+        Some(Key::written(|whole| {
+            whole.reserve(32 + host.len() + target.len());
+            let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| whole.extend_from_slice(part));
+            write(&[method.as_str().as_bytes(), b" ", scheme.as_bytes(), star, b" "]);
+            write(&[&host.to_ascii_lowercase(), b" "]);
+            for (field, value) in other.map(|other| ("host", other)).into_iter().chain(rewrites) {
+                write(&[field.as_bytes(), b":", value, b"\n"]);
+            }
+            write(&[end, target]);
+            if key.as_bytes() != target {
+                write(&[b" ", key.as_bytes()]);
+            }
+        }))
     }
 }
 
@@ -214,37 +261,6 @@ fn is_address(pair: &[u8]) -> bool {
     value.is_some_and(|value| {
         value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"\"[]:._-".contains(byte))
     })
-}
-
-/// Writes the fields by which services choose what they answer for; whether there are any.
-fn write_rewrites(headers: &HeaderMap, other_host: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
-    let before = out.len();
-    if let Some(host) = other_host {
-        out.extend_from_slice(b"host:");
-        out.extend_from_slice(host);
-        out.push(b'\n');
-    }
-    for name in &REWRITES {
-        for value in headers.get_all(name) {
-            out.extend_from_slice(name.as_str().as_bytes());
-            out.push(b':');
-            out.extend_from_slice(value.as_bytes());
-            out.push(b'\n');
-        }
-    }
-    for element in items(headers, &FORWARDED) {
-        for pair in element.split(|&byte| byte == b';').map(<[u8]>::trim_ascii) {
-            if !is_address(pair) {
-                out.extend_from_slice(b"forwarded:");
-                out.extend_from_slice(pair);
-                out.push(b'\n');
-            }
-        }
-    }
-    if out.len() > before {
-        out.push(b'\n');
-    }
-    out.len() > before
 }
 
 impl<K> fmt::Debug for Checked<K> {

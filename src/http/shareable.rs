@@ -83,10 +83,11 @@ pub(super) fn directive<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator
 
 /// The items of a field that is a list, in all its lines.
 pub(super) fn items<'a>(headers: &'a HeaderMap, field: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
-    headers
-        .get_all(field)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','))
-        .map(<[u8]>::trim_ascii)
-        .filter(|item| !item.is_empty())
+    headers.get_all(field).iter().flat_map(list)
+}
+
+/// The items of one line of such a field.
+pub(super) fn list(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    let items = value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+    items.filter(|item| !item.is_empty())
 }

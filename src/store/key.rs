@@ -38,13 +38,20 @@ impl Key {
     /// ```
     pub fn of<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> Self {
         use std::io::Write as _;
+        Self::written(|bytes| {
+            for part in parts {
+                let part = part.as_ref();
+                // Writing to memory does not fail.
+                let _ = write!(bytes, "{}:", part.len());
+                bytes.extend_from_slice(part);
+            }
+        })
+    }
+
+    /// The bytes that a closure writes.
+    pub(crate) fn written(write: impl FnOnce(&mut SmallVec<[u8; 24]>)) -> Self {
         let mut bytes = SmallVec::new();
-        for part in parts {
-            let part = part.as_ref();
-            // Writing to memory does not fail.
-            let _ = write!(bytes, "{}:", part.len());
-            bytes.extend_from_slice(part);
-        }
+        write(&mut bytes);
         Self(bytes)
     }
 
