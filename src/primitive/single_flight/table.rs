@@ -1,11 +1,12 @@
 //! The flights of one process: who runs for a key, and who waits for what comes of it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry::{Occupied, Vacant};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
@@ -18,18 +19,23 @@ const SHARDS: usize = 16;
 /// The flights under way, by key.
 pub(super) struct Table<V> {
     namespace: Box<str>,
-    next: AtomicU64,
     /// Whether a run goes on when nobody waits for it any more.
     goes_on: bool,
     hasher: RandomState,
     shards: Box<[Shard<V>]>,
 }
 
-type Shard<V> = Mutex<HashMap<Key, Entry<V>>>;
+type Shard<V> = Mutex<HashTable<Entry<V>>>;
+
+/// Which flight it is: of those of one key, one after the other.
+struct Flight<V> {
+    table: Arc<Table<V>>,
+    key: Key,
+    hash: u64,
+}
 
 struct Entry<V> {
-    /// Which flight this is: of those of one key, one after the other.
-    id: u64,
+    flight: Arc<Flight<V>>,
     waiters: VecDeque<oneshot::Sender<Heard<V>>>,
     /// How many callers there are: those who wait, and whose work is run.
     callers: usize,
@@ -60,52 +66,73 @@ pub(super) enum Part<V> {
 impl<V: Clone> Table<V> {
     pub(super) fn new(namespace: &str, goes_on: bool) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Arc::new(Self {
-            namespace: namespace.into(),
-            next: AtomicU64::new(0),
-            goes_on,
-            hasher: RandomState::new(),
-            shards,
-        })
+        Arc::new(Self { namespace: namespace.into(), goes_on, hasher: RandomState::new(), shards })
     }
 
     /// Takes part in the flight of a key, and begins one where there is none.
     pub(super) fn join(self: &Arc<Self>, key: &Key) -> Part<V> {
-        let mut entries = lock(self.shard(key));
-        if let Some(entry) = entries.get_mut(key) {
-            if let Some(stale) = &entry.stale {
-                return Part::Served(stale.clone());
+        let hash = self.hasher.hash_one(key);
+        let mut entries = lock(self.shard(hash));
+        match entries.entry(hash, |entry| entry.flight.key == *key, |entry| entry.flight.hash) {
+            Occupied(mut entry) => {
+                let entry = entry.get_mut();
+                if let Some(stale) = &entry.stale {
+                    return Part::Served(stale.clone());
+                }
+                let (sender, receiver) = oneshot::channel();
+                entry.callers += 1;
+                entry.waiters.push_back(sender);
+                Part::Wait(receiver, Caller(Arc::clone(&entry.flight)))
             }
-            let (sender, receiver) = oneshot::channel();
-            entry.callers += 1;
-            entry.waiters.push_back(sender);
-            return Part::Wait(receiver, self.caller(key, entry.id));
+            Vacant(place) => {
+                let flight = Arc::new(Flight { table: Arc::clone(self), key: key.clone(), hash });
+                let (waiters, caller) = (VecDeque::new(), Caller(Arc::clone(&flight)));
+                let baton = Baton { flight: Arc::clone(&flight), run: 0, taken: true };
+                place.insert(Entry { flight, waiters, callers: 1, run: 0, task: None, stale: None });
+                Part::Lead(baton, caller)
+            }
         }
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { id, waiters: VecDeque::new(), callers: 1, run: 0, task: None, stale: None };
-        entries.insert(key.clone(), entry);
-        Part::Lead(Baton { table: Arc::clone(self), key: key.clone(), id, run: 0 }, self.caller(key, id))
     }
 }
 
 impl<V> Table<V> {
-    fn shard(&self, key: &Key) -> &Shard<V> {
-        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    fn shard(&self, hash: u64) -> &Shard<V> {
+        // Its other bits are used within a shard.
+        &self.shards[(hash >> 51) as usize % SHARDS]
+    }
+}
+
+impl<V> Flight<V> {
+    fn shard(&self) -> &Shard<V> {
+        self.table.shard(self.hash)
     }
 
-    fn caller(self: &Arc<Self>, key: &Key, id: u64) -> Caller<V> {
-        Caller { table: Arc::clone(self), key: key.clone(), id }
+    fn is(&self, entry: &Entry<V>) -> bool {
+        std::ptr::eq(self, &*entry.flight)
     }
 
-    /// Does something with a flight, if it is still under way.
-    fn with<R>(&self, key: &Key, id: u64, step: impl FnOnce(&mut Entry<V>) -> R) -> Option<R> {
-        lock(self.shard(key)).get_mut(key).filter(|entry| entry.id == id).map(step)
+    /// Does something with what is known of it, if it is still under way.
+    fn with<R>(&self, step: impl FnOnce(&mut Entry<V>) -> R) -> Option<R> {
+        lock(self.shard()).find_mut(self.hash, |entry| self.is(entry)).map(step)
     }
 
-    fn remove(&self, key: &Key, id: u64) -> Option<Entry<V>> {
-        let mut entries = lock(self.shard(key));
-        entries.get(key).filter(|entry| entry.id == id)?;
-        entries.remove(key)
+    fn end(&self) -> Option<Entry<V>> {
+        let mut entries = lock(self.shard());
+        entries.find_entry(self.hash, |entry| self.is(entry)).ok().map(|entry| entry.remove().0)
+    }
+
+    /// Ends a run, and says who runs next; where nobody waits it ends the flight.
+    fn next_run(&self) -> Option<(u64, oneshot::Sender<Heard<V>>)> {
+        let mut entries = lock(self.shard());
+        let mut found = entries.find_entry(self.hash, |entry| self.is(entry)).ok()?;
+        let entry = found.get_mut();
+        entry.stale = None;
+        let run = entry.next_run();
+        let next = std::iter::from_fn(|| entry.waiters.pop_front()).find(|waiter| !waiter.is_closed());
+        if next.is_none() {
+            found.remove();
+        }
+        next.map(|next| (run, next))
     }
 }
 
@@ -121,15 +148,15 @@ impl<V> Entry<V> {
 /// The lead of a flight within the process. If it is dropped before the flight has [landed](Self::land), the next who
 /// waits leads.
 pub(super) struct Baton<V> {
-    table: Arc<Table<V>>,
-    key: Key,
-    id: u64,
+    flight: Arc<Flight<V>>,
     run: u64,
+    /// Whether anybody has been handed it.
+    taken: bool,
 }
 
 impl<V: Clone> Baton<V> {
     pub(super) fn key(&self) -> &Key {
-        &self.key
+        &self.flight.key
     }
 
     pub(super) fn run(&self) -> u64 {
@@ -138,12 +165,12 @@ impl<V: Clone> Baton<V> {
 
     /// Says that the work is done. What is left to do is done also where all callers are content and go away.
     pub(super) fn done(&self) {
-        self.table.with(&self.key, self.id, Entry::next_run);
+        self.flight.with(Entry::next_run);
     }
 
     /// Ends the flight: all who wait get this.
     pub(super) fn land(&self, outcome: Result<&V, &Error>) {
-        let Some(entry) = self.table.remove(&self.key, self.id) else { return };
+        let Some(entry) = self.flight.end() else { return };
         for waiter in entry.waiters {
             // Who has gone away needs nothing.
             let _ = waiter.send(Heard::Landed(outcome.cloned().map_err(Error::clone)));
@@ -152,7 +179,7 @@ impl<V: Clone> Baton<V> {
 
     /// Gives all who wait, and all who come until the flight has ended, an answer that is stale.
     pub(super) fn serve(&self, stale: V) {
-        let waiters = self.table.with(&self.key, self.id, |entry| {
+        let waiters = self.flight.with(|entry| {
             entry.stale = Some(stale.clone());
             std::mem::take(&mut entry.waiters)
         });
@@ -164,52 +191,26 @@ impl<V: Clone> Baton<V> {
 
 impl<V> Drop for Baton<V> {
     fn drop(&mut self) {
-        loop {
-            let mut entries = lock(self.table.shard(&self.key));
-            let Some(entry) = entries.get_mut(&self.key).filter(|entry| entry.id == self.id) else { return };
-            entry.stale = None;
-            let run = entry.next_run();
-            let next = loop {
-                match entry.waiters.pop_front() {
-                    Some(waiter) if waiter.is_closed() => {}
-                    next => break next,
-                }
-            };
-            let Some(next) = next else {
-                entries.remove(&self.key);
-                return;
-            };
-            drop(entries);
-            let baton = Self { table: Arc::clone(&self.table), key: self.key.clone(), id: self.id, run };
+        while self.taken
+            && let Some((run, next)) = self.flight.next_run()
+        {
+            let baton = Self { flight: Arc::clone(&self.flight), run, taken: true };
             match next.send(Heard::Lead(baton)) {
-                Ok(()) => return,
-                // It has gone away just now: what it was handed is dropped without passing it on from there.
-                Err(Heard::Lead(baton)) => baton.forget(),
-                Err(Heard::Landed(_)) => return,
+                // It has gone away just now, and passes nothing on.
+                Err(Heard::Lead(mut baton)) => baton.taken = false,
+                Ok(()) | Err(Heard::Landed(_)) => return,
             }
         }
     }
 }
 
-impl<V> Baton<V> {
-    /// Drops it without passing it on.
-    fn forget(mut self) {
-        // No flight has this number.
-        self.id = u64::MAX;
-    }
-}
-
 /// Counts a caller of a flight while it lives; when the last goes away, the run is aborted.
-pub(super) struct Caller<V> {
-    table: Arc<Table<V>>,
-    key: Key,
-    id: u64,
-}
+pub(super) struct Caller<V>(Arc<Flight<V>>);
 
 impl<V> Caller<V> {
     /// Says what is to be aborted when nobody is left, as long as this run is not over.
     pub(super) fn runs(&self, run: u64, task: AbortHandle) {
-        self.table.with(&self.key, self.id, |entry| {
+        self.0.with(|entry| {
             if entry.run == run {
                 entry.task = Some(task);
             }
@@ -219,8 +220,8 @@ impl<V> Caller<V> {
 
 impl<V> Drop for Caller<V> {
     fn drop(&mut self) {
-        let goes_on = self.table.goes_on;
-        let task = self.table.with(&self.key, self.id, |entry| {
+        let goes_on = self.0.table.goes_on;
+        let task = self.0.with(|entry| {
             entry.callers -= 1;
             let gone = entry.callers == 0 && !goes_on && entry.stale.is_none();
             entry.task.take_if(|_| gone)
@@ -234,9 +235,9 @@ impl<V> Drop for Caller<V> {
 impl<V: Send> Listener for Table<V> {
     /// A stale answer that is forgotten is not served any more: callers wait for the run that is under way.
     fn hear(&self, message: &[u8]) {
-        if let Some(key) = forgotten(message, &self.namespace)
-            && let Some(entry) = lock(self.shard(&key)).get_mut(&key)
-        {
+        let Some(key) = forgotten(message, &self.namespace) else { return };
+        let hash = self.hasher.hash_one(&key);
+        if let Some(entry) = lock(self.shard(hash)).find_mut(hash, |entry| entry.flight.key == key) {
             entry.stale = None;
         }
     }
