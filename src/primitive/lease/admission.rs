@@ -16,9 +16,10 @@ use super::belief::Anchor;
 use super::clock;
 use super::complete::{Complete, Completed};
 use super::key_state::{KeyState, Spans, Terms, Was};
-use super::kind::{Entry, Found, Kind, Scope};
+use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, At, Heartbeat, Inspect, Occupancy, Renew, Scene, Verb, What};
 use super::options::{Holding, LeaseOptions, micros};
+use super::outcome::{Look, Outcome as _};
 use super::releases::{ALIVE, GiveBack, Releases};
 use super::renewals::Renewals;
 use super::state::LeaseState;
@@ -97,6 +98,17 @@ impl<K: Kind> Admission<K> {
 
     pub(crate) async fn inspect(&self, key: Key) -> Result<At<Occupancy>, Error> {
         self.clients.inspect.run(key, Inspect(PhantomData)).await
+    }
+
+    /// What is found at once of the leases before, where the store is in this process.
+    pub(crate) fn find(&self, key: &Key, query: &Query<K>) -> Option<Found<K>> {
+        let step = |state: &mut KeyState<K::Holders>, now| {
+            K::Outcome::look(&state.holders, &self.scene.scope, query, false, now)
+        };
+        match self.namespace.cells()?.step(key.as_bytes(), step).ok()? {
+            Look::Done(found) => Some(found),
+            _ => None,
+        }
     }
 
     /// Enters what came of a lease, gives it back to the store, and sends those who wait to ask anew. Whether it was

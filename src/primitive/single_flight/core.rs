@@ -12,13 +12,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::answer::Flight;
+use super::answer::{Asker, Flight, Found};
 use super::builder::Unpublished;
 use super::driver::Forget;
 use super::local_cache::{LocalCache, message};
 use super::parallel::Parallel;
 use super::table::{Baton, Caller, Heard, Part, Table};
-use super::verdict::{Format, Share, Times, Verdict};
+use super::verdict::{Format, Pass, Share, Times, Verdict};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::{Admission, LeaseOptions, Leases};
 use crate::store::timer::sleep_until;
@@ -178,6 +178,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
+        if let Some(verdict) = self.fresh(&key) {
+            return self.landed(key, verdict, work).await;
+        }
         let (baton, caller) = match self.table.join(&key) {
             Part::Served(stale) => return self.landed(key, stale, work).await,
             Part::Lead(baton, caller) => (baton, caller),
@@ -199,6 +202,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
         };
         self.lead(baton, caller, work).await
+    }
+
+    /// What is fresh in a store that is in this process, if its callers need no run.
+    fn fresh(&self, key: &Key) -> Option<Verdict<T, E>> {
+        let Some(Found::Answer { bytes, .. }) = self.leases.admission.find(key, &Asker::default()) else {
+            return None;
+        };
+        let verdict = self.format.decode(&bytes).ok()?;
+        (!matches!(verdict, Verdict::Pass(Pass::Process))).then_some(verdict)
     }
 
     /// What a caller gets who did not lead.
