@@ -81,6 +81,7 @@ mod layer;
 #[doc = include_str!("docs/pitfalls.md")]
 pub mod pitfalls {}
 mod primitive;
+mod random;
 mod store;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]

@@ -6,13 +6,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::watch;
 
 use super::in_memory::lock;
+use crate::random;
 
 /// News for waiters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,8 +108,7 @@ const PROCESS: usize = 16;
 
 impl Notifier {
     pub(crate) fn new(link: Link) -> Self {
-        // The seeds of the standard hasher are random and differ from each other.
-        let process = format!("{:016x}", RandomState::new().build_hasher().finish());
+        let process = format!("{:016x}", random::bits());
         Self {
             process,
             next: Arc::default(),

@@ -13,6 +13,8 @@ mod leases;
 #[cfg(not(any(feature = "tracing", feature = "metrics")))]
 mod off;
 #[cfg(any(feature = "tracing", feature = "metrics"))]
+mod often;
+#[cfg(any(feature = "tracing", feature = "metrics"))]
 mod series;
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 mod server;
@@ -24,13 +26,14 @@ mod throttle;
 pub(crate) use self::names::{Event, Outcome};
 
 #[cfg(not(any(feature = "tracing", feature = "metrics")))]
-pub(crate) use self::off::{Decisions, Fill, LeaseCounts, Leases, Server, tell};
+pub(crate) use self::off::{Decisions, Fill, LeaseCounts, Leases, Often, Server, tell};
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 pub(crate) use self::{
     decisions::Decisions,
     emit::tell,
     fill::Fill,
     leases::{LeaseCounts, Leases},
+    often::Often,
     server::Server,
 };
 

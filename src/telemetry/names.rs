@@ -47,6 +47,8 @@ named! {
         /// An answer was not shared with other processes: it is too large, or cannot be encoded.
         AnswerTooLarge = "answer_too_large",
         AnswerNotEncodable = "answer_not_encodable",
+        /// It was not stored: this process has stored as much as it is to.
+        AnswerOverBudget = "answer_over_budget",
         /// It was not shared since the store was away.
         AnswerNotPublished = "answer_not_published",
         /// It was not shared since the lease of its leader had been lost.

@@ -9,7 +9,7 @@ use super::names::{Event, METRICS, Outcome};
 
 const PAGE: &str = include_str!("../docs/telemetry.md");
 
-const EVENTS: [&str; 22] = [
+const EVENTS: [&str; 23] = [
     "outage_began",
     "outage_ended",
     "breaker_opened",
@@ -23,6 +23,7 @@ const EVENTS: [&str; 22] = [
     "degraded",
     "answer_too_large",
     "answer_not_encodable",
+    "answer_over_budget",
     "answer_not_published",
     "flight_lost",
     "flight_given_up",

@@ -89,6 +89,36 @@ async fn what_becomes_of_answers_is_told() {
     }
 }
 
+/// Questions that nobody asks twice do not fill the server, and that is told once a second.
+#[tokio::test]
+async fn what_is_not_stored_is_told() {
+    listening!(seen);
+    let place = Place::redis(1).await;
+    let flight = SingleFlight::<String>::builder(Json).life(LONG).largest_answer(1000).max_stored(64 << 10);
+    let flight = flight.build(&place.stores[0], "f").unwrap();
+    const ASKED: usize = 500;
+    for question in 0..ASKED {
+        flight.run(format!("{SECRET} {question}"), || async { "x".repeat(900) }).await.unwrap();
+    }
+    let event = [("namespace", "f"), ("event", "answer_over_budget")];
+    let event = named("tower_distributed_events_total", &event);
+    let stored = (64 << 10) / (900 + 256);
+    eventually("those beyond the budget to be counted", SOON, async || {
+        counted(&seen).iter().any(|(name, count)| *name == event && *count >= (ASKED - stored) as f64)
+    })
+    .await;
+    let events = told(&seen);
+    assert!((1..100).contains(&events.len()), "{}", events.len());
+    assert_eq!(events[0]["event"], "answer_over_budget");
+    assert!(events.iter().flat_map(|event| event.values()).all(|value| !value.contains(SECRET)));
+    // The answers, and nothing else. The last of their locks may be on its way back.
+    let server = place.server.as_ref().unwrap();
+    eventually("nothing else to be left", SOON, async || {
+        server.cli(&["DBSIZE"]).parse::<usize>().unwrap() <= stored
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_becomes_of_leases_is_told() {
     listening!(seen);

@@ -1,6 +1,7 @@
 //! Single flights: who runs, and who gets what came of it.
 
 pub(crate) mod answers;
+pub(crate) mod early;
 pub(crate) mod followers;
 pub(crate) mod leaders;
 pub(crate) mod settings;

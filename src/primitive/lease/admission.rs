@@ -218,7 +218,7 @@ impl<K: Kind> Admission<K> {
     }
 
     /// For how long leases were held of late in this process, if any were.
-    pub(super) fn hold_time(&self) -> Option<Duration> {
+    pub(crate) fn hold_time(&self) -> Option<Duration> {
         let nanos = self.hold_time.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }

@@ -1,7 +1,6 @@
 //! Settings of a mutex.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use super::{Mutex, Place};
 use crate::primitive::lease::{Drift, LeaseOptions, Leases, Wait};
 use crate::store::{Namespace, check_name};
 use crate::telemetry::{self, Decisions};
-use crate::{Error, Store};
+use crate::{Error, Store, random};
 
 /// Settings of a [`Mutex`].
 #[derive(Clone, Debug, Default)]
@@ -74,16 +73,11 @@ impl Settings {
     /// The pause after so many tries.
     pub(super) fn retry_delay(&self, tried: u32) -> Duration {
         match &self.delay {
-            Delay::Random(least, most) => *least + (*most - *least).mul_f64(random()),
+            Delay::Random(least, most) => *least + (*most - *least).mul_f64(random::fraction()),
             Delay::Fixed(delay) => *delay,
             Delay::By(delay) => delay(tried),
         }
     }
-}
-
-/// A random number from 0 to 1, good enough for pauses.
-pub(super) fn random() -> f64 {
-    RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
 }
 
 impl MutexBuilder {

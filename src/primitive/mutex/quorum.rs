@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::builder::{Settings, random};
+use super::builder::Settings;
 use super::holder::Exclusive;
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::key_state::{Standing, Was};
@@ -23,7 +23,7 @@ use crate::primitive::lease::{
 };
 use crate::store::timer::within;
 use crate::store::{PeriodicTask, check_exact};
-use crate::{Error, Key, Store};
+use crate::{Error, Key, Store, random};
 
 pub(super) struct Quorum {
     /// One of each server; what is of none alone is that of the first.
@@ -205,7 +205,7 @@ impl Ballot {
         let quorum = Arc::clone(&self.quorum);
         let mut order: Vec<_> = (0..quorum.nodes.len()).collect();
         if quorum.shuffle {
-            order.sort_by_cached_key(|_| (random() * 1e9) as u64);
+            order.sort_by_cached_key(|_| random::bits());
         }
         let (key, token) = (&self.key, &self.token);
         let ask = Ask::new(Subject::Lock, String::new(), 0, None);

@@ -66,6 +66,14 @@ impl Found {
         }
     }
 
+    /// For how long it has been stale.
+    pub(crate) fn over(&self) -> Duration {
+        match self {
+            Self::Answer { fresh: over @ ..0, .. } => Duration::from_micros(over.unsigned_abs()),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Whether it is the same as was found before. An answer only gets older: one of the same bytes that is fresher was
     /// entered since.
     pub(crate) fn is(&self, before: &Self) -> bool {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::SingleFlight;
 use super::codec::Codec;
 use super::core::{Core, Settings};
+use super::early::Early;
 use super::verdict::{Failures, Format};
 use crate::primitive::lease::LeaseOptions;
 use crate::{Error, Store};
@@ -105,6 +106,26 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// for as long at most, and never beyond its life.
     pub fn local_cache(mut self, bytes: u64) -> Self {
         self.settings.local_cache = Some(bytes);
+        self
+    }
+
+    /// Makes answers anew before their life is over, at random: the likelier the nearer the end is, the longer runs took of
+    /// late in this process, and the larger `beta` is, 0.01 to 100. 1 is a good choice. Who asks gets the answer that there
+    /// is; the run is in the background, one at a time in the fleet. Default: not at all.
+    ///
+    /// By what is known as XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention",
+    /// 2015.
+    pub fn refresh_early(mut self, beta: f64) -> Self {
+        self.settings.refresh_early = Some(Early(beta));
+        self
+    }
+
+    /// How many bytes this process has stored at a time, of answers that others are still given, and at least the
+    /// [largest answer](Self::largest_answer): so that requests that nobody sends twice do not fill the server. What
+    /// goes beyond it is for callers that wait alone, and is not stored where there are none; an event tells of it
+    /// (`answer_over_budget`). Each answer counts by what the codec writes, its key, and 256 bytes. Default: 64 MiB, or 67 108 864.
+    pub fn max_stored(mut self, bytes: u64) -> Self {
+        self.settings.max_stored = bytes;
         self
     }
 
@@ -206,6 +227,17 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
             return Err(Error::invalid(format!(
                 "the largest answer must be 1 byte to 64 MiB (67108864), is {largest}"
             )));
+        }
+        let stored = self.settings.max_stored;
+        if stored < largest as u64 {
+            return Err(Error::invalid(format!(
+                "max_stored must be the largest answer ({largest} bytes) at least, is {stored} bytes"
+            )));
+        }
+        if let Some(Early(beta)) = self.settings.refresh_early
+            && !Early::BETAS.contains(&beta)
+        {
+            return Err(Error::invalid(format!("the beta of refresh_early must be 0.01 to 100, is {beta}")));
         }
         if let Some(bytes @ ..65536) = self.settings.local_cache {
             return Err(Error::invalid(format!(

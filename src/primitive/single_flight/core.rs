@@ -15,15 +15,17 @@ use tokio::time::Instant;
 use super::answer::{Asker, Flight, Found};
 use super::builder::Unpublished;
 use super::driver::Forget;
+use super::early::Early;
 use super::local_cache::{LocalCache, message};
 use super::parallel::Parallel;
+use super::stored::Stored;
 use super::table::{Baton, Caller, Heard, Part, Table};
 use super::verdict::{Format, Pass, Share, Times, Verdict};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::{Admission, LeaseOptions, Leases};
 use crate::store::timer::sleep_until;
 use crate::store::{ALL, Client, Listener, Namespace, Notifier};
-use crate::telemetry::{self, Decisions, Outcome, in_current_span};
+use crate::telemetry::{self, Decisions, Event, Often, Outcome, in_current_span};
 use crate::{Error, Key, LeaseHandle, Store};
 
 pub(crate) struct Core<T, E> {
@@ -34,6 +36,8 @@ pub(crate) struct Core<T, E> {
     pub(super) leases: Leases<Flight>,
     forget: Client<Forget>,
     parallel: Parallel,
+    pub(super) stored: Stored,
+    pub(super) over_budget: Often,
     pub(super) local_cache: Option<Arc<LocalCache<T>>>,
     notifier: Arc<Notifier>,
     /// On which all processes hear what is forgotten.
@@ -51,6 +55,9 @@ pub(crate) struct Settings {
     pub(super) times: Times,
     /// How many bytes of answers a process keeps for itself.
     pub(super) local_cache: Option<u64>,
+    /// How many bytes of answers that are kept a process has stored.
+    pub(super) max_stored: u64,
+    pub(super) refresh_early: Option<Early>,
     /// How many callers of a key run at once where nothing is shared.
     pub(super) max_parallel: Option<NonZeroU32>,
     pub(super) go_on: bool,
@@ -67,6 +74,8 @@ impl Default for Settings {
             largest: 1 << 20,
             times: Times { stale: Duration::ZERO, pass: Duration::from_secs(10) },
             local_cache: None,
+            max_stored: 64 << 20,
+            refresh_early: None,
             max_parallel: None,
             go_on: false,
             cancel_when_lost: false,
@@ -120,6 +129,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             decisions: Decisions::new("single_flight", name),
             table,
             parallel: Parallel::new(settings.max_parallel),
+            stored: Stored::new(settings.max_stored),
+            over_budget: Often::new(name, Event::AnswerOverBudget),
             local_cache: local_cache.transpose()?,
             notifier: Arc::clone(store.notifier()),
             channel: [&*store.channels(), ALL].concat().into(),
@@ -178,7 +189,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
-        if let Some(verdict) = self.fresh(&key) {
+        // Who may have to make it anew asks in earnest.
+        if self.settings.refresh_early.is_none()
+            && let Some(verdict) = self.fresh(&key)
+        {
             return self.landed(key, verdict, work).await;
         }
         let (baton, caller) = match self.table.join(&key) {

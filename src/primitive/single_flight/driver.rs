@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::answer::{Asker, Entry, Flight, Found};
 use super::builder::Unpublished;
 use super::core::{Core, Flown, Landed, Work};
+use super::local_cache;
 use super::table::Baton;
 use super::verdict::{Judged, Pass, Verdict};
 use crate::error::Subject;
@@ -26,10 +27,16 @@ use crate::{Error, Key, Lease, LeaseHandle};
 enum Boarding<T, E> {
     /// There is an answer already; in how many bytes, and for how long it is fresh.
     Landed(Verdict<T, E>, usize, Duration),
-    /// It leads: in the fleet by a lease, and there may be a stale answer.
-    Lead(Lease, Option<Verdict<T, E>>),
+    /// It leads: in the fleet by a lease, and there may be an answer.
+    Lead(Lease, Option<Old<T, E>>),
     /// It leads in its process alone.
     Alone(Outcome),
+}
+
+/// What callers get while a fresh answer is made, and for how long at most.
+struct Old<T, E> {
+    verdict: Verdict<T, E>,
+    left: Duration,
 }
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
@@ -54,13 +61,19 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             (cache, epoch)
         });
         let key = baton.key().clone();
-        let keep = |answer: Option<&T>, bytes, fresh| {
+        let keep = |answer: Option<&T>, bytes, fresh: Duration| {
             if let (Some((cache, epoch)), Some(answer)) = (local, answer) {
-                cache.insert(key.clone(), answer, bytes, fresh, epoch);
+                cache.insert(
+                    key.clone(),
+                    answer,
+                    bytes,
+                    fresh.saturating_sub(self.ahead().unwrap_or_default()),
+                    epoch,
+                );
             }
         };
-        let (lease, stale, counted) = match self.board(baton.key()).await {
-            Ok(Boarding::Lead(lease, stale)) => (Some(lease), stale, Outcome::Admitted),
+        let (lease, old, counted) = match self.board(baton.key()).await {
+            Ok(Boarding::Lead(lease, old)) => (Some(lease), old, Outcome::Admitted),
             Ok(Boarding::Alone(counted)) => (None, None, counted),
             Ok(Boarding::Landed(verdict, bytes, fresh)) => {
                 keep(verdict.answer(), bytes, fresh);
@@ -82,11 +95,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
         };
         let Work { fits, work, .. } = work;
-        let (mut own, has_stale) = (Some(own), stale.is_some());
-        if let Some(answer) = stale.as_ref().and_then(Verdict::answer)
+        let (mut own, has_old) = (Some(own), old.is_some());
+        if let Some(Old { verdict: Verdict::Answer(answer), left }) = &old
             && fits(answer)
         {
-            baton.serve(Verdict::Answer(answer.clone()));
+            baton.serve(Verdict::Answer(answer.clone()), *left);
             if let Some(own) = own.take() {
                 let _ = own.send(Ok(Landed::Shared(Ok(answer.clone()))));
             }
@@ -131,8 +144,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         baton.done();
         let _ = own.map(|own| own.send(Ok(Landed::Own(flown.own))));
         let mut judged = self.format.judge(flown.shared, &self.settings.times);
-        if has_stale && judged.fresh.is_zero() {
-            // It takes the place of what is stale, and is over.
+        if has_old && judged.fresh.is_zero() {
+            // It takes the place of what is there, and is over.
             judged.fresh = Duration::from_millis(1);
         }
         let Some(lease) = lease else { return baton.land(Ok(&judged.verdict)) };
@@ -144,7 +157,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         };
         baton.land(Ok(shared_here));
         // The last good answer is worth more than that there is none now.
-        if has_stale && judged.has_failed {
+        if has_old && judged.has_failed {
             return;
         }
         let length = entry.as_ref().map(|entry| entry.bytes.len());
@@ -155,6 +168,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             };
             Entry::of(pass.bytes(), judged.fresh.min(self.settings.times.pass), Duration::ZERO)
         });
+        let entry = self.within_budget(baton.key(), entry);
         if self.publish(lease, entry).await
             && let Some(length) = length
         {
@@ -181,8 +195,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 Ok(Got::Done(found)) => match self.read(&found) {
                     Some(Verdict::Pass(Pass::Process)) => return Ok(Boarding::Alone(Outcome::Admitted)),
                     Some(verdict) => {
-                        let (bytes, fresh) = found.extent();
-                        return Ok(Boarding::Landed(verdict, bytes, fresh));
+                        let (bytes, left) = found.extent();
+                        return Ok(match self.lead_early(key, &verdict, left).await {
+                            Some(lease) => Boarding::Lead(lease, Some(Old { verdict, left })),
+                            None => Boarding::Landed(verdict, bytes, left),
+                        });
                     }
                     None => unread = Some(found),
                 },
@@ -203,7 +220,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                                 verdict => Boarding::Landed(verdict, length, fresh),
                             }
                         }
-                        (_, stale) => Boarding::Lead(lease, stale),
+                        (found, verdict) => Boarding::Lead(
+                            lease,
+                            verdict.map(|verdict| {
+                                let over = found.map_or(Duration::ZERO, |found| found.over());
+                                let left = self.settings.times.stale.saturating_sub(over);
+                                Old { verdict, left }
+                            }),
+                        ),
                     });
                 }
                 Err(error) if error.is_away() && self.settings.alone_when_away => {
@@ -211,6 +235,23 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// How long before the end of an answer's life this process is to make it anew, if at all: drawn each time.
+    fn ahead(&self) -> Option<Duration> {
+        Some(self.settings.refresh_early?.ahead(self.leases.admission.hold_time()?))
+    }
+
+    /// Takes the lead though there is an answer for so long, if it is to be made anew and nobody is at it.
+    async fn lead_early(&self, key: &Key, verdict: &Verdict<T, E>, left: Duration) -> Option<Lease> {
+        verdict.answer()?;
+        self.ahead().filter(|ahead| *ahead >= left)?;
+        let ask = Ask::about(Asker::default(), Subject::Flight, String::new(), 0, None);
+        match self.leases.acquire_or_find(key.clone(), Ask { bypass: true, ..ask }).await {
+            Ok(Got::Lease(lease, _)) => Some(lease),
+            // Who is at it, or that the store is away, changes nothing: there is an answer.
+            Ok(Got::Done(_)) | Err(_) => None,
         }
     }
 
@@ -259,6 +300,17 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 None
             }
         }
+    }
+
+    /// What is entered: where this process has stored as much as it is to, for callers that wait alone.
+    fn within_budget(&self, key: &Key, entry: Entry) -> Entry {
+        if self.stored.take(local_cache::weight(entry.bytes.len() as u64, key), entry.stale) {
+            return entry;
+        }
+        let most = self.settings.max_stored;
+        let detail = format_args!("answers were not stored: this process has stored {most} bytes of them");
+        self.over_budget.tell(detail);
+        Entry::of(entry.bytes, Duration::ZERO, Duration::ZERO)
     }
 
     /// Enters an answer, which gives the lease back; whether it was still held.

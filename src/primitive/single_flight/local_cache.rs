@@ -35,9 +35,14 @@ struct Cached<T> {
 #[derive(Clone)]
 struct ByBytes;
 
+/// What an answer of so many bytes is taken for, with its key.
+pub(super) fn weight(bytes: u64, key: &Key) -> u64 {
+    bytes + key.as_bytes().len() as u64 + OVERHEAD
+}
+
 impl<T> Weighter<Key, Arc<Cached<T>>> for ByBytes {
     fn weight(&self, key: &Key, cached: &Arc<Cached<T>>) -> u64 {
-        cached.bytes + key.as_bytes().len() as u64 + OVERHEAD
+        weight(cached.bytes, key)
     }
 }
 

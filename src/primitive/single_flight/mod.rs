@@ -44,6 +44,10 @@
 //! who finds it stale gets it at once, and its work runs in the background, once in the fleet; meanwhile all get the
 //! stale one. So nobody waits where there is any answer. A run that fails leaves the last good answer as it is.
 //!
+//! With [`refresh_early`](SingleFlightBuilder::refresh_early) an answer is made anew before its life is over: who asks gets
+//! the answer that there is, and now and then, the likelier the nearer its end is, has a run begin in the background.
+//! Where keys are asked for often nobody meets the end, without an answer that is older than its life.
+//!
 //! # What is not shared
 //!
 //! | outcome | callers that wait now | callers in the time after it |
@@ -69,8 +73,7 @@
 //! # Events
 //!
 //! With the feature `tracing` or `metrics`: `answer_too_large`, `answer_not_encodable`, `answer_not_published`,
-//! `flight_lost`, `flight_given_up`,
-//! `answer_foreign`, `answer_garbled`. What they mean, and all others: [`telemetry`](crate::telemetry).
+//! `answer_over_budget`, `flight_lost`, `flight_given_up`, `answer_foreign`, `answer_garbled`. What they mean, and all others: [`telemetry`](crate::telemetry).
 //! With `tracing` the work runs in the span of the caller whose it is.
 
 pub(crate) mod answer;
@@ -78,8 +81,10 @@ mod builder;
 mod codec;
 mod core;
 mod driver;
+mod early;
 mod local_cache;
 mod parallel;
+mod stored;
 mod table;
 mod verdict;
 

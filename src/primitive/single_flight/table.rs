@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry::{Occupied, Vacant};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::local_cache::forgotten;
 use crate::store::{Listener, lock};
@@ -43,8 +45,8 @@ struct Entry<V> {
     run: u64,
     /// What runs, until its work is done.
     task: Option<AbortHandle>,
-    /// What callers get while a fresh answer is made.
-    stale: Option<V>,
+    /// What callers get while a fresh answer is made, and until when.
+    stale: Option<(V, Instant)>,
 }
 
 /// What one who waits hears.
@@ -76,7 +78,9 @@ impl<V: Clone> Table<V> {
         match entries.entry(hash, |entry| entry.flight.key == *key, |entry| entry.flight.hash) {
             Occupied(mut entry) => {
                 let entry = entry.get_mut();
-                if let Some(stale) = &entry.stale {
+                if let Some((stale, until)) = &entry.stale
+                    && Instant::now() < *until
+                {
                     return Part::Served(stale.clone());
                 }
                 let (sender, receiver) = oneshot::channel();
@@ -177,10 +181,11 @@ impl<V: Clone> Baton<V> {
         }
     }
 
-    /// Gives all who wait, and all who come until the flight has ended, an answer that is stale.
-    pub(super) fn serve(&self, stale: V) {
+    /// Gives all who wait, and all who come within a time and until the flight has ended, an answer that there is.
+    pub(super) fn serve(&self, stale: V, left: Duration) {
+        let until = Instant::now().checked_add(left);
         let waiters = self.flight.with(|entry| {
-            entry.stale = Some(stale.clone());
+            entry.stale = until.map(|until| (stale.clone(), until));
             std::mem::take(&mut entry.waiters)
         });
         for waiter in waiters.into_iter().flatten() {
@@ -246,5 +251,25 @@ impl<V: Send> Listener for Table<V> {
 impl<V> fmt::Debug for Table<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_there_is_is_served_to_its_end() {
+        let (table, key, second) = (Table::new("x", false), Key::from("k"), Duration::from_secs(1));
+        let Part::Lead(baton, _caller) = table.join(&key) else { panic!("nobody leads") };
+        let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("two lead") };
+        baton.serve(1, second);
+        assert!(matches!(waits.try_recv(), Ok(Heard::Landed(Ok(1)))));
+        tokio::time::advance(second - Duration::from_nanos(1)).await;
+        assert!(matches!(table.join(&key), Part::Served(1)));
+        tokio::time::advance(Duration::from_nanos(1)).await;
+        let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("it is over") };
+        baton.land(Ok(&2));
+        assert!(matches!(waits.try_recv(), Ok(Heard::Landed(Ok(2)))));
     }
 }

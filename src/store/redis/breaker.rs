@@ -3,7 +3,6 @@
 //! Half-open is a point in time, not a task: the first call after it is the probe. So the breaker of a runtime that
 //! stands still, or of a caller that goes away, holds up nobody.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::Error;
 use crate::error::{Cause, Outage};
+use crate::random;
 use crate::store::BreakerState;
 use crate::store::in_memory::lock;
 use crate::telemetry::Server;
@@ -159,9 +159,7 @@ pub(super) fn pause(failures: u32) -> Duration {
 
 /// At random between an eighth of a span and all of it.
 fn jittered(span: Duration) -> Duration {
-    // The seeds of the standard hasher are random and differ from each other.
-    let random = RandomState::new().hash_one(0) % 1024;
-    span / 8 + (span * 7 / 8).mul_f64(random as f64 / 1024.0)
+    span / 8 + (span * 7 / 8).mul_f64(random::fraction())
 }
 
 #[cfg(test)]

@@ -101,6 +101,21 @@ async fn users_of_two_gateways(stores: Stores) {
     assert_private(&tally);
 }
 
+/// On the store that most will use.
+#[tokio::test]
+async fn a_hundred_thousand_requests_of_two_gateways() {
+    let stores = Stores::redis().await;
+    let settings = |flight: Builder| flight.life(Duration::from_millis(20)).local_cache(1 << 20);
+    let origin = Origin::default();
+    let gateways = vec![origin.behind(&stores.open(), settings), origin.behind(&stores.open(), settings)];
+    let mut tally = Tally::default();
+    while tally.sums().1 < 100_000 {
+        tally.add(besieged(gateways.clone()).await);
+    }
+    assert!(is_shared(&tally), "{tally:?}");
+    assert_private(&tally);
+}
+
 async fn stale_answers(stores: Stores) {
     let settings = |flight: Builder| flight.life(Duration::from_millis(1)).stale_for(Duration::from_secs(60));
     let (_, tally) = until(stores, settings, is_shared).await;

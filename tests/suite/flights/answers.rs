@@ -4,8 +4,9 @@ use tower::BoxError;
 use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::{Codec, Json, Postcard, SingleFlightBuilder, Unpublished};
 
-use super::{LONG, Origin, all_differ, all_ended, begin, begin_run, builder, several};
-use crate::stores::Place;
+use super::{LONG, Origin, all_differ, all_ended, begin, begin_run, builder, ended, several, visible};
+use crate::stores::{Place, SOON};
+use crate::support::eventually;
 
 /// Writes nothing.
 struct Mute;
@@ -92,6 +93,33 @@ pub(crate) async fn what_cannot_be_published_may_be_for_nobody_else(place: &Plac
     let build = || builder().unpublished(Unpublished::ToNobody);
     let (flights, origin) = (several(place, name, 2, build), Origin::shut());
     assert_eq!(crowd(&flights, &origin).await, [1; 7]);
+}
+
+/// What nobody asks for twice does not fill the store.
+pub(crate) async fn what_goes_beyond_the_budget_is_for_those_who_wait(place: &Place, name: &str) {
+    // Three answers of two bytes, with keys of one and 256 each.
+    let build = || builder().largest_answer(8).max_stored(3 * (2 + 1 + 256));
+    let (flights, origin) = (visible(place, name, 2, build), Origin::shut());
+    origin.let_go(5);
+    for (key, run) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
+        assert_eq!(flights[0].run(key, origin.work()).await.unwrap(), run);
+    }
+    // Who comes before a flight has landed gets it as well.
+    eventually("that it is not there", SOON, async || {
+        flights[0].run("d", origin.work()).await.unwrap();
+        origin.runs() == 5
+    })
+    .await;
+    for key in ["a", "b", "c"] {
+        flights[0].run(key, origin.work()).await.unwrap();
+        assert_eq!(origin.runs(), 5, "{key}");
+    }
+    let leader = begin_run(&flights[0], &origin).await;
+    let (follower, work) = (flights[1].clone(), origin.work());
+    let follower = begin(async move { follower.run("k", work).await }).await;
+    place.lined_up(&format!("{name}:k"), 1).await;
+    origin.let_go(1);
+    assert_eq!((ended(leader).await.unwrap(), ended(follower).await.unwrap()), (6, 6));
 }
 
 /// As many bytes as are allowed, not one more.

@@ -70,6 +70,23 @@ fn sizes() {
     for bytes in [1, 64 << 20] {
         is_fine(builder().largest_answer(bytes));
     }
+    for (stored, largest) in [(0, 1), (9, 10), ((1 << 20) - 1, 1 << 20)] {
+        let shown = [stored, largest as u64].map(|bytes| bytes.to_string());
+        let flight = builder().largest_answer(largest).max_stored(stored);
+        is_told(flight, &["max_stored", "at least", &shown[0], &shown[1]]);
+    }
+    is_fine(builder().largest_answer(10).max_stored(10));
+    is_fine(builder().max_stored(u64::MAX));
+}
+
+#[test]
+fn eagerness() {
+    for beta in [0.0, -1.0, 0.009, 100.1, f64::NAN, f64::INFINITY] {
+        is_told(builder().refresh_early(beta), &["refresh_early", "0.01 to 100", &beta.to_string()]);
+    }
+    for beta in [0.01, 1.0, 100.0] {
+        is_fine(builder().refresh_early(beta));
+    }
 }
 
 #[test]
