@@ -26,6 +26,7 @@ mod filters;
 mod followers;
 mod http;
 mod joins;
+mod large;
 mod memory;
 mod one_script_each;
 mod round_trips;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         followers::run(bench);
         joins::run(bench);
         http::run(bench);
+        large::run(bench);
         filters::run(bench);
         memory::run(bench);
         round_trips::run(bench);

@@ -57,11 +57,6 @@ impl<B: Body<Data = Bytes>> FlightBody<B> {
         Self { read, rest: Rest::Begun { body: rest } }
     }
 
-    /// Whether it ends with an error that has been read.
-    pub(super) fn has_failed(&self) -> bool {
-        matches!(self.read.back(), Some(Err(_)))
-    }
-
     /// What has been read of a body that has failed then.
     pub(super) fn failed(read: Vec<Bytes>, error: B::Error) -> Self {
         let read = read.into_iter().map(Frame::data).map(Ok).chain([Err(error)]).collect();

@@ -28,6 +28,7 @@ mod key;
 mod leases;
 mod message;
 mod path_and_query;
+mod reading;
 mod refuse;
 mod responses;
 mod retry_after;

@@ -15,6 +15,7 @@ use super::answer::Varied;
 use super::checked::tells_scheme;
 use super::freshness::Freshness;
 use super::message::{end_to_end, has_length};
+use super::reading::Reading;
 use super::shareable::{is_for_all, items};
 use super::{Answer, FlightBody, is_shareable};
 use crate::single_flight::Share;
@@ -27,7 +28,7 @@ mod tests;
 ///
 /// Only [what may be shared](Self::share_when) is read, and up to [a length](Self::largest_body): the caller whose
 /// request it was gets the response once its body is there as a whole. All else is passed on unread, as the stream
-/// that it is. Of a body that turns out too large the caller whose request it was gets what has been read, and then
+/// that it is. Of a body that turns out too large, or for which there is [no room](Self::max_buffered), the caller whose request it was gets what has been read, and then
 /// the rest as it comes; of one that fails, what has been read, and then the error. Neither is shared, nor is a body
 /// of another length than its `Content-Length`. Nor are the service's errors, as opposed to its responses.
 ///
@@ -36,7 +37,7 @@ mod tests;
 /// | [shareable](is_shareable) | get it | get it, for as long as the flight and the response say |
 /// | the same with `max-age=0` or the like: it is over already | get it | run; one leads, the others wait |
 /// | 5xx, unless [told otherwise](Self::share_failures) | get it | run; one leads, the others wait |
-/// | other 4xx and 5xx, bodies that fail, the service's errors | all run at once | run; one leads, the others wait |
+/// | other 4xx and 5xx, bodies that fail or for which there is no room, the service's errors | all run at once | run; one leads, the others wait |
 /// | private or too large; a redirect to an absolute URI where the request does not tell its scheme | all run at once | all run at once, [for a while](crate::single_flight::SingleFlightBuilder::pass_for) |
 ///
 /// `s-maxage`, `max-age`, `Expires`, `Date` and `Age` count as in RFC 9111, 4.2, where they make the time that the flight
@@ -63,16 +64,25 @@ mod tests;
 #[derive(Clone)]
 pub struct Responses {
     largest_body: usize,
+    reading: Reading,
     share_when: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
     share_failures: bool,
 }
 
 impl Responses {
-    /// Bodies of up to so many bytes are shared: 1 MiB unless told otherwise. What processes share, header fields and
+    /// Bodies of up to so many bytes are shared: 1 MiB unless told otherwise. All callers of a process have one copy of a body,
+    /// which lasts until the slowest of them has read it; each key asked for at the same time has one of its own. What processes share, header fields and
     /// all, has [a limit of its own](crate::single_flight::SingleFlightBuilder::largest_answer).
     #[must_use]
     pub fn largest_body(self, bytes: usize) -> Self {
         Self { largest_body: bytes, ..self }
+    }
+
+    /// How many bytes of bodies are read at a time in this process, by this value and its clones: 256 MiB unless told
+    /// otherwise. What goes beyond it is passed on as it comes, and not shared.
+    #[must_use]
+    pub fn max_buffered(self, bytes: usize) -> Self {
+        Self { reading: Reading::new(bytes), ..self }
     }
 
     /// Which responses are shared: those that [are shareable](is_shareable) unless told otherwise.
@@ -111,8 +121,8 @@ impl Responses {
         }
     }
 
-    /// Reads a body to its end, unless it is too large or fails.
-    async fn read<B>(&self, body: B) -> Result<(Bytes, Option<HeaderMap>), FlightBody<B>>
+    /// Reads a body to its end, unless it is too large or fails, or there is no room: then also why.
+    async fn read<B>(&self, body: B) -> Result<(Bytes, Option<HeaderMap>), (FlightBody<B>, Unread)>
     where
         B: Body<Data = Bytes>,
     {
@@ -120,19 +130,22 @@ impl Responses {
             return Ok((Bytes::new(), None));
         }
         let mut body = Box::pin(body);
-        let (mut read, mut length, mut trailers) = (Vec::new(), 0_usize, None);
+        let (mut read, mut trailers) = (Vec::new(), None);
+        let mut taken = self.reading.begin();
         while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
             match frame.map(http_body::Frame::into_data) {
                 Ok(Ok(data)) if data.is_empty() => {}
                 Ok(Ok(data)) => {
-                    length = length.saturating_add(data.len());
+                    let fits = taken.add(data.len());
                     read.push(data);
-                    if length > self.largest_body {
-                        return Err(FlightBody::begun(read, body));
+                    let is_too_large = taken.bytes() > self.largest_body;
+                    if is_too_large || !fits {
+                        let why = if is_too_large { Unread::TooLarge } else { Unread::Unlucky };
+                        return Err((FlightBody::begun(read, body), why));
                     }
                 }
                 Ok(Err(frame)) => trailers = frame.into_trailers().ok().or(trailers),
-                Err(error) => return Err(FlightBody::failed(read, error)),
+                Err(error) => return Err((FlightBody::failed(read, error), Unread::Unlucky)),
             }
         }
         let whole = match &mut read[..] {
@@ -141,6 +154,14 @@ impl Responses {
         };
         Ok((whole, trailers))
     }
+}
+
+/// Why a body was not read to its end.
+enum Unread {
+    /// As it may be of all of its key.
+    TooLarge,
+    /// It failed, or much else was being read.
+    Unlucky,
 }
 
 impl Responses {
@@ -152,7 +173,12 @@ impl Responses {
 
 impl Default for Responses {
     fn default() -> Self {
-        Self { largest_body: 1024 * 1024, share_when: Arc::new(is_shareable), share_failures: true }
+        Self {
+            largest_body: 1 << 20,
+            reading: Reading::new(256 << 20),
+            share_when: Arc::new(is_shareable),
+            share_failures: true,
+        }
     }
 }
 
@@ -180,7 +206,8 @@ where
         let unshared = |parts, body, shared| Captured { own: Response::from_parts(parts, body), shared };
         let (began, now) = (Instant::now(), SystemTime::now());
         let chosen = self.choose(&parts, tells_scheme, now);
-        let too_large = || if parts.status.is_server_error() { Share::Nobody } else { Share::Private };
+        let failed = parts.status.is_server_error();
+        let too_large = || if failed { Share::Nobody } else { Share::Private };
         match chosen {
             Share::Private => return unshared(parts, FlightBody::untouched(body), Share::Private),
             Share::Nobody => return unshared(parts, FlightBody::untouched(body), Share::Nobody),
@@ -194,10 +221,8 @@ where
         }
         let (body, trailers) = match self.read(body).await {
             Ok(whole) => whole,
-            Err(begun) => {
-                let shared = if begun.has_failed() { Share::Nobody } else { too_large() };
-                return unshared(parts, begun, shared);
-            }
+            Err((begun, Unread::TooLarge)) => return unshared(parts, begun, too_large()),
+            Err((begun, Unread::Unlucky)) => return unshared(parts, begun, Share::Nobody),
         };
         let own = FlightBody::whole(body.clone(), trailers);
         let is_head = method == Method::HEAD;

@@ -63,6 +63,24 @@ async fn the_closure_has_the_last_word() {
     assert_eq!(answer.unwrap().headers()["set-cookie"], "theme=dark");
 }
 
+/// Whom there is no room for gets its body as it comes, and nobody else does.
+#[tokio::test]
+async fn no_more_is_read_at_a_time_than_there_is_room_for() {
+    let responses = Responses::default().max_buffered(10);
+    let (chunks, body) = futures::channel::mpsc::unbounded::<Result<Frame<Bytes>, Infallible>>();
+    let (slow, clone) = (response(http_body_util::StreamBody::new(body), &[]), responses.clone());
+    let slow = tokio::spawn(async move { capture(&clone, &get(), slow).await.1 });
+    chunks.unbounded_send(Ok(data("sixsix"))).unwrap();
+    tokio::task::yield_now().await;
+    let other = || response(stream(vec![Ok(data("five")), Ok(data("5"))]), &[]);
+    let (own, answer) = capture(&responses, &get(), other()).await;
+    assert!(answer.is_none());
+    assert_eq!(text(own).await, "five5");
+    drop(chunks);
+    assert_eq!(slow.await.unwrap().unwrap().body(), "sixsix");
+    assert_eq!(capture(&responses, &get(), other()).await.1.unwrap().body(), "five5");
+}
+
 #[tokio::test]
 async fn a_body_may_be_as_long_as_the_limit_and_no_longer() {
     let responses = Responses::default().largest_body(8);
