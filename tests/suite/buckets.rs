@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::time::timeout;
 use tower_distributed::{Quota, Quotas, Store, TokenBucket};
+
+use crate::stores::SOON;
 
 pub(crate) async fn a_burst_is_admitted_and_the_rest_refused(store: &Store, name: &str) {
     let bucket = TokenBucket::new(store, name, Quota::per_hour(60).burst(3)).unwrap();
@@ -78,6 +81,24 @@ pub(crate) async fn waiting_takes_its_time(store: &Store, name: &str) {
     slow.wait("k").await.unwrap();
     let error = slow.wait("k").await.unwrap_err();
     assert!(error.is_refused() && error.decision().unwrap().retry_after() > Some(Duration::from_secs(3000)));
+}
+
+/// Whoever asks again and again, and never waits for long, does not have its own charges before it.
+pub(crate) async fn a_wait_that_is_dropped_is_given_back_before_the_next(store: &Store, name: &str) {
+    let bucket = TokenBucket::new(store, name, Quota::per_second(5).burst(3)).unwrap();
+    bucket.allow_n("k", 3).await.unwrap();
+    let mut tries = 0;
+    let waited = timeout(SOON, async {
+        loop {
+            tries += 1;
+            if let Ok(waited) = timeout(Duration::from_millis(150), bucket.wait_n("k", 3)).await {
+                break waited.unwrap();
+            }
+        }
+    });
+    assert!(waited.await.expect("each is behind the one before").is_admitted(), "{tries} tries");
+    let after = bucket.peek("k").await.unwrap().available_after(3).unwrap();
+    assert!(after <= Duration::from_millis(600), "{after:?} of debt");
 }
 
 pub(crate) async fn a_block_holds_for_every_holder_of_the_name(store: &Store, name: &str) {

@@ -50,6 +50,7 @@ on_every_store! {
     crate::buckets::what_never_refills_stays_used_up as never_refilled_stays_used_up,
     crate::buckets::a_reservation_is_given_back as a_reservation_is_given_back,
     crate::buckets::waiting_takes_its_time as waiting_takes_its_time,
+    crate::buckets::a_wait_that_is_dropped_is_given_back_before_the_next as a_wait_that_is_dropped_is_given_back_first,
     crate::buckets::a_block_holds_for_every_holder_of_the_name as a_block_holds_for_all,
     crate::buckets::other_quotas_per_call as other_quotas_per_call,
     crate::callers::a_crowd_on_one_key_gets_the_burst as a_crowd_on_one_key_gets_the_burst,

@@ -237,6 +237,38 @@ async fn known_refusals_are_repeated_without_the_store_until_they_end() {
     assert!(local.allow("k").await.unwrap().is_admitted());
 }
 
+/// A client that spreads the tokens it has left over that time is never refused.
+#[tokio::test]
+async fn the_window_says_at_what_pace_tokens_come_back() {
+    let bucket = |quota| TokenBucket::new(&Store::in_memory(), "test", quota).unwrap();
+    let told = |decision: &Decision| {
+        let balance = decision.state().tightest();
+        (balance.remaining(), balance.effective_window().map(|window| window.as_secs_f64().round()))
+    };
+    let hourly = bucket(Quota::per_hour(1000));
+    assert_eq!(told(&hourly.allow("k").await.unwrap()), (999, Some(3596.0)));
+    assert_eq!(told(&hourly.allow_n("k", 999).await.unwrap()), (0, Some(4.0)), "until the next");
+    let once = bucket(Quota::non_refilling(2));
+    assert_eq!(told(&once.allow("k").await.unwrap()), (1, None));
+    let blocked = bucket(Quota::per_second(1).burst(5));
+    blocked.block_until("k", Duration::from_secs(60)).await.unwrap();
+    assert_eq!(told(&blocked.allow("k").await.unwrap()), (0, Some(60.0)));
+}
+
+#[tokio::test]
+async fn a_dearer_request_is_told_its_own_time() {
+    let bucket = TokenBucket::new(&Store::in_memory(), "test", Quota::per_hour(60).burst(10)).unwrap();
+    let local = bucket.with_local_refusals();
+    assert!(local.allow_n("k", 10).await.unwrap().is_admitted());
+    assert!(!local.allow("k").await.unwrap().is_admitted());
+    for cost in [1, 2, 10] {
+        let refused = local.allow_n("k", cost).await.unwrap();
+        assert!(refused.is_from_cache() && refused.cost() == cost);
+        let minutes = refused.retry_after().unwrap().as_secs_f64() / 60.0;
+        assert!((minutes - f64::from(cost)).abs() < 0.1, "{cost}: {minutes} min");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiting_is_first_come_first_served_and_given_back_when_dropped() {
     let bucket = TokenBucket::new(&Store::in_memory(), "test", Quota::per_second(10).burst(1)).unwrap();
