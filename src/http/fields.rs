@@ -15,13 +15,13 @@ use crate::token_bucket::{Balance, Decision};
 ///
 /// ```text
 /// RateLimit-Policy: "default";q=10;w=2
-/// RateLimit: "default";r=4;t=2
+/// RateLimit: "default";r=4;t=1
 /// ```
 ///
-/// `q` is the burst and `w` the seconds that an empty bucket takes to fill, `r` the tokens left and `t` the
-/// seconds until the bucket is full, or for a refusal until the request may come again, if that is sooner. Limits
-/// within limits add their items. A quota that never
-/// refills has neither `w` nor `t`. Seconds are rounded up.
+/// `q` is the burst and `w` the seconds that an empty bucket takes to fill. `r` is the tokens left, and `t` the seconds in
+/// which as many come back, so that a client that spreads its requests over them is not refused; where none are left, the
+/// seconds until the next. For a refusal it is no later than `Retry-After`. Limits within limits add their items. A quota
+/// that never refills has neither `w` nor `t`. Seconds are rounded up.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimitFields {
     draft: bool,
@@ -64,8 +64,8 @@ impl RateLimitFields {
         let (mut policy, mut limit) = (String::new(), String::new());
         let until = |balance: &Balance<'_>| {
             // Never later than Retry-After says.
-            let reset = balance.reset_after();
-            reset.map(|reset| seconds(decision.retry_after().map_or(reset, |retry| retry.min(reset))))
+            let window = balance.effective_window();
+            window.map(|window| seconds(decision.retry_after().map_or(window, |retry| retry.min(window))))
         };
         if self.draft {
             for balance in decision.state().balances() {

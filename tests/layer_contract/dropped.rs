@@ -1,10 +1,12 @@
 //! A response future may be dropped at any time: what was not let through is given back.
 
+use std::future::{Ready, ready};
 use std::time::Duration;
 
 use tokio_test::{assert_pending, task};
-use tower::{Layer as _, Service as _, ServiceExt as _};
-use tower_distributed::{RateLimitLayer, Store};
+use tower::retry::Policy;
+use tower::{BoxError, Layer as _, Service as _, ServiceBuilder, ServiceExt as _};
+use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
 
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
@@ -17,6 +19,7 @@ on_each_store!(
     after_each_number_of_polls,
     while_it_waits_for_its_turn,
     before_others_that_wait,
+    again_and_again_by_a_retry_over_a_time_out,
 );
 
 fn by_name(name: &&'static str) -> &'static str {
@@ -116,6 +119,40 @@ async fn before_others_that_wait(stores: Stores) {
     eventually("the second token", SOON, async || available_after().await <= 2 * HOUR).await;
     drop(calls);
     eventually("the first token", SOON, async || available_after().await <= HOUR).await;
+}
+
+/// Tries again whatever the error.
+#[derive(Clone)]
+struct Stubborn;
+
+impl<Res> Policy<&'static str, Res, BoxError> for Stubborn {
+    type Future = Ready<()>;
+
+    fn retry(&mut self, _: &mut &'static str, result: &mut Result<Res, BoxError>) -> Option<Ready<()>> {
+        result.is_err().then(|| ready(()))
+    }
+
+    fn clone_request(&mut self, request: &&'static str) -> Option<&'static str> {
+        Some(request)
+    }
+}
+
+/// What is given up is not in the way of the next try.
+async fn again_and_again_by_a_retry_over_a_time_out(stores: Stores) {
+    let bucket = TokenBucket::new(&stores.open(), "retried", Quota::per_second(5).burst(3)).unwrap();
+    bucket.allow_n("ann", 3).await.unwrap();
+    let limit = RateLimitLayer::new(bucket.clone(), by_name).cost(|_: &&'static str| 3).wait_up_to(HOUR);
+    let service = ServiceBuilder::new()
+        .retry(Stubborn)
+        .timeout(Duration::from_millis(150))
+        .layer(limit)
+        .service(Probe::default());
+    tokio::time::timeout(2 * SOON, service.oneshot("ann"))
+        .await
+        .expect("each is behind the one before")
+        .unwrap();
+    let after = bucket.peek("ann").await.unwrap().available_after(3).unwrap();
+    assert!(after <= Duration::from_millis(600), "{after:?} of debt");
 }
 
 #[tokio::test]

@@ -18,10 +18,11 @@ use crate::store::OperationFuture;
 use crate::store::timer::sleep;
 
 /// A decision under way.
-#[derive(Debug)]
 pub(crate) enum Decide {
     /// It takes no asking.
     Clear(Option<Result<Decision, Error>>),
+    /// What is being given back goes first.
+    Later(BoxFuture<'static, ()>, Option<(TokenBucket, Key, Ask)>),
     Asking(OperationFuture<Reserve>, Option<Lesson>),
 }
 
@@ -45,6 +46,13 @@ impl Decide {
             return Self::Clear(Some(Ok(Decision::free(bucket.quotas.clone()))));
         }
         let ask = Ask { cost: cost.into(), wait };
+        match bucket.clients.returning.end(&key) {
+            Some(end) => Self::Later(Box::pin(end), Some((bucket.clone(), key, ask))),
+            None => Self::ask(bucket, key, ask, waker),
+        }
+    }
+
+    fn ask(bucket: &TokenBucket, key: Key, ask: Ask, waker: Waker) -> Self {
         let mut lesson = None;
         if let Some(known) = &bucket.known {
             match known.find(&key, &bucket.quotas, ask) {
@@ -61,8 +69,16 @@ impl Future for Decide {
     type Output = Result<Decision, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
+        let this = self.get_mut();
+        if let Self::Later(end, then) = this {
+            ready!(end.as_mut().poll(context));
+            if let Some((bucket, key, ask)) = then.take() {
+                *this = Self::ask(&bucket, key, ask, context.waker().clone());
+            }
+        }
+        match this {
             Self::Clear(outcome) => outcome.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Later(..) => Poll::Pending,
             Self::Asking(running, lesson) => {
                 let decision = ready!(Pin::new(running).poll(context))?;
                 if let (false, Some(lesson)) = (decision.is_admitted(), lesson.take()) {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::state::{Bucket, Level};
+use super::state::{Bucket, Level, Moment};
 use crate::Error;
 use crate::primitive::quota::{Limit, Quotas};
 
@@ -138,7 +138,11 @@ impl BucketState {
     /// zero if it is not.
     #[must_use]
     pub fn blocked_for(&self) -> Duration {
-        micros(self.bucket.blocked_until - self.now)
+        micros(self.blocked())
+    }
+
+    fn blocked(&self) -> i64 {
+        self.bucket.blocked_until - self.now
     }
 
     /// When `cost` tokens are to be had if nobody else takes any; `None` if never.
@@ -157,8 +161,7 @@ impl BucketState {
 
     /// The standing of each quota, in their order.
     pub fn balances(&self) -> impl Iterator<Item = Balance<'_>> {
-        let blocked = self.bucket.blocked_until > self.now;
-        let now = self.now;
+        let (now, blocked) = (self.now, self.blocked());
         self.bucket.pairs(&self.quotas).map(move |(level, limit)| Balance { level, limit, now, blocked })
     }
 
@@ -171,7 +174,7 @@ impl BucketState {
             level: &self.bucket.levels[0],
             limit: &self.quotas.limits()[0],
             now: self.now,
-            blocked: self.bucket.blocked_until > self.now,
+            blocked: self.blocked(),
         };
         if self.quotas.limits().len() == 1 {
             return first;
@@ -195,7 +198,8 @@ pub struct Balance<'a> {
     level: &'a Level,
     limit: &'a Limit,
     now: i64,
-    blocked: bool,
+    /// For how long, µs.
+    blocked: i64,
 }
 
 impl<'a> Balance<'a> {
@@ -214,7 +218,7 @@ impl<'a> Balance<'a> {
     /// The tokens left at once.
     #[must_use]
     pub fn remaining(&self) -> u32 {
-        if self.blocked {
+        if self.blocked > 0 {
             return 0;
         }
         u32::try_from(self.level.tokens(self.limit, self.now).max(0)).unwrap_or(u32::MAX)
@@ -224,6 +228,20 @@ impl<'a> Balance<'a> {
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
         (self.limit.num != 0).then(|| micros(self.limit.span))
+    }
+
+    /// In what time as many tokens come back as are [left](Self::remaining), so that a client that spreads them over it is
+    /// not refused; where none are left, when the next is to be had. `None` if never.
+    #[must_use]
+    pub fn effective_window(&self) -> Option<Duration> {
+        if self.limit.num == 0 {
+            return None;
+        }
+        let window = match i64::from(self.remaining()) {
+            0 => self.level.next(self.limit, self.now) - self.now,
+            left => Moment::default().advance(self.limit, left).ceil(),
+        };
+        Some(micros(window.max(self.blocked)))
     }
 
     /// When the quota is full again; `None` if never.

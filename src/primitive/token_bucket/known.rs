@@ -46,7 +46,8 @@ impl KnownRefusals {
                     && ask.cost >= known.ask.cost
                     && ask.wait <= known.ask.wait =>
             {
-                Ok(known.decision.clone().aged(now - known.since))
+                let decision = known.decision.clone().aged(now - known.since);
+                Ok(Decision { cost: ask.cost, ..decision })
             }
             _ => Err(now),
         });

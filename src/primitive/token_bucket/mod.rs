@@ -54,6 +54,7 @@ mod decision;
 mod known;
 mod operations;
 mod reservation;
+mod returning;
 mod state;
 
 #[cfg(test)]
@@ -74,6 +75,7 @@ pub use self::reservation::Reservation;
 use self::acquire::Decide;
 use self::known::KnownRefusals;
 use self::operations::{Block, Cancel, Peek, Reserve, Reset};
+use self::returning::Returning;
 use self::state::{Ask, Bucket};
 use crate::primitive::quota::{MAX_SPAN, Quotas};
 use crate::store::{Client, Namespace, OperationFuture};
@@ -105,6 +107,7 @@ struct Clients {
     peek: Client<Peek>,
     block: Client<Block>,
     reset: Client<Reset>,
+    returning: Returning,
 }
 
 impl TokenBucket {
@@ -342,13 +345,17 @@ impl TokenBucket {
     }
 
     fn cancel(&self, key: &Key, cancel: Cancel) -> OperationFuture<Cancel> {
-        self.forget_refusal(key);
-        self.clients.cancel.run(key.clone(), cancel)
+        self.clients.cancel.run(key.clone(), self.returned(key, cancel))
     }
 
     fn cancel_detached(&self, key: &Key, cancel: Cancel) {
+        self.clients.cancel.detach(key.clone(), self.returned(key, cancel));
+    }
+
+    /// The same, noted here.
+    fn returned(&self, key: &Key, cancel: Cancel) -> Cancel {
         self.forget_refusal(key);
-        self.clients.cancel.detach(key.clone(), cancel);
+        Cancel { _returning: Some(Arc::new(self.clients.returning.begin(key))), ..cancel }
     }
 
     fn forget_refusal(&self, key: &Key) {
@@ -368,6 +375,7 @@ impl Clients {
             peek: namespace.client(),
             block: namespace.client(),
             reset: namespace.client(),
+            returning: Returning::default(),
         }
     }
 }

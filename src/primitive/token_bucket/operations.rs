@@ -1,8 +1,11 @@
 //! The steps on a bucket: each is one script in `lua/token_bucket/` and the same in Rust.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::decision::{BucketState, Decision};
+use super::returning::Return;
 use super::state::{Ask, Bucket, Level, Moment, Trace};
 use crate::primitive::quota::{MOST_REPEATS, Quotas};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Script, script};
@@ -24,6 +27,8 @@ pub(crate) struct Cancel {
     /// After this time it is too late; `None`: nobody ever acts on it.
     pub(crate) act: Option<i64>,
     pub(crate) traces: SmallVec<[Trace; 1]>,
+    /// Dropped when it is done, or will not be.
+    pub(super) _returning: Option<Arc<Return>>,
 }
 
 /// Looks at a bucket.
@@ -183,7 +188,7 @@ impl Cancel {
     pub(crate) fn new(decision: &Decision, act: Option<i64>) -> Self {
         let BucketState { quotas, bucket, .. } = &decision.state;
         let traces = bucket.levels.iter().map(Level::trace).collect();
-        Self { quotas: quotas.clone(), cost: decision.cost, act, traces }
+        Self { quotas: quotas.clone(), cost: decision.cost, act, traces, _returning: None }
     }
 }
 

@@ -25,7 +25,7 @@ impl Moment {
         Self { whole, part: 0 }
     }
 
-    fn advance(self, limit: &Limit, tokens: i64) -> Self {
+    pub(crate) fn advance(self, limit: &Limit, tokens: i64) -> Self {
         let whole = self.whole + tokens * limit.whole;
         let parts = self.part + tokens * limit.part;
         if parts < limit.den {
@@ -93,6 +93,13 @@ impl Level {
             return i64::MIN;
         }
         self.tat.minus(limit, Moment::default().advance(limit, limit.burst)).ceil()
+    }
+
+    /// When one token is to be had.
+    pub(crate) fn next(&self, limit: &Limit, now: i64) -> i64 {
+        let mut after = *self;
+        after.charge(limit, now, now, 1);
+        after.act(limit)
     }
 
     fn charge(&mut self, limit: &Limit, now: i64, at: i64, tokens: i64) {

@@ -241,7 +241,7 @@ async fn known_refusals_are_repeated_without_the_store_until_they_end() {
 #[tokio::test]
 async fn the_window_says_at_what_pace_tokens_come_back() {
     let bucket = |quota| TokenBucket::new(&Store::in_memory(), "test", quota).unwrap();
-    let told = |decision: &Decision| {
+    let told = |decision: &super::Decision| {
         let balance = decision.state().tightest();
         (balance.remaining(), balance.effective_window().map(|window| window.as_secs_f64().round()))
     };
