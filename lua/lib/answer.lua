@@ -17,7 +17,7 @@ function kind.entries()
   return 3
 end
 
--- Finds `fresh bytes`, or `other` where another codec wrote it. What was fresh since the asker asked is all there is to do.
+-- Finds `fresh stale bytes`, or `other` where another codec wrote it; the times are from now on. What was fresh since the asker asked is all there is to do.
 function kind.look(bypass, base, at)
   local answer, codec, since = call('GET', mark), ARGV[base], tonumber(ARGV[at])
   if not answer then return nil end
@@ -26,7 +26,8 @@ function kind.look(bypass, base, at)
   local good = tonumber(fresh) > (since > 0 and math.min(since, now) or now)
   if not good and (tonumber(stale) <= now or ARGV[at + 1] == '0') then return nil end
   if name ~= codec then return 'other' end
-  local text = string.format('%d ', tonumber(fresh) - now) .. string.sub(answer, #fresh + #stale + #name + 4)
+  local times = string.format('%d %d ', tonumber(fresh) - now, tonumber(stale) - now)
+  local text = times .. string.sub(answer, #fresh + #stale + #name + 4)
   if bypass then return text end
   return text, good
 end
@@ -37,5 +38,5 @@ function kind.enter(holding, base, at)
   if stale == 0 and call('EXISTS', queue) == 0 then return nil, false end
   local times, ttl = string.format('%d %d ', now + fresh, now + stale), math.ceil(math.max(stale, readable) / 1000)
   call('SET', mark, times .. codec .. ' ' .. bytes, 'PX', ttl)
-  return nil, #bytes > published or codec .. string.format(' %d ', fresh) .. bytes
+  return nil, #bytes > published or codec .. string.format(' %d %d ', fresh, stale) .. bytes
 end

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body::Body;
 use smallvec::SmallVec;
 
-use super::shareable::{items, list};
+use super::shareable::{arguments, items, list};
 use crate::{Error, Key, KeyExtractor};
 
 #[cfg(test)]
@@ -190,11 +190,8 @@ impl<K> Checked<K> {
 
     /// Whether one of the fields `Cache-Control` asks for an answer of its own.
     fn asks_alone(&self, value: &HeaderValue) -> bool {
-        list(value).any(|item| {
-            let name = item.split(|&byte| byte == b'=').next().unwrap_or_default().trim_ascii();
-            name.eq_ignore_ascii_case(b"no-store")
-                || self.allows_no_cache && name.eq_ignore_ascii_case(b"no-cache")
-        })
+        let has = |directive| arguments(value, directive).next().is_some();
+        has("no-store") || self.allows_no_cache && has("no-cache")
     }
 
     fn ignores(&self, cookies: &HeaderValue) -> bool {
@@ -208,9 +205,11 @@ impl<K> Checked<K> {
 impl<B: Body, K: KeyExtractor<Request<B>>> KeyExtractor<Request<B>> for Checked<K> {
     fn extract(&self, request: &Request<B>) -> Option<Key> {
         let (method, uri, body) = (request.method(), request.uri(), request.body());
-        let is_plain = matches!(*method, Method::GET | Method::HEAD)
-            && (body.is_end_stream() || body.size_hint().exact() == Some(0));
-        let Differences { hosts, rewrites } = self.differences(request.headers()).filter(|_| is_plain)?;
+        let is_empty = || body.is_end_stream() || body.size_hint().exact() == Some(0);
+        if !matches!(*method, Method::GET | Method::HEAD) || !is_empty() {
+            return None;
+        }
+        let Differences { hosts, rewrites } = self.differences(request.headers())?;
         let key = self.key.extract(request)?;
         let named = hosts.first().copied();
         let host =

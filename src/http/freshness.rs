@@ -1,4 +1,7 @@
 //! For how long a response says that it may be reused (RFC 9111, 4.2).
+//!
+//! By hand, since the crate `http-cache-semantics` 3.0 does not tell a response that says nothing of its time from one that
+//! says 0, which the flight's own life depends on, and takes every `proxy-revalidate` for 0.
 
 use std::time::{Duration, SystemTime};
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The bytes that are being read, of all bodies.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
-    most: usize,
+    pub(super) most: usize,
     bytes: Arc<AtomicUsize>,
 }
 

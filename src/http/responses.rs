@@ -78,8 +78,15 @@ impl Responses {
         Self { largest_body: bytes, ..self }
     }
 
-    /// How many bytes of bodies are read at a time in this process, by this value and its clones: 256 MiB unless told
-    /// otherwise. What goes beyond it is passed on as it comes, and not shared.
+    /// How many bytes of bodies are being read from the service at a time, by this value and its clones: 256 MiB unless
+    /// told otherwise. A body for which there is no room is passed on as it comes, and not shared. What has been read to its
+    /// end does not count any more, whoever still has it.
+    ///
+    /// ```
+    /// use tower_distributed::http::Responses;
+    ///
+    /// let responses = Responses::default().largest_body(8 << 20).max_buffered(64 << 20);
+    /// ```
     #[must_use]
     pub fn max_buffered(self, bytes: usize) -> Self {
         Self { reading: Reading::new(bytes), ..self }
@@ -99,6 +106,11 @@ impl Responses {
     #[must_use]
     pub fn share_failures(self, share: bool) -> Self {
         Self { share_failures: share, ..self }
+    }
+
+    /// How long a body may be that is read: as there is room for at all.
+    fn largest(&self) -> usize {
+        self.largest_body.min(self.reading.most)
     }
 
     /// Whom a response is for, by its head.
@@ -138,7 +150,7 @@ impl Responses {
                 Ok(Ok(data)) => {
                     let fits = taken.add(data.len());
                     read.push(data);
-                    let is_too_large = taken.bytes() > self.largest_body;
+                    let is_too_large = taken.bytes() > self.largest();
                     if is_too_large || !fits {
                         let why = if is_too_large { Unread::TooLarge } else { Unread::Unlucky };
                         return Err((FlightBody::begun(read, body), why));
@@ -211,9 +223,7 @@ where
         match chosen {
             Share::Private => return unshared(parts, FlightBody::untouched(body), Share::Private),
             Share::Nobody => return unshared(parts, FlightBody::untouched(body), Share::Nobody),
-            Share::Stored { .. } | Share::Waiting(())
-                if body.size_hint().lower() > self.largest_body as u64 =>
-            {
+            Share::Stored { .. } | Share::Waiting(()) if body.size_hint().lower() > self.largest() as u64 => {
                 let shared = too_large();
                 return unshared(parts, FlightBody::untouched(body), shared);
             }

@@ -75,7 +75,12 @@ pub(super) fn any_directive(headers: &HeaderMap, directives: &[&str]) -> bool {
 
 /// The arguments of a directive of `Cache-Control`, for each time that it is there; `None`: it has none.
 pub(super) fn directive<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = Option<&'a [u8]>> {
-    items(headers, &CACHE_CONTROL).filter_map(move |item| {
+    headers.get_all(CACHE_CONTROL).iter().flat_map(move |value| arguments(value, name))
+}
+
+/// The same of one line.
+pub(super) fn arguments<'a>(value: &'a HeaderValue, name: &str) -> impl Iterator<Item = Option<&'a [u8]>> {
+    list(value).filter_map(move |item| {
         let mut parts = item.splitn(2, |&byte| byte == b'=').map(<[u8]>::trim_ascii);
         parts.next()?.eq_ignore_ascii_case(name.as_bytes()).then(|| parts.next())
     })

@@ -160,6 +160,8 @@ on_every_store! {
     crate::flights::answers::answers_of_another_codec_or_version_are_not_read as answers_of_another_codec_or_version_are_not_read,
     crate::flights::answers::what_cannot_be_decoded_counts_as_none as what_cannot_be_decoded_counts_as_none,
     crate::flights::answers::what_goes_beyond_the_budget_is_for_those_who_wait as what_goes_beyond_the_budget_is_for_those_who_wait,
+    crate::flights::answers::a_refresh_takes_the_place_of_what_is_stale as a_refresh_takes_the_place_of_what_is_stale,
+    crate::flights::early::what_is_forgotten_is_not_served_by_an_early_run as what_is_forgotten_is_not_served_by_an_early_run,
     crate::flights::early::an_answer_is_made_anew_before_its_end as an_answer_is_made_anew_before_its_end,
     crate::flights::stale::what_is_stale_is_served_while_one_runs as what_is_stale_is_served_while_one_runs,
     crate::flights::stale::a_refresh_that_fails_changes_nothing as a_refresh_that_fails_changes_nothing,

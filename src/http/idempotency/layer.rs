@@ -58,7 +58,8 @@ impl<P> IdempotencyBuilder<P> {
             principal,
             ttl: Duration::from_secs(30),
             remember_for: DAY,
-            responses: Responses::default().share_when(is_final),
+            // Where there were no room for a response, its request could not be answered again.
+            responses: Responses::default().share_when(is_final).max_buffered(usize::MAX),
             is_required: false,
             largest_request: 1024 * 1024,
         }

@@ -49,8 +49,8 @@ pub(crate) struct Asker {
 /// What is found of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// For how long it is still fresh (µs; 0 or less: it is stale), and what it is.
-    Answer { fresh: i64, bytes: Arc<[u8]> },
+    /// For how long it is still fresh (µs; 0 or less: it is stale), until when it is served stale, and what it is.
+    Answer { fresh: i64, stale: i64, bytes: Arc<[u8]> },
     /// Another codec has written it.
     Foreign,
 }
@@ -59,17 +59,17 @@ impl Found {
     /// Of how many bytes it is, and for how long it is fresh.
     pub(crate) fn extent(&self) -> (usize, Duration) {
         match self {
-            Self::Answer { fresh, bytes } => {
+            Self::Answer { fresh, bytes, .. } => {
                 (bytes.len(), Duration::from_micros(u64::try_from(*fresh).unwrap_or(0)))
             }
             Self::Foreign => (0, Duration::ZERO),
         }
     }
 
-    /// For how long it has been stale.
-    pub(crate) fn over(&self) -> Duration {
+    /// For how long it may be served, while a fresh one is made.
+    pub(crate) fn left(&self) -> Duration {
         match self {
-            Self::Answer { fresh: over @ ..0, .. } => Duration::from_micros(over.unsigned_abs()),
+            Self::Answer { stale: left @ 1.., .. } => Duration::from_micros(left.unsigned_abs()),
             _ => Duration::ZERO,
         }
     }
@@ -78,7 +78,7 @@ impl Found {
     /// entered since.
     pub(crate) fn is(&self, before: &Self) -> bool {
         match (self, before) {
-            (Self::Answer { fresh, bytes }, Self::Answer { fresh: was, bytes: others }) => {
+            (Self::Answer { fresh, bytes, .. }, Self::Answer { fresh: was, bytes: others, .. }) => {
                 fresh <= was && bytes == others
             }
             (one, other) => one == other,
@@ -114,6 +114,14 @@ const TOLD: usize = 8192;
 
 /// For how long those who wait can read an answer, however short its time is, µs.
 const READABLE: i64 = 1_000_000;
+
+impl Entry {
+    /// For how long the store keeps it; zero: it is for those alone who wait.
+    pub(crate) fn kept(&self) -> Duration {
+        let least = Duration::from_micros(READABLE.unsigned_abs());
+        if self.stale.is_zero() { self.stale } else { self.stale.max(least) }
+    }
+}
 
 fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
@@ -164,10 +172,10 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         if text == b"other" {
             return Ok(Found::Foreign);
         }
-        let space = text.iter().position(|byte| *byte == b' ').ok_or(GARBLED)?;
-        let (fresh, bytes) = text.split_at(space);
-        let fresh = std::str::from_utf8(fresh).ok().and_then(|fresh| fresh.parse().ok()).ok_or(GARBLED)?;
-        Ok(Found::Answer { fresh, bytes: bytes[1..].into() })
+        let mut parts = text.splitn(3, |byte| *byte == b' ');
+        let mut time = || std::str::from_utf8(parts.next()?).ok()?.parse().ok();
+        let (fresh, stale) = (time().ok_or(GARBLED)?, time().ok_or(GARBLED)?);
+        Ok(Found::Answer { fresh, stale, bytes: parts.next().ok_or(GARBLED)?.into() })
     }
 
     fn look(
@@ -188,7 +196,8 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         if answer.codec != *codec {
             return Look::Open(Some(Found::Foreign));
         }
-        let found = Found::Answer { fresh: answer.fresh - now, bytes: Arc::clone(&answer.bytes) };
+        let (fresh, stale) = (answer.fresh - now, answer.stale - now);
+        let found = Found::Answer { fresh, stale, bytes: Arc::clone(&answer.bytes) };
         match bypass {
             true => Look::Open(Some(found)),
             false if good => Look::Done(found),
@@ -213,7 +222,9 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         if entry.bytes.len() > TOLD {
             return Ok(Entered::Something);
         }
-        Ok(Entered::Told([format!("{codec} {span} ").as_bytes(), &entry.bytes].concat().into()))
+        Ok(Entered::Told(
+            [format!("{codec} {span} {} ", stale - now).as_bytes(), &entry.bytes].concat().into(),
+        ))
     }
 
     fn hear(codec: &Arc<str>, told: &[u8]) -> Option<Found> {
@@ -228,7 +239,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_fresher_than_before_is_another() {
-        let found = |fresh| Found::Answer { fresh, bytes: b"7"[..].into() };
+        let found = |fresh| Found::Answer { fresh, stale: fresh, bytes: b"7"[..].into() };
         assert!(found(-1).is(&found(0)) && found(0).is(&found(0)));
         assert!(!found(40_000).is(&found(0)), "entered since");
         assert!(!found(0).is(&Found::Foreign) && Found::Foreign.is(&Found::Foreign));

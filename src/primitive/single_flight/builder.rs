@@ -113,6 +113,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// late in this process, and the larger `beta` is, 0.01 to 100. 1 is a good choice. Who asks gets the answer that there
     /// is; the run is in the background, one at a time in the fleet. Default: not at all.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
+    /// let rates = SingleFlight::<f64>::builder(Postcard).life(Duration::from_secs(30)).refresh_early(1.0);
+    /// let rates = rates.build(&Store::in_memory(), "rates")?;
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
     /// By what is known as XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention",
     /// 2015.
     pub fn refresh_early(mut self, beta: f64) -> Self {
@@ -120,12 +128,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// How many bytes this process has stored at a time, of answers that others are still given, and at least the
-    /// [largest answer](Self::largest_answer): so that requests that nobody sends twice do not fill the server. What
-    /// goes beyond it is for callers that wait alone, and is not stored where there are none; an event tells of it
-    /// (`answer_over_budget`). Each answer counts by what the codec writes, its key, and 256 bytes. Default: 64 MiB.
+    /// How many bytes of unexpired answers this value and its clones have in the store at most, 1 KiB more than the
+    /// [largest answer](Self::largest_answer) at least: so that requests that nobody sends twice do not fill the server. An
+    /// answer beyond that is for callers that wait alone, and is not stored where there are none; the event
+    /// `answer_over_budget` tells of it. An answer counts by what the codec writes, its key, and 256 bytes. That a key is
+    /// [passed](Self::pass_for) is noted in any case. Default: 64 MiB, or what the largest answer needs.
+    ///
+    /// ```
+    /// # use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
+    /// let pages = SingleFlight::<String>::builder(Postcard).largest_answer(64 << 10).max_stored(16 << 20);
+    /// let pages = pages.build(&Store::in_memory(), "pages")?;
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
     pub fn max_stored(mut self, bytes: u64) -> Self {
-        self.settings.max_stored = bytes;
+        self.settings.max_stored = Some(bytes);
         self
     }
 
@@ -231,10 +247,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
                 "the largest answer must be 1 byte to 64 MiB (67108864), is {largest}"
             )));
         }
-        let stored = self.settings.max_stored;
-        if stored < largest as u64 {
+        let (stored, least) = (self.settings.most_stored(), self.settings.least_stored());
+        if stored < least {
             return Err(Error::invalid(format!(
-                "max_stored must be the largest answer ({largest} bytes) at least, is {stored} bytes"
+                "max_stored must be 1 KiB more than the largest answer at least ({least} bytes), is {stored}"
             )));
         }
         if let Some(Early(beta)) = self.settings.refresh_early

@@ -56,13 +56,24 @@ pub(crate) struct Settings {
     /// How many bytes of answers a process keeps for itself.
     pub(super) local_cache: Option<u64>,
     /// How many bytes of answers that are kept a process has stored.
-    pub(super) max_stored: u64,
+    pub(super) max_stored: Option<u64>,
     pub(super) refresh_early: Option<Early>,
     /// How many callers of a key run at once where nothing is shared.
     pub(super) max_parallel: Option<NonZeroU32>,
     pub(super) go_on: bool,
     pub(super) cancel_when_lost: bool,
     pub(super) alone_when_away: bool,
+}
+
+impl Settings {
+    /// What is stored at most, by the [weight](local_cache::weight) of answers: the largest fits.
+    pub(super) fn most_stored(&self) -> u64 {
+        self.max_stored.unwrap_or_else(|| (64 << 20).max(self.least_stored()))
+    }
+
+    pub(super) fn least_stored(&self) -> u64 {
+        self.largest as u64 + 1024
+    }
 }
 
 impl Default for Settings {
@@ -74,7 +85,7 @@ impl Default for Settings {
             largest: 1 << 20,
             times: Times { stale: Duration::ZERO, pass: Duration::from_secs(10) },
             local_cache: None,
-            max_stored: 64 << 20,
+            max_stored: None,
             refresh_early: None,
             max_parallel: None,
             go_on: false,
@@ -129,7 +140,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             decisions: Decisions::new("single_flight", name),
             table,
             parallel: Parallel::new(settings.max_parallel),
-            stored: Stored::new(settings.max_stored),
+            stored: Stored::new(settings.most_stored()),
             over_budget: Often::new(name, Event::AnswerOverBudget),
             local_cache: local_cache.transpose()?,
             notifier: Arc::clone(store.notifier()),
@@ -165,7 +176,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     ) -> Result<Landed<R, T, E>, Error>
     where
         R: Send + 'static,
-        P: FnOnce(&T) -> bool + Send + 'static,
+        P: Fn(&T) -> bool + Send + 'static,
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
@@ -185,7 +196,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     async fn run<R, P, W, F>(self: &Arc<Self>, key: Key, work: Work<P, W>) -> Result<Landed<R, T, E>, Error>
     where
         R: Send + 'static,
-        P: FnOnce(&T) -> bool + Send + 'static,
+        P: Fn(&T) -> bool + Send + 'static,
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
@@ -253,7 +264,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     ) -> Result<Landed<R, T, E>, Error>
     where
         R: Send + 'static,
-        P: FnOnce(&T) -> bool + Send + 'static,
+        P: Fn(&T) -> bool + Send + 'static,
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {

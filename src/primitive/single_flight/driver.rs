@@ -25,18 +25,21 @@ use crate::{Error, Key, Lease, LeaseHandle};
 
 /// How a run begins.
 enum Boarding<T, E> {
-    /// There is an answer already; in how many bytes, and for how long it is fresh.
-    Landed(Verdict<T, E>, usize, Duration),
-    /// It leads: in the fleet by a lease, and there may be an answer.
-    Lead(Lease, Option<Old<T, E>>),
+    /// There is an answer already.
+    Landed(Verdict<T, E>, Found),
+    /// It leads: in the fleet by a lease, and there may be an answer that is served for so long meanwhile.
+    Lead(Lease, Option<(Verdict<T, E>, Duration)>),
     /// It leads in its process alone.
     Alone(Outcome),
 }
 
-/// What callers get while a fresh answer is made, and for how long at most.
-struct Old<T, E> {
-    verdict: Verdict<T, E>,
-    left: Duration,
+/// Whom what comes of a run is told.
+type Own<R, T, E> = oneshot::Sender<Result<Landed<R, T, E>, Error>>;
+
+/// Gives an answer to all who are there and, for so long, to who comes.
+fn serve<R, T: Clone, E>(baton: &Baton<Verdict<T, E>>, answer: T, left: Duration, own: Option<Own<R, T, E>>) {
+    baton.serve(Verdict::Answer(answer.clone()), left);
+    let _ = own.map(|own| own.send(Ok(Landed::Shared(Ok(answer)))));
 }
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
@@ -46,10 +49,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         self: Arc<Self>,
         baton: Baton<Verdict<T, E>>,
         work: Work<P, W>,
-        mut own: oneshot::Sender<Result<Landed<R, T, E>, Error>>,
+        own: Own<R, T, E>,
         runs: Arc<AtomicBool>,
     ) where
-        P: FnOnce(&T) -> bool,
+        P: Fn(&T) -> bool,
         W: FnOnce(Option<LeaseHandle>) -> F,
         F: Future<Output = Flown<R, T, E>>,
     {
@@ -72,15 +75,36 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 );
             }
         };
-        let (lease, old, counted) = match self.board(baton.key()).await {
-            Ok(Boarding::Lead(lease, old)) => (Some(lease), old, Outcome::Admitted),
-            Ok(Boarding::Alone(counted)) => (None, None, counted),
-            Ok(Boarding::Landed(verdict, bytes, fresh)) => {
+        let (mut own, mut has_old) = (Some(own), false);
+        let (lease, counted) = match self.board(baton.key()).await {
+            Ok(Boarding::Lead(lease, old)) => {
+                has_old = old.is_some();
+                if let Some((Verdict::Answer(answer), left)) = old
+                    && (work.fits)(&answer)
+                {
+                    serve(&baton, answer, left, own.take());
+                }
+                (Some(lease), Outcome::Admitted)
+            }
+            Ok(Boarding::Alone(counted)) => (None, counted),
+            Ok(Boarding::Landed(Verdict::Answer(answer), found))
+                if self.is_early(&found) && (work.fits)(&answer) =>
+            {
+                // All get it, and what comes next is in the background.
+                serve(&baton, answer, found.left(), own.take());
+                // Where somebody else is at it, nobody needs this run; who has come since it was forgotten leads.
+                let Some((lease, still)) = self.lead_early(baton.key(), &found).await else { return };
+                has_old = still;
+                (Some(lease), Outcome::Admitted)
+            }
+            Ok(Boarding::Landed(verdict, found)) => {
+                let (bytes, fresh) = found.extent();
                 keep(verdict.answer(), bytes, fresh);
                 baton.land(Ok(&verdict));
                 if runs.swap(true, Ordering::AcqRel) {
                     return;
                 }
+                let Some(mut own) = own else { return };
                 tokio::select! {
                     // Here and below: who has gone away needs nothing.
                     landed = self.landed(baton.key().clone(), verdict, work) => drop(own.send(landed)),
@@ -90,25 +114,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
             Err(error) => {
                 baton.land(Err(&error));
-                let _ = own.send(Err(error));
+                let _ = own.map(|own| own.send(Err(error)));
                 return;
             }
         };
-        let Work { fits, work, .. } = work;
-        let (mut own, has_old) = (Some(own), old.is_some());
-        if let Some(Old { verdict: Verdict::Answer(answer), left }) = &old
-            && fits(answer)
-        {
-            baton.serve(Verdict::Answer(answer.clone()), *left);
-            if let Some(own) = own.take() {
-                let _ = own.send(Ok(Landed::Shared(Ok(answer.clone()))));
-            }
-        }
         if runs.swap(true, Ordering::AcqRel) {
             return;
         }
         self.decisions.count(counted);
-        let mut work = pin!(work(lease.as_ref().map(Lease::handle)));
+        let mut work = pin!((work.work)(lease.as_ref().map(Lease::handle)));
         let longest = self.max_run();
         let lost = async {
             match &lease {
@@ -168,11 +182,13 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             };
             Entry::of(pass.bytes(), judged.fresh.min(self.settings.times.pass), Duration::ZERO)
         });
-        let entry = self.within_budget(baton.key(), entry);
-        if self.publish(lease, entry).await
-            && let Some(length) = length
-        {
-            keep(judged.verdict.answer(), length, judged.fresh);
+        // What is there is replaced in any case.
+        let fits = self.fits_budget(baton.key(), &judged.verdict, &entry) || has_old;
+        let entry = if fits { entry } else { Entry::of(entry.bytes, Duration::ZERO, Duration::ZERO) };
+        match (self.publish(lease, entry).await, length) {
+            (true, Some(length)) => keep(judged.verdict.answer(), length, judged.fresh),
+            (true, None) => {}
+            (false, _) => self.stored.give_back(baton.key()),
         }
     }
 
@@ -194,40 +210,28 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => match self.read(&found) {
                     Some(Verdict::Pass(Pass::Process)) => return Ok(Boarding::Alone(Outcome::Admitted)),
-                    Some(verdict) => {
-                        let (bytes, left) = found.extent();
-                        return Ok(match self.lead_early(key, &verdict, left).await {
-                            Some(lease) => Boarding::Lead(lease, Some(Old { verdict, left })),
-                            None => Boarding::Landed(verdict, bytes, left),
-                        });
-                    }
+                    Some(verdict) => return Ok(Boarding::Landed(verdict, found)),
                     None => unread = Some(found),
                 },
                 Ok(Got::Lease(lease, found)) => {
                     let found = found.filter(|found| unread.as_ref().is_none_or(|unread| !found.is(unread)));
                     let verdict = found.as_ref().and_then(|found| self.read(found));
-                    return Ok(match (found, verdict) {
-                        (Some(Found::Answer { fresh: fresh @ 1.., bytes }), Some(verdict)) => {
-                            // Somebody was quicker. Entered once more, it sends those who wait to itself; where that
-                            // fails, one of them runs.
-                            let fresh = Duration::from_micros(fresh.unsigned_abs());
-                            let length = bytes.len();
-                            let stale =
-                                verdict.answer().map_or(Duration::ZERO, |_| self.settings.times.stale);
-                            let _ = self.settle(lease, Entry::of(bytes, fresh, stale)).await;
-                            match verdict {
-                                Verdict::Pass(Pass::Process) => Boarding::Alone(Outcome::Admitted),
-                                verdict => Boarding::Landed(verdict, length, fresh),
-                            }
-                        }
-                        (found, verdict) => Boarding::Lead(
-                            lease,
-                            verdict.map(|verdict| {
-                                let over = found.map_or(Duration::ZERO, |found| found.over());
-                                let left = self.settings.times.stale.saturating_sub(over);
-                                Old { verdict, left }
-                            }),
-                        ),
+                    let Some((found, verdict)) = found.zip(verdict) else {
+                        return Ok(Boarding::Lead(lease, None));
+                    };
+                    let (fresh, left) = (found.extent().1, found.left());
+                    let Found::Answer { bytes, fresh: 1.., .. } = &found else {
+                        // Who asked while it was fresh may have it, but not who comes.
+                        let old = (!left.is_zero()).then_some((verdict, left));
+                        return Ok(Boarding::Lead(lease, old));
+                    };
+                    // Somebody was quicker. Entered once more, it sends those who wait to itself; where that fails,
+                    // one of them runs.
+                    let entry = Entry::of(Arc::clone(bytes), fresh, left.saturating_sub(fresh));
+                    let _ = self.settle(lease, entry).await;
+                    return Ok(match verdict {
+                        Verdict::Pass(Pass::Process) => Boarding::Alone(Outcome::Admitted),
+                        verdict => Boarding::Landed(verdict, found),
                     });
                 }
                 Err(error) if error.is_away() && self.settings.alone_when_away => {
@@ -243,14 +247,21 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         Some(self.settings.refresh_early?.ahead(self.leases.admission.hold_time()?))
     }
 
-    /// Takes the lead though there is an answer for so long, if it is to be made anew and nobody is at it.
-    async fn lead_early(&self, key: &Key, verdict: &Verdict<T, E>, left: Duration) -> Option<Lease> {
-        verdict.answer()?;
-        self.ahead().filter(|ahead| *ahead >= left)?;
+    /// Whether an answer that is fresh is to be made anew.
+    fn is_early(&self, found: &Found) -> bool {
+        let (_, fresh) = found.extent();
+        !fresh.is_zero() && self.ahead().is_some_and(|ahead| ahead >= fresh)
+    }
+
+    /// Takes the lead though there is an answer, if nobody is at it; and whether that is still the answer.
+    async fn lead_early(&self, key: &Key, before: &Found) -> Option<(Lease, bool)> {
         let ask = Ask::about(Asker::default(), Subject::Flight, String::new(), 0, None);
         match self.leases.acquire_or_find(key.clone(), Ask { bypass: true, ..ask }).await {
-            Ok(Got::Lease(lease, _)) => Some(lease),
-            // Who is at it, or that the store is away, changes nothing: there is an answer.
+            Ok(Got::Lease(lease, found)) => match found {
+                None => Some((lease, false)),
+                Some(found) => found.is(before).then_some((lease, true)),
+            },
+            // That the store is away changes nothing: there is an answer.
             Ok(Got::Done(_)) | Err(_) => None,
         }
     }
@@ -302,15 +313,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// What is entered: where this process has stored as much as it is to, for callers that wait alone.
-    fn within_budget(&self, key: &Key, entry: Entry) -> Entry {
-        if self.stored.take(local_cache::weight(entry.bytes.len() as u64, key), entry.stale) {
-            return entry;
+    /// Whether what is entered is to be kept: this process may have stored as much as it is to. That a key is passed is
+    /// noted in any case, in a few bytes.
+    fn fits_budget(&self, key: &Key, verdict: &Verdict<T, E>, entry: &Entry) -> bool {
+        let (kept, bytes) = (entry.kept(), local_cache::weight(entry.bytes.len() as u64, key));
+        if kept.is_zero() || matches!(verdict, Verdict::Pass(_)) || self.stored.take(key, bytes, kept) {
+            return true;
         }
-        let most = self.settings.max_stored;
-        let detail = format_args!("answers were not stored: this process has stored {most} bytes of them");
-        self.over_budget.tell(detail);
-        Entry::of(entry.bytes, Duration::ZERO, Duration::ZERO)
+        self.over_budget
+            .tell("answers were not stored: this process has stored as many bytes of them as it may");
+        false
     }
 
     /// Enters an answer, which gives the lease back; whether it was still held.

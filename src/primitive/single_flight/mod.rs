@@ -210,7 +210,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     pub(crate) async fn fly<R, W, F>(
         &self,
         key: Key,
-        fits: impl FnOnce(&T) -> bool + Send + 'static,
+        fits: impl Fn(&T) -> bool + Send + 'static,
         work: W,
     ) -> Result<Landed<R, T, E>, Error>
     where

@@ -1,50 +1,81 @@
 //! How much a process has stored that is still kept: so that questions nobody asks twice do not fill the server.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::Key;
 use crate::store::lock;
 
 /// The answers of one flight that this process has stored.
 #[derive(Debug)]
 pub(super) struct Stored {
     most: u64,
+    hasher: RandomState,
     answers: Mutex<Answers>,
 }
 
+/// Keys go by their hashes: where two have one, less is counted than there is.
 #[derive(Debug, Default)]
 struct Answers {
     bytes: u64,
-    /// Until when each is kept, and how many bytes it is.
-    kept: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Until when the answer to a key is kept, and how many bytes it is.
+    by_key: HashMap<u64, (Instant, u64)>,
+    ends: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
 impl Stored {
     /// Up to so many bytes.
     pub(super) fn new(most: u64) -> Self {
-        Self { most, answers: Mutex::default() }
+        Self { most, hasher: RandomState::new(), answers: Mutex::default() }
     }
 
-    /// Whether there is room for one more; then it counts for as long as it is kept.
-    pub(super) fn take(&self, bytes: u64, kept: Duration) -> bool {
-        let now = Instant::now();
-        let mut answers = lock(&self.answers);
-        let answers = &mut *answers;
-        while let Some(Reverse((until, bytes))) = answers.kept.peek()
-            && *until <= now
-        {
-            answers.bytes -= bytes;
-            answers.kept.pop();
+    /// Whether there is room for the answer to a key, in the place of the one before; then it counts for as long as it is
+    /// kept.
+    pub(super) fn take(&self, key: &Key, bytes: u64, kept: Duration) -> bool {
+        if self.most == u64::MAX {
+            return true;
         }
-        let sum = answers.bytes.saturating_add(bytes);
+        let (now, key) = (Instant::now(), self.hasher.hash_one(key));
+        let mut answers = lock(&self.answers);
+        answers.forget_ended(now);
+        let before = answers.by_key.get(&key).map_or(0, |(_, bytes)| *bytes);
+        let sum = (answers.bytes - before).saturating_add(bytes);
         let Some(until) = now.checked_add(kept).filter(|_| sum <= self.most) else { return false };
         answers.bytes = sum;
-        answers.kept.push(Reverse((until, bytes)));
+        answers.by_key.insert(key, (until, bytes));
+        answers.ends.push(Reverse((until, key)));
         true
+    }
+
+    /// Nothing was stored after all.
+    pub(super) fn give_back(&self, key: &Key) {
+        let key = self.hasher.hash_one(key);
+        let mut answers = lock(&self.answers);
+        if let Some((_, bytes)) = answers.by_key.remove(&key) {
+            answers.bytes -= bytes;
+        }
+    }
+}
+
+impl Answers {
+    fn forget_ended(&mut self, now: Instant) {
+        while let Some(Reverse((until, key))) = self.ends.peek().copied()
+            && until <= now
+        {
+            self.ends.pop();
+            // What was replaced since ends later.
+            if let Some((end, bytes)) = self.by_key.get(&key).copied()
+                && end == until
+            {
+                self.bytes -= bytes;
+                self.by_key.remove(&key);
+            }
+        }
     }
 }
 
@@ -52,16 +83,32 @@ impl Stored {
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     #[tokio::test(start_paused = true)]
     async fn what_is_over_makes_room() {
         let stored = Stored::new(100);
-        let second = Duration::from_secs(1);
-        assert!(stored.take(60, 2 * second) && stored.take(40, second));
-        assert!(!stored.take(1, second), "it is full");
-        tokio::time::advance(second).await;
-        assert!(!stored.take(41, second) && stored.take(40, second), "what was refused takes no room");
-        tokio::time::advance(second).await;
-        assert!(stored.take(100, second));
-        assert!(!stored.take(u64::MAX, second));
+        let take = |key: &str, bytes, kept| stored.take(&key.into(), bytes, kept);
+        assert!(take("a", 60, 2 * SECOND) && take("b", 40, SECOND));
+        assert!(!take("c", 1, SECOND), "it is full");
+        tokio::time::advance(SECOND).await;
+        assert!(!take("c", 41, SECOND) && take("c", 40, SECOND), "what was refused takes no room");
+        tokio::time::advance(SECOND).await;
+        assert!(take("d", 100, SECOND) && !take("e", u64::MAX, SECOND));
+        stored.give_back(&"d".into());
+        assert!(take("e", 100, SECOND));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_takes_the_place_of_the_one_before() {
+        let stored = Stored::new(100);
+        for _ in 0..50 {
+            assert!(stored.take(&"a".into(), 60, 100 * SECOND));
+            tokio::time::advance(SECOND).await;
+        }
+        tokio::time::advance(60 * SECOND).await;
+        assert!(!stored.take(&"b".into(), 60, SECOND), "it ends with the last of them");
+        tokio::time::advance(40 * SECOND).await;
+        assert!(stored.take(&"b".into(), 60, SECOND));
     }
 }

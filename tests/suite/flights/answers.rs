@@ -1,5 +1,7 @@
 //! Answers that cannot be published, or are not read.
 
+use std::time::Duration;
+
 use tower::BoxError;
 use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::{Codec, Json, Postcard, SingleFlightBuilder, Unpublished};
@@ -95,15 +97,36 @@ pub(crate) async fn what_cannot_be_published_may_be_for_nobody_else(place: &Plac
     assert_eq!(crowd(&flights, &origin).await, [1; 7]);
 }
 
+/// For answers of two bytes, with keys of one and 256 each.
+const ROOM_FOR_THREE: u64 = 8 + 1024;
+
+/// A process that has stored as much as it may replaces what there is all the same.
+pub(crate) async fn a_refresh_takes_the_place_of_what_is_stale(place: &Place, name: &str) {
+    let build = || {
+        let stale = builder().life(Duration::from_millis(1)).stale_for(LONG);
+        stale.largest_answer(8).max_stored(ROOM_FOR_THREE)
+    };
+    let (flights, origin) = (several(place, name, 2, build), Origin::open());
+    assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), 1);
+    for key in ["a", "b", "c"] {
+        let run = flights[1].run(key, origin.work()).await.unwrap();
+        assert!(flights[0].run(key, origin.work()).await.unwrap() >= run);
+    }
+    eventually("a fresh one", SOON, async || flights[1].run("k", origin.work()).await.unwrap() > 4).await;
+}
+
 /// What nobody asks for twice does not fill the store.
 pub(crate) async fn what_goes_beyond_the_budget_is_for_those_who_wait(place: &Place, name: &str) {
-    // Three answers of two bytes, with keys of one and 256 each.
-    let build = || builder().largest_answer(8).max_stored(3 * (2 + 1 + 256));
+    let build = || builder().largest_answer(8).max_stored(ROOM_FOR_THREE);
     let (flights, origin) = (visible(place, name, 2, build), Origin::shut());
     origin.let_go(5);
-    for (key, run) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
+    let other = build().build(place, name).unwrap();
+    for (key, run) in [("a", 1), ("b", 2), ("c", 3)] {
         assert_eq!(flights[0].run(key, origin.work()).await.unwrap(), run);
+        // Which waits until it is stored.
+        assert_eq!(other.run(key, origin.work()).await.unwrap(), run);
     }
+    assert_eq!(flights[0].run("d", origin.work()).await.unwrap(), 4);
     // Who comes before a flight has landed gets it as well.
     eventually("that it is not there", SOON, async || {
         flights[0].run("d", origin.work()).await.unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::SingleFlightBuilder;
 
-use super::{Origin, begin_run, builder, ended, several};
+use super::{Origin, begin, begin_run, builder, ended, several};
 use crate::stores::{Place, SOON};
 use crate::support::eventually;
 
@@ -37,4 +37,25 @@ pub(crate) async fn an_answer_is_made_anew_before_its_end(place: &Place, name: &
         eventually("the fresh one", SOON, async || flights[1].run("k", origin.work()).await.unwrap() == run)
             .await;
     }
+}
+
+/// Who asks after an answer was forgotten waits for the run that is under way.
+pub(crate) async fn what_is_forgotten_is_not_served_by_an_early_run(place: &Place, name: &str) {
+    let (flight, origin) = (early().build(place, name).unwrap(), Origin::shut());
+    let flight: SingleFlight<u64> = flight;
+    let first = begin_run(&flight, &origin).await;
+    tokio::time::sleep(RUN).await; // what the run takes
+    origin.let_go(1);
+    assert_eq!(ended(first).await.unwrap(), 1);
+    eventually("a run to begin early", SOON, async || {
+        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1, "nobody waits");
+        origin.runs() == 2
+    })
+    .await;
+    flight.forget("k").await.unwrap();
+    let (waits, work) = (flight.clone(), origin.work());
+    let waiter = begin(async move { waits.run("k", work).await }).await;
+    assert!(!waiter.is_finished(), "it was forgotten");
+    origin.let_go(1);
+    assert_eq!(ended(waiter).await.unwrap(), 2);
 }

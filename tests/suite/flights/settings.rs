@@ -70,12 +70,12 @@ fn sizes() {
     for bytes in [1, 64 << 20] {
         is_fine(builder().largest_answer(bytes));
     }
-    for (stored, largest) in [(0, 1), (9, 10), ((1 << 20) - 1, 1 << 20)] {
-        let shown = [stored, largest as u64].map(|bytes| bytes.to_string());
+    for (stored, largest) in [(0, 1), (10 + 1023, 10), (1 << 20, 1 << 20)] {
+        let shown = [stored, largest as u64 + 1024].map(|bytes| bytes.to_string());
         let flight = builder().largest_answer(largest).max_stored(stored);
         is_told(flight, &["max_stored", "at least", &shown[0], &shown[1]]);
     }
-    is_fine(builder().largest_answer(10).max_stored(10));
+    is_fine(builder().largest_answer(10).max_stored(10 + 1024));
     is_fine(builder().max_stored(u64::MAX));
 }
 
