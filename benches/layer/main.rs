@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use governor::{DefaultKeyedRateLimiter, Quota};
-use http::Request;
+use http::{Request, StatusCode};
 
 use self::stacks::{
     BURST, Inner, KEY, RATE, Service, bucket, governor_by_header, governor_by_peer, ours_by_header,
@@ -37,7 +37,7 @@ fn layers(criterion: &mut Criterion) {
 fn bench(criterion: &mut Criterion, name: &str, mut service: impl Service, request: fn() -> Request<()>) {
     let runtime = runtime();
     criterion.bench_function(name, |bencher| {
-        bencher.iter_custom(|requests| time(&runtime, &mut service, request, requests));
+        bencher.iter_custom(|requests| time(&runtime, &mut service, request, requests, StatusCode::OK));
     });
 }
 

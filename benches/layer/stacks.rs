@@ -58,25 +58,40 @@ pub fn ours_by_peer() -> impl Service {
     RateLimitLayer::new(bucket(), key).reject_with(limits::refuse()).layer(Inner)
 }
 
+/// One request is admitted, and then none.
+pub fn ours_refused() -> impl Service {
+    let bucket = TokenBucket::new(&Store::in_memory(), "bench", Quota::per_hour(1)).unwrap();
+    RateLimitLayer::new(bucket, limits::header(FIELD).unwrap()).reject_with(limits::refuse()).layer(Inner)
+}
+
+pub fn governor_refused() -> impl Service {
+    let config = governor_config(Duration::from_secs(3600), 1).key_extractor(ByHeader).finish().unwrap();
+    GovernorLayer::new(config).layer(Inner)
+}
+
 pub fn bucket() -> TokenBucket {
     let quota = Quota::per_second(RATE).burst(BURST);
     TokenBucket::new(&Store::in_memory(), "bench", quota).unwrap()
 }
 
 pub fn governor_by_header() -> impl Service {
-    let config = governor_config().key_extractor(ByHeader).finish().unwrap();
+    let config = governor_config(Duration::from_secs(1) / RATE, BURST);
+    let config = { config }.key_extractor(ByHeader).finish().unwrap();
     GovernorLayer::new(config).layer(Inner)
 }
 
 pub fn governor_by_peer() -> impl Service {
-    GovernorLayer::new(governor_config().finish().unwrap()).layer(Inner)
+    GovernorLayer::new(governor_config(Duration::from_secs(1) / RATE, BURST).finish().unwrap()).layer(Inner)
 }
 
-fn governor_config() -> GovernorConfigBuilder<
+fn governor_config(
+    period: Duration,
+    burst: u32,
+) -> GovernorConfigBuilder<
     tower_governor::key_extractor::PeerIpKeyExtractor,
     governor::middleware::NoOpMiddleware,
 > {
-    GovernorConfigBuilder::default().const_period(Duration::from_secs(1) / RATE).const_burst_size(BURST)
+    GovernorConfigBuilder::default().const_period(period).const_burst_size(burst)
 }
 
 /// As in tower_governor's own example of an extractor.
@@ -114,6 +129,7 @@ pub fn time(
     service: &mut impl Service,
     request: fn() -> Request<()>,
     requests: u64,
+    status: StatusCode,
 ) -> Duration {
     let mut took = Duration::ZERO;
     let mut left = requests;
@@ -124,7 +140,7 @@ pub fn time(
             let since = Instant::now();
             for request in batch {
                 let response = service.ready().await.unwrap().call(request).await.unwrap();
-                assert_eq!(response.status(), StatusCode::OK);
+                assert_eq!(response.status(), status);
                 black_box(response);
             }
             took += since.elapsed();

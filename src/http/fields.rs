@@ -1,6 +1,5 @@
 //! The RateLimit header fields.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
@@ -61,28 +60,19 @@ impl RateLimitFields {
     }
 
     pub(super) fn write(self, decision: &Decision, headers: &mut HeaderMap) {
-        let (mut policy, mut limit) = (String::new(), String::new());
         let until = |balance: &Balance<'_>| {
             // Never later than Retry-After says.
             let window = balance.effective_window();
             window.map(|window| seconds(decision.retry_after().map_or(window, |retry| retry.min(window))))
         };
         if self.draft {
-            for balance in decision.state().balances() {
-                let separator = if policy.is_empty() { "" } else { ", " };
-                let name = balance.name();
-                // Writing to a string does not fail.
-                let _ = write!(policy, "{separator}\"{name}\";q={}", balance.limit());
-                let _ = write!(limit, "{separator}\"{name}\";r={}", balance.remaining());
-                if let Some(window) = balance.window() {
-                    let _ = write!(policy, ";w={}", seconds(window).max(1));
-                }
-                if let Some(until) = until(&balance) {
-                    let _ = write!(limit, ";t={until}");
-                }
-            }
-            append(headers, POLICY, policy);
-            append(headers, RATE_LIMIT, limit);
+            let state = decision.state();
+            let policy = state.quotas().policy(|| {
+                let window = |balance: &Balance<'_>| balance.window().map(|window| seconds(window).max(1));
+                field(state.balances(), ";q=", Balance::limit, ";w=", window)
+            });
+            headers.append(POLICY, policy.clone());
+            headers.append(RATE_LIMIT, field(state.balances(), ";r=", Balance::remaining, ";t=", until));
         }
         let tightest = decision.state().tightest();
         let told = headers.get(X_REMAINING).and_then(|told| told.to_str().ok()?.parse::<u32>().ok());
@@ -109,10 +99,23 @@ pub(crate) fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// Adds to what a limit further in has told: both fields are lists.
-fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
-    // Names of quotas are printable ASCII, so this does not fail.
-    if let Ok(value) = HeaderValue::try_from(value) {
-        headers.append(name, value);
+/// A field with an item for each quota: its name, a number, and where there is one another.
+fn field<'a>(
+    balances: impl Iterator<Item = Balance<'a>>,
+    first: &str,
+    number: impl Fn(&Balance<'a>) -> u32,
+    second: &str,
+    other: impl Fn(&Balance<'a>) -> Option<u64>,
+) -> HeaderValue {
+    let (mut field, mut digits) = (String::with_capacity(64), itoa::Buffer::new());
+    for balance in balances {
+        let separator = if field.is_empty() { "\"" } else { ", \"" };
+        let number = digits.format(number(&balance));
+        field.extend([separator, balance.name(), "\"", first, number]);
+        if let Some(number) = other(&balance) {
+            field.extend([second, digits.format(number)]);
+        }
     }
+    // Names of quotas are printable ASCII, so this does not fail.
+    HeaderValue::try_from(field).unwrap_or(HeaderValue::from_static(""))
 }

@@ -117,7 +117,11 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
             (kind, "Temporarily reduced capacity", String::new())
         }
     };
-    format!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{}{more}}}", status.as_u16())
+    let mut problem = String::with_capacity(192);
+    let parts =
+        ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str(), &more, "}"];
+    problem.extend(parts);
+    problem
 }
 
 fn detail(refusal: &Refusal) -> String {
@@ -125,11 +129,11 @@ fn detail(refusal: &Refusal) -> String {
 }
 
 fn violated(decision: &Decision) -> String {
-    let names: Vec<_> = decision
-        .state()
-        .balances()
-        .filter(|balance| balance.remaining() < decision.cost())
-        .map(|balance| format!("\"{}\"", balance.name()))
-        .collect();
-    format!(",\"violated-policies\":[{}]", names.join(","))
+    let mut violated = String::with_capacity(64);
+    for balance in decision.state().balances().filter(|balance| balance.remaining() < decision.cost()) {
+        let before = if violated.is_empty() { ",\"violated-policies\":[\"" } else { ",\"" };
+        violated.extend([before, balance.name(), "\""]);
+    }
+    violated.push_str(if violated.is_empty() { ",\"violated-policies\":[]" } else { "]" });
+    violated
 }

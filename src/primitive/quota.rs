@@ -4,7 +4,8 @@
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
+use std::num::NonZeroU32;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -226,9 +227,17 @@ impl Limit {
 /// # Ok::<(), tower_distributed::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Quotas {
-    limits: Arc<[Limit]>,
+pub struct Quotas(Arc<Set>);
+
+struct Set {
+    limits: SmallVec<[Limit; 1]>,
+    /// The smallest.
     burst: i64,
+    /// As it is told in header fields.
+    #[cfg(feature = "http")]
+    policy: OnceLock<http::HeaderValue>,
+    /// What one of so many processes may use of it.
+    share: OnceLock<(NonZeroU32, Quotas)>,
 }
 
 impl Quotas {
@@ -245,50 +254,67 @@ impl Quotas {
         if !(1..=8).contains(&of) {
             return Err(Error::invalid(format!("one to eight quotas are allowed, got {of}")));
         }
-        let limits = quotas
+        let limits: SmallVec<[Limit; 1]> = quotas
             .into_iter()
             .enumerate()
             .map(|(position, quota)| quota.check(position, of))
-            .collect::<Result<Vec<_>, _>>()?;
+            .collect::<Result<_, _>>()?;
         for (position, limit) in limits.iter().enumerate() {
             if limits[..position].iter().any(|other| other.name == limit.name) {
                 return Err(Error::invalid(format!("two quotas are named {:?}", limit.name)));
             }
         }
+        Ok(Self::of(limits))
+    }
+
+    fn of(limits: SmallVec<[Limit; 1]>) -> Self {
         let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(0);
-        Ok(Self { limits: limits.into(), burst })
+        Self(Arc::new(Set {
+            limits,
+            burst,
+            #[cfg(feature = "http")]
+            policy: OnceLock::new(),
+            share: OnceLock::new(),
+        }))
     }
 
     /// The largest cost that can ever be admitted: the smallest burst.
     #[must_use]
     pub fn max_cost(&self) -> u32 {
-        u32::try_from(self.burst).unwrap_or(u32::MAX)
+        u32::try_from(self.0.burst).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn limits(&self) -> &[Limit] {
-        &self.limits
+        &self.0.limits
+    }
+
+    /// What is told of them in header fields, written once.
+    #[cfg(feature = "http")]
+    pub(crate) fn policy(&self, write: impl FnOnce() -> http::HeaderValue) -> &http::HeaderValue {
+        self.0.policy.get_or_init(write)
     }
 
     /// Tells sets of quotas apart without looking into them; clones are alike.
     pub(crate) fn id(&self) -> usize {
-        self.limits.as_ptr().addr()
+        Arc::as_ptr(&self.0).addr()
     }
 
     /// What one of `parts` processes may use when they cannot talk to each other.
-    pub(crate) fn share(&self, parts: std::num::NonZeroU32) -> Self {
+    pub(crate) fn share(&self, parts: NonZeroU32) -> Self {
+        let (of, share) = self.0.share.get_or_init(|| (parts, self.divided(parts)));
+        // A layer divides them by one number, whatever others do.
+        if *of == parts { share.clone() } else { self.divided(parts) }
+    }
+
+    fn divided(&self, parts: NonZeroU32) -> Self {
         let parts = i64::from(parts.get());
-        let limits: Arc<[Limit]> = self
-            .limits
-            .iter()
-            .map(|limit| {
-                let burst = (limit.burst / parts).max(1);
-                // A token per bucket at least, and no slower than one in 35 years.
-                let num = limit.num.saturating_mul(parts).min((MAX_SPAN / burst).saturating_mul(limit.den));
-                Limit::new(limit.name.clone(), burst, num, limit.den)
-            })
-            .collect();
-        let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(1);
-        Self { limits, burst }
+        let limits = self.limits().iter().map(|limit| {
+            let burst = (limit.burst / parts).max(1);
+            // A token per bucket at least, and no slower than one in 35 years.
+            let num = limit.num.saturating_mul(parts).min((MAX_SPAN / burst).saturating_mul(limit.den));
+            Limit::new(limit.name.clone(), burst, num, limit.den)
+        });
+        Self::of(limits.collect())
     }
 }
 
@@ -318,7 +344,7 @@ impl TryFrom<Vec<Quota>> for Quotas {
 
 impl PartialEq for Quotas {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.limits, &other.limits) || self.limits == other.limits
+        Arc::ptr_eq(&self.0, &other.0) || self.limits() == other.limits()
     }
 }
 
@@ -326,6 +352,6 @@ impl Eq for Quotas {}
 
 impl fmt::Debug for Quotas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.limits.iter()).finish()
+        f.debug_list().entries(self.limits().iter()).finish()
     }
 }

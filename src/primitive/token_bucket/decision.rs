@@ -120,6 +120,12 @@ pub struct BucketState {
 }
 
 impl BucketState {
+    /// The quotas that were asked.
+    #[cfg(feature = "http")]
+    pub(crate) fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
     /// The tokens left at once: the least of all quotas, none while blocked.
     #[must_use]
     pub fn remaining(&self) -> u32 {

@@ -56,7 +56,9 @@ impl Returning {
         }
         let mut over = lock(&self.0.under_way).get(key)?.over.subscribe();
         // It is never sent, only dropped.
-        Some(async move { drop(within(LONGEST, over.changed()).await) })
+        Some(async move {
+            within(LONGEST, over.changed()).await;
+        })
     }
 }
 
