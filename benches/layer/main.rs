@@ -17,8 +17,8 @@ use governor::{DefaultKeyedRateLimiter, Quota};
 use http::{Request, StatusCode};
 
 use self::stacks::{
-    BURST, Inner, KEY, RATE, Service, bucket, governor_by_header, governor_by_peer, ours_by_header,
-    ours_by_peer, request_with_header, request_with_peer, runtime, time,
+    BURST, Inner, KEY, RATE, Service, bucket, governor_by_header, governor_by_peer, governor_refused,
+    ours_by_header, ours_by_peer, ours_refused, request_with_header, request_with_peer, runtime, time,
 };
 
 criterion_group!(benches, layers, decisions);
@@ -32,12 +32,24 @@ fn layers(criterion: &mut Criterion) {
     bench(criterion, "peer/inner service alone", Inner, request_with_peer);
     bench(criterion, "peer/our RateLimitLayer", ours_by_peer(), request_with_peer);
     bench(criterion, "peer/tower_governor", governor_by_peer(), request_with_peer);
+    refused(criterion, "refused/our RateLimitLayer", ours_refused());
+    refused(criterion, "refused/tower_governor", governor_refused());
 }
 
 fn bench(criterion: &mut Criterion, name: &str, mut service: impl Service, request: fn() -> Request<()>) {
     let runtime = runtime();
     criterion.bench_function(name, |bencher| {
         bencher.iter_custom(|requests| time(&runtime, &mut service, request, requests, StatusCode::OK));
+    });
+}
+
+/// The same once a first request has been admitted.
+fn refused(criterion: &mut Criterion, name: &str, mut service: impl Service) {
+    let (runtime, request) = (runtime(), request_with_header);
+    time(&runtime, &mut service, request, 1, StatusCode::OK);
+    criterion.bench_function(name, |bencher| {
+        let refused = StatusCode::TOO_MANY_REQUESTS;
+        bencher.iter_custom(|requests| time(&runtime, &mut service, request, requests, refused));
     });
 }
 
