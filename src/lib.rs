@@ -65,6 +65,7 @@
 //! | `http` | yes | module [`http`]: refusals as responses, header fields, key extractors |
 //! | `postcard` | yes | answers of single flights as serde values in the postcard format |
 //! | `json` | | answers of single flights as JSON |
+//! | `serde` | | [`Quota`] and [`Quotas`] as text, such as `100/min, burst 20` |
 //! | `tonic` | | module `grpc`: refusals as statuses |
 //! | `tracing`, `metrics` | | events and metrics of outages, decisions, leases and load: [all of them](telemetry) |
 //! | `cluster` | | [`Store`] from a `deadpool_redis::cluster::Pool` |

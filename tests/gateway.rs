@@ -85,7 +85,7 @@ async fn limits_each_caller_in_process() {
     // Others are not concerned, nor is who names alice's address.
     assert_eq!(gateway.limited(Some("bob")).await.status(), StatusCode::OK);
     assert_eq!(gateway.limited(None).await.status(), StatusCode::OK);
-    assert_eq!(gateway.limited(Some("127.0.0.1")).await.headers()["ratelimit"], "\"default\";r=9;t=1");
+    assert_eq!(gateway.limited(Some("127.0.0.1")).await.headers()["ratelimit"], "\"default\";r=9;t=2");
 }
 
 #[tokio::test]

@@ -33,4 +33,5 @@ if [ -n "$missing" ]; then
   fi
 fi
 
-cargo test --all-features "$@"
+# One run tells all that fails.
+cargo test --all-features --no-fail-fast "$@"

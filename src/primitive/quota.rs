@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -105,6 +106,10 @@ impl Quota {
         self
     }
 
+    fn default_name(position: usize, of: usize) -> Arc<str> {
+        if of == 1 { Arc::from("default") } else { Arc::from(format!("q{}", position + 1)) }
+    }
+
     fn check(self, position: usize, of: usize) -> Result<Limit, Error> {
         let invalid = |why: fmt::Arguments<'_>| Error::invalid(format!("{self:?}: {why}"));
         let burst = match (self.burst, self.rate) {
@@ -119,8 +124,7 @@ impl Quota {
             return Err(invalid(format_args!("the burst must be at least 1, is 0")));
         }
         let name = match &self.name {
-            None if of == 1 => Arc::from("default"),
-            None => Arc::from(format!("q{}", position + 1)),
+            None => Self::default_name(position, of),
             Some(name) => name.clone(),
         };
         let printable = |c: char| matches!(c, ' '..='~') && c != '"' && c != '\\';

@@ -83,6 +83,8 @@ named! {
         LocalShare = "local_share",
         /// The store refused it for want of room.
         Overloaded = "overloaded",
+        /// It would have been refused, in shadow mode.
+        Shadowed = "shadowed",
         /// A filter beyond its capacity took it for a duplicate: it was handled.
         FilterFull = "filter_full",
     }

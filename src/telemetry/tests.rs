@@ -35,7 +35,7 @@ const EVENTS: [&str; 23] = [
     "filter_full",
 ];
 
-const OUTCOMES: [&str; 9] = [
+const OUTCOMES: [&str; 10] = [
     "admitted",
     "refused",
     "refused_from_cache",
@@ -44,6 +44,7 @@ const OUTCOMES: [&str; 9] = [
     "failed_closed",
     "local_share",
     "overloaded",
+    "shadowed",
     "filter_full",
 ];
 

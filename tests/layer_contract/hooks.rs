@@ -1,10 +1,12 @@
 //! What a layer tells: the decision to the request and the response, and to the bucket what the response said.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tower::{Layer as _, Service as _, ServiceExt as _};
 use tower_distributed::token_bucket::Decision;
-use tower_distributed::{RateLimitLayer, Refusal};
+use tower_distributed::{Key, RateLimitLayer, Refusal};
 
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
@@ -13,6 +15,8 @@ use crate::support::eventually;
 on_each_store!(
     requests_and_responses_are_shown_the_decision,
     refusals_are_shown_to_nobody,
+    refusals_are_shown_with_their_requests,
+    in_shadow_mode_all_pass,
     the_longest_block_counts,
     blocks_are_kept_to_their_key,
 );
@@ -55,6 +59,54 @@ async fn refusals_are_shown_to_nobody(stores: Stores) {
         .reject_with(|refusal: Refusal| vec![refusal.to_string()]);
     let lines = layer.layer(Probe::default()).oneshot(Vec::new()).await.unwrap();
     assert!(lines[0].starts_with("rate limit exceeded"), "{lines:?}");
+}
+
+async fn refusals_are_shown_with_their_requests(stores: Stores) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = |who: &'static str| {
+        let seen = Arc::clone(&seen);
+        move |request: &Vec<String>, key: &Key, decision: &Decision| {
+            let key = String::from_utf8_lossy(key.as_bytes()).into_owned();
+            seen.lock().unwrap().push(format!("{who}: {request:?} {key} {}", decision.is_admitted()));
+        }
+    };
+    let layer = RateLimitLayer::new(at_most(1, &stores.open()), everything)
+        .on_refused(note("first"))
+        .on_admit(|_: &_, _: &mut Vec<String>| {})
+        .on_refused(note("second"));
+    let service = layer.layer(Probe::default());
+    service.clone().oneshot(vec!["a".into()]).await.unwrap();
+    service.oneshot(vec!["b".into()]).await.unwrap_err();
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen, ["first: [\"b\"] everything false", "second: [\"b\"] everything false"]);
+}
+
+/// It decides, and refuses nothing; nor does anybody wait.
+async fn in_shadow_mode_all_pass(stores: Stores) {
+    let bucket = at_most(1, &stores.open());
+    let [admitted, refused] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let (admits, refuses) = (Arc::clone(&admitted), Arc::clone(&refused));
+    let layer = RateLimitLayer::new(bucket.clone(), everything)
+        .wait_up_to(100 * HOUR)
+        .cost(|lines: &Vec<String>| if lines.is_empty() { 1 } else { 7 })
+        .on_admit(move |_: &_, _: &mut Vec<String>| {
+            admits.fetch_add(1, Ordering::SeqCst);
+        })
+        .on_refused(move |_: &_, _: &_, _: &_| {
+            refuses.fetch_add(1, Ordering::SeqCst);
+        })
+        .shadow();
+    let probe = Probe::default();
+    let service = layer.layer(probe.clone());
+    for _ in 0..3 {
+        service.clone().oneshot(Vec::new()).await.unwrap();
+    }
+    // What can never be admitted passes as well.
+    service.oneshot(vec!["dear".into()]).await.unwrap();
+    assert_eq!(probe.calls(), 4);
+    assert_eq!((admitted.load(Ordering::SeqCst), refused.load(Ordering::SeqCst)), (1, 2));
+    let after = bucket.peek("everything").await.unwrap().available_after(1).unwrap();
+    assert!(after <= HOUR, "only what fits is charged");
 }
 
 async fn the_longest_block_counts(stores: Stores) {

@@ -37,6 +37,7 @@ fn counts(limiter: &str, namespace: &str) -> Vec<(&'static str, f64)> {
         "failed_closed",
         "local_share",
         "overloaded",
+        "shadowed",
     ];
     let counts = outcomes.map(|outcome| (outcome, decisions(limiter, namespace, outcome)));
     counts.into_iter().filter(|(_, count)| *count > 0.0).collect()
@@ -104,6 +105,9 @@ async fn decisions_without_the_store_are_counted_and_told() {
     send!(DedupeLayer::new(claims("away-open"), key).on_store_failure(StoreFailure::FailOpen)).unwrap();
     send!(DedupeLayer::new(claims("away-share"), key).on_store_failure(share)).unwrap();
     Mutex::new(&store, "away-closed").unwrap().try_lock(KEY).await.unwrap_err();
+
+    send!(RateLimitLayer::new(bucket("away-shadow"), key).shadow()).unwrap();
+    assert_eq!(counts("token_bucket", "away-shadow"), [("shadowed", 1.0)]);
 
     for limiter in ["token_bucket", "wait_group", "rw_lock", "dedupe", "mutex"] {
         assert_eq!(counts(limiter, "away-closed"), [("failed_closed", 1.0)], "{limiter}");

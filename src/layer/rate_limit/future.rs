@@ -125,15 +125,20 @@ where
                             }
                         },
                     };
-                    config.bucket.decisions().count(outcome);
+                    let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
                     let decision = match decision {
                         Ok(Some(refused)) if !refused.is_admitted() => {
-                            return Poll::Ready(config.reject.reject(refused.into()));
+                            config.hooks.refused(&request, acquire.key(), &refused);
+                            Err(Refusal::from(refused))
                         }
-                        Ok(decision) => decision,
-                        Err(error) => return Poll::Ready(config.reject.reject(error.into())),
+                        decision => decision.map_err(Refusal::from),
                     };
-                    let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
+                    config.bucket.decisions().count(config.counted(outcome, decision.is_ok()));
+                    let decision = match decision {
+                        Ok(decision) => decision,
+                        Err(_) if config.shadow => None,
+                        Err(refusal) => return Poll::Ready(config.reject.reject(refusal)),
+                    };
                     if let Some(decision) = &decision {
                         config.hooks.admitted(decision, &mut request);
                     }

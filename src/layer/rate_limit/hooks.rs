@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::Quotas;
 use crate::token_bucket::Decision;
+use crate::{Key, Quotas};
 
 /// How many tokens a request costs. Functions and closures from `&Req` to `u32` do.
 pub trait Cost<Req> {
@@ -87,22 +87,38 @@ impl<Res, F: Fn(&Res) -> Option<Duration>> Observe<Res> for F {
     }
 }
 
-/// All that is done about admitted requests and their responses. `()` does nothing; `with_…` add to it.
-pub trait Hooks<Req, Res> {
-    /// Before the inner service is called.
-    fn admitted(&self, decision: &Decision, request: &mut Req);
-
-    /// After it has answered. Returns for how long to block the key.
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration>;
+/// Sees a request that is refused. Functions and closures of `(&Req, &Key, &Decision)` do.
+pub trait OnRefused<Req> {
+    /// Called with the decision that refused the request, before anybody is told.
+    fn on_refused(&self, request: &Req, key: &Key, decision: &Decision);
 }
 
-impl<Req, Res> Hooks<Req, Res> for () {
-    fn admitted(&self, _: &Decision, _: &mut Req) {}
+impl<Req, F: Fn(&Req, &Key, &Decision)> OnRefused<Req> for F {
+    fn on_refused(&self, request: &Req, key: &Key, decision: &Decision) {
+        self(request, key, decision);
+    }
+}
 
-    fn answered(&self, _: Option<&Decision>, _: &mut Res) -> Option<Duration> {
+/// All that is done about requests and their responses. `()` does nothing; `With…` add to it.
+pub trait Hooks<Req, Res> {
+    /// Before the inner service is called.
+    fn admitted(&self, decision: &Decision, request: &mut Req) {
+        let _ = (decision, request);
+    }
+
+    /// Before a refusal is told.
+    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
+        let _ = (request, key, decision);
+    }
+
+    /// After the inner service has answered. Returns for how long to block the key.
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
+        let _ = (decision, response);
         None
     }
 }
+
+impl<Req, Res> Hooks<Req, Res> for () {}
 
 /// Hooks with an [`OnAdmit`] added.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +128,10 @@ impl<Req, Res, H: Hooks<Req, Res>, F: OnAdmit<Req>> Hooks<Req, Res> for WithOnAd
     fn admitted(&self, decision: &Decision, request: &mut Req) {
         self.0.admitted(decision, request);
         self.1.on_admit(decision, request);
+    }
+
+    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
+        self.0.refused(request, key, decision);
     }
 
     fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
@@ -126,6 +146,10 @@ pub struct WithOnResponse<H, F>(pub(super) H, pub(super) F);
 impl<Req, Res, H: Hooks<Req, Res>, F: OnResponse<Res>> Hooks<Req, Res> for WithOnResponse<H, F> {
     fn admitted(&self, decision: &Decision, request: &mut Req) {
         self.0.admitted(decision, request);
+    }
+
+    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
+        self.0.refused(request, key, decision);
     }
 
     fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
@@ -146,8 +170,31 @@ impl<Req, Res, H: Hooks<Req, Res>, F: Observe<Res>> Hooks<Req, Res> for WithObse
         self.0.admitted(decision, request);
     }
 
+    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
+        self.0.refused(request, key, decision);
+    }
+
     fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
         let block = self.0.answered(decision, response);
         block.max(self.1.observe(response))
+    }
+}
+
+/// Hooks with an [`OnRefused`] added.
+#[derive(Clone, Copy, Debug)]
+pub struct WithOnRefused<H, F>(pub(super) H, pub(super) F);
+
+impl<Req, Res, H: Hooks<Req, Res>, F: OnRefused<Req>> Hooks<Req, Res> for WithOnRefused<H, F> {
+    fn admitted(&self, decision: &Decision, request: &mut Req) {
+        self.0.admitted(decision, request);
+    }
+
+    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
+        self.0.refused(request, key, decision);
+        self.1.on_refused(request, key, decision);
+    }
+
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
+        self.0.answered(decision, response)
     }
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-use super::hooks::{OneToken, SameQuotas, WithObserve, WithOnAdmit, WithOnResponse};
+use super::hooks::{OneToken, SameQuotas, WithObserve, WithOnAdmit, WithOnRefused, WithOnResponse};
 use super::service::RateLimit;
+use crate::telemetry::Outcome;
 use crate::{AsError, Key, Quotas, Store, TokenBucket};
 
 /// What to do with requests while the store gives no answer.
@@ -44,6 +45,8 @@ pub(super) struct Config<K, C, Q, H, R> {
     pub(super) hooks: H,
     pub(super) reject: R,
     pub(super) on_store_failure: Away,
+    /// Whether nothing is refused.
+    pub(super) shadow: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -69,6 +72,7 @@ impl<K> RateLimitLayer<K> {
                 hooks: (),
                 reject: AsError,
                 on_store_failure: Away::FailClosed,
+                shadow: false,
             },
         }
     }
@@ -79,8 +83,10 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// passes without asking.
     #[must_use]
     pub fn cost<C2>(self, cost: C2) -> RateLimitLayer<K, C2, Q, H, R> {
-        let Config { bucket, key, cost: _, quotas, hooks, reject, on_store_failure } = self.config;
-        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure } }
+        let Config { bucket, key, cost: _, quotas, hooks, reject, on_store_failure, shadow } = self.config;
+        RateLimitLayer {
+            config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure, shadow },
+        }
     }
 
     /// Under which quotas a request comes, by a closure from `&Req` to `Option<Quotas>`; `None`: the
@@ -89,8 +95,10 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// Make the [`Quotas`] beforehand and hand out clones: only clones leave for the store together.
     #[must_use]
     pub fn quotas<Q2>(self, quotas: Q2) -> RateLimitLayer<K, C, Q2, H, R> {
-        let Config { bucket, key, cost, quotas: _, hooks, reject, on_store_failure } = self.config;
-        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure } }
+        let Config { bucket, key, cost, quotas: _, hooks, reject, on_store_failure, shadow } = self.config;
+        RateLimitLayer {
+            config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure, shadow },
+        }
     }
 
     /// Lets requests wait for their tokens, first come, first served, up to this long.
@@ -128,6 +136,23 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
         self.map_hooks(|hooks| WithOnAdmit(hooks, on_admit))
     }
 
+    /// Shows requests that are refused, with their keys and the decision, by a closure of `(&Req, &Key, &Decision)`: to log
+    /// them, or to count them by what they ask for. Refusals without a decision, as in an outage, are not shown.
+    #[must_use]
+    pub fn on_refused<F>(self, on_refused: F) -> RateLimitLayer<K, C, Q, WithOnRefused<H, F>, R> {
+        self.map_hooks(|hooks| WithOnRefused(hooks, on_refused))
+    }
+
+    /// Lets all requests through, at once, as if there were no limit, and counts those that would have been refused or would
+    /// have waited as `shadowed`: to see what a limit would do before it does. Requests that fit are charged;
+    /// [`on_refused`](Self::on_refused) is called, [`on_admit`](Self::on_admit) and [`on_response`](Self::on_response) for
+    /// those that fit alone.
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.config.shadow = true;
+        self
+    }
+
     /// Shows the responses to admitted requests the decision, by a closure of `(&Decision, &mut Res)`. For
     /// HTTP there is `http::RateLimitFields`.
     #[must_use]
@@ -148,24 +173,34 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// `http::refuse()`, for gRPC `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<K, C, Q, H, R2> {
-        let Config { bucket, key, cost, quotas, hooks, reject: _, on_store_failure } = self.config;
-        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure } }
+        let Config { bucket, key, cost, quotas, hooks, reject: _, on_store_failure, shadow } = self.config;
+        RateLimitLayer {
+            config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure, shadow },
+        }
     }
 
     fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> RateLimitLayer<K, C, Q, H2, R> {
-        let Config { bucket, key, cost, quotas, hooks, reject, on_store_failure } = self.config;
+        let Config { bucket, key, cost, quotas, hooks, reject, on_store_failure, shadow } = self.config;
         let hooks = map(hooks);
-        RateLimitLayer { config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure } }
+        RateLimitLayer {
+            config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure, shadow },
+        }
     }
 }
 
 impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
     /// The bucket for a request.
     pub(super) fn bucket(&self, quotas: Option<&Quotas>) -> TokenBucket {
-        match quotas {
+        let bucket = match quotas {
             Some(quotas) => self.bucket.with_quotas(quotas),
             None => self.bucket.clone(),
-        }
+        };
+        if self.shadow { bucket.with_longest_wait(Duration::ZERO) } else { bucket }
+    }
+
+    /// As what a request is counted.
+    pub(super) fn counted(&self, outcome: Outcome, may_pass: bool) -> Outcome {
+        if self.shadow && !may_pass { Outcome::Shadowed } else { outcome }
     }
 
     /// Sees to it that a key is blocked, in a task of its own.

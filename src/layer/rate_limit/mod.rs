@@ -30,6 +30,12 @@
 //! A boxed [`Refusal`](crate::Refusal) as the error, or a response by [`reject_with`](RateLimitLayer::reject_with).
 //! A layer that [waits](RateLimitLayer::wait_up_to) refuses at once what would have to wait longer.
 //!
+//! # Trying a limit out
+//!
+//! In [shadow mode](RateLimitLayer::shadow) it decides and counts, and lets all requests through:
+//! `tower_distributed_decisions_total` has what would have been refused as the outcome `shadowed`, and
+//! [`on_refused`](RateLimitLayer::on_refused) sees it.
+//!
 //! # When the store is away
 //!
 //! [`StoreFailure::FailClosed`] unless set: an outage is told as one, and admits nothing.
@@ -55,8 +61,8 @@ mod service;
 
 pub use self::future::ResponseFuture;
 pub use self::hooks::{
-    ChooseQuotas, Cost, Hooks, Observe, OnAdmit, OnResponse, OneToken, SameQuotas, WithObserve, WithOnAdmit,
-    WithOnResponse,
+    ChooseQuotas, Cost, Hooks, Observe, OnAdmit, OnRefused, OnResponse, OneToken, SameQuotas, WithObserve,
+    WithOnAdmit, WithOnRefused, WithOnResponse,
 };
 pub use self::layer::{RateLimitLayer, StoreFailure};
 pub use self::service::RateLimit;

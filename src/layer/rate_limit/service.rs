@@ -10,7 +10,7 @@ use super::future::ResponseFuture;
 use super::hooks::{ChooseQuotas, Cost, Hooks};
 use super::layer::Config;
 use crate::telemetry::Outcome;
-use crate::{KeyExtractor, Reject};
+use crate::{KeyExtractor, Refusal, Reject};
 
 /// A [`Service`] that asks a bucket before each call; see the [module](super) for the whole story.
 pub struct RateLimit<S, K, C, Q, H, R> {
@@ -66,19 +66,23 @@ where
             _ => return ResponseFuture::calling(self.inner.call(request), None, None, config),
         };
         let quotas = config.quotas.quotas(&request);
-        let decided = config.bucket.at_once(quotas.as_ref(), &key, cost);
-        if let Some(decided) = &decided {
+        if let Some(decided) = config.bucket.at_once(quotas.as_ref(), &key, cost) {
             let outcome = decided.as_ref().map_or_else(Outcome::of_error, Outcome::of);
-            config.bucket.decisions().count(outcome);
-        }
-        match decided {
-            Some(Ok(decision)) if decision.is_admitted() => {
-                config.hooks.admitted(&decision, &mut request);
-                return ResponseFuture::calling(self.inner.call(request), Some(key), Some(decision), config);
-            }
-            Some(Ok(refused)) => return ResponseFuture::refused(refused.into(), config),
-            Some(Err(error)) => return ResponseFuture::refused(error.into(), config),
-            None => {}
+            let decision = decided.map_err(Refusal::from).and_then(|decision| {
+                if decision.is_admitted() {
+                    config.hooks.admitted(&decision, &mut request);
+                    return Ok(decision);
+                }
+                config.hooks.refused(&request, &key, &decision);
+                Err(decision.into())
+            });
+            config.bucket.decisions().count(config.counted(outcome, decision.is_ok()));
+            return match decision {
+                Err(refusal) if !config.shadow => ResponseFuture::refused(refusal, config),
+                decision => {
+                    ResponseFuture::calling(self.inner.call(request), Some(key), decision.ok(), config)
+                }
+            };
         }
         let bucket = config.bucket(quotas.as_ref());
         // The instance that was polled ready is the one to call; its clone is not ready yet.

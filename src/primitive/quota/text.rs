@@ -1,0 +1,300 @@
+//! Quotas as text, such as `100/min, burst 20`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{Limit, Quota, Quotas, Rate};
+use crate::Error;
+
+#[cfg(test)]
+mod tests;
+
+/// The units of time: what each is called first is how it is written.
+const UNITS: [(&[&str], Duration); 7] = [
+    (&["d", "day", "days"], Duration::from_secs(86_400)),
+    (&["h", "hour", "hours"], Duration::from_secs(3600)),
+    (&["min", "minute", "minutes"], Duration::from_secs(60)),
+    (&["s", "sec", "second", "seconds"], Duration::from_secs(1)),
+    (&["ms"], Duration::from_millis(1)),
+    (&["us", "µs"], Duration::from_micros(1)),
+    (&["ns"], Duration::from_nanos(1)),
+];
+
+/// Of one quota: `100/min`, `3/10s`, `0.5/s` or `50 in all`, and then, as far as they are told, `, burst 20` and
+/// `, named "search"`. Units are `ns`, `us`, `ms`, `s`, `min`, `h` and `d`, or their names: `second`, `minutes`.
+///
+/// ```
+/// use tower_distributed::Quota;
+///
+/// let quota: Quota = "100/min, burst 20".parse()?;
+/// assert_eq!(quota, Quota::per_minute(100).burst(20));
+/// assert_eq!(quota.to_string(), "100/min, burst 20");
+///
+/// let error = "100/fortnight".parse::<Quota>().unwrap_err();
+/// assert!(error.to_string().contains("fortnight"));
+/// # Ok::<(), tower_distributed::Error>(())
+/// ```
+impl FromStr for Quota {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut reader = Reader { whole: text, rest: text };
+        let quota = reader.quota()?;
+        if reader.rest.is_empty() { Ok(quota) } else { Err(reader.unexpected()) }
+    }
+}
+
+/// Of one or several, with semicolons between them: `10/s; 1000/h, burst 100`. As each of a [`Quota`].
+///
+/// ```
+/// use tower_distributed::{Quota, Quotas};
+///
+/// let quotas: Quotas = "10/s; 1000/h, burst 100".parse()?;
+/// assert_eq!(quotas, Quotas::new([Quota::per_second(10), Quota::per_hour(1000).burst(100)])?);
+/// assert_eq!(quotas.to_string(), "10/s; 1000/h, burst 100");
+/// # Ok::<(), tower_distributed::Error>(())
+/// ```
+impl FromStr for Quotas {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut reader = Reader { whole: text, rest: text };
+        let mut quotas = vec![reader.quota()?];
+        while reader.skip(";") {
+            quotas.push(reader.quota()?);
+        }
+        if reader.rest.is_empty() { Self::new(quotas) } else { Err(reader.unexpected()) }
+    }
+}
+
+impl TryFrom<&str> for Quotas {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Self, Error> {
+        text.parse()
+    }
+}
+
+/// What is left of a text.
+struct Reader<'a> {
+    whole: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    fn quota(&mut self) -> Result<Quota, Error> {
+        let number = self.take(|c| c.is_ascii_digit() || ".eE-+".contains(c));
+        let mut quota = if self.skip("/") {
+            let count = self.take(|c| c.is_ascii_digit());
+            let period = self.period(count)?;
+            self.rate(number, period)?
+        } else if self.skip("in") && self.skip("all") {
+            Quota::non_refilling(self.number(number)?)
+        } else {
+            return Err(self.unexpected());
+        };
+        while self.skip(",") {
+            if self.skip("burst") {
+                let burst = self.take(|c| c.is_ascii_digit());
+                quota = quota.burst(self.number(burst)?);
+            } else if self.skip("named") && self.skip("\"") {
+                let Some((name, rest)) = self.rest.split_once('"') else { return Err(self.unexpected()) };
+                self.rest = rest.trim_start();
+                quota = quota.named(name);
+            } else {
+                return Err(self.unexpected());
+            }
+        }
+        Ok(quota)
+    }
+
+    fn rate(&self, number: &str, period: Duration) -> Result<Quota, Error> {
+        if number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Ok(Quota::new(self.number(number)?, period));
+        }
+        let rate = number.parse().ok().filter(|rate: &f64| !rate.is_sign_negative());
+        let rate = rate.ok_or_else(|| self.no_number(number))?;
+        Ok(Quota::per_second_f64(rate / period.as_secs_f64()))
+    }
+
+    /// So many of a unit; one where there is no number.
+    fn period(&mut self, count: &str) -> Result<Duration, Error> {
+        let count = if count.is_empty() { 1 } else { self.number::<u64>(count)? };
+        let unit = self.take(char::is_alphabetic);
+        let known = UNITS.iter().find(|(names, _)| names.contains(&unit));
+        let Some((_, span)) = known else {
+            return Err(
+                self.wrong(format_args!("{unit:?} is no unit of time: ns, us, ms, s, min, h and d are"))
+            );
+        };
+        let nanos = span.as_nanos() * u128::from(count);
+        let seconds = u64::try_from(nanos / 1_000_000_000);
+        let seconds = seconds.map_err(|_| self.wrong(format_args!("the period is too long")))?;
+        Ok(Duration::from_secs(seconds) + Duration::from_nanos((nanos % 1_000_000_000) as u64))
+    }
+
+    fn number<T: FromStr>(&self, text: &str) -> Result<T, Error> {
+        text.parse().map_err(|_| self.no_number(text))
+    }
+
+    fn no_number(&self, text: &str) -> Error {
+        self.wrong(format_args!("{text:?} is no number, or too large a one"))
+    }
+
+    /// The characters of a kind that come next, without what is blank around them.
+    fn take(&mut self, is_kind: impl Fn(char) -> bool) -> &'a str {
+        let text = self.rest.trim_start();
+        let end = text.find(|c| !is_kind(c)).unwrap_or(text.len());
+        let (taken, rest) = text.split_at(end);
+        self.rest = rest.trim_start();
+        taken
+    }
+
+    /// Whether this comes next; then it is passed over.
+    fn skip(&mut self, expected: &str) -> bool {
+        let rest = self.rest.trim_start().strip_prefix(expected);
+        if let Some(rest) = rest {
+            self.rest = rest.trim_start();
+        }
+        rest.is_some()
+    }
+
+    fn unexpected(&self) -> Error {
+        match self.rest {
+            "" => self.wrong(format_args!("something is missing at its end")),
+            rest => self.wrong(format_args!("{rest:?} is unexpected")),
+        }
+    }
+
+    fn wrong(&self, why: fmt::Arguments<'_>) -> Error {
+        let whole = self.whole;
+        Error::invalid(format!("the quota {whole:?}: {why}; a quota is such as \"100/min, burst 20\""))
+    }
+}
+
+/// As it is [read](#impl-FromStr-for-Quota).
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let burst = match self.rate {
+            Rate::Never => {
+                write!(f, "{} in all", self.burst.unwrap_or(0))?;
+                None
+            }
+            Rate::Whole(rate) => {
+                write!(f, "{rate}/{}", Span(self.period))?;
+                self.burst
+            }
+            // With a point or an exponent, so that it is read as what it is.
+            Rate::Fraction(rate) => {
+                write!(f, "{rate:?}/s")?;
+                self.burst
+            }
+        };
+        rest(f, burst, self.name.as_deref())
+    }
+}
+
+/// As it is [read](#impl-FromStr-for-Quotas); what is the same otherwise may have been told otherwise, as `60/min`, which is
+/// `1/s, burst 60`.
+impl fmt::Display for Quotas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = self.limits();
+        for (position, limit) in limits.iter().enumerate() {
+            if position > 0 {
+                f.write_str("; ")?;
+            }
+            let burst = write_rate(f, limit)?;
+            let is_default = *limit.name == *Quota::default_name(position, limits.len());
+            rest(f, burst, (!is_default).then_some(&*limit.name))?;
+        }
+        Ok(())
+    }
+}
+
+/// The rate, by the shortest unit in which it is a whole number; the burst where it is another than that.
+fn write_rate(f: &mut fmt::Formatter<'_>, limit: &Limit) -> Result<Option<u32>, fmt::Error> {
+    let burst = u32::try_from(limit.burst).unwrap_or(u32::MAX);
+    if limit.num == 0 {
+        write!(f, "{burst} in all")?;
+        return Ok(None);
+    }
+    let (num, den) = (i128::from(limit.num), i128::from(limit.den));
+    let per = |span: Duration| {
+        let tokens = span.as_micros().cast_signed() * den;
+        u32::try_from(tokens / num).ok().filter(|_| tokens % num == 0)
+    };
+    let whole = UNITS[..4].iter().rev().find_map(|(names, span)| Some((per(*span)?, names[0].to_owned())));
+    let (rate, unit) = whole.unwrap_or_else(|| {
+        let period = Duration::from_micros(limit.num.unsigned_abs());
+        (u32::try_from(limit.den).unwrap_or(u32::MAX), Span(period).to_string())
+    });
+    write!(f, "{rate}/{unit}")?;
+    Ok((burst != rate).then_some(burst))
+}
+
+fn rest(f: &mut fmt::Formatter<'_>, burst: Option<u32>, name: Option<&str>) -> fmt::Result {
+    if let Some(burst) = burst {
+        write!(f, ", burst {burst}")?;
+    }
+    name.map_or(Ok(()), |name| write!(f, ", named \"{name}\""))
+}
+
+/// A span by the largest unit of which it is a multiple.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        let unit = UNITS.iter().find(|(_, span)| nanos > 0 && nanos.is_multiple_of(span.as_nanos()));
+        let (names, span) = unit.unwrap_or(&UNITS[3]);
+        match nanos / span.as_nanos() {
+            1 => f.write_str(names[0]),
+            count => write!(f, "{count}{}", names[0]),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+mod with_serde {
+    use std::fmt;
+    use std::marker::PhantomData;
+    use std::str::FromStr;
+
+    use serde::de::{Deserialize, Deserializer, Visitor};
+    use serde::ser::{Serialize, Serializer};
+
+    use super::{Quota, Quotas};
+
+    /// Reads what is written as text.
+    struct Text<T>(PhantomData<T>);
+
+    impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a quota, such as \"100/min, burst 20\"")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+            text.parse().map_err(E::custom)
+        }
+    }
+
+    macro_rules! as_text {
+        ($($type:ty),*) => {$(
+            impl Serialize for $type {
+                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.collect_str(self)
+                }
+            }
+
+            impl<'de> Deserialize<'de> for $type {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    deserializer.deserialize_str(Text(PhantomData))
+                }
+            }
+        )*};
+    }
+    as_text!(Quota, Quotas);
+}
