@@ -17,7 +17,8 @@ function kind.entries()
   return 3
 end
 
--- Finds `fresh stale bytes`, or `other` where another codec wrote it; the times are from now on. What was fresh since the asker asked is all there is to do.
+-- Finds `fresh stale bytes`, the times from now on, or `other` where another codec wrote it. What was fresh since the asker
+-- asked is all there is to do.
 function kind.look(bypass, base, at)
   local answer, codec, since = call('GET', mark), ARGV[base], tonumber(ARGV[at])
   if not answer then return nil end

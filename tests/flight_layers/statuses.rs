@@ -1,5 +1,7 @@
 //! How refusals are told: over HTTP by status, Retry-After and a problem document, over gRPC by codes.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -50,13 +52,19 @@ const REDUCED: &str = "Temporarily reduced capacity";
 macro_rules! while_held {
     ($stores:expr, $builder:expr, |$url:ident| $block:block) => {{
         let other = build($builder, &$stores.open());
-        let mut holding = task::spawn(other.run("GET  fleet.example / everything", std::future::pending));
-        let $url = behind(build($builder.longest_wait(Duration::from_millis(30)), &$stores.open())).await;
+        let runs = Arc::new(AtomicBool::new(false));
+        let begins = Arc::clone(&runs);
+        let hold = move || {
+            begins.store(true, Ordering::SeqCst);
+            std::future::pending()
+        };
+        let mut holding = task::spawn(other.run("GET  fleet.example / everything", hold));
         eventually("it to be held", SOON, async || {
             assert_pending!(holding.poll());
-            get(&$url, &[]).await.status != 200
+            runs.load(Ordering::SeqCst)
         })
         .await;
+        let $url = behind(build($builder.longest_wait(Duration::from_millis(30)), &$stores.open())).await;
         $block
         drop(holding);
         eventually("it to be free", SOON, async || get(&$url, &[]).await.body == "hello").await;
