@@ -49,8 +49,12 @@ impl tower::Service<Request<()>> for Inner {
 }
 
 pub fn ours_by_header() -> impl Service {
+    ours_with(bucket())
+}
+
+fn ours_with(bucket: TokenBucket) -> impl Service {
     let key = limits::header(FIELD).unwrap();
-    RateLimitLayer::new(bucket(), key).reject_with(limits::refuse()).layer(Inner)
+    RateLimitLayer::new(bucket, key).reject_with(limits::refuse()).layer(Inner)
 }
 
 pub fn ours_by_peer() -> impl Service {
@@ -60,13 +64,11 @@ pub fn ours_by_peer() -> impl Service {
 
 /// One request is admitted, and then none.
 pub fn ours_refused() -> impl Service {
-    let bucket = TokenBucket::new(&Store::in_memory(), "bench", Quota::per_hour(1)).unwrap();
-    RateLimitLayer::new(bucket, limits::header(FIELD).unwrap()).reject_with(limits::refuse()).layer(Inner)
+    ours_with(TokenBucket::new(&Store::in_memory(), "bench", Quota::per_hour(1)).unwrap())
 }
 
 pub fn governor_refused() -> impl Service {
-    let config = governor_config(Duration::from_secs(3600), 1).key_extractor(ByHeader).finish().unwrap();
-    GovernorLayer::new(config).layer(Inner)
+    governor_with(Duration::from_secs(3600), 1)
 }
 
 pub fn bucket() -> TokenBucket {
@@ -75,8 +77,11 @@ pub fn bucket() -> TokenBucket {
 }
 
 pub fn governor_by_header() -> impl Service {
-    let config = governor_config(Duration::from_secs(1) / RATE, BURST);
-    let config = { config }.key_extractor(ByHeader).finish().unwrap();
+    governor_with(Duration::from_secs(1) / RATE, BURST)
+}
+
+fn governor_with(period: Duration, burst: u32) -> impl Service {
+    let config = governor_config(period, burst).key_extractor(ByHeader).finish().unwrap();
     GovernorLayer::new(config).layer(Inner)
 }
 

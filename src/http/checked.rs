@@ -97,10 +97,10 @@ struct Differences<'a> {
 ///   `Upgrade`; or with `Cache-Control: no-store`;
 /// * where it has several fields `Host`, or a host with spaces.
 ///
-/// To the key it adds the method, the path and the query, the scheme where the URI has it, the host with its port as it was sent, in lower case,
-/// `Host` where it is another than that of the URI, and the fields by which services choose what they answer for: `X-Forwarded-Host`, `-Port`, `-Prefix`, `-Proto`, `-Scheme`,
-/// `-Server` and `-Ssl`, `Forwarded` but for its addresses, `X-Original-URL` and the like. So nobody can choose by them what
-/// others get.
+/// To the key it adds the method, the path and the query, the scheme where the URI has it, the host with its port as it was
+/// sent, in lower case, `Host` where it is another than that of the URI, and the fields by which services choose what they
+/// answer for: `X-Forwarded-Host`, `-Port`, `-Prefix`, `-Proto`, `-Scheme`, `-Server` and `-Ssl`, `Forwarded` but for its
+/// addresses, `X-Original-URL` and the like. So nobody can choose by them what others get.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, http::{Checked, path_and_query}};

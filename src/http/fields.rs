@@ -60,10 +60,11 @@ impl RateLimitFields {
     }
 
     pub(super) fn write(self, decision: &Decision, headers: &mut HeaderMap) {
+        let retry_after = decision.retry_after();
         let until = |balance: &Balance<'_>| {
             // Never later than Retry-After says.
             let window = balance.effective_window();
-            window.map(|window| seconds(decision.retry_after().map_or(window, |retry| retry.min(window))))
+            window.map(|window| seconds(retry_after.map_or(window, |retry| retry.min(window))))
         };
         if self.draft {
             let state = decision.state();

@@ -176,6 +176,25 @@ pub(crate) async fn begin_run(
     caller
 }
 
+/// Asks until the second run has begun in the background; nobody waits for it.
+pub(crate) async fn refreshing(flight: &SingleFlight<u64>, origin: &Origin) {
+    eventually("a refresh", SOON, async || {
+        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1, "nobody waits");
+        origin.runs() == 2
+    })
+    .await;
+}
+
+/// Forgets the answer while the second run is under way: who comes after that waits for it.
+pub(crate) async fn forgets_meanwhile(flight: &SingleFlight<u64>, origin: &Origin) {
+    flight.forget("k").await.unwrap();
+    let (waits, work) = (flight.clone(), origin.work());
+    let waiter = begin(async move { waits.run("k", work).await }).await;
+    assert!(!waiter.is_finished(), "it was forgotten");
+    origin.let_go(1);
+    assert_eq!(ended(waiter).await.unwrap(), 2);
+}
+
 pub(crate) async fn ended<T>(caller: JoinHandle<T>) -> T {
     timeout(SOON, caller).await.expect("a caller is forgotten").unwrap()
 }

@@ -99,7 +99,7 @@ impl<Req, F: Fn(&Req, &Key, &Decision)> OnRefused<Req> for F {
     }
 }
 
-/// All that is done about requests and their responses. `()` does nothing; `With…` add to it.
+/// What is done about requests and their responses. `()` does nothing; [`Both`] puts several together.
 pub trait Hooks<Req, Res> {
     /// Before the inner service is called.
     fn admitted(&self, decision: &Decision, request: &mut Req) {
@@ -120,81 +120,66 @@ pub trait Hooks<Req, Res> {
 
 impl<Req, Res> Hooks<Req, Res> for () {}
 
-/// Hooks with an [`OnAdmit`] added.
+/// Two hooks, one after the other. The longer block counts.
 #[derive(Clone, Copy, Debug)]
-pub struct WithOnAdmit<H, F>(pub(super) H, pub(super) F);
+pub struct Both<A, B>(pub(super) A, pub(super) B);
 
-impl<Req, Res, H: Hooks<Req, Res>, F: OnAdmit<Req>> Hooks<Req, Res> for WithOnAdmit<H, F> {
+impl<Req, Res, A: Hooks<Req, Res>, B: Hooks<Req, Res>> Hooks<Req, Res> for Both<A, B> {
     fn admitted(&self, decision: &Decision, request: &mut Req) {
         self.0.admitted(decision, request);
-        self.1.on_admit(decision, request);
+        self.1.admitted(decision, request);
     }
 
     fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
         self.0.refused(request, key, decision);
-    }
-
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
-        self.0.answered(decision, response)
-    }
-}
-
-/// Hooks with an [`OnResponse`] added.
-#[derive(Clone, Copy, Debug)]
-pub struct WithOnResponse<H, F>(pub(super) H, pub(super) F);
-
-impl<Req, Res, H: Hooks<Req, Res>, F: OnResponse<Res>> Hooks<Req, Res> for WithOnResponse<H, F> {
-    fn admitted(&self, decision: &Decision, request: &mut Req) {
-        self.0.admitted(decision, request);
-    }
-
-    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
-        self.0.refused(request, key, decision);
+        self.1.refused(request, key, decision);
     }
 
     fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
         let block = self.0.answered(decision, response);
+        block.max(self.1.answered(decision, response))
+    }
+}
+
+/// The hook that is an [`OnAdmit`].
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted<F>(pub(super) F);
+
+impl<Req, Res, F: OnAdmit<Req>> Hooks<Req, Res> for Admitted<F> {
+    fn admitted(&self, decision: &Decision, request: &mut Req) {
+        self.0.on_admit(decision, request);
+    }
+}
+
+/// The hook that is an [`OnRefused`].
+#[derive(Clone, Copy, Debug)]
+pub struct Refused<F>(pub(super) F);
+
+impl<Req, Res, F: OnRefused<Req>> Hooks<Req, Res> for Refused<F> {
+    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
+        self.0.on_refused(request, key, decision);
+    }
+}
+
+/// The hook that is an [`OnResponse`].
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<F>(pub(super) F);
+
+impl<Req, Res, F: OnResponse<Res>> Hooks<Req, Res> for Answered<F> {
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
         if let Some(decision) = decision {
-            self.1.on_response(decision, response);
+            self.0.on_response(decision, response);
         }
-        block
+        None
     }
 }
 
-/// Hooks with an [`Observe`] added.
+/// The hook that is an [`Observe`].
 #[derive(Clone, Copy, Debug)]
-pub struct WithObserve<H, F>(pub(super) H, pub(super) F);
+pub struct Observed<F>(pub(super) F);
 
-impl<Req, Res, H: Hooks<Req, Res>, F: Observe<Res>> Hooks<Req, Res> for WithObserve<H, F> {
-    fn admitted(&self, decision: &Decision, request: &mut Req) {
-        self.0.admitted(decision, request);
-    }
-
-    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
-        self.0.refused(request, key, decision);
-    }
-
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
-        let block = self.0.answered(decision, response);
-        block.max(self.1.observe(response))
-    }
-}
-
-/// Hooks with an [`OnRefused`] added.
-#[derive(Clone, Copy, Debug)]
-pub struct WithOnRefused<H, F>(pub(super) H, pub(super) F);
-
-impl<Req, Res, H: Hooks<Req, Res>, F: OnRefused<Req>> Hooks<Req, Res> for WithOnRefused<H, F> {
-    fn admitted(&self, decision: &Decision, request: &mut Req) {
-        self.0.admitted(decision, request);
-    }
-
-    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
-        self.0.refused(request, key, decision);
-        self.1.on_refused(request, key, decision);
-    }
-
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
-        self.0.answered(decision, response)
+impl<Req, Res, F: Observe<Res>> Hooks<Req, Res> for Observed<F> {
+    fn answered(&self, _: Option<&Decision>, response: &mut Res) -> Option<Duration> {
+        self.0.observe(response)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-use super::hooks::{OneToken, SameQuotas, WithObserve, WithOnAdmit, WithOnRefused, WithOnResponse};
+use super::hooks::{Admitted, Answered, Both, Observed, OneToken, Refused, SameQuotas};
 use super::service::RateLimit;
 use crate::telemetry::Outcome;
 use crate::{AsError, Key, Quotas, Store, TokenBucket};
@@ -132,15 +132,15 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// Shows admitted requests the decision, by a closure of `(&Decision, &mut Req)`: to count, or to put it
     /// where the inner service finds it. For HTTP there is `http::InsertDecision`.
     #[must_use]
-    pub fn on_admit<F>(self, on_admit: F) -> RateLimitLayer<K, C, Q, WithOnAdmit<H, F>, R> {
-        self.map_hooks(|hooks| WithOnAdmit(hooks, on_admit))
+    pub fn on_admit<F>(self, on_admit: F) -> RateLimitLayer<K, C, Q, Both<H, Admitted<F>>, R> {
+        self.map_hooks(|hooks| Both(hooks, Admitted(on_admit)))
     }
 
     /// Shows requests that are refused, with their keys and the decision, by a closure of `(&Req, &Key, &Decision)`: to log
     /// them, or to count them by what they ask for. Refusals without a decision, as in an outage, are not shown.
     #[must_use]
-    pub fn on_refused<F>(self, on_refused: F) -> RateLimitLayer<K, C, Q, WithOnRefused<H, F>, R> {
-        self.map_hooks(|hooks| WithOnRefused(hooks, on_refused))
+    pub fn on_refused<F>(self, on_refused: F) -> RateLimitLayer<K, C, Q, Both<H, Refused<F>>, R> {
+        self.map_hooks(|hooks| Both(hooks, Refused(on_refused)))
     }
 
     /// Lets all requests through, at once, as if there were no limit, and counts those that would have been refused or would
@@ -156,16 +156,16 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// Shows the responses to admitted requests the decision, by a closure of `(&Decision, &mut Res)`. For
     /// HTTP there is `http::RateLimitFields`.
     #[must_use]
-    pub fn on_response<F>(self, on_response: F) -> RateLimitLayer<K, C, Q, WithOnResponse<H, F>, R> {
-        self.map_hooks(|hooks| WithOnResponse(hooks, on_response))
+    pub fn on_response<F>(self, on_response: F) -> RateLimitLayer<K, C, Q, Both<H, Answered<F>>, R> {
+        self.map_hooks(|hooks| Both(hooks, Answered(on_response)))
     }
 
     /// Reads in the inner service's responses for how long their key is to be blocked, by a closure from
     /// `&Res` to `Option<Duration>`: one process hears the upstream's 429, all stop. For HTTP there is
     /// `http::RetryAfter`.
     #[must_use]
-    pub fn observe<F>(self, observe: F) -> RateLimitLayer<K, C, Q, WithObserve<H, F>, R> {
-        self.map_hooks(|hooks| WithObserve(hooks, observe))
+    pub fn observe<F>(self, observe: F) -> RateLimitLayer<K, C, Q, Both<H, Observed<F>>, R> {
+        self.map_hooks(|hooks| Both(hooks, Observed(observe)))
     }
 
     /// Makes refusals responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another

@@ -61,8 +61,8 @@ mod service;
 
 pub use self::future::ResponseFuture;
 pub use self::hooks::{
-    ChooseQuotas, Cost, Hooks, Observe, OnAdmit, OnRefused, OnResponse, OneToken, SameQuotas, WithObserve,
-    WithOnAdmit, WithOnRefused, WithOnResponse,
+    Admitted, Answered, Both, ChooseQuotas, Cost, Hooks, Observe, Observed, OnAdmit, OnRefused, OnResponse,
+    OneToken, Refused, SameQuotas,
 };
 pub use self::layer::{RateLimitLayer, StoreFailure};
 pub use self::service::RateLimit;

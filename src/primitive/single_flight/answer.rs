@@ -56,22 +56,30 @@ pub(crate) enum Found {
 }
 
 impl Found {
-    /// Of how many bytes it is, and for how long it is fresh.
-    pub(crate) fn extent(&self) -> (usize, Duration) {
+    /// Of how many bytes it is.
+    pub(crate) fn length(&self) -> usize {
         match self {
-            Self::Answer { fresh, bytes, .. } => {
-                (bytes.len(), Duration::from_micros(u64::try_from(*fresh).unwrap_or(0)))
-            }
-            Self::Foreign => (0, Duration::ZERO),
+            Self::Answer { bytes, .. } => bytes.len(),
+            Self::Foreign => 0,
         }
+    }
+
+    /// For how long it is fresh.
+    pub(crate) fn fresh(&self) -> Duration {
+        self.span(|fresh, _| fresh)
     }
 
     /// For how long it may be served, while a fresh one is made.
     pub(crate) fn left(&self) -> Duration {
-        match self {
-            Self::Answer { stale: left @ 1.., .. } => Duration::from_micros(left.unsigned_abs()),
-            _ => Duration::ZERO,
-        }
+        self.span(|_, stale| stale)
+    }
+
+    fn span(&self, which: impl FnOnce(i64, i64) -> i64) -> Duration {
+        let micros = match self {
+            Self::Answer { fresh, stale, .. } => which(*fresh, *stale),
+            Self::Foreign => 0,
+        };
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
     /// Whether it is the same as was found before. An answer only gets older: one of the same bytes that is fresher was
@@ -112,14 +120,13 @@ impl Kept for LastAnswer {
 /// Larger answers are not told to those who wait: they read them.
 const TOLD: usize = 8192;
 
-/// For how long those who wait can read an answer, however short its time is, µs.
-const READABLE: i64 = 1_000_000;
+/// For how long those who wait can read an answer, however short its time is.
+const READABLE: Duration = Duration::from_secs(1);
 
 impl Entry {
-    /// For how long the store keeps it; zero: it is for those alone who wait.
+    /// For how long the store keeps it, where it is entered.
     pub(crate) fn kept(&self) -> Duration {
-        let least = Duration::from_micros(READABLE.unsigned_abs());
-        if self.stale.is_zero() { self.stale } else { self.stale.max(least) }
+        self.stale.max(READABLE)
     }
 }
 
@@ -216,15 +223,15 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
             return Ok(Entered::Nothing);
         }
         // Redis keeps it in whole ms.
-        let until = now + (micros(entry.stale).max(READABLE) + 999) / 1000 * 1000;
-        let (span, stale, bytes) = (micros(entry.fresh), now + micros(entry.stale), Arc::clone(&entry.bytes));
-        holders.outcome.0 = Some(Answer { fresh: now + span, stale, until, codec: Arc::clone(codec), bytes });
+        let until = now + (micros(entry.kept()) + 999) / 1000 * 1000;
+        let (fresh, stale, bytes) = (micros(entry.fresh), micros(entry.stale), Arc::clone(&entry.bytes));
+        holders.outcome.0 =
+            Some(Answer { fresh: now + fresh, stale: now + stale, until, codec: Arc::clone(codec), bytes });
         if entry.bytes.len() > TOLD {
             return Ok(Entered::Something);
         }
-        Ok(Entered::Told(
-            [format!("{codec} {span} {} ", stale - now).as_bytes(), &entry.bytes].concat().into(),
-        ))
+        let head = format!("{codec} {fresh} {stale} ");
+        Ok(Entered::Told([head.as_bytes(), &entry.bytes].concat().into()))
     }
 
     fn hear(codec: &Arc<str>, told: &[u8]) -> Option<Found> {

@@ -98,8 +98,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 (Some(lease), Outcome::Admitted)
             }
             Ok(Boarding::Landed(verdict, found)) => {
-                let (bytes, fresh) = found.extent();
-                keep(verdict.answer(), bytes, fresh);
+                keep(verdict.answer(), found.length(), found.fresh());
                 baton.land(Ok(&verdict));
                 if runs.swap(true, Ordering::AcqRel) {
                     return;
@@ -219,7 +218,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     let Some((found, verdict)) = found.zip(verdict) else {
                         return Ok(Boarding::Lead(lease, None));
                     };
-                    let (fresh, left) = (found.extent().1, found.left());
+                    let (fresh, left) = (found.fresh(), found.left());
                     let Found::Answer { bytes, fresh: 1.., .. } = &found else {
                         // Who asked while it was fresh may have it, but not who comes.
                         let old = (!left.is_zero()).then_some((verdict, left));
@@ -249,7 +248,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Whether an answer that is fresh is to be made anew.
     fn is_early(&self, found: &Found) -> bool {
-        let (_, fresh) = found.extent();
+        let fresh = found.fresh();
         !fresh.is_zero() && self.ahead().is_some_and(|ahead| ahead >= fresh)
     }
 
@@ -316,8 +315,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Whether what is entered is to be kept: this process may have stored as much as it is to. That a key is passed is
     /// noted in any case, in a few bytes.
     fn fits_budget(&self, key: &Key, verdict: &Verdict<T, E>, entry: &Entry) -> bool {
-        let (kept, bytes) = (entry.kept(), local_cache::weight(entry.bytes.len() as u64, key));
-        if kept.is_zero() || matches!(verdict, Verdict::Pass(_)) || self.stored.take(key, bytes, kept) {
+        let bytes = local_cache::weight(entry.bytes.len() as u64, key);
+        let is_for_those_who_wait = entry.stale.is_zero();
+        if is_for_those_who_wait
+            || matches!(verdict, Verdict::Pass(_))
+            || self.stored.take(key, bytes, entry.kept())
+        {
             return true;
         }
         self.over_budget

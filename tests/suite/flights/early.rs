@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::SingleFlightBuilder;
 
-use super::{Origin, begin, begin_run, builder, ended, several};
+use super::{Origin, begin_run, builder, ended, forgets_meanwhile, refreshing, several};
 use crate::stores::{Place, SOON};
 use crate::support::eventually;
 
@@ -47,15 +47,6 @@ pub(crate) async fn what_is_forgotten_is_not_served_by_an_early_run(place: &Plac
     tokio::time::sleep(RUN).await; // what the run takes
     origin.let_go(1);
     assert_eq!(ended(first).await.unwrap(), 1);
-    eventually("a run to begin early", SOON, async || {
-        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1, "nobody waits");
-        origin.runs() == 2
-    })
-    .await;
-    flight.forget("k").await.unwrap();
-    let (waits, work) = (flight.clone(), origin.work());
-    let waiter = begin(async move { waits.run("k", work).await }).await;
-    assert!(!waiter.is_finished(), "it was forgotten");
-    origin.let_go(1);
-    assert_eq!(ended(waiter).await.unwrap(), 2);
+    refreshing(&flight, &origin).await;
+    forgets_meanwhile(&flight, &origin).await;
 }

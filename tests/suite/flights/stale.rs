@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_distributed::SingleFlight;
 use tower_distributed::single_flight::{Postcard, SingleFlightBuilder};
 
-use super::{Origin, begin, begin_run, builder, ended, several};
+use super::{Origin, begin, begin_run, builder, ended, forgets_meanwhile, refreshing, several};
 use crate::stores::{Place, SOON};
 use crate::support::eventually;
 
@@ -89,12 +89,7 @@ pub(crate) async fn a_refresh_goes_on_without_callers(place: &Place, name: &str)
     let (flights, origin) = (several(place, name, 2, stale), Origin::shut());
     origin.let_go(1);
     assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), 1);
-    eventually("a refresh", SOON, async || {
-        let flight: &SingleFlight<u64> = &flights[0];
-        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
-        origin.runs() == 2
-    })
-    .await;
+    refreshing(&flights[0], &origin).await;
     origin.let_go(1);
     eventually("its answer", SOON, async || flights[1].run("k", origin.work()).await.unwrap() == 2).await;
     origin.let_go(1);
@@ -106,18 +101,9 @@ pub(crate) async fn what_is_stale_can_be_forgotten(place: &Place, name: &str) {
     let flight: SingleFlight<u64> = flight;
     origin.let_go(1);
     assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
-    eventually("a refresh", SOON, async || {
-        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
-        origin.runs() == 2
-    })
-    .await;
+    refreshing(&flight, &origin).await;
     assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
-    flight.forget("k").await.unwrap();
-    let (waits, work) = (flight.clone(), origin.work());
-    let waiter = begin(async move { waits.run("k", work).await }).await;
-    assert!(!waiter.is_finished(), "it was forgotten");
-    origin.let_go(1);
-    assert_eq!(ended(waiter).await.unwrap(), 2);
+    forgets_meanwhile(&flight, &origin).await;
 }
 
 /// An answer without a stale time is not served after its life, to whom it is all the same.
@@ -126,11 +112,7 @@ pub(crate) async fn what_is_stale_may_be_unwanted(place: &Place, name: &str) {
     let [keeps, reads] = [stale(), builder().life(LIFE)].map(|builder| builder.build(place, name).unwrap());
     origin.let_go(1);
     assert_eq!(keeps.run("k", origin.work()).await.unwrap(), 1);
-    eventually("a refresh", SOON, async || {
-        assert_eq!(keeps.run("k", origin.work()).await.unwrap(), 1);
-        origin.runs() == 2
-    })
-    .await;
+    refreshing(&keeps, &origin).await;
     let (reader, work) = (reads.clone(), origin.work());
     let waits = begin(async move { reader.run("k", work).await }).await;
     place.lined_up(&format!("{name}:k"), 1).await;
