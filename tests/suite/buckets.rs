@@ -124,3 +124,51 @@ pub(crate) async fn other_quotas_per_call(store: &Store, name: &str) {
     assert!(premium.allow_n("k", 2).await.unwrap().is_admitted());
     assert!(!premium.allow("k").await.unwrap().is_admitted());
 }
+
+/// Whatever quotas calls alternate between, what one has charged is owed to the others.
+pub(crate) async fn alternating_quotas_do_not_refill(store: &Store, name: &str) {
+    let sets: [[&str; 2]; 6] = [
+        ["1 in all", "1/h"],
+        ["1/h", "1/d"],
+        ["1/h; 7/d, burst 1", "7/d, burst 1; 1/h"],
+        ["1000/s; 1/h", "1000/s, burst 1"],
+        ["1/h, burst 1", "2/h, burst 1"],
+        ["1/h, named \"a\"", "1/h, named \"b\""],
+    ];
+    for (number, [one, other]) in sets.into_iter().enumerate() {
+        let one = TokenBucket::new(store, name, one).unwrap();
+        let other = one.with_quotas(&other.parse().unwrap());
+        let mut admitted = [0, 0];
+        for call in 0..40 {
+            let bucket = [&one, &other][call % 2];
+            admitted[call % 2] += usize::from(bucket.allow(number as u64).await.unwrap().is_admitted());
+        }
+        assert_eq!(admitted[0], 1, "{} and {}: {admitted:?}", one.quotas(), other.quotas());
+        // Only one of them has no quota that is used up by one call: it goes by its own.
+        if number != 3 {
+            assert_eq!(admitted[1], 0, "{} and {}: {admitted:?}", one.quotas(), other.quotas());
+        }
+    }
+}
+
+/// A change of quotas takes effect for what is owed already, and a higher rate makes nobody wait longer.
+pub(crate) async fn a_change_of_quotas_carries_over_what_is_owed(store: &Store, name: &str) {
+    let per_day = TokenBucket::new(store, name, Quota::per_day(3)).unwrap();
+    assert!(per_day.allow_n("k", 3).await.unwrap().is_admitted());
+    let wait = |state: &tower_distributed::token_bucket::BucketState| state.available_after(1).unwrap();
+    let before = wait(&per_day.peek("k").await.unwrap());
+    assert!(before > Duration::from_secs(28_000), "{before:?}");
+    // Three tokens are owed: one comes back every 20 ms.
+    let faster = per_day.with_quotas(&Quotas::new([Quota::per_second(50).burst(3)]).unwrap());
+    let refused = faster.allow("k").await.unwrap();
+    assert!(!refused.is_admitted() && refused.retry_after().unwrap() <= Duration::from_millis(20));
+    assert!(timeout(SOON, faster.wait_n("k", 3)).await.unwrap().unwrap().is_admitted());
+    // What used to refill and no longer does starts with what is owed, and stays there.
+    let never = faster.with_quotas(&Quotas::new([Quota::non_refilling(4)]).unwrap());
+    assert!(never.allow_n("k", 1).await.unwrap().remaining() <= 3);
+    // With a smaller burst as much is left as fits, as with SetBurst of x/time/rate.
+    let large = TokenBucket::new(store, name, Quota::per_minute(60)).unwrap();
+    assert_eq!(large.allow_n("l", 40).await.unwrap().remaining(), 20);
+    let small = large.with_quotas(&Quotas::new([Quota::per_second(2).burst(5)]).unwrap());
+    assert_eq!(small.allow("l").await.unwrap().remaining(), 4);
+}

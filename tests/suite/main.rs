@@ -53,6 +53,8 @@ on_every_store! {
     crate::buckets::a_wait_that_is_dropped_is_given_back_before_the_next as a_wait_that_is_dropped_is_given_back_first,
     crate::buckets::a_block_holds_for_every_holder_of_the_name as a_block_holds_for_all,
     crate::buckets::other_quotas_per_call as other_quotas_per_call,
+    crate::buckets::alternating_quotas_do_not_refill as alternating_quotas_do_not_refill,
+    crate::buckets::a_change_of_quotas_carries_over_what_is_owed as a_change_of_quotas_carries_over,
     crate::callers::a_crowd_on_one_key_gets_the_burst as a_crowd_on_one_key_gets_the_burst,
     crate::callers::a_crowd_of_mixed_costs_gets_the_burst as a_crowd_of_mixed_costs_gets_the_burst,
     crate::callers::a_crowd_on_many_keys_gets_each_burst as a_crowd_on_many_keys_gets_each_burst,
