@@ -3,16 +3,17 @@
 -- microseconds (num = 0: tokens never come back). `first` is where the script's own arguments start.
 -- A state is a bare number where that says all: one quota, whole microseconds, nothing else to say; then
 -- it is the theoretical arrival time (TAT, µs). Else it is a flat table: [1] blocked until (µs, 0: not),
--- then four numbers per quota:
---   whole, part   TAT: µs and den-ths of a µs; or tokens used, -1
---   last, rest    the latest TAT of reservations yet to act; only a cancellation leaves it above TAT
--- Stored as a bare number, as `whole part` where that says all, or as all numbers with spaces between.
--- A key expires at the end of the second in which its bucket is full and unblocked. So a bare number that
--- grows within one second (INCRBY) keeps its expiry.
+-- then seven numbers per level, first those of the quotas, then those of the quotas of other calls:
+--   whole, part       TAT: µs and den-ths of a µs; or tokens used, -1
+--   last, rest        the latest TAT of reservations yet to act; only a cancellation leaves it above TAT
+--   num, den, burst   what the quota is
+-- Stored as all numbers with spaces between; of one level with nothing else to say `whole part num den burst`.
+-- A key expires at the end of the second in which its bucket is full and unblocked.
 local KEYS, ARGV, tonumber = KEYS, ARGV, tonumber
-local call, floor, max, format = redis.pcall, math.floor, math.max, string.format
+local call, floor, max, min, format, sub = redis.pcall, math.floor, math.max, math.min, string.format, string.sub
 local quotas = tonumber(ARGV[1])
 local first = 2 + 3 * quotas
+-- By level: those of the quotas, and then of the state that was loaded last.
 local burst, num, den = {}, {}, {}
 for q = 1, quotas do
   burst[q], num[q], den[q] = tonumber(ARGV[3 * q - 1]), tonumber(ARGV[3 * q]), tonumber(ARGV[3 * q + 1])
@@ -51,55 +52,136 @@ local function tables()
     return whole > other or (whole == other and part > rest)
   end
 
-  -- The state that is stored as `raw` (nil or false: there is none); nil if that is none of ours.
+  -- When a state is idle: forgetting it changes nothing. Nil if never.
+  local function idle_from(s)
+    local idle = s[1]
+    for o = 2, #s, 7 do
+      if s[o + 4] > 0 then
+        idle = max(idle, s[o] + (s[o + 1] > 0 and 1 or 0), s[o + 2] + (s[o + 3] > 0 and 1 or 0))
+      elseif s[o] > 0 then
+        return nil
+      end
+    end
+    return idle
+  end
+
+  -- What the TAT of the level at `o` is under quota q: in both as many tokens are owed.
+  local function convert(s, o, whole, part, q)
+    local tokens, rest = whole, 0
+    local n, d = s[o + 4], s[o + 5]
+    if n > 0 then
+      if whole < now then whole, part = now, 0 end
+      local laps = floor((whole - now) / n)
+      local parts = (whole - now - laps * n) * d + part
+      tokens = floor(parts / n)
+      rest = (parts - tokens * n) / n
+      tokens = laps * d + tokens
+    end
+    tokens = tokens - max(0, s[o + 6] - burst[q])
+    if tokens < 0 then tokens, rest = 0, 0 end
+    tokens = min(tokens, 1024 * burst[q])
+    if num[q] == 0 then return tokens + (rest > 0 and 1 or 0), -1 end
+    if tokens == 0 and rest == 0 then return 0, 0 end
+    if tokens * (num[q] / den[q]) > 2 ^ 50 then return now + 2 ^ 50, 0 end
+    whole, part = advance(q, now, 0, tokens)
+    part = part + math.ceil(rest * num[q])
+    local carry = floor(part / den[q])
+    return whole + carry, part - carry * den[q]
+  end
+
+  -- The level of a quota that is new to a state: see src/primitive/token_bucket/change.rs.
+  local function take_over(s, q)
+    local interval, from, best = num[q] / den[q], nil, nil
+    if num[q] == 0 then interval = math.huge end
+    for o = 2, #s, 7 do
+      local this = s[o + 4] == 0 and math.huge or s[o + 4] / s[o + 5]
+      local nearer = not from
+      if from and this == best then
+        nearer = later(s[o], s[o + 1], s[from], s[from + 1])
+      elseif from and best >= interval then
+        nearer = this >= interval and this < best
+      elseif from then
+        nearer = this > best
+      end
+      if nearer then from, best = o, this end
+    end
+    if not from then return 0, num[q] == 0 and -1 or 0, 0, 0 end
+    local whole, part = convert(s, from, s[from], s[from + 1], q)
+    if num[q] == 0 then return whole, part, 0, 0 end
+    if not later(s[from + 2], s[from + 3], s[from], s[from + 1]) then return whole, part, whole, part end
+    return whole, part, convert(s, from, s[from + 2], s[from + 3], q)
+  end
+
+  -- A state with the levels of the quotas first, and whether one of them is new to it.
+  local function fit(s)
+    local fits, is_new = #s > 7 * quotas, false
+    for q = 1, fits and quotas or 0 do
+      local o = 7 * q - 5
+      fits = fits and s[o + 4] == num[q] and s[o + 5] == den[q] and s[o + 6] == burst[q]
+    end
+    if not fits then
+      local old, found = s, {}
+      s = {old[1]}
+      for q = 1, quotas do
+        local at
+        for o = #old - 6, 2, -7 do
+          if old[o + 4] == num[q] and old[o + 5] == den[q] and old[o + 6] == burst[q] then at, found[o] = o, true end
+        end
+        local n = #s
+        if at then
+          for i = 0, 3 do s[n + 1 + i] = old[at + i] end
+        else
+          is_new = is_new or #old > 1
+          s[n + 1], s[n + 2], s[n + 3], s[n + 4] = take_over(old, q)
+        end
+        s[n + 5], s[n + 6], s[n + 7] = num[q], den[q], burst[q]
+      end
+      for o = 2, #old, 7 do
+        if not found[o] and #s < 1 + 7 * 16 then
+          for i = 0, 6 do s[#s + 1] = old[o + i] end
+        end
+      end
+    end
+    for q = quotas + 1, (#s - 1) / 7 do
+      local o = 7 * q - 5
+      num[q], den[q], burst[q] = s[o + 4], s[o + 5], s[o + 6]
+    end
+    return s, is_new
+  end
+
+  -- The state that is stored as `raw` (nil or false: there is none), and whether a quota is new to it; nil if that is
+  -- none of ours.
   local function load(raw)
-    local tat = raw and tonumber(raw) or 0
-    local s = {0, tat, 0, tat, 0}
-    if raw and not (tat > 0 and tat < limit) then
-      s = {}
-      local n = 0
-      for number in string.gmatch(raw, '[^ ]+') do
-        n = n + 1
-        s[n] = tonumber(number)
-        if not s[n] or s[n] >= limit or s[n] < -1 or s[n] % 1 ~= 0 then return nil end
-      end
-      if n == 2 then s = {0, s[1], s[2], s[1], s[2]} end
-      if #s < 5 or #s % 4 ~= 1 then return nil end
+    if not raw then return fit({0}) end
+    local s, n = {}, 0
+    for number in string.gmatch(raw, '[^ ]+') do
+      n = n + 1
+      s[n] = tonumber(number)
+      if not s[n] or s[n] >= limit or s[n] < -1 or s[n] % 1 ~= 0 then return nil end
     end
-    for q = 1, quotas do
-      local o = 4 * q - 2
-      local never = num[q] == 0
-      if not s[o + 3] or (s[o + 1] < 0) ~= never then
-        s[o], s[o + 1], s[o + 2], s[o + 3] = 0, never and -1 or 0, 0, 0
-      elseif not never then
-        s[o + 1] = math.min(s[o + 1], den[q] - 1)
-        s[o + 3] = math.min(s[o + 3], den[q] - 1)
-      end
+    if n == 5 then s = {0, s[1], s[2], s[1], s[2], s[3], s[4], s[5]} end
+    if #s < 8 or #s % 7 ~= 1 then return nil end
+    for o = 2, #s, 7 do
+      if s[o + 4] < 0 or s[o + 5] < 1 or s[o + 6] < 1 or (s[o + 1] < 0) ~= (s[o + 4] == 0) then return nil end
     end
-    return s
+    local idle = idle_from(s)
+    if idle and idle <= now then s = {0} end
+    return fit(s)
   end
 
   -- Writes a state; returns what Redis answers. Of a key that MGET found nothing in, it is not
   -- known that it holds no other type (`unknown`): GET makes SET fail on one rather than overwrite it.
   local function save(key, s, unknown)
-    local idle, forever = s[1], false
+    local idle = idle_from(s)
     if s[1] <= now then s[1] = 0 end
-    for o = 2, #s, 4 do
-      if s[o + 1] < 0 then
-        forever = forever or s[o] > 0
-      else
-        idle = max(idle, s[o] + (s[o + 1] > 0 and 1 or 0), s[o + 2] + (s[o + 3] > 0 and 1 or 0))
-      end
-    end
-    if not forever and idle <= now then return call('DEL', key) end
-    local short = s[1] == 0 and #s == 5 and not later(s[4], s[5], s[2], s[3])
+    if idle and idle <= now then return call('DEL', key) end
     local value
-    if short then
-      value = s[3] == 0 and format('%d', s[2]) or format('%d %d', s[2], s[3])
+    if s[1] == 0 and #s == 8 and not later(s[4], s[5], s[2], s[3]) then
+      value = format('%d %d %d %d %d', s[2], s[3], s[6], s[7], s[8])
     else
-      value = format(string.sub(string.rep(' %d', #s), 2), unpack(s))
+      value = format(sub(string.rep(' %d', #s), 2), unpack(s))
     end
-    if forever then
+    if not idle then
       if unknown then return call('SET', key, value, 'GET') end
       return call('SET', key, value)
     end
@@ -107,5 +189,14 @@ local function tables()
     return call('SET', key, value, 'PXAT', pxat(idle))
   end
 
-  return load, save, advance, tokens_in, span, later
+  -- The numbers of a state that are told of it: blocked until, and four per quota.
+  local function told(s)
+    local numbers = {s[1]}
+    for q = 1, quotas do
+      for i = 0, 3 do numbers[4 * q - 2 + i] = s[7 * q - 5 + i] end
+    end
+    return numbers
+  end
+
+  return load, save, told, advance, tokens_in, span, later
 end

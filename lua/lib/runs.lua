@@ -1,21 +1,22 @@
 -- runs: how peek, block and cancel work on several buckets in one call, a run each. Joined after lib/bucket.
 -- KEYS[i] is the bucket of run i; the runs of one bucket stand side by side.
-local load, save, advance, _, _, later = tables()
+local load, save, told, advance, _, _, later = tables()
 
--- Calls step(state in table form, i) for each run: it returns the run's field of the reply, and whether it changed the
--- state. Changed states are written with `write`. A run whose key holds something else than a bucket answers -1.
+-- Calls step(state in table form, i, whether a quota is new to it) for each run: it returns the run's field of the
+-- reply, and whether it changed the state. Changed states are written with `write`. A run whose key holds something else than a bucket answers -1.
 local function each_run(step, write)
   local raw, reply = #KEYS > 1 and redis.call('MGET', unpack(KEYS)) or {}, {now}
-  local s, changed
+  local s, is_new, changed
   for i, key in ipairs(KEYS) do
     if key ~= KEYS[i - 1] then
       local stored = raw[i] or call('GET', key) -- MGET finds nothing in a key of another type; GET fails on it
       local failed = type(stored) == 'table'
       if failed and not string.find(stored.err, 'WRONGTYPE', 1, true) then return stored end
-      s, changed = not failed and load(stored), false
+      s, is_new, changed = nil, false, false
+      if not failed then s, is_new = load(stored) end
     end
     local answer, changes = -1, false
-    if s then answer, changes = step(s, i) end
+    if s then answer, changes = step(s, i, is_new) end
     reply[i + 1], changed = answer, changed or changes
     if changed and key ~= KEYS[i + 1] then
       local saved = write(key, s)

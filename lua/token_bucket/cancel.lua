@@ -21,22 +21,22 @@ local function at_least(s, o, whole, part)
   if later(whole, part, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = whole, part end
 end
 
-return each_run(function(s, i)
+return each_run(function(s, i, is_new)
   local a = first + width * (i - 1)
   local cost, act, given = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), 0
-  if act >= 0 and now > act then return 0, false end
+  if is_new or (act >= 0 and now > act) then return 0, false end
   -- The four numbers of quota q.
   local function trace(q)
     local b = a + 4 * q - 2
     return tonumber(ARGV[b]), tonumber(ARGV[b + 1]), tonumber(ARGV[b + 2]), tonumber(ARGV[b + 3])
   end
-  -- A bucket that was reset since knows nothing of the charge.
+  -- A bucket that was reset since, or has not seen these quotas, knows nothing of the charge.
   for q = 1, quotas do
     local mine, part = trace(q)
-    if num[q] ~= 0 and later(mine, part, s[4 * q], s[4 * q + 1]) then return 0, false end
+    if num[q] ~= 0 and later(mine, part, s[7 * q - 3], s[7 * q - 2]) then return 0, false end
   end
   for q = 1, quotas do
-    local o = 4 * q - 2
+    local o = 7 * q - 5
     local mine, part, last, rest = trace(q)
     if num[q] == 0 then
       local left = max(0, s[o] - cost)

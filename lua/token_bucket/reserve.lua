@@ -4,17 +4,19 @@
 --           delay accepted), count (requests, all alike, in a row)
 -- returns   now (µs); then per run: admitted (the first so many of count; -1 where the key holds something
 --           else than a bucket), and the state before it
--- writes    charged buckets, SET with PXAT (see lib/bucket; without where a quota never refills), or INCRBY
--- cost      one MGET, one SET or INCRBY per charged bucket
+-- writes    charged buckets, SET with PXAT (see lib/bucket; without where a quota never refills)
+-- cost      one MGET, one SET per charged bucket
 
-local load, save, advance, tokens_in, span, later
+local load, save, told, advance, tokens_in, span, later
+-- What follows a bare number where it is stored.
+local ending = bare and ' 0 ' .. ARGV[3] .. ' 1 ' .. ARGV[2]
 
 -- How many of `count` requests fit a state in table form; these are charged.
 local function take(s, cost, wait, count)
   local at = max(now, s[1])
   if at > now + wait then return 0 end
   for q = 1, quotas do
-    local o, free = 4 * q - 2, burst[q]
+    local o, free = 7 * q - 5, burst[q]
     if num[q] == 0 then
       free = free - s[o]
     else
@@ -24,40 +26,44 @@ local function take(s, cost, wait, count)
     if count * cost > free then count = free > 0 and floor(free / cost) or 0 end
   end
   if count == 0 then return 0 end
-  for q = 1, quotas do
-    local o = 4 * q - 2
+  for q = 1, (#s - 1) / 7 do
+    local o, tokens, ours = 7 * q - 5, count * cost, q <= quotas
+    -- Quotas of other calls are used up at most.
+    if not ours then tokens = min(tokens, burst[q]) end
     if num[q] == 0 then
-      s[o] = s[o] + count * cost
+      s[o] = ours and s[o] + tokens or max(s[o], min(s[o] + tokens, burst[q]))
     else
-      local pending = s[o + 2] - span(q) > now
-      if s[o] < at then s[o], s[o + 1] = at, 0 end
-      s[o], s[o + 1] = advance(q, s[o], s[o + 1], count * cost)
-      if not pending or later(s[o], s[o + 1], s[o + 2], s[o + 3]) then
-        s[o + 2], s[o + 3] = s[o], s[o + 1]
+      local pending = not ours or s[o + 2] - span(q) > now
+      local whole, part = s[o], s[o + 1]
+      if whole < at then whole, part = at, 0 end
+      whole, part = advance(q, whole, part, tokens)
+      if not ours then
+        local most, rest = advance(q, at, 0, burst[q])
+        if later(whole, part, most, rest) then whole, part = most, rest end
+        if later(s[o], s[o + 1], whole, part) then whole, part = s[o], s[o + 1] end
       end
+      s[o], s[o + 1] = whole, part
+      if not pending or later(whole, part, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = whole, part end
     end
   end
   return count
 end
 
--- Writes a bare state, `old` before; `old` is nil where MGET found nothing. What repeats is formatted once.
-local tat, digits, ends, expiry, more, delta
+-- Writes a bare state; `old` is nil where MGET found nothing. What repeats is formatted once.
+local tat, value, ends, expiry
 local function save_bare(key, old, new)
   local from = new - new % second
-  if old and old >= from then
-    if new - old ~= more then more, delta = new - old, format('%d', new - old) end
-    return call('INCRBY', key, delta)
-  end
   if from ~= ends then ends, expiry = from, pxat(new) end
-  if new ~= tat then tat, digits = new, format('%d', new) end
-  if old then return call('SET', key, digits, 'PXAT', expiry) end
-  return call('SET', key, digits, 'PXAT', expiry, 'GET')
+  if new ~= tat then tat, value = new, format('%d', new) .. ending end
+  if old then return call('SET', key, value, 'PXAT', expiry) end
+  return call('SET', key, value, 'PXAT', expiry, 'GET')
 end
 
 local raw, reply, n = redis.call('MGET', unpack(KEYS)), {now}, 1
 local stride = #ARGV == first + 2 and 0 or 3
 local cost, wait, count, price, top
 local last, old, new, s, charged, from
+local digits = bare and -#ending - 1
 for i = 1, #KEYS do
   if stride > 0 or i == 1 then
     local a = first + stride * (i - 1)
@@ -67,12 +73,18 @@ for i = 1, #KEYS do
   local key = KEYS[i]
   if key ~= last then
     last, old, charged, from = key, raw[i], false, n + 1
-    new = old and tonumber(old) or 0
-    if not bare or (old and not (new > 0 and new < limit)) then
-      if not load then load, save, advance, tokens_in, span, later = tables() end
-      new, s = nil, load(old)
-    elseif old then
-      old = new
+    new, s = nil, nil
+    if bare then
+      if not old then
+        new = 0
+      elseif sub(old, digits + 1) == ending then
+        new = tonumber(sub(old, 1, digits))
+        if new and not (new > 0 and new < limit) then new = nil end
+      end
+    end
+    if not new then
+      if not load then load, save, told, advance, tokens_in, span, later = tables() end
+      s, charged = load(old)
     end
   end
   local before, admitted = new or 0, -1
@@ -84,7 +96,7 @@ for i = 1, #KEYS do
     if count * price > free then admitted = free >= price and floor(free / price) or 0 end
     new = new + admitted * price
   elseif s then
-    before = {unpack(s, 1, 1 + 4 * quotas)}
+    before = told(s)
     admitted = take(s, cost, wait, count)
   end
   reply[n + 1], reply[n + 2] = admitted, before
@@ -94,7 +106,7 @@ for i = 1, #KEYS do
     local saved
     if new then saved = save_bare(key, old, new) else saved = save(key, s, not old) end
     if type(saved) == 'table' and saved.err then
-      if not (string.find(saved.err, 'WRONGTYPE') or string.find(saved.err, 'not an integer')) then return saved end
+      if not string.find(saved.err, 'WRONGTYPE', 1, true) then return saved end
       for run = from, n, 2 do reply[run] = -1 end
     end
   end

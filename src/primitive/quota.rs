@@ -6,6 +6,7 @@ mod text;
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -197,24 +198,66 @@ fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
     }
 }
 
-/// A checked [`Quota`]: a token every `num / den` µs, never where `num` is 0.
+/// A checked [`Quota`], and the name that clients are told.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) name: Arc<str>,
+    pub(crate) pace: Pace,
+}
+
+impl Limit {
+    fn new(name: Arc<str>, burst: i64, num: i64, den: i64) -> Self {
+        Self { name, pace: Pace::of(Tokens { burst, num, den }) }
+    }
+}
+
+impl Deref for Limit {
+    type Target = Pace;
+
+    fn deref(&self) -> &Pace {
+        &self.pace
+    }
+}
+
+/// What a quota is: at most `burst` tokens, one more every `num / den` µs, never where `num` is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tokens {
     pub(crate) burst: i64,
     pub(crate) num: i64,
     pub(crate) den: i64,
-    /// `num / den` and what is left over: every decision uses them.
+}
+
+impl Tokens {
+    /// The µs from one token to the next; infinite where there is no next.
+    pub(crate) fn interval(&self) -> f64 {
+        if self.num == 0 { f64::INFINITY } else { self.num as f64 / self.den as f64 }
+    }
+}
+
+/// The same, with what every decision uses of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub(crate) tokens: Tokens,
+    /// `num / den` and what is left over.
     pub(crate) whole: i64,
     pub(crate) part: i64,
     /// How long an empty bucket takes to fill, in whole µs.
     pub(crate) span: i64,
 }
 
-impl Limit {
-    fn new(name: Arc<str>, burst: i64, num: i64, den: i64) -> Self {
+impl Pace {
+    pub(crate) fn of(tokens: Tokens) -> Self {
+        let Tokens { burst, num, den } = tokens;
         let (whole, part) = (num / den, num % den);
-        Self { name, burst, num, den, whole, part, span: burst * whole + burst * part / den }
+        Self { tokens, whole, part, span: burst * whole + burst * part / den }
+    }
+}
+
+impl Deref for Pace {
+    type Target = Tokens;
+
+    fn deref(&self) -> &Tokens {
+        &self.tokens
     }
 }
 

@@ -68,9 +68,10 @@ fn seed() -> u64 {
 }
 
 fn quota_sets() -> Vec<Quotas> {
-    let sets: [&[Quota]; 8] = [
+    let sets: [&[Quota]; 9] = [
         &[Quota::per_second(10).burst(5)],
         &[Quota::per_second(7).burst(3)],
+        &[Quota::per_second(7).burst(9).named("a"), Quota::per_second(7).burst(3).named("b")],
         &[Quota::per_second(3_000_000).burst(4_000_000)],
         &[Quota::per_second(10).burst(10), Quota::per_minute(31).burst(7)],
         &[Quota::non_refilling(12)],
@@ -83,7 +84,7 @@ fn quota_sets() -> Vec<Quotas> {
 
 fn random_step(rng: &mut StdRng, sets: &[Quotas], usual: usize) -> Step {
     // Mostly one set of quotas per key; at times another, as during a deployment.
-    let quotas = if rng.random_bool(0.05) { rng.random_range(0..sets.len()) } else { usual };
+    let quotas = if rng.random_bool(0.15) { rng.random_range(0..sets.len()) } else { usual };
     match rng.random_range(0..100) {
         0..60 => {
             let most = sets[quotas].max_cost();

@@ -23,7 +23,7 @@ pub struct Decision {
 impl Decision {
     /// For what costs nothing: nobody was asked, so the state is that of a bucket which nobody has touched.
     pub(super) fn free(quotas: Quotas) -> Self {
-        let bucket = Bucket::default().fitted(&quotas);
+        let bucket = Bucket::full(&quotas);
         Self { cost: 0, admitted: true, from_cache: false, state: BucketState { quotas, now: 0, bucket } }
     }
 

@@ -26,8 +26,23 @@
 //! exact fractions, so a limit of 7 per second is neither 6.99 nor 7.01. In every interval of length `t`,
 //! at most `burst + rate·t` tokens' worth of requests act.
 //!
+//! # When quotas change
+//!
+//! A bucket has a *level* for each quota of the calls that it has seen, and charges them all for each request: those that
+//! the request does not come under until they are used up. So calls under different quotas may share a bucket, and each
+//! quota holds for the requests that come under it, in every interval. A quota is known by its rate and burst; its name
+//! and its place among others do not matter.
+//!
+//! A quota that is new to a bucket in use takes over the level of the next slower quota, or else of the slowest: what is
+//! owed stays owed, in tokens, and comes back at the new rate. With a smaller burst, as many tokens are left as before, up to
+//! that burst. So a change never refills a bucket, and a higher rate makes nobody wait longer. A bucket forgets its levels when
+//! all of them are full; it keeps 16 at most.
+//!
 //! # Differences from `x/time/rate`
 //!
+//! * `SetLimit(r)` is [`with_quotas`](TokenBucket::with_quotas) with another rate: both keep the tokens as they are.
+//!   `SetBurst(b)` with a smaller `b` keeps them up to `b`, here as there. With a larger one Go keeps the tokens as they are,
+//!   and here what is missing stays as it is, so the tokens that the burst has more are to be had at once.
 //! * Several quotas at once; quotas per call; [`block_until`](TokenBucket::block_until).
 //! * A cost above the burst is an error rather than a reservation that is not OK.
 //! * Cancelling reservations out of order gives back what Go gives back, except where that would let more
@@ -50,6 +65,7 @@
 //! | `tower-rate-limit-redis`: `fail_open`, `timeout` | [`StoreFailure`](crate::StoreFailure), [`StoreBuilder::timeout`](crate::StoreBuilder::timeout) |
 
 mod acquire;
+mod change;
 mod decision;
 mod known;
 mod operations;
@@ -113,10 +129,8 @@ struct Clients {
 impl TokenBucket {
     /// The buckets of the namespace `name` in a store, with a quota or several.
     ///
-    /// Whoever uses the same store and name shares the buckets. Where the quotas differ, as during a
-    /// deployment, each call goes by its own, in their order. What is owed is kept as a time: a bucket that fills
-    /// in an hour and is half empty owes half an hour, under other quotas too. So for quotas of quite another
-    /// period take another name, or [`reset`](Self::reset).
+    /// Whoever uses the same store and name shares the buckets. Where quotas differ, as during a deployment, each call goes
+    /// by its own; see [below](self#when-quotas-change).
     ///
     /// # Errors
     ///

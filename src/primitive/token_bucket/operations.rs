@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::decision::{BucketState, Decision};
 use super::returning::Return;
@@ -65,9 +65,9 @@ const WRONG_TYPE: Garbled =
 fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
     call.integer(quotas.limits().len() as i64);
     for limit in quotas.limits() {
-        call.integer(limit.burst);
-        call.integer(limit.num);
-        call.integer(limit.den);
+        for number in [limit.burst, limit.num, limit.den] {
+            call.integer(number);
+        }
     }
 }
 
@@ -77,20 +77,21 @@ fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbl
         // A bare TAT, where that says all.
         Field::Integer(tat) => {
             let tat = moment(tat, 0)?;
-            return Ok(Bucket {
-                blocked_until: 0,
-                levels: smallvec![Level { tat, last: tat, ..Level::default() }],
-            });
+            let mut bucket = Bucket::full(quotas);
+            for level in &mut bucket.levels {
+                (level.tat, level.last) = (tat, tat);
+            }
+            return Ok(bucket);
         }
         Field::List(fields) => fields,
         Field::Text(_) => return Err(Garbled("a script answered a text where a bucket belongs")),
     };
     let blocked_until = fields.integer()?;
     let mut levels = SmallVec::new();
-    for _ in quotas.limits() {
+    for limit in quotas.limits() {
         let tat = moment(fields.integer()?, fields.integer()?)?;
         let last = moment(fields.integer()?, fields.integer()?)?;
-        levels.push(Level { tat, last, ..Level::default() });
+        levels.push(Level { tat, last, quota: limit.tokens, ..Level::default() });
     }
     Ok(Bucket { blocked_until, levels })
 }
@@ -153,10 +154,10 @@ impl Operation for Reserve {
             let admitted = bucket.take(&self.quotas, now, self.ask);
             return self.decision(admitted, now, bucket.clone());
         }
-        // Left as it is by a refusal, since the script writes nothing then.
-        let mut after = bucket.fitted(&self.quotas);
+        // Left as it is by a refusal, since the script writes nothing then; but for what is new, which refills from now on.
+        let (mut after, is_new) = bucket.fitted(&self.quotas, now);
         let admitted = after.take(&self.quotas, now, self.ask);
-        if admitted {
+        if admitted || is_new {
             bucket.clone_from(&after);
         }
         self.decision(admitted, now, after)
@@ -230,10 +231,11 @@ impl Operation for Cancel {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
-        if bucket.levels.is_empty() || self.act.is_some_and(|act| now > act) {
+        let (mut after, is_new) = bucket.fitted(&self.quotas, now);
+        // A bucket that was reset since, or has not seen these quotas, knows nothing of the charge.
+        if is_new || self.act.is_some_and(|act| now > act) {
             return false;
         }
-        let mut after = bucket.fitted(&self.quotas);
         let given = after.cancel(&self.quotas, now, self.cost, &self.traces, self.act.is_some());
         if given {
             *bucket = after;
@@ -269,7 +271,7 @@ impl Operation for Peek {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
-        let bucket = bucket.fitted(&self.quotas);
+        let (bucket, _) = bucket.fitted(&self.quotas, now);
         BucketState { quotas: self.quotas, now, bucket }
     }
 }
@@ -307,7 +309,7 @@ impl Operation for Block {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) {
-        *bucket = bucket.fitted(&self.quotas);
+        *bucket = bucket.fitted(&self.quotas, now).0;
         bucket.blocked_until = bucket.blocked_until.max(now + self.micros);
     }
 }

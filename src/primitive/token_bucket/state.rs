@@ -7,7 +7,7 @@
 
 use smallvec::SmallVec;
 
-use crate::primitive::quota::{Limit, Quotas};
+use crate::primitive::quota::{Limit, Pace, Quotas, Tokens};
 use crate::store::Cell;
 
 /// A point in time or a span: µs and `den`-ths of a µs (`0 ≤ part < den`). Ordered as a number.
@@ -21,24 +21,29 @@ impl Moment {
     /// Marks the `part` of a [`Level`] that counts used tokens instead.
     const USED: i64 = -1;
 
-    fn at(whole: i64) -> Self {
+    /// So many tokens used of a quota that never refills.
+    pub(super) fn used(tokens: i64) -> Self {
+        Self { whole: tokens, part: Self::USED }
+    }
+
+    pub(super) fn at(whole: i64) -> Self {
         Self { whole, part: 0 }
     }
 
-    pub(crate) fn advance(self, limit: &Limit, tokens: i64) -> Self {
-        let whole = self.whole + tokens * limit.whole;
-        let parts = self.part + tokens * limit.part;
-        if parts < limit.den {
+    pub(crate) fn advance(self, pace: &Pace, tokens: i64) -> Self {
+        let whole = self.whole + tokens * pace.whole;
+        let parts = self.part + tokens * pace.part;
+        if parts < pace.den {
             return Self { whole, part: parts };
         }
-        Self { whole: whole + parts / limit.den, part: parts % limit.den }
+        Self { whole: whole + parts / pace.den, part: parts % pace.den }
     }
 
-    fn minus(self, limit: &Limit, other: Self) -> Self {
+    fn minus(self, pace: &Pace, other: Self) -> Self {
         let borrow = self.part < other.part;
         Self {
             whole: self.whole - other.whole - i64::from(borrow),
-            part: self.part - other.part + if borrow { limit.den } else { 0 },
+            part: self.part - other.part + if borrow { pace.den } else { 0 },
         }
     }
 
@@ -57,6 +62,8 @@ pub(crate) struct Level {
     pub(crate) last: Moment,
     /// `last` as it was before the charge that led here; not stored.
     pub(crate) before: Moment,
+    /// The quota.
+    pub(crate) quota: Tokens,
 }
 
 /// The mark that a charge left on one quota, by which it can be given back.
@@ -69,53 +76,64 @@ pub(crate) struct Trace {
 }
 
 impl Level {
-    fn fresh(limit: &Limit) -> Self {
-        let part = if limit.num == 0 { Moment::USED } else { 0 };
-        Self { tat: Moment { whole: 0, part }, ..Self::default() }
-    }
-
-    fn counts_used(&self) -> bool {
-        self.tat.part == Moment::USED
+    /// Full.
+    pub(super) fn full(quota: Tokens) -> Self {
+        let tat = if quota.num == 0 { Moment::used(0) } else { Moment::default() };
+        Self { tat, quota, ..Self::default() }
     }
 
     /// Whole tokens to be had at `when`; negative where they are lent out already.
-    pub(crate) fn tokens(&self, limit: &Limit, when: i64) -> i64 {
-        if limit.num == 0 {
-            return limit.burst - self.tat.whole;
+    pub(crate) fn tokens(&self, pace: &Pace, when: i64) -> i64 {
+        if pace.num == 0 {
+            return pace.burst - self.tat.whole;
         }
         let tat = self.tat.max(Moment::at(when));
-        limit.burst + tokens_in(limit, when - tat.whole, tat.part)
+        pace.burst + tokens_in(pace, when - tat.whole, tat.part)
     }
 
     /// When the charge that led here may act: `TAT − burst·T`, in whole µs rounded up.
-    fn act(&self, limit: &Limit) -> i64 {
-        if limit.num == 0 {
+    fn act(&self, pace: &Pace) -> i64 {
+        if pace.num == 0 {
             return i64::MIN;
         }
-        self.tat.minus(limit, Moment::default().advance(limit, limit.burst)).ceil()
+        self.tat.minus(pace, Moment::default().advance(pace, pace.burst)).ceil()
     }
 
     /// When one token is to be had.
-    pub(crate) fn next(&self, limit: &Limit, now: i64) -> i64 {
+    pub(crate) fn next(&self, pace: &Pace, now: i64) -> i64 {
         let mut after = *self;
-        after.charge(limit, now, now, 1);
-        after.act(limit)
+        after.charge(pace, now, now, 1);
+        after.act(pace)
     }
 
-    fn charge(&mut self, limit: &Limit, now: i64, at: i64, tokens: i64) {
-        if limit.num == 0 {
+    fn charge(&mut self, pace: &Pace, now: i64, at: i64, tokens: i64) {
+        if pace.num == 0 {
             self.tat.whole += tokens;
             return;
         }
-        let pending = self.last.whole - limit.span > now;
+        let pending = self.last.whole - pace.span > now;
         self.before = if pending { self.last } else { Moment::default() };
-        self.tat = self.tat.max(Moment::at(at)).advance(limit, tokens);
+        self.tat = self.tat.max(Moment::at(at)).advance(pace, tokens);
         self.last = self.before.max(self.tat);
     }
 
-    fn cancel(&mut self, limit: &Limit, now: i64, cost: i64, trace: &Trace, acts: bool) -> bool {
+    /// The same for requests that do not come under the quota: it is used up at most.
+    fn charge_up_to_burst(&mut self, at: i64, tokens: i64) {
+        let pace = Pace::of(self.quota);
+        let tokens = tokens.min(pace.burst);
+        if pace.num == 0 {
+            self.tat.whole = (self.tat.whole + tokens).min(pace.burst).max(self.tat.whole);
+            return;
+        }
+        let empty = Moment::at(at).advance(&pace, pace.burst);
+        let after = self.tat.max(Moment::at(at)).advance(&pace, tokens).min(empty);
+        self.tat = self.tat.max(after);
+        self.last = self.last.max(self.tat);
+    }
+
+    fn cancel(&mut self, pace: &Pace, now: i64, cost: i64, trace: &Trace, acts: bool) -> bool {
         let mine = trace.tat;
-        if limit.num == 0 {
+        if pace.num == 0 {
             let used = self.tat.whole;
             self.tat.whole = (used - cost).max(0);
             return self.tat.whole < used;
@@ -124,18 +142,18 @@ impl Level {
         if !acts && !is_latest {
             return false;
         }
-        let charge = Moment::default().advance(limit, cost);
-        let built_upon = self.last.minus(limit, mine);
+        let charge = Moment::default().advance(pace, cost);
+        let built_upon = self.last.minus(pace, mine);
         if built_upon == Moment::default() {
-            self.last = mine.minus(limit, charge).max(trace.before);
+            self.last = mine.minus(pace, charge).max(trace.before);
             if self.tat < mine {
                 // Others have been given back before, and who came since may yet act up to here.
                 self.last = self.last.max(self.tat);
             }
         }
-        let back = charge.minus(limit, built_upon);
+        let back = charge.minus(pace, built_upon);
         if back > Moment::default() {
-            self.tat = self.tat.minus(limit, back);
+            self.tat = self.tat.minus(pace, back);
         }
         back > Moment::default()
     }
@@ -146,18 +164,26 @@ impl Level {
 }
 
 /// How many whole tokens come in `span` µs less `part` den-ths of one; negative spans count backwards.
-fn tokens_in(limit: &Limit, span: i64, part: i64) -> i64 {
-    let laps = span.div_euclid(limit.num);
-    let left = span.rem_euclid(limit.num);
-    let rest = match left.checked_mul(limit.den) {
-        Some(left) => (left - part).div_euclid(limit.num),
+fn tokens_in(pace: &Pace, span: i64, part: i64) -> i64 {
+    let laps = span.div_euclid(pace.num);
+    let left = span.rem_euclid(pace.num);
+    let rest = match left.checked_mul(pace.den) {
+        Some(left) => (left - part).div_euclid(pace.num),
         // A share among very many; below `den` in size, which fits.
         None => {
-            let left = i128::from(left) * i128::from(limit.den) - i128::from(part);
-            i64::try_from(left.div_euclid(i128::from(limit.num))).unwrap_or(i64::MAX)
+            let left = i128::from(left) * i128::from(pace.den) - i128::from(part);
+            i64::try_from(left.div_euclid(i128::from(pace.num))).unwrap_or(i64::MAX)
         }
     };
-    laps.saturating_mul(limit.den).saturating_add(rest)
+    laps.saturating_mul(pace.den).saturating_add(rest)
+}
+
+/// How many whole tokens come in `span` µs and `part` den-ths of one, and how many `num`-ths of the next.
+pub(super) fn divide(pace: &Pace, span: i64, part: i64) -> (i64, i64) {
+    let (num, den) = (i128::from(pace.num), i128::from(pace.den));
+    let parts = i128::from(span) * den + i128::from(part);
+    let narrow = |number: i128| i64::try_from(number).unwrap_or(i64::MAX);
+    (narrow(parts / num), narrow(parts % num))
 }
 
 /// What is asked of a bucket: `cost` tokens, to be had within `wait` µs.
@@ -172,7 +198,7 @@ pub(crate) struct Ask {
 pub(crate) struct Bucket {
     /// Nothing acts before this time, µs.
     pub(crate) blocked_until: i64,
-    /// One per quota, in their order; quotas of another call may leave more.
+    /// One per quota, in their order, and then those of the quotas of other calls. None where nothing was ever charged.
     pub(crate) levels: SmallVec<[Level; 1]>,
 }
 
@@ -184,36 +210,6 @@ impl Clone for Bucket {
 }
 
 impl Bucket {
-    /// The same with levels that fit the quotas: those that are missing or of the other kind are full.
-    pub(crate) fn fitted(&self, quotas: &Quotas) -> Self {
-        let mut fitted = self.clone();
-        fitted.fit(quotas);
-        fitted
-    }
-
-    /// Whether the levels fit the quotas as they are.
-    pub(crate) fn fits(&self, quotas: &Quotas) -> bool {
-        let limits = quotas.limits();
-        let fits = |(level, limit): (&Level, &Limit)| {
-            level.counts_used() == (limit.num == 0) && level.tat.part.max(level.last.part) < limit.den
-        };
-        self.levels.len() >= limits.len() && self.pairs(quotas).all(fits)
-    }
-
-    fn fit(&mut self, quotas: &Quotas) {
-        for (position, limit) in quotas.limits().iter().enumerate() {
-            match self.levels.get_mut(position) {
-                None => self.levels.push(Level::fresh(limit)),
-                Some(level) if level.counts_used() != (limit.num == 0) => *level = Level::fresh(limit),
-                Some(level) if limit.num != 0 => {
-                    level.tat.part = level.tat.part.min(limit.den - 1);
-                    level.last.part = level.last.part.min(limit.den - 1);
-                }
-                Some(_) => {}
-            }
-        }
-    }
-
     /// Whether the request fits; if so it is charged.
     pub(crate) fn take(&mut self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
         let admitted = self.start(now) <= now + ask.wait
@@ -235,8 +231,13 @@ impl Bucket {
     /// Charges without asking.
     pub(crate) fn charge(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         let at = self.start(now);
-        for (level, limit) in self.levels.iter_mut().zip(quotas.limits()) {
+        let ours = quotas.limits().len().min(self.levels.len());
+        let (ours, others) = self.levels.split_at_mut(ours);
+        for (level, limit) in ours.iter_mut().zip(quotas.limits()) {
             level.charge(limit, now, at, tokens);
+        }
+        for level in others {
+            level.charge_up_to_burst(at, tokens);
         }
     }
 
@@ -278,7 +279,7 @@ impl Bucket {
     /// From when on forgetting the bucket changes nothing: it is unblocked, full, and every reservation may have
     /// acted. `None` where it never refills.
     pub(crate) fn idle_from(&self) -> Option<i64> {
-        self.levels.iter().try_fold(self.blocked_until, |idle, level| match level.counts_used() {
+        self.levels.iter().try_fold(self.blocked_until, |idle, level| match level.quota.num == 0 {
             true => (level.tat.whole == 0).then_some(idle),
             false => Some(idle.max(level.tat.max(level.last).ceil())),
         })

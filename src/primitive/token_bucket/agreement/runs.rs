@@ -14,7 +14,7 @@ use super::virtual_time::{CLOCK, VirtualTime};
 use super::{quota_sets, seed};
 use crate::primitive::token_bucket::operations::{Block, Cancel, Peek, Reserve};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
-use crate::store::{Arguments, Fields, Operation};
+use crate::store::{Arguments, Cell as _, Fields, Operation};
 use crate::support::redis_server::RedisServer;
 use crate::{Quotas, primitive::token_bucket::MAX_SPAN};
 
@@ -78,7 +78,11 @@ impl Both {
                     assert!(lua.is_err_and(|error| error.0.starts_with("WRONGTYPE")), "{runs:?}");
                     continue;
                 }
-                let rust = run.operation.clone().apply(&mut self.cells[run.key], self.now);
+                let cell = &mut self.cells[run.key];
+                if cell.is_idle(self.now) {
+                    *cell = Bucket::default();
+                }
+                let rust = run.operation.clone().apply(cell, self.now);
                 let lua = lua.unwrap_or_else(|error| panic!("{error:?}: {run:?}"));
                 assert_eq!(format!("{lua:?}"), format!("{rust:?}"), "{run:?} of {runs:?} at {}", self.now);
                 of_run.push(lua);

@@ -3,35 +3,31 @@
 use std::collections::HashMap;
 
 use deadpool_redis::redis;
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
+use crate::primitive::quota::Tokens;
 use crate::primitive::token_bucket::state::{Bucket, Level, Moment};
 use crate::support::client::Client;
 use crate::support::redis_server::RedisServer;
 
 /// Joined in place of `lua/lib/clock.lua`. It takes the expiry off every SET and lists what is written: key, value and
-/// expiry, which for INCRBY is that of the SET before.
+/// expiry.
 pub(super) const CLOCK: &str = "
 local server = redis
 local now = tonumber(server.call('GET', 'clock'))
 local function stand_in(run)
   return function(name, ...)
-    if name ~= 'SET' and name ~= 'INCRBY' then return run(name, ...) end
+    if name ~= 'SET' then return run(name, ...) end
     local key, value, px, at, get = ...
     local expiry, reply = 'never', nil
-    if name == 'INCRBY' then
-      expiry, reply = server.call('HGET', 'expiry', key), run(name, key, value)
+    if px == 'PXAT' then expiry, px = at, get end
+    if px then
+      assert(px == 'GET', 'an option of SET that this clock does not know')
+      reply = run(name, key, value, px)
     else
-      if px == 'PXAT' then expiry, px = at, get end
-      if px then
-        assert(px == 'GET', 'an option of SET that this clock does not know')
-        reply = run(name, key, value, px)
-      else
-        reply = run(name, key, value)
-      end
+      reply = run(name, key, value)
     end
     if type(reply) ~= 'table' or not reply.err then
-      server.call('HSET', 'expiry', key, expiry)
       server.call('RPUSH', 'written', key, server.call('GET', key), expiry)
     end
     return reply
@@ -98,19 +94,22 @@ impl VirtualTime {
 /// A state as it is stored; see `lua/lib/bucket.lua`.
 fn parse(value: &str) -> Bucket {
     let numbers: Vec<i64> = value.split(' ').map(|number| number.parse().unwrap()).collect();
-    let level = |tat: Moment, last: Moment| Level { tat, last, ..Level::default() };
     let moment = |whole, part| Moment { whole, part };
-    let (blocked_until, levels): (i64, SmallVec<[Level; 1]>) = match numbers[..] {
-        [whole] => (0, smallvec![level(moment(whole, 0), moment(whole, 0))]),
-        [whole, part] => (0, smallvec![level(moment(whole, part), moment(whole, part))]),
+    let level = |of: &[i64]| {
+        let [whole, part, last, rest, num, den, burst] = *of else { unreachable!("{value:?}") };
+        let quota = Tokens { burst, num, den };
+        Level { tat: moment(whole, part), last: moment(last, rest), quota, ..Level::default() }
+    };
+    match numbers[..] {
+        [whole, part, num, den, burst] => Bucket {
+            blocked_until: 0,
+            levels: smallvec![level(&[whole, part, whole, part, num, den, burst])],
+        },
         [blocked_until, ref levels @ ..] => {
-            assert_eq!(levels.len() % 4, 0, "{value:?}");
-            let levels = levels.chunks_exact(4).map(|l| level(moment(l[0], l[1]), moment(l[2], l[3])));
-            (blocked_until, levels.collect())
+            Bucket { blocked_until, levels: levels.chunks(7).map(level).collect() }
         }
         [] => unreachable!(),
-    };
-    Bucket { blocked_until, levels }
+    }
 }
 
 fn text(bytes: &[u8]) -> &str {

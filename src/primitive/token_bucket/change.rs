@@ -1,0 +1,119 @@
+//! What a bucket carries over when a call comes under other quotas than the one before.
+//!
+//! A bucket has a level for each quota of the calls that it has seen: a quota is known by its interval and its burst. All
+//! levels are charged for each request, those that it does not come under until they are used up. So whatever quotas calls
+//! alternate between, each holds for the calls that come under it.
+//!
+//! A quota that is new to a bucket in use takes over the level of the next slower one (which owes at least as much as the new
+//! one would, had it been there), or else of the slowest. What is owed stays owed, *in tokens*; but where the burst is
+//! smaller, as many tokens are left as before, up to the burst.
+
+#[cfg(test)]
+mod tests;
+
+use smallvec::SmallVec;
+
+use super::state::{Bucket, Level, Moment, divide};
+use crate::primitive::quota::{Limit, MAX_SPAN, MOST_REPEATS, Pace, Quotas};
+use crate::store::Cell as _;
+
+/// How many levels a bucket keeps; beyond, those that have not been asked for the longest are dropped.
+const MOST_LEVELS: usize = 16;
+
+impl Bucket {
+    /// Whether the first levels are those of the quotas.
+    pub(crate) fn fits(&self, quotas: &Quotas) -> bool {
+        let limits = quotas.limits();
+        self.levels.len() >= limits.len()
+            && self.pairs(quotas).all(|(level, limit)| level.quota == limit.tokens)
+    }
+
+    /// A bucket that nobody has touched.
+    pub(crate) fn full(quotas: &Quotas) -> Self {
+        Self {
+            blocked_until: 0,
+            levels: quotas.limits().iter().map(|limit| Level::full(limit.tokens)).collect(),
+        }
+    }
+
+    /// The same with the levels of the quotas first, and whether one of them is new to a bucket in use.
+    pub(crate) fn fitted(&self, quotas: &Quotas, now: i64) -> (Self, bool) {
+        if self.fits(quotas) {
+            return (self.clone(), false);
+        }
+        if self.is_idle(now) {
+            return (Self::full(quotas), false);
+        }
+        let find = |limit: &Limit| self.levels.iter().find(|level| level.quota == limit.tokens);
+        let mut is_new = false;
+        let mut levels = SmallVec::new();
+        for limit in quotas.limits() {
+            levels.push(find(limit).copied().unwrap_or_else(|| {
+                is_new = true;
+                self.taken_over(limit, now)
+            }));
+        }
+        let is_other = |level: &&Level| quotas.limits().iter().all(|limit| level.quota != limit.tokens);
+        levels.extend(self.levels.iter().filter(is_other).copied());
+        levels.truncate(MOST_LEVELS);
+        (Self { blocked_until: self.blocked_until, levels }, is_new)
+    }
+
+    /// The level of a quota that is new.
+    fn taken_over(&self, limit: &Limit, now: i64) -> Level {
+        let interval = limit.interval();
+        let mut from: Option<&Level> = None;
+        for level in &self.levels {
+            let this = level.quota.interval();
+            let is_nearer = from.is_none_or(|from| {
+                let best = from.quota.interval();
+                if this == best {
+                    return level.tat > from.tat;
+                }
+                // Of those that are as slow or slower the fastest, else the slowest.
+                if best >= interval { this >= interval && this < best } else { this > best }
+            });
+            if is_nearer {
+                from = Some(level);
+            }
+        }
+        let Some(from) = from else { return Level::full(limit.tokens) };
+        let tat = convert(from, from.tat, limit, now);
+        let last = if limit.num == 0 {
+            Moment::default()
+        } else {
+            convert(from, from.last.max(from.tat), limit, now)
+        };
+        Level { tat, last, quota: limit.tokens, ..Level::default() }
+    }
+}
+
+/// What a TAT of one quota is under another: in both as many tokens are owed.
+fn convert(from: &Level, tat: Moment, to: &Pace, now: i64) -> Moment {
+    let burst = from.quota.burst;
+    // Whole tokens, and what is owed of the next one.
+    let (mut tokens, mut rest) = (tat.whole, 0.0);
+    if from.quota.num != 0 {
+        let span = tat.max(Moment::at(now));
+        let pace = Pace::of(from.quota);
+        let (whole, left) = divide(&pace, span.whole - now, span.part);
+        (tokens, rest) = (whole, left as f64 / pace.num as f64);
+    }
+    tokens -= (burst - to.burst).max(0);
+    if tokens < 0 {
+        (tokens, rest) = (0, 0.0);
+    }
+    tokens = tokens.min(MOST_REPEATS as i64 * to.burst);
+    if to.num == 0 {
+        return Moment::used(tokens + i64::from(rest > 0.0));
+    }
+    if tokens == 0 && rest == 0.0 {
+        return Moment::default();
+    }
+    if tokens as f64 * to.interval() > MAX_SPAN as f64 {
+        return Moment::at(now + MAX_SPAN);
+    }
+    let whole = Moment::at(now).advance(to, tokens);
+    let parts = whole.part + (rest * to.num as f64).ceil() as i64;
+    Moment { whole: whole.whole + parts / to.den, part: parts % to.den }
+}
