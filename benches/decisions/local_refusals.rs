@@ -41,7 +41,7 @@ pub fn run(bench: &Bench) {
 fn round(bench: &Bench, tasks: usize) -> Round {
     bench.server.empty();
     let store = Store::redis(&bench.server.url).unwrap();
-    let bucket = TokenBucket::new(&store, "bench", Quota::per_hour(1)).unwrap().with_local_refusals();
+    let bucket = TokenBucket::new(&store, "bench", Quota::per_hour(1)).unwrap().cache_refusals(true);
     let first = bench.runtime.block_on(bucket.allow(KEY)).unwrap();
     assert!(first.is_admitted());
 

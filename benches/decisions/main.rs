@@ -24,6 +24,7 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod contestants;
+mod hot;
 mod idle;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod in_memory_bytes;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         single_caller::run(bench);
         layer::run(bench);
         local_refusals::run(bench);
+        hot::run(bench);
         memory::run(bench);
         overload::run(bench);
         kill::run(bench);

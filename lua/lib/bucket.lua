@@ -27,9 +27,8 @@ local function pxat(when)
   return format('%d', (when - when % second + second) / 1000)
 end
 
--- Returns the functions on states in table form: load, save, advance, tokens_in, span, later. Making them takes time
--- that most calls of reserve can save.
-local function tables()
+-- Returns the functions on states in table form. Making them takes time that most calls of reserve can save.
+local function on_tables()
   -- A TAT, `tokens` later.
   local function advance(q, whole, part, tokens)
     local parts = part + tokens * (num[q] % den[q])
@@ -46,6 +45,12 @@ local function tables()
   -- The time that a full bucket takes to fill, in whole µs.
   local function span(q)
     return (advance(q, 0, 0, burst[q]))
+  end
+
+  -- (whole, part) less (other, rest), in den-ths of quota q.
+  local function minus(q, whole, part, other, rest)
+    if part < rest then return whole - other - 1, part + den[q] - rest end
+    return whole - other, part - rest
   end
 
   local function later(whole, part, other, rest)
@@ -189,6 +194,30 @@ local function tables()
     return call('SET', key, value, 'PXAT', pxat(idle))
   end
 
+  -- Charges an amount of tokens, from `at` on.
+  local function charge(s, at, amount)
+    for q = 1, (#s - 1) / 7 do
+      local o, tokens, ours = 7 * q - 5, amount, q <= quotas
+      -- Quotas of other calls are used up at most.
+      if not ours then tokens = min(tokens, burst[q]) end
+      if num[q] == 0 then
+        s[o] = ours and s[o] + tokens or max(s[o], min(s[o] + tokens, burst[q]))
+      else
+        local pending = not ours or s[o + 2] - span(q) > now
+        local whole, part = s[o], s[o + 1]
+        if whole < at then whole, part = at, 0 end
+        whole, part = advance(q, whole, part, tokens)
+        if not ours then
+          local most, rest = advance(q, at, 0, burst[q])
+          if later(whole, part, most, rest) then whole, part = most, rest end
+          if later(s[o], s[o + 1], whole, part) then whole, part = s[o], s[o + 1] end
+        end
+        s[o], s[o + 1] = whole, part
+        if not pending or later(whole, part, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = whole, part end
+      end
+    end
+  end
+
   -- The numbers of a state that are told of it: blocked until, and four per quota.
   local function told(s)
     local numbers = {s[1]}
@@ -198,5 +227,22 @@ local function tables()
     return numbers
   end
 
-  return load, save, told, advance, tokens_in, span, later
+  -- How many tokens a state has for a request that may wait so long, from `at` on; negative where they are lent out.
+  local function free(s, at, wait)
+    local least = math.huge
+    for q = 1, quotas do
+      local o, tokens = 7 * q - 5, burst[q]
+      if num[q] == 0 then
+        tokens = tokens - s[o]
+      else
+        local early = s[o] < at
+        tokens = tokens + tokens_in(q, now + wait - (early and at or s[o]), early and 0 or s[o + 1])
+      end
+      least = min(least, tokens)
+    end
+    return least
+  end
+
+  return {load = load, save = save, told = told, free = free, charge = charge,
+    advance = advance, minus = minus, later = later, span = span}
 end

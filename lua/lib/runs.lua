@@ -1,6 +1,6 @@
 -- runs: how peek, block and cancel work on several buckets in one call, a run each. Joined after lib/bucket.
 -- KEYS[i] is the bucket of run i; the runs of one bucket stand side by side.
-local load, save, told, advance, _, _, later = tables()
+local on = on_tables()
 
 -- Calls step(state in table form, i, whether a quota is new to it) for each run: it returns the run's field of the
 -- reply, and whether it changed the state. Changed states are written with `write`. A run whose key holds something else than a bucket answers -1.
@@ -13,7 +13,7 @@ local function each_run(step, write)
       local failed = type(stored) == 'table'
       if failed and not string.find(stored.err, 'WRONGTYPE', 1, true) then return stored end
       s, is_new, changed = nil, false, false
-      if not failed then s, is_new = load(stored) end
+      if not failed then s, is_new = on.load(stored) end
     end
     local answer, changes = -1, false
     if s then answer, changes = step(s, i, is_new) end

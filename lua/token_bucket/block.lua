@@ -8,4 +8,4 @@ local stride = #ARGV == first and 0 or 1
 return each_run(function(s, i)
   s[1] = max(s[1], now + tonumber(ARGV[first + stride * (i - 1)]))
   return s[1], true
-end, save)
+end, on.save)

@@ -10,15 +10,9 @@
 -- cost     one MGET, one SET per changed bucket, one GET per bucket that MGET does not find
 local width = 2 + 4 * quotas
 
--- (whole, part) less (other, rest), in den-ths of quota q.
-local function minus(q, whole, part, other, rest)
-  if part < rest then return whole - other - 1, part + den[q] - rest end
-  return whole - other, part - rest
-end
-
 -- Makes the latest TAT of the reservations yet to act, at `o`, no earlier than (whole, part).
 local function at_least(s, o, whole, part)
-  if later(whole, part, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = whole, part end
+  if on.later(whole, part, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = whole, part end
 end
 
 return each_run(function(s, i, is_new)
@@ -33,7 +27,7 @@ return each_run(function(s, i, is_new)
   -- A bucket that was reset since, or has not seen these quotas, knows nothing of the charge.
   for q = 1, quotas do
     local mine, part = trace(q)
-    if num[q] ~= 0 and later(mine, part, s[7 * q - 3], s[7 * q - 2]) then return 0, false end
+    if num[q] ~= 0 and on.later(mine, part, s[7 * q - 3], s[7 * q - 2]) then return 0, false end
   end
   for q = 1, quotas do
     local o = 7 * q - 5
@@ -42,19 +36,19 @@ return each_run(function(s, i, is_new)
       local left = max(0, s[o] - cost)
       if left < s[o] then s[o], given = left, 1 end
     elseif act >= 0 or (mine > now and s[o] == mine and s[o + 1] == part and s[o + 2] == mine and s[o + 3] == part) then
-      local charge, crumb = advance(q, 0, 0, cost)
-      local built, bit = minus(q, s[o + 2], s[o + 3], mine, part)
-      local back, over = minus(q, charge, crumb, built, bit)
+      local charge, crumb = on.advance(q, 0, 0, cost)
+      local built, bit = on.minus(q, s[o + 2], s[o + 3], mine, part)
+      local back, over = on.minus(q, charge, crumb, built, bit)
       if built == 0 and bit == 0 then
-        s[o + 2], s[o + 3] = minus(q, mine, part, charge, crumb)
+        s[o + 2], s[o + 3] = on.minus(q, mine, part, charge, crumb)
         at_least(s, o, last, rest)
-        if later(mine, part, s[o], s[o + 1]) then at_least(s, o, s[o], s[o + 1]) end
+        if on.later(mine, part, s[o], s[o + 1]) then at_least(s, o, s[o], s[o + 1]) end
       end
-      if later(back, over, 0, 0) then
-        s[o], s[o + 1] = minus(q, s[o], s[o + 1], back, over)
+      if on.later(back, over, 0, 0) then
+        s[o], s[o + 1] = on.minus(q, s[o], s[o + 1], back, over)
         given = 1
       end
     end
   end
   return given, given == 1
-end, save)
+end, on.save)

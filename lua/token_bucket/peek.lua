@@ -6,5 +6,5 @@
 -- cost     one MGET, one GET per bucket that it does not find
 return each_run(function(s)
   if bare and s[1] == 0 and s[2] == s[4] then return s[2] end
-  return told(s)
+  return on.told(s)
 end)

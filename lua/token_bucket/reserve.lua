@@ -7,7 +7,7 @@
 -- writes    charged buckets, SET with PXAT (see lib/bucket; without where a quota never refills)
 -- cost      one MGET, one SET per charged bucket
 
-local load, save, told, advance, tokens_in, span, later
+local on -- see lib/bucket, on_tables
 -- What follows a bare number where it is stored.
 local ending = bare and ' 0 ' .. ARGV[3] .. ' 1 ' .. ARGV[2]
 
@@ -15,37 +15,8 @@ local ending = bare and ' 0 ' .. ARGV[3] .. ' 1 ' .. ARGV[2]
 local function take(s, cost, wait, count)
   local at = max(now, s[1])
   if at > now + wait then return 0 end
-  for q = 1, quotas do
-    local o, free = 7 * q - 5, burst[q]
-    if num[q] == 0 then
-      free = free - s[o]
-    else
-      local early = s[o] < at
-      free = free + tokens_in(q, now + wait - (early and at or s[o]), early and 0 or s[o + 1])
-    end
-    if count * cost > free then count = free > 0 and floor(free / cost) or 0 end
-  end
-  if count == 0 then return 0 end
-  for q = 1, (#s - 1) / 7 do
-    local o, tokens, ours = 7 * q - 5, count * cost, q <= quotas
-    -- Quotas of other calls are used up at most.
-    if not ours then tokens = min(tokens, burst[q]) end
-    if num[q] == 0 then
-      s[o] = ours and s[o] + tokens or max(s[o], min(s[o] + tokens, burst[q]))
-    else
-      local pending = not ours or s[o + 2] - span(q) > now
-      local whole, part = s[o], s[o + 1]
-      if whole < at then whole, part = at, 0 end
-      whole, part = advance(q, whole, part, tokens)
-      if not ours then
-        local most, rest = advance(q, at, 0, burst[q])
-        if later(whole, part, most, rest) then whole, part = most, rest end
-        if later(s[o], s[o + 1], whole, part) then whole, part = s[o], s[o + 1] end
-      end
-      s[o], s[o + 1] = whole, part
-      if not pending or later(whole, part, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = whole, part end
-    end
-  end
+  count = max(0, min(count, floor(on.free(s, at, wait) / cost)))
+  if count > 0 then on.charge(s, at, count * cost) end
   return count
 end
 
@@ -83,8 +54,8 @@ for i = 1, #KEYS do
       end
     end
     if not new then
-      if not load then load, save, told, advance, tokens_in, span, later = tables() end
-      s, charged = load(old)
+      on = on or on_tables()
+      s, charged = on.load(old)
     end
   end
   local before, admitted = new or 0, -1
@@ -96,7 +67,7 @@ for i = 1, #KEYS do
     if count * price > free then admitted = free >= price and floor(free / price) or 0 end
     new = new + admitted * price
   elseif s then
-    before = told(s)
+    before = on.told(s)
     admitted = take(s, cost, wait, count)
   end
   reply[n + 1], reply[n + 2] = admitted, before
@@ -104,7 +75,7 @@ for i = 1, #KEYS do
   charged = charged or admitted * cost > 0
   if charged and key ~= KEYS[i + 1] then
     local saved
-    if new then saved = save_bare(key, old, new) else saved = save(key, s, not old) end
+    if new then saved = save_bare(key, old, new) else saved = on.save(key, s, not old) end
     if type(saved) == 'table' and saved.err then
       if not string.find(saved.err, 'WRONGTYPE', 1, true) then return saved end
       for run = from, n, 2 do reply[run] = -1 end

@@ -1,6 +1,7 @@
 //! The primitives: usable without tower, and knowing nothing of it.
 
 pub mod bloom_filter;
+mod clock;
 pub mod dedupe;
 pub mod lease;
 pub mod mutex;

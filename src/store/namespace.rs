@@ -122,6 +122,19 @@ impl<O: Operation> Client<O> {
         }
     }
 
+    /// Whether what is sent once may run twice: the client of a Cluster repeats calls by itself.
+    pub(crate) fn may_repeat(&self) -> bool {
+        match self {
+            Self::InMemory(_) => false,
+            Self::Redis(client) => client.store.source.is_cluster(),
+        }
+    }
+
+    /// Whether the state is in this process.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self, Self::InMemory(_))
+    }
+
     /// Takes one step, for which nobody waits, on the store's own thread; in memory it is done on return.
     pub(crate) fn detach(&self, key: Key, operation: O) {
         match self {

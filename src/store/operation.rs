@@ -42,6 +42,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// How many batches are in flight beside each other at most: while the replies of one are handed out, the server
     /// works on another.
     const FLUSHERS: usize = 3;
+    /// Whether it must not be sent again where it may have run: what gives back.
+    const AT_MOST_ONCE: bool = false;
     /// Whether operations must run in the order in which they were submitted: then one call is in flight at a time.
     const IN_ORDER: bool = false;
     /// Whether replies bring news for other waiters of this process: they are decoded as soon as they land, whether or

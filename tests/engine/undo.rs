@@ -165,7 +165,7 @@ async fn observed_refusals_cost_few_scripts() {
     let quota = Quota::per_hour(1).burst(1_000);
     let bucket = TokenBucket::new(&store(&proxy.url()), "upstream", quota).unwrap();
     bucket.allow("warm").await.unwrap();
-    bucket.block_until("warm", Duration::from_secs(1)).await.unwrap();
+    bucket.block_for("warm", Duration::from_secs(1)).await.unwrap();
     let looking = looking_at(&server, &bucket);
     // All are answered at the same time, each with another wait.
     let all = Arc::new(Barrier::new(RESPONSES));

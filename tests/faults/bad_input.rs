@@ -68,7 +68,7 @@ async fn a_key_of_another_type_admits_nobody_and_is_left_alone() {
     let [a, list, untouched, text] = futures::future::join_all(peeks).await.try_into().unwrap();
     assert_eq!((a.unwrap().remaining(), untouched.unwrap().remaining()), (4, 5));
     let second = Duration::from_secs(1);
-    let blocks = ["e", "list", "f", "text"].map(|key| bucket.block_until(key, second));
+    let blocks = ["e", "list", "f", "text"].map(|key| bucket.block_for(key, second));
     let [e, blocked_list, f, blocked_text] = futures::future::join_all(blocks).await.try_into().unwrap();
     assert!(e.is_ok() && f.is_ok());
     let errors = [list.unwrap_err(), text.unwrap_err(), blocked_list.unwrap_err(), blocked_text.unwrap_err()];

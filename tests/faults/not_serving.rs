@@ -16,7 +16,7 @@ async fn outage(server: &RedisServer, code: &str, begin: impl AsyncFn(), end: im
     assert!(bucket.allow("reserved").await.unwrap().is_admitted());
     let mut reservation = bucket.reserve("reserved").await.unwrap();
     begin().await;
-    let blocked = bucket.block_until("k", Duration::from_secs(9)).await;
+    let blocked = bucket.block_for("k", Duration::from_secs(9)).await;
     assert!(blocked.as_ref().is_err_and(Error::is_unavailable), "an outage was told as {blocked:?}");
     let cancelled = reservation.cancel().await;
     // As a replica of an empty master the server has no such bucket, so there is nothing to write.

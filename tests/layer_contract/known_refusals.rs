@@ -32,7 +32,7 @@ fn asked(proxy: &FaultProxy) -> u64 {
 async fn by_choice_refusals_are_repeated_without_asking() {
     let redis = RedisServer::start().await;
     let proxy = FaultProxy::start(redis.port()).await;
-    let mut service = limited_to_five!(proxy, layer => layer.local_refusals());
+    let mut service = limited_to_five!(proxy, layer => layer.cache_refusals(true));
     assert!(service.ready().await.unwrap().call(3).await.is_ok());
     assert!(service.ready().await.unwrap().call(3).await.is_err());
 
@@ -50,7 +50,7 @@ async fn by_choice_refusals_are_repeated_without_asking() {
 async fn they_are_asked_for_again_before_long() {
     let redis = RedisServer::start().await;
     let proxy = FaultProxy::start(redis.port()).await;
-    let mut service = limited_to_five!(proxy, layer => layer.local_refusals());
+    let mut service = limited_to_five!(proxy, layer => layer.cache_refusals(true));
     assert!(service.ready().await.unwrap().call(5).await.is_ok());
     assert!(service.ready().await.unwrap().call(5).await.is_err());
     let before = asked(&proxy);

@@ -129,6 +129,6 @@ async fn an_answer_without_retry_after_stops_nobody(stores: Stores) {
         assert_eq!(requests.load(Ordering::SeqCst), 2, "{status} {retry_after:?}");
     }
     // A block would by now be seen: it would have left before this.
-    bucket.block_until("marker", SOON).await.unwrap();
+    bucket.block_for("marker", SOON).await.unwrap();
     assert_eq!(bucket.peek("127.0.0.1").await.unwrap().blocked_for(), Duration::ZERO);
 }

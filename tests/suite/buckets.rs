@@ -104,8 +104,8 @@ pub(crate) async fn a_wait_that_is_dropped_is_given_back_before_the_next(store: 
 pub(crate) async fn a_block_holds_for_every_holder_of_the_name(store: &Store, name: &str) {
     let one = TokenBucket::new(store, name, Quota::per_hour(60).burst(5)).unwrap();
     let other = TokenBucket::new(store, name, Quota::per_hour(60).burst(5)).unwrap();
-    one.block_until("k", Duration::from_secs(3600)).await.unwrap();
-    one.block_until("k", Duration::from_secs(1)).await.unwrap();
+    one.block_for("k", Duration::from_secs(3600)).await.unwrap();
+    one.block_for("k", Duration::from_secs(1)).await.unwrap();
     let refused = other.allow("k").await.unwrap();
     assert!(!refused.is_admitted() && refused.remaining() == 0);
     assert!(refused.state().blocked_for() > Duration::from_secs(3000));

@@ -43,7 +43,7 @@ async fn no_key_without_ttl_is_left() {
                 let mut reservation = bucket.reserve_n(key, 2).await.unwrap();
                 bucket.reserve(key).await.unwrap().cancel().await.unwrap();
                 reservation.cancel().await.unwrap();
-                bucket.block_until(key, Duration::from_secs(3)).await.unwrap();
+                bucket.block_for(key, Duration::from_secs(3)).await.unwrap();
                 bucket.allow(key).await.unwrap();
                 bucket.peek(key).await.unwrap();
             }

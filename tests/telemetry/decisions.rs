@@ -59,7 +59,7 @@ async fn decisions_of_rate_limits_are_counted_by_layers_and_by_calls() {
         send!(layer.cost(|_: &u8| 2)).unwrap_err();
         assert_eq!(counts("token_bucket", &format!("layer-{place}")), [("admitted", 1.0), ("refused", 3.0)]);
 
-        let layer = RateLimitLayer::new(bucket("cached"), key).local_refusals();
+        let layer = RateLimitLayer::new(bucket("cached"), key).cache_refusals(true);
         send!(layer).unwrap();
         send!(layer).unwrap_err();
         send!(layer).unwrap_err();

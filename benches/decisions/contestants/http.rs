@@ -21,7 +21,9 @@ pub struct Layered<S>(S);
 
 pub fn ours(store: &Store, quota: Quota) -> impl Contestant {
     let bucket = TokenBucket::new(store, "bench", quota).unwrap();
-    let layer = RateLimitLayer::new(bucket, limits::header(FIELD).unwrap()).reject_with(limits::refuse());
+    let layer = RateLimitLayer::new(bucket, limits::header(FIELD).unwrap())
+        .cache_refusals(false)
+        .reject_with(limits::refuse());
     Layered(layer.layer(Inner))
 }
 

@@ -62,7 +62,7 @@ impl<K> RateLimitLayer<K> {
     /// Requests that cannot be admitted now are refused; [`wait_up_to`](Self::wait_up_to) lets them wait.
     #[must_use]
     pub fn new(bucket: TokenBucket, key: K) -> Self {
-        let bucket = bucket.with_longest_wait(Duration::ZERO);
+        let bucket = bucket.with_longest_wait(Duration::ZERO).cache_refusals(true);
         Self {
             config: Config {
                 bucket,
@@ -101,19 +101,32 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
         }
     }
 
-    /// Lets requests wait for their tokens, first come, first served, up to this long.
+    /// Lets requests wait for their tokens, first come, first served, up to this long. Refusals are then no longer
+    /// [cached](Self::cache_refusals), unless that is switched on afterwards.
     #[must_use]
     pub fn wait_up_to(mut self, longest: Duration) -> Self {
-        self.config.bucket = self.config.bucket.with_longest_wait(longest);
+        let bucket = self.config.bucket.with_longest_wait(longest);
+        self.config.bucket = bucket.cache_refusals(longest.is_zero());
         self
     }
 
-    /// Answers keys that are known to be refused without asking the store; see
-    /// [`with_local_refusals`](TokenBucket::with_local_refusals).
+    /// Whether requests are refused without asking the store where it would refuse them, by what it told last; see
+    /// [`TokenBucket::cache_refusals`]. Default: `true`; with [`wait_up_to`](Self::wait_up_to), `false`.
     #[must_use]
-    pub fn local_refusals(mut self) -> Self {
-        self.config.bucket = self.config.bucket.with_local_refusals();
+    pub fn cache_refusals(mut self, cache: bool) -> Self {
+        self.config.bucket = self.config.bucket.cache_refusals(cache);
         self
+    }
+
+    /// Charges the tokens of hot keys ahead and admits requests by them without asking the store; see
+    /// [`TokenBucket::prefetch`].
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](crate::Error::is_invalid) where `hold` is not 1 ms to 1 s.
+    pub fn prefetch(mut self, hold: Duration) -> Result<Self, crate::Error> {
+        self.config.bucket = self.config.bucket.prefetch(hold)?;
+        Ok(self)
     }
 
     /// What to do while the store gives no answer. Default: [`StoreFailure::FailClosed`].

@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::belief::Anchor;
-use super::clock;
 use super::complete::{Complete, Completed};
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
@@ -25,6 +24,7 @@ use super::renewals::Renewals;
 use super::state::LeaseState;
 use super::table::Table;
 use crate::error::Cause;
+use crate::primitive::clock;
 use crate::store::{Client, Ids, Link, Namespace, PeriodicTask, lock};
 use crate::{Error, Key, Store};
 

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use super::acquire::{Ask, Asked};
 use super::admission::{Admission, GRANT, unasked};
 use super::belief::{Anchor, Belief};
-use super::clock;
 use super::handle::Lease;
 use super::key_state::{Standing, Terms};
 use super::kind::{Found, Kind, Query};
@@ -21,6 +20,7 @@ use super::seat::{Got, Heard, Seat};
 use super::state::{Granted, LeaseState, Tenure};
 use super::table::{Entry, Stage};
 use crate::error::{Busy, Cause, Subject, Why};
+use crate::primitive::clock;
 use crate::store::{Link, News, lock};
 use crate::{Error, Key};
 

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::admission::{Admission, HEARTBEAT};
 use super::belief::Anchor;
-use super::clock;
 use super::granting::By;
 use super::key_state::Standing;
 use super::kind::Kind;
@@ -15,6 +14,7 @@ use super::operations::{At, Heartbeat, Standings};
 use super::options::LeaseOptions;
 use super::outcome::Outcome;
 use super::table::Stage;
+use crate::primitive::clock;
 use crate::store::{Link, lock};
 use crate::{Error, Key};
 

@@ -16,7 +16,6 @@ mod admission;
 #[cfg(test)]
 pub(crate) mod agreement;
 mod belief;
-pub(crate) mod clock;
 mod complete;
 mod granting;
 mod handle;

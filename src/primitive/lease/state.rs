@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::belief::{Belief, Drift};
-use super::clock;
 use super::options::{Holding, LeaseOptions};
 use crate::Key;
+use crate::primitive::clock;
 use crate::store::lock;
 use crate::store::timer::sleep_until;
 use crate::telemetry::LeaseCounts;

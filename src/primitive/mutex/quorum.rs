@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use super::builder::Settings;
 use super::holder::Exclusive;
 use crate::error::{Busy, Cause, Subject, Why};
+use crate::primitive::clock;
 use crate::primitive::lease::key_state::{Standing, Was};
 use crate::primitive::lease::operations::What;
 use crate::primitive::lease::{
-    Anchor, Ask, Belief, GiveBack, Granted, Keeper, Lease, LeaseState, Leases, Renewals, Tenure, clock,
-    micros,
+    Anchor, Ask, Belief, GiveBack, Granted, Keeper, Lease, LeaseState, Leases, Renewals, Tenure, micros,
 };
 use crate::store::timer::within;
 use crate::store::{PeriodicTask, check_exact};

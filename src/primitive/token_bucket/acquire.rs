@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 
 use futures_util::future::BoxFuture;
+use tokio::task::coop::consume_budget;
 
 use super::decision::Decision;
-use super::known::KnownRefusals;
+use super::local::{Answer, Asked};
 use super::operations::{Peek, Reserve};
 use super::reservation::Reservation;
 use super::state::Ask;
@@ -23,16 +24,7 @@ pub(crate) enum Decide {
     Clear(Option<Result<Decision, Error>>),
     /// What is being given back goes first.
     Later(BoxFuture<'static, ()>, Option<(TokenBucket, Key, Ask)>),
-    Asking(OperationFuture<Reserve>, Option<Lesson>),
-}
-
-/// What is to be remembered if the decision is a refusal.
-#[derive(Debug)]
-pub(crate) struct Lesson {
-    known: KnownRefusals,
-    key: Key,
-    ask: Ask,
-    since: i64,
+    Asking(OperationFuture<Reserve>, Option<Asked>),
 }
 
 impl Decide {
@@ -53,15 +45,13 @@ impl Decide {
     }
 
     fn ask(bucket: &TokenBucket, key: Key, ask: Ask, waker: Waker) -> Self {
-        let mut lesson = None;
-        if let Some(known) = &bucket.known {
-            match known.find(&key, &bucket.quotas, ask) {
-                Ok(refusal) => return Self::Clear(Some(Ok(refusal))),
-                Err(since) => lesson = Some(Lesson { known: known.clone(), key: key.clone(), ask, since }),
-            }
-        }
+        let asked = match bucket.answer(&key, ask) {
+            Some(Answer::Known(decision)) => return Self::Clear(Some(Ok(decision))),
+            Some(Answer::Ask(asked)) => Some(asked),
+            None => None,
+        };
         let quotas = bucket.quotas.clone();
-        Self::Asking(bucket.clients.reserve.start(key, Reserve { quotas, ask }, waker), lesson)
+        Self::Asking(bucket.clients.reserve.start(key, Reserve { quotas, ask }, waker), asked)
     }
 }
 
@@ -77,12 +67,16 @@ impl Future for Decide {
             }
         }
         match this {
-            Self::Clear(outcome) => outcome.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Clear(outcome) => {
+                // Whoever is always answered at once lets others run now and then.
+                ready!(pin!(consume_budget()).poll(context));
+                outcome.take().map_or(Poll::Pending, Poll::Ready)
+            }
             Self::Later(..) => Poll::Pending,
-            Self::Asking(running, lesson) => {
+            Self::Asking(running, asked) => {
                 let decision = ready!(Pin::new(running).poll(context))?;
-                if let (false, Some(lesson)) = (decision.is_admitted(), lesson.take()) {
-                    lesson.known.learn(&lesson.key, lesson.ask, &decision, lesson.since);
+                if let Some(asked) = asked.take() {
+                    asked.answered(&decision);
                 }
                 Poll::Ready(Ok(decision))
             }

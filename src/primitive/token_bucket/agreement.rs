@@ -170,7 +170,7 @@ async fn answer(
         }
         Step::Block { micros } => {
             let blocks =
-                micros.iter().map(|&micros| bucket.block_until(key.clone(), Duration::from_micros(micros)));
+                micros.iter().map(|&micros| bucket.block_for(key.clone(), Duration::from_micros(micros)));
             let blocked = join_all(blocks).await;
             blocked.into_iter().collect::<Result<Vec<_>, _>>().map(|_| String::new())?
         }

@@ -90,13 +90,6 @@ impl Decision {
     pub(crate) fn is_from_cache(&self) -> bool {
         self.from_cache
     }
-
-    /// The same decision as it stands `micros` later, without asking anew.
-    pub(super) fn aged(mut self, micros: i64) -> Self {
-        self.state.now += micros;
-        self.from_cache = true;
-        self
-    }
 }
 
 impl fmt::Debug for Decision {
@@ -140,7 +133,7 @@ impl BucketState {
             .try_fold(self.blocked_for(), |longest, reset| reset.map(|reset| reset.max(longest)))
     }
 
-    /// How long the bucket is blocked (see [`TokenBucket::block_until`](crate::TokenBucket::block_until));
+    /// How long the bucket is blocked (see [`TokenBucket::block_for`](crate::TokenBucket::block_for));
     /// zero if it is not.
     #[must_use]
     pub fn blocked_for(&self) -> Duration {

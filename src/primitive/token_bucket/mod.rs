@@ -43,7 +43,7 @@
 //! * `SetLimit(r)` is [`with_quotas`](TokenBucket::with_quotas) with another rate: both keep the tokens as they are.
 //!   `SetBurst(b)` with a smaller `b` keeps them up to `b`, here as there. With a larger one Go keeps the tokens as they are,
 //!   and here what is missing stays as it is, so the tokens that the burst has more are to be had at once.
-//! * Several quotas at once; quotas per call; [`block_until`](TokenBucket::block_until).
+//! * Several quotas at once; quotas per call; [`block_for`](TokenBucket::block_for).
 //! * A cost above the burst is an error rather than a reservation that is not OK.
 //! * Cancelling reservations out of order gives back what Go gives back, except where that would let more
 //!   than the limit through: Go forgets reservations yet to act when a later one acts earlier.
@@ -65,9 +65,10 @@
 //! | `tower-rate-limit-redis`: `fail_open`, `timeout` | [`StoreFailure`](crate::StoreFailure), [`StoreBuilder::timeout`](crate::StoreBuilder::timeout) |
 
 mod acquire;
+mod ahead;
 mod change;
 mod decision;
-mod known;
+mod local;
 mod operations;
 mod reservation;
 mod returning;
@@ -89,11 +90,13 @@ pub use self::decision::{Balance, BucketState, Decision};
 pub use self::reservation::Reservation;
 
 use self::acquire::Decide;
-use self::known::KnownRefusals;
+use self::ahead::{GiveBack, Prefetch};
+use self::local::{Answer, Local};
 use self::operations::{Block, Cancel, Peek, Reserve, Reset};
 use self::returning::Returning;
 use self::state::{Ask, Bucket};
 use crate::primitive::quota::{MAX_SPAN, Quotas};
+use crate::store::background::Background;
 use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, Key, Store};
@@ -111,7 +114,7 @@ pub struct TokenBucket {
     quotas: Quotas,
     /// The longest delay, µs.
     longest_wait: i64,
-    known: Option<KnownRefusals>,
+    local: Local,
 }
 
 #[derive(Debug)]
@@ -120,10 +123,14 @@ struct Clients {
     decisions: Decisions,
     reserve: Client<Reserve>,
     cancel: Client<Cancel>,
+    prefetch: Client<Prefetch>,
+    give_back: Client<GiveBack>,
     peek: Client<Peek>,
     block: Client<Block>,
     reset: Client<Reset>,
     returning: Returning,
+    /// Where hot keys are seen to; `None` in memory.
+    background: Option<Background>,
 }
 
 impl TokenBucket {
@@ -142,8 +149,8 @@ impl TokenBucket {
         Error: From<Q::Error>,
     {
         let quotas = quotas.try_into()?;
-        let clients = Arc::new(Clients::new(name, &Namespace::new(store, name)?));
-        Ok(Self { clients, quotas, longest_wait: MAX_SPAN, known: None })
+        let clients = Arc::new(Clients::new(store, name, &Namespace::new(store, name)?));
+        Ok(Self { clients, quotas, longest_wait: MAX_SPAN, local: Local::default() })
     }
 
     /// The same buckets under other quotas: those of a customer's plan, say.
@@ -168,14 +175,47 @@ impl TokenBucket {
         Self { longest_wait: to_micros(longest), ..self.clone() }
     }
 
-    /// The same buckets, where a refusal is repeated without asking the store until the request may be
-    /// admitted, but no longer than a second.
+    /// The same buckets, where this process refuses without asking what the store would refuse, by what the store told last.
+    /// Default: `false`; of a [layer](crate::RateLimitLayer::cache_refusals) that does not wait, `true`.
     ///
-    /// Right but for what is given back meanwhile: by a cancellation, or a [`reset`](Self::reset) in
-    /// another process.
+    /// A refusal tells when the next token comes. Until then all requests for the key are refused here; then so many are let
+    /// through to the store as there can be tokens. So a key that is refused costs the store hardly more than what it admits, and
+    /// as many requests are admitted as without. What is given back, [reset](Self::reset), or granted under other quotas
+    /// meanwhile is noticed after a second at the latest; at once where it is done by this value or its clones. In memory
+    /// it changes nothing.
     #[must_use]
-    pub fn with_local_refusals(&self) -> Self {
-        Self { known: Some(KnownRefusals::new()), ..self.clone() }
+    pub fn cache_refusals(&self, cache: bool) -> Self {
+        Self { local: self.local.clone().with_refusals(cache), ..self.clone() }
+    }
+
+    /// The same buckets, where this process charges the tokens of hot keys ahead, several in one call, holds them for up to
+    /// `hold`, and admits requests by them without asking.
+    ///
+    /// For keys that one process asks for thousands of times per second. It sees which those are; others are not
+    /// concerned. What is charged ahead is what was used in half of `hold` the last time, and at most a quarter of
+    /// the tokens that are to be had; what is not used is given back. In memory it changes nothing.
+    ///
+    /// # What it still guarantees
+    ///
+    /// In every interval of length `t`, at most `burst + rate·t + min(rate·hold, K)` tokens' worth of requests act, where `K` is
+    /// the most tokens that all processes together hold at once; whoever crashes, stands still or is cancelled. A request that
+    /// acts at some time was charged within `hold` before, so all that act within an interval were charged within one that is
+    /// longer by `hold`: that is the middle term of the bound. And all but those that were held already were charged within
+    /// the interval itself: that is the last one. Tokens are used for no longer than `hold` from before the moment when they
+    /// were asked for, by a clock that goes on while the host is suspended. What is given back is less by what came
+    /// back since it was charged, for had it not been charged, the bucket might have been full, and that lost. A
+    /// [`reset`](Self::reset), and a failover that forgets, admit up to `K` more; a [block](Self::block_for) stops what this
+    /// process holds at once, and what others hold after `hold`. On a Cluster nothing is given back, since its client may
+    /// repeat calls.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where `hold` is not 1 ms to 1 s. 10 ms is a good choice.
+    pub fn prefetch(&self, hold: Duration) -> Result<Self, Error> {
+        if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&hold) {
+            return Err(Error::invalid(format!("tokens are held for 1 ms to 1 s, is {hold:?}")));
+        }
+        Ok(Self { local: self.local.clone().with_prefetch(to_micros(hold)), ..self.clone() })
     }
 
     /// Takes one token, if there is one now.
@@ -259,7 +299,7 @@ impl TokenBucket {
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key: Key = key.into();
-        self.forget_refusal(&key);
+        self.local.forget(&key);
         self.clients.reset.run(key, Reset).await
     }
 
@@ -272,8 +312,10 @@ impl TokenBucket {
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable).
-    pub async fn block_until(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
-        self.clients.block.run(key.into(), self.blocking(duration)).await
+    pub async fn block_for(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
+        let key: Key = key.into();
+        self.local.forget(&key);
+        self.clients.block.run(key, self.blocking(duration)).await
     }
 
     /// The quotas of calls through this value.
@@ -322,11 +364,25 @@ impl TokenBucket {
         cost: u32,
     ) -> Option<Result<Decision, Error>> {
         let quotas = quotas.unwrap_or(&self.quotas);
-        if self.known.is_some() || self.longest_wait > 0 || cost > quotas.max_cost() {
+        let ask = Ask { cost: cost.into(), wait: self.longest_wait };
+        if cost > quotas.max_cost() {
             return None;
         }
-        let ask = Ask { cost: cost.into(), wait: 0 };
+        if !self.clients.reserve.is_in_memory() {
+            return self.local.known(quotas, key, ask).map(Ok);
+        }
+        if self.longest_wait > 0 {
+            return None;
+        }
         self.clients.reserve.step(key, || Reserve { quotas: quotas.clone(), ask })
+    }
+
+    /// What this process knows of a request; `None`: nothing, and it is not to learn anything.
+    fn answer(&self, key: &Key, ask: Ask) -> Option<Answer> {
+        if self.local.is_off() || self.clients.reserve.is_in_memory() {
+            return None;
+        }
+        Some(self.local.answer(self, &self.quotas, key, ask))
     }
 
     fn blocking(&self, duration: Duration) -> Block {
@@ -335,6 +391,7 @@ impl TokenBucket {
 
     /// Blocks a key without anybody waiting for that.
     pub(crate) fn block_detached(&self, key: Key, duration: Duration) {
+        self.local.forget(&key);
         self.clients.block.detach(key, self.blocking(duration));
     }
 
@@ -342,8 +399,8 @@ impl TokenBucket {
     pub(crate) fn in_store(&self, store: &Store) -> Self {
         let name = self.name();
         Self {
-            clients: Arc::new(Clients::new(name, &Namespace::open(store, name))),
-            known: None,
+            clients: Arc::new(Clients::new(store, name, &Namespace::open(store, name))),
+            local: Local::default(),
             ..self.clone()
         }
     }
@@ -368,28 +425,25 @@ impl TokenBucket {
 
     /// The same, noted here.
     fn returned(&self, key: &Key, cancel: Cancel) -> Cancel {
-        self.forget_refusal(key);
+        self.local.forget_refusal(key, &self.quotas);
         Cancel { _returning: Some(Arc::new(self.clients.returning.begin(key))), ..cancel }
-    }
-
-    fn forget_refusal(&self, key: &Key) {
-        if let Some(known) = &self.known {
-            known.forget(key);
-        }
     }
 }
 
 impl Clients {
-    fn new(name: &str, namespace: &Namespace<Bucket>) -> Self {
+    fn new(store: &Store, name: &str, namespace: &Namespace<Bucket>) -> Self {
         Self {
             name: name.to_owned(),
             decisions: Decisions::new("token_bucket", name),
             reserve: namespace.client(),
             cancel: namespace.client(),
+            prefetch: namespace.client(),
+            give_back: namespace.client(),
             peek: namespace.client(),
             block: namespace.client(),
             reset: namespace.client(),
             returning: Returning::default(),
+            background: store.background().cloned(),
         }
     }
 }

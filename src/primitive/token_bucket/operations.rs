@@ -50,19 +50,19 @@ pub(crate) struct Block {
 #[derive(Debug)]
 pub(crate) struct Reset;
 
-const PARTS: &[&str] = &["tat"];
+pub(super) const PARTS: &[&str] = &["tat"];
 
 /// How many buckets a call of [`Reserve`] or [`Peek`] takes at most: about 0.4 ms of the server's time.
 const MOST_RUNS: usize = 128;
 
 /// The same for what works on states in table form and writes them, which costs four times as much.
-const MOST_SLOW_RUNS: usize = 64;
+pub(super) const MOST_SLOW_RUNS: usize = 64;
 
 /// For a run whose key holds something else than a bucket, scripts answer -1.
-const WRONG_TYPE: Garbled =
+pub(super) const WRONG_TYPE: Garbled =
     Garbled("WRONGTYPE the key of the bucket holds something else: delete it, or choose another prefix");
 
-fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
+pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
     call.integer(quotas.limits().len() as i64);
     for limit in quotas.limits() {
         for number in [limit.burst, limit.num, limit.den] {
@@ -86,6 +86,11 @@ fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbl
         Field::List(fields) => fields,
         Field::Text(_) => return Err(Garbled("a script answered a text where a bucket belongs")),
     };
+    read_levels(quotas, &mut fields)
+}
+
+/// A bucket as a script tells it in full: `told` in lua/lib/bucket.
+pub(super) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
     let blocked_until = fields.integer()?;
     let mut levels = SmallVec::new();
     for limit in quotas.limits() {
@@ -201,6 +206,8 @@ impl Operation for Cancel {
     const PARTS: &'static [&'static str] = PARTS;
     // What is given back first must not have been built upon by what is given back next.
     const IN_ORDER: bool = true;
+    // Twice would be too much.
+    const AT_MOST_ONCE: bool = true;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const SAME_ONCE: bool = false;
 

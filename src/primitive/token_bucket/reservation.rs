@@ -68,7 +68,8 @@ impl Reservation {
     }
 
     fn take_cancel(&mut self) -> Option<Cancel> {
-        if std::mem::replace(&mut self.cancelled, true) {
+        // What was charged ahead acts at once, and is not given back one by one.
+        if std::mem::replace(&mut self.cancelled, true) || self.decision.from_cache {
             return None;
         }
         Some(Cancel::new(&self.decision, Some(self.decision.act())))

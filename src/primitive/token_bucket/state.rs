@@ -39,7 +39,7 @@ impl Moment {
         Self { whole: whole + parts / pace.den, part: parts % pace.den }
     }
 
-    fn minus(self, pace: &Pace, other: Self) -> Self {
+    pub(super) fn minus(self, pace: &Pace, other: Self) -> Self {
         let borrow = self.part < other.part;
         Self {
             whole: self.whole - other.whole - i64::from(borrow),
@@ -212,20 +212,24 @@ impl Clone for Bucket {
 impl Bucket {
     /// Whether the request fits; if so it is charged.
     pub(crate) fn take(&mut self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
-        let admitted = self.start(now) <= now + ask.wait
-            && self.pairs(quotas).all(|(level, limit)| {
-                // Tokens by `now + wait`, counted from the later of TAT and the end of a block.
-                let base = level.tat.max(Moment::at(self.start(now)));
-                let tokens = match limit.num {
-                    0 => level.tokens(limit, now),
-                    _ => limit.burst + tokens_in(limit, now + ask.wait - base.whole, base.part),
-                };
-                ask.cost <= tokens
-            });
+        let admitted = self.start(now) <= now + ask.wait && ask.cost <= self.free(quotas, now, ask.wait);
         if admitted {
             self.charge(quotas, now, ask.cost);
         }
         admitted
+    }
+
+    /// How many tokens are to be had by `now + wait`, counted from the later of TAT and the end of a block; negative where they
+    /// are lent out.
+    pub(crate) fn free(&self, quotas: &Quotas, now: i64, wait: i64) -> i64 {
+        let tokens = self.pairs(quotas).map(|(level, limit)| {
+            let base = level.tat.max(Moment::at(self.start(now)));
+            match limit.num {
+                0 => level.tokens(limit, now),
+                _ => limit.burst + tokens_in(limit, now + wait - base.whole, base.part),
+            }
+        });
+        tokens.min().unwrap_or(i64::MAX)
     }
 
     /// Charges without asking.

@@ -195,8 +195,8 @@ async fn peek_charges_nothing() {
 #[tokio::test]
 async fn a_block_holds_everything_back_and_then_the_usual_pace() {
     let world = World::new([Quota::per_second(10).burst(2)]);
-    world.bucket.block_until("k", ms(1000)).await.unwrap();
-    world.bucket.block_until("k", ms(500)).await.unwrap();
+    world.bucket.block_for("k", ms(1000)).await.unwrap();
+    world.bucket.block_for("k", ms(500)).await.unwrap();
     let refused = world.bucket.allow("k").await.unwrap();
     assert!(!refused.is_admitted());
     assert_eq!((refused.retry_after(), refused.remaining()), (Some(ms(1000)), 0));
@@ -251,7 +251,7 @@ async fn the_window_says_at_what_pace_tokens_come_back() {
     let once = bucket(Quota::non_refilling(2));
     assert_eq!(told(&once.allow("k").await.unwrap()), (1, None));
     let blocked = bucket(Quota::per_second(1).burst(5));
-    blocked.block_until("k", Duration::from_secs(60)).await.unwrap();
+    blocked.block_for("k", Duration::from_secs(60)).await.unwrap();
     assert_eq!(told(&blocked.allow("k").await.unwrap()), (0, Some(60.0)));
 }
 
@@ -292,7 +292,7 @@ async fn a_block_also_holds_back_those_who_wait_already() {
     });
     let block = async {
         tokio::time::sleep(ms(10)).await;
-        bucket.block_until("k", Duration::from_secs(60)).await.unwrap();
+        bucket.block_for("k", Duration::from_secs(60)).await.unwrap();
     };
     let (acted, ()) = tokio::join!(futures::future::join_all(waiters), block);
     assert_eq!(acted[0], 0);
@@ -403,7 +403,7 @@ async fn no_interval_sees_more_than_burst_and_rate_whatever_is_cancelled() {
                     let act = now + reservation.delay().as_micros() as i64;
                     pending.push((reservation, act, n));
                 }
-                5 => world.bucket.block_until("k", ms(rng.random_range(0..300))).await.unwrap(),
+                5 => world.bucket.block_for("k", ms(rng.random_range(0..300))).await.unwrap(),
                 6 => {
                     // A caller that went away: admitted, never acted.
                     let decision = world.bucket.allow_n("k", rng.random_range(1..=burst)).await.unwrap();

@@ -10,7 +10,6 @@ use super::sweeper::{By, Place, Sweep, Visit};
 use super::{Clock, Name, Shared, lock};
 use crate::Error;
 use crate::store::operation::Cell;
-use crate::store::{Link, Notifier};
 
 /// The cells of one namespace, in shards.
 pub(crate) struct Cells<C> {
@@ -27,11 +26,6 @@ pub(crate) struct Cells<C> {
 pub(super) const SHARDS: usize = 64;
 
 impl<C: Cell> Cells<C> {
-    /// Cells that belong to no store.
-    pub(crate) fn private() -> Arc<Self> {
-        Self::new(Arc::new(Shared::private(Clock::system(), Arc::new(Notifier::new(Link::Down)))), None)
-    }
-
     pub(super) fn new(shared: Arc<Shared>, name: Option<Name>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             shared,

@@ -85,12 +85,6 @@ impl Drop for InMemory {
 }
 
 impl Shared {
-    /// For cells that belong to no store.
-    fn private(clock: Clock, notifier: Arc<Notifier>) -> Self {
-        let sweeper = Arc::new(Sweeper::disowned());
-        Self { clock, notifier, bound: None, namespaces: Mutex::default(), sweeper }
-    }
-
     /// The cells of a name are gone; others of the same name may have taken their place.
     fn forget(&self, name: &Name) {
         let mut namespaces = lock(&self.namespaces);

@@ -97,13 +97,6 @@ struct Listed {
 }
 
 impl Sweeper {
-    /// For cells that belong to no store, and live only as long as somebody holds them.
-    pub(super) fn disowned() -> Self {
-        let sweeper = Self::default();
-        sweeper.disown();
-        sweeper
-    }
-
     /// The store is gone.
     pub(super) fn disown(&self) {
         let mut list = lock(&self.list);

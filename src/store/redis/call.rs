@@ -49,7 +49,8 @@ impl RedisStore {
     /// Runs a script. It is sent once: only where the server says that it does not know it, and so has not run
     /// it, is it sent again, in full (in full rather than by SCRIPT LOAD: that could be flushed in between,
     /// and on a Cluster would have to reach the right node first); and where a connection turns out to be closed before
-    /// anything is written, or after it has been idle, as servers and balancers do to idle ones.
+    /// anything is written, or after it has been idle, as servers and balancers do to idle ones (not what must run once at
+    /// most).
     pub(super) async fn run(
         &self,
         runtime: &Handle,
@@ -61,7 +62,7 @@ impl RedisStore {
         let was_idle = !route.link.answered_within(IDLE);
         let began = Instant::now();
         let mut outcome = self.attempt(runtime, &route.link, script, call).await;
-        if matches!(&outcome, Err(failed) if failed.was_closed(was_idle)) {
+        if matches!(&outcome, Err(failed) if failed.was_closed(was_idle && !call.at_most_once)) {
             outcome = self.attempt(runtime, &route.link, script, call).await;
             outcome = outcome.map(|reply| reply.sent_twice());
         }

@@ -24,7 +24,7 @@ use crate::store::operation::Operation;
 
 /// All calls of one operation of one namespace.
 pub(crate) struct RedisClient<O: Operation> {
-    pub(super) store: Arc<RedisStore>,
+    pub(in crate::store) store: Arc<RedisStore>,
     pub(super) namespace: Namespace<O::Cell>,
     pub(super) script: Arc<Loaded>,
     pub(super) runtimes: Padded<Mutex<Vec<RuntimeQueues<O>>>>,

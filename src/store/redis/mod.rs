@@ -57,7 +57,7 @@ pub(crate) struct RedisStore {
     pub(crate) prefix: String,
     /// The process that made it.
     process: u32,
-    source: Source,
+    pub(in crate::store) source: Source,
     limits: Limits,
     clock: &'static str,
     hasher: RandomState,

@@ -13,6 +13,8 @@ use crate::store::operation::{Argument, Arguments, Operation};
 pub(super) struct Call {
     pub(super) command: Cmd,
     pub(super) runs: Vec<Run>,
+    /// Whether it must not be sent again where it may have run.
+    pub(super) at_most_once: bool,
 }
 
 /// Equal operations that stand side by side.
@@ -55,7 +57,8 @@ impl Plan {
         while start < order.len() {
             let runs = pending.runs(start);
             start = runs.last().map_or(order.len(), |last| last.at.end);
-            calls.push(Call { command: pending.command(script, namespace, &runs), runs });
+            let command = pending.command(script, namespace, &runs);
+            calls.push(Call { command, runs, at_most_once: O::AT_MOST_ONCE });
         }
         Self { calls, order }
     }

@@ -65,7 +65,7 @@ impl Source {
     }
 
     /// Whether state is spread over several masters.
-    pub(super) fn is_cluster(&self) -> bool {
+    pub(in crate::store) fn is_cluster(&self) -> bool {
         match self {
             #[cfg(feature = "cluster")]
             Self::Cluster(..) => true,
@@ -136,7 +136,7 @@ impl Source {
 }
 
 impl Connection {
-    pub(super) fn is_cluster(&self) -> bool {
+    pub(in crate::store) fn is_cluster(&self) -> bool {
         !matches!(self, Self::Server(_))
     }
 

@@ -14,6 +14,19 @@ pub(crate) fn now() -> Instant {
     now + suspended(now)
 }
 
+/// Microseconds since some time before the process began, with those spent in suspend.
+pub(super) fn micros() -> i64 {
+    #[cfg(target_os = "linux")]
+    let since = linux::since_start(rustix::time::ClockId::Boottime);
+    #[cfg(not(target_os = "linux"))]
+    let since = {
+        static BEGAN: std::sync::LazyLock<std::time::Instant> =
+            std::sync::LazyLock::new(std::time::Instant::now);
+        BEGAN.elapsed()
+    };
+    since.as_micros() as i64
+}
+
 /// The same point in time for timers and users, whose clock leaves suspend out.
 pub(super) fn without_suspend(at: Instant) -> Instant {
     at.checked_sub(suspended(Instant::now())).unwrap_or(at)
@@ -58,7 +71,7 @@ mod linux {
         if differ { read() } else { suspended }
     }
 
-    fn since_start(clock: ClockId) -> Duration {
+    pub(super) fn since_start(clock: ClockId) -> Duration {
         let time = clock_gettime(clock);
         Duration::try_from(time).unwrap_or_default()
     }

@@ -1,0 +1,16 @@
+-- token_bucket/prefetch: charges tokens ahead, for requests that are yet to come.
+-- KEYS[i]  string, the bucket of run i; the runs of one bucket stand side by side
+-- ARGV     quotas (see lib/bucket); then per run, or once for all runs: how many at most
+-- returns  now (µs); then per run a list: how many, at most a quarter of those that are to be had now, and none where that
+--          is less than 8; and the state after it. -1 where the key holds something else than a bucket
+-- writes   charged buckets, SET with PXAT (see lib/bucket; without where a quota never refills)
+-- cost     one MGET, one SET per charged bucket, one GET per bucket that MGET does not find
+local stride = #ARGV == first and 0 or 1
+return each_run(function(s, i, is_new)
+  local count = 0
+  if s[1] <= now then
+    count = min(tonumber(ARGV[first + stride * (i - 1)]), floor(on.free(s, now, 0) / 4))
+    if count < 8 then count = 0 else on.charge(s, now, count) end
+  end
+  return {count, unpack(on.told(s))}, is_new or count > 0
+end, on.save)

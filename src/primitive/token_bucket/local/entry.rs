@@ -1,0 +1,96 @@
+//! What is known of one key under some quotas.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use tokio::sync::Notify;
+
+use super::slots::Slots;
+use super::told::Told;
+use crate::Key;
+use crate::primitive::quota::Quotas;
+use crate::primitive::token_bucket::decision::{BucketState, Decision};
+use crate::primitive::token_bucket::state::Ask;
+
+pub(crate) struct Entry {
+    pub(super) hash: u64,
+    pub(super) key: Key,
+    pub(super) quotas: Quotas,
+    pub(super) told: Told,
+    /// Until when, µs, what was told bounds what may be asked; 0: not at all.
+    pub(super) known_until: AtomicI64,
+    /// Tokens that requests ask for which are not answered yet.
+    pub(super) in_flight: AtomicI64,
+    /// Tokens charged ahead.
+    pub(super) slots: Slots,
+    /// How many were charged the last time.
+    pub(super) batch: AtomicI64,
+    /// Whether somebody sees to it that there are some.
+    pub(super) is_kept: AtomicBool,
+    /// Whether more have been asked for.
+    pub(super) wants: AtomicBool,
+    pub(super) more: Notify,
+    /// Tokens that were asked of the store since they were charged.
+    pub(super) missed: AtomicI64,
+}
+
+impl Entry {
+    pub(super) fn new(hash: u64, key: &Key, quotas: &Quotas) -> Self {
+        Self {
+            hash,
+            key: key.clone(),
+            quotas: quotas.clone(),
+            told: Told::new(quotas),
+            known_until: AtomicI64::new(0),
+            in_flight: AtomicI64::new(0),
+            slots: Slots::default(),
+            batch: AtomicI64::new(0),
+            is_kept: AtomicBool::new(false),
+            wants: AtomicBool::new(false),
+            more: Notify::new(),
+            missed: AtomicI64::new(0),
+        }
+    }
+
+    pub(super) fn is_of(&self, key: &Key, quotas: &Quotas) -> bool {
+        self.quotas.id() == quotas.id() && self.key == *key
+    }
+
+    /// Whether it is of no use.
+    pub(super) fn is_idle(&self, now: i64) -> bool {
+        self.known_until.load(Ordering::Relaxed) <= now
+            && self.in_flight.load(Ordering::Relaxed) == 0
+            && !self.is_kept.load(Ordering::Relaxed)
+    }
+
+    /// Admits a request by tokens that were charged ahead.
+    pub(super) fn take(&self, quotas: &Quotas, now: i64, ask: Ask) -> Option<Decision> {
+        let left = self.slots.take(now, ask.cost)?;
+        if left.count * 4 <= self.batch.load(Ordering::Relaxed) && self.slots.left(1 - left.slot) == 0 {
+            self.want_more();
+        }
+        let mut bucket = self.told.bucket(quotas);
+        bucket.add(quotas, left.count);
+        let state = BucketState { quotas: quotas.clone(), now: self.told.time(now), bucket };
+        Some(Decision { cost: ask.cost, admitted: true, from_cache: true, state })
+    }
+
+    fn want_more(&self) {
+        if !self.wants.load(Ordering::Relaxed) && !self.wants.swap(true, Ordering::Relaxed) {
+            self.more.notify_one();
+        }
+    }
+
+    /// The store is asked for so many tokens.
+    pub(super) fn missed(&self, tokens: i64) {
+        if self.is_kept.load(Ordering::Relaxed) {
+            self.missed.fetch_add(tokens, Ordering::Relaxed);
+            self.want_more();
+        }
+    }
+
+    /// What was charged ahead is not used any more.
+    pub(super) fn drop_tokens(&self) {
+        self.slots.empty(0);
+        self.slots.empty(1);
+    }
+}

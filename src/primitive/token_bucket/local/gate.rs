@@ -1,0 +1,115 @@
+//! Refusals without asking the store: from what the store told last it follows how many tokens there can be by now, at most.
+//! So many requests may ask; the others would be refused.
+//!
+//! That is what the store would say, but for what is given back, reset or granted under raised quotas by others, which is
+//! seen after a second at the latest.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::entry::Entry;
+use super::{Decision, Local};
+use crate::Key;
+use crate::primitive::quota::Quotas;
+use crate::primitive::token_bucket::decision::BucketState;
+use crate::primitive::token_bucket::state::Ask;
+
+/// For how long what was told is believed, µs.
+const LONGEST: i64 = 1_000_000;
+
+/// What the gate says to a request.
+pub(crate) enum Gate {
+    /// Nothing is known.
+    Open,
+    /// It would be refused, or was admitted already.
+    Known(Decision),
+    /// It may ask.
+    Pass(Pass),
+}
+
+/// A request that asks for so many tokens; until this is dropped.
+pub(crate) struct Pass {
+    entry: Arc<Entry>,
+    cost: i64,
+}
+
+/// A request that asks the store.
+pub(crate) struct Asked {
+    /// Who learns from it.
+    learns: Option<(Local, u64, Key)>,
+    pass: Option<Pass>,
+    sent: i64,
+}
+
+impl Entry {
+    pub(super) fn gate(self: &Arc<Self>, quotas: &Quotas, now: i64, ask: Ask) -> Gate {
+        if now >= self.known_until.load(Ordering::Acquire) {
+            return Gate::Open;
+        }
+        let mut in_flight = self.in_flight.load(Ordering::Relaxed);
+        loop {
+            if let Some(refusal) = self.refused(quotas, now, ask, in_flight) {
+                return Gate::Known(refusal);
+            }
+            let more = in_flight + ask.cost;
+            match self.in_flight.compare_exchange_weak(in_flight, more, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Gate::Pass(Pass { entry: Arc::clone(self), cost: ask.cost }),
+                Err(current) => in_flight = current,
+            }
+        }
+    }
+
+    /// The refusal of a request that need not ask.
+    pub(super) fn refusal(&self, quotas: &Quotas, now: i64, ask: Ask) -> Option<Decision> {
+        if now >= self.known_until.load(Ordering::Acquire) {
+            return None;
+        }
+        self.refused(quotas, now, ask, self.in_flight.load(Ordering::Relaxed))
+    }
+
+    /// What becomes of a request by what was told last, and after the requests that are under way.
+    fn refused(&self, quotas: &Quotas, now: i64, ask: Ask, in_flight: i64) -> Option<Decision> {
+        let (time, mut bucket) = (self.told.time(now), self.told.bucket(quotas));
+        if in_flight > 0 {
+            bucket.charge(quotas, time, in_flight);
+        }
+        if bucket.take(quotas, time, ask) {
+            return None;
+        }
+        let state = BucketState { quotas: quotas.clone(), now: time, bucket };
+        Some(Decision { cost: ask.cost, admitted: false, from_cache: true, state })
+    }
+
+    /// Nothing is known of refusals any more.
+    pub(super) fn open(&self) {
+        self.known_until.store(0, Ordering::Release);
+    }
+}
+
+impl Asked {
+    pub(super) fn new(learns: Option<(Local, u64, Key)>, pass: Option<Pass>, sent: i64) -> Self {
+        Self { learns, pass, sent }
+    }
+
+    /// The store has said this.
+    pub(in crate::primitive::token_bucket) fn answered(self, decision: &Decision) {
+        let Some((local, hash, key)) = self.learns else { return };
+        let quotas = &decision.state.quotas;
+        let learn = |entry: &Entry| {
+            entry.told.learn(self.sent, &decision.state);
+            entry.known_until.store(self.sent + LONGEST, Ordering::Release);
+        };
+        match &self.pass {
+            Some(pass) => learn(&pass.entry),
+            None if !decision.admitted => learn(&local.table.entry(hash, &key, quotas)),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.entry.in_flight.fetch_sub(self.cost, Ordering::Relaxed);
+    }
+}

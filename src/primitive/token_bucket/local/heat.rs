@@ -1,0 +1,50 @@
+//! Which keys are asked for often: a count for each of a number of places, to which keys are sent by their hashes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// From so many tokens in the time that tokens are held on, a key is hot.
+const HOT: u64 = 16;
+
+const PLACES: usize = 1024;
+
+/// How many tokens of a count are kept.
+const BITS: u32 = 24;
+
+/// The counts: in each place the number of the time span that it is of, and the tokens that were asked for in it. Keys that
+/// share a place are at worst taken for hot too soon.
+pub(super) struct Heat(Box<[AtomicU64]>);
+
+impl Default for Heat {
+    fn default() -> Self {
+        Self((0..PLACES).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Heat {
+    /// Notes that tokens were asked for. Says how many in this span, now and then where that makes the key a hot one.
+    pub(super) fn note(&self, hash: u64, now: i64, span: i64, tokens: i64) -> Option<i64> {
+        let place = &self.0[(hash >> 20) as usize % PLACES];
+        let this = now.div_euclid(span) as u64 & (u64::MAX >> BITS);
+        let value = place.load(Ordering::Relaxed);
+        let before = if value >> BITS == this { value & ((1 << BITS) - 1) } else { 0 };
+        let after = (before + tokens.unsigned_abs()).min((1 << BITS) - 1);
+        // What two threads note at the same time may be counted once.
+        place.store(this << BITS | after, Ordering::Relaxed);
+        (before / HOT != after / HOT).then_some(after as i64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_hot_that_is_asked_for_often_within_a_span() {
+        let (heat, span) = (Heat::default(), 10_000);
+        let often: Vec<_> = (0..40).filter_map(|at| heat.note(7, 1_000_000 + at, span, 1)).collect();
+        assert_eq!(often, [16, 32]);
+        let seldom = (0..1000).filter_map(|at| heat.note(7, 2_000_000 + at * 1000, span, 1)).count();
+        assert_eq!(seldom, 0, "ten in a span");
+        assert_eq!(heat.note(7, 5_000_000, span, 100), Some(100));
+    }
+}

@@ -1,0 +1,120 @@
+//! Sees to it that a hot key has tokens in memory, and gives back those that were not used: a task on the store's own thread,
+//! while the key is hot.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::entry::Entry;
+use super::slots::{MOST, SLOTS};
+use crate::primitive::clock;
+use crate::primitive::token_bucket::Clients;
+use crate::primitive::token_bucket::ahead::{Prefetch, Prefetched};
+use crate::store::timer::sleep;
+
+pub(super) struct Keeper {
+    entry: Arc<Entry>,
+    clients: Arc<Clients>,
+    /// How long tokens are held, µs.
+    hold: i64,
+    batches: [Option<Batch>; SLOTS],
+}
+
+/// Tokens that were charged ahead.
+struct Batch {
+    prefetched: Prefetched,
+    /// Before they were asked for.
+    sent: i64,
+    /// How many of them are known to be used.
+    used: i64,
+}
+
+impl Keeper {
+    /// Begins, where nobody does it yet. `count` tokens have been asked for within `span` µs.
+    pub(super) fn start(entry: Arc<Entry>, clients: &Arc<Clients>, hold: i64, count: i64, span: i64) {
+        let Some(background) = clients.background.clone() else { return };
+        if entry.is_kept.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        entry.missed.store(count, Ordering::Relaxed);
+        entry.wants.store(true, Ordering::Relaxed);
+        let keeper = Self { entry, clients: Arc::clone(clients), hold, batches: [None, None] };
+        background.spawn(keeper.keep(span));
+    }
+
+    async fn keep(mut self, span: i64) {
+        let (mut previous, mut charged, mut used) = (0, clock::micros() - span, 0);
+        // While more are to be charged ahead.
+        let mut goes_on = true;
+        loop {
+            let now = clock::micros();
+            used += self.collect(now);
+            if let Some(slot) = self.batches.iter().position(Option::is_none)
+                && goes_on
+                && self.entry.wants.load(Ordering::Relaxed)
+            {
+                let missed = self.entry.missed.swap(0, Ordering::Relaxed);
+                let per_half_hold = (used + missed).saturating_mul(self.hold / 2) / (now - charged).max(100);
+                let most = per_half_hold.min(2 * previous + missed).min(MOST);
+                (charged, used) = (now, 0);
+                previous = if most < 8 { 0 } else { self.charge(slot, most, now).await };
+                goes_on = previous > 0;
+                continue;
+            }
+            let deadlines = self.batches.iter().flatten().map(|batch| batch.sent + self.hold);
+            let Some(deadline) = deadlines.min() else { return };
+            let left = Duration::from_micros((deadline - clock::micros()).max(0).unsigned_abs());
+            tokio::select! {
+                () = self.entry.more.notified() => {}
+                () = sleep(left) => {}
+            }
+        }
+    }
+
+    /// Charges tokens ahead. How many.
+    async fn charge(&mut self, slot: usize, most: i64, now: i64) -> i64 {
+        let entry = &self.entry;
+        let prefetch = Prefetch { quotas: entry.quotas.clone(), most };
+        let Ok(prefetched) = self.clients.prefetch.run(entry.key.clone(), prefetch).await else { return 0 };
+        entry.told.learn(now, &prefetched.state);
+        let count = prefetched.count;
+        if count > 0 {
+            self.batches[slot] = Some(Batch { prefetched, sent: now, used: 0 });
+            // Of what came too late nothing can be taken, and all is given back.
+            entry.batch.store(count, Ordering::Relaxed);
+            entry.slots.put(slot, count, now + self.hold);
+            entry.wants.store(false, Ordering::Relaxed);
+        }
+        count
+    }
+
+    /// Counts what has been used since the last time, and gives back what is left of batches that have ended.
+    fn collect(&mut self, now: i64) -> i64 {
+        let mut used = 0;
+        for slot in 0..SLOTS {
+            let Some(batch) = &mut self.batches[slot] else { continue };
+            let is_over = now >= batch.sent + self.hold;
+            let left = if is_over { self.entry.slots.empty(slot) } else { self.entry.slots.left(slot) };
+            let so_far = batch.prefetched.count - left;
+            used += so_far - batch.used;
+            batch.used = so_far;
+            if left > 0 && !is_over {
+                continue;
+            }
+            if left > 0 && !self.clients.give_back.may_repeat() {
+                let give_back = batch.prefetched.give_back(left, now - batch.sent);
+                self.clients.give_back.detach(self.entry.key.clone(), give_back);
+            }
+            self.batches[slot] = None;
+        }
+        used
+    }
+}
+
+/// Also where the thread ends first: what is held then is not used any more.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.entry.drop_tokens();
+        self.entry.is_kept.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,80 @@
+//! Tokens that are held in memory: two batches, each with the time until which they may be used.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Of a batch in one number: how many tokens are left, and above that the time, in units of 16 µs.
+const COUNT_BITS: u32 = 20;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
+const TICK_BITS: u32 = 4;
+
+/// The most tokens of a batch.
+pub(super) const MOST: i64 = COUNT as i64;
+
+#[derive(Default)]
+pub(super) struct Slots([AtomicU64; 2]);
+
+pub(super) const SLOTS: usize = 2;
+
+/// What was left after some were taken.
+pub(super) struct Left {
+    pub(super) slot: usize,
+    pub(super) count: i64,
+}
+
+impl Slots {
+    /// Puts a batch where none is. It may be used before `deadline` (µs).
+    pub(super) fn put(&self, slot: usize, count: i64, deadline: i64) {
+        let ticks = deadline.max(0).unsigned_abs() >> TICK_BITS;
+        let count = count.clamp(0, MOST).unsigned_abs();
+        self.0[slot].store(ticks << COUNT_BITS | count, Ordering::Release);
+    }
+
+    /// Takes tokens from the batch that ends first and has so many. Time and number are in one, so that nothing is
+    /// taken from a batch that has been replaced.
+    pub(super) fn take(&self, now: i64, cost: i64) -> Option<Left> {
+        let (tick, cost) = (now.max(0).unsigned_abs() >> TICK_BITS, cost.unsigned_abs());
+        let mut values = [self.0[0].load(Ordering::Acquire), self.0[1].load(Ordering::Acquire)];
+        let usable = |value: u64| value >> COUNT_BITS > tick && value & COUNT >= cost;
+        let order = if values[1] >> COUNT_BITS < values[0] >> COUNT_BITS { [1, 0] } else { [0, 1] };
+        for slot in order {
+            while usable(values[slot]) {
+                let (old, new) = (values[slot], values[slot] - cost);
+                match self.0[slot].compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return Some(Left { slot, count: (new & COUNT) as i64 }),
+                    Err(current) => values[slot] = current,
+                }
+            }
+        }
+        None
+    }
+
+    /// How many tokens a batch has, usable or not.
+    pub(super) fn left(&self, slot: usize) -> i64 {
+        (self.0[slot].load(Ordering::Acquire) & COUNT) as i64
+    }
+
+    /// Takes all that a batch has.
+    pub(super) fn empty(&self, slot: usize) -> i64 {
+        (self.0[slot].swap(0, Ordering::AcqRel) & COUNT) as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_batch_that_ends_first_is_used_first() {
+        let slots = Slots::default();
+        slots.put(0, 3, 2_000);
+        slots.put(1, 3, 1_000);
+        let mut take = |now, cost| slots.take(now, cost).map(|left| (left.slot, left.count));
+        assert_eq!(take(0, 2), Some((1, 1)));
+        assert_eq!(take(0, 2), Some((0, 1)), "none is split");
+        assert_eq!(take(0, 2), None);
+        assert_eq!(take(1_000, 1), Some((0, 0)), "the other has ended");
+        assert_eq!((slots.left(0), slots.empty(1), slots.left(1)), (0, 1, 0));
+        slots.put(0, 1, 2_000);
+        assert!(slots.take(1_999, 1).is_none(), "a tick too soon rather than too late");
+    }
+}
