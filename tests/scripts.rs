@@ -36,7 +36,7 @@ fn scripts() -> Vec<(String, String)> {
 /// What changes a key, in a script or by a shared piece.
 const WRITES: [&str; 12] = [
     "save(",
-    " save)",
+    "on.save)",
     "'DEL'",
     "'SET'",
     "'ZADD'",

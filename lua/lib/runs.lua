@@ -3,7 +3,8 @@
 local on = on_tables()
 
 -- Calls step(state in table form, i, whether a quota is new to it) for each run: it returns the run's field of the
--- reply, and whether it changed the state. Changed states are written with `write`. A run whose key holds something else than a bucket answers -1.
+-- reply, and whether it changed the state. Changed states are written with `write`. A run whose key holds something
+-- else than a bucket answers -1.
 local function each_run(step, write)
   local raw, reply = #KEYS > 1 and redis.call('MGET', unpack(KEYS)) or {}, {now}
   local s, is_new, changed

@@ -346,6 +346,13 @@ impl Quotas {
         Arc::as_ptr(&self.0).addr()
     }
 
+    /// Equal ones, whose references are counted apart.
+    pub(crate) fn copy(&self) -> Self {
+        Self::of(
+            self.limits().iter().map(|limit| Limit { name: limit.name.clone(), pace: limit.pace }).collect(),
+        )
+    }
+
     /// What one of `parts` processes may use when they cannot talk to each other.
     pub(crate) fn share(&self, parts: NonZeroU32) -> Self {
         let (of, share) = self.0.share.get_or_init(|| (parts, self.divided(parts)));

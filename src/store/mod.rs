@@ -31,6 +31,7 @@ pub(crate) use self::notifier::{
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
 pub(crate) use self::owed::Owed;
 pub use self::ping::{BreakerState, Ping};
+pub(crate) use self::redis::send_queue::Padded;
 #[cfg(test)]
 pub(crate) use self::redis::source::Source;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler};

@@ -69,6 +69,7 @@ async fn admit_still_limits_while_the_store_is_there() {
     let redis = RedisServer::start().await;
     let bucket = at_most(1, &Store::redis(&redis.url()).unwrap());
     let mut service = RateLimitLayer::new(bucket, everything)
+        .cache_refusals(false)
         .on_store_failure(StoreFailure::FailOpen)
         .layer(Probe::default());
     assert_eq!(refusals(&mut service, &[1, 1]).await, [ADMITTED, LIMITED]);

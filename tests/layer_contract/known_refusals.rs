@@ -29,10 +29,10 @@ fn asked(proxy: &FaultProxy) -> u64 {
 }
 
 #[tokio::test]
-async fn by_choice_refusals_are_repeated_without_asking() {
+async fn by_default_refusals_are_repeated_without_asking() {
     let redis = RedisServer::start().await;
     let proxy = FaultProxy::start(redis.port()).await;
-    let mut service = limited_to_five!(proxy, layer => layer.cache_refusals(true));
+    let mut service = limited_to_five!(proxy, layer => layer);
     assert!(service.ready().await.unwrap().call(3).await.is_ok());
     assert!(service.ready().await.unwrap().call(3).await.is_err());
 
@@ -62,10 +62,10 @@ async fn they_are_asked_for_again_before_long() {
 }
 
 #[tokio::test]
-async fn by_default_all_are_asked_for() {
+async fn by_choice_all_are_asked_for() {
     let redis = RedisServer::start().await;
     let proxy = FaultProxy::start(redis.port()).await;
-    let mut service = limited_to_five!(proxy, layer => layer);
+    let mut service = limited_to_five!(proxy, layer => layer.cache_refusals(false));
     assert!(service.ready().await.unwrap().call(5).await.is_ok());
     let before = asked(&proxy);
     for _ in 0..9 {

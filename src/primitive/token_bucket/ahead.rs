@@ -161,6 +161,8 @@ impl Operation for GiveBack {
     const PARTS: &'static [&'static str] = PARTS;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const SAME_ONCE: bool = false;
+    // What was charged last is given back first.
+    const IN_ORDER: bool = true;
     // Twice would be too much.
     const AT_MOST_ONCE: bool = true;
 

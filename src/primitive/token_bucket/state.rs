@@ -30,6 +30,7 @@ impl Moment {
         Self { whole, part: 0 }
     }
 
+    #[inline]
     pub(crate) fn advance(self, pace: &Pace, tokens: i64) -> Self {
         let whole = self.whole + tokens * pace.whole;
         let parts = self.part + tokens * pace.part;
@@ -39,6 +40,7 @@ impl Moment {
         Self { whole: whole + parts / pace.den, part: parts % pace.den }
     }
 
+    #[inline]
     pub(super) fn minus(self, pace: &Pace, other: Self) -> Self {
         let borrow = self.part < other.part;
         Self {
@@ -83,6 +85,7 @@ impl Level {
     }
 
     /// Whole tokens to be had at `when`; negative where they are lent out already.
+    #[inline]
     pub(crate) fn tokens(&self, pace: &Pace, when: i64) -> i64 {
         if pace.num == 0 {
             return pace.burst - self.tat.whole;
@@ -106,6 +109,7 @@ impl Level {
         after.act(pace)
     }
 
+    #[inline]
     fn charge(&mut self, pace: &Pace, now: i64, at: i64, tokens: i64) {
         if pace.num == 0 {
             self.tat.whole += tokens;
@@ -164,6 +168,7 @@ impl Level {
 }
 
 /// How many whole tokens come in `span` µs less `part` den-ths of one; negative spans count backwards.
+#[inline]
 fn tokens_in(pace: &Pace, span: i64, part: i64) -> i64 {
     let laps = span.div_euclid(pace.num);
     let left = span.rem_euclid(pace.num);
@@ -211,6 +216,7 @@ impl Clone for Bucket {
 
 impl Bucket {
     /// Whether the request fits; if so it is charged.
+    #[inline]
     pub(crate) fn take(&mut self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
         let admitted = self.start(now) <= now + ask.wait && ask.cost <= self.free(quotas, now, ask.wait);
         if admitted {
@@ -221,6 +227,7 @@ impl Bucket {
 
     /// How many tokens are to be had by `now + wait`, counted from the later of TAT and the end of a block; negative where they
     /// are lent out.
+    #[inline]
     pub(crate) fn free(&self, quotas: &Quotas, now: i64, wait: i64) -> i64 {
         let tokens = self.pairs(quotas).map(|(level, limit)| {
             let base = level.tat.max(Moment::at(self.start(now)));
@@ -233,6 +240,7 @@ impl Bucket {
     }
 
     /// Charges without asking.
+    #[inline]
     pub(crate) fn charge(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         let at = self.start(now);
         let ours = quotas.limits().len().min(self.levels.len());

@@ -218,25 +218,6 @@ async fn other_quotas_per_call_keep_what_is_owed() {
     assert_eq!(world.bucket.peek("k").await.unwrap().remaining(), 5);
 }
 
-#[tokio::test]
-async fn known_refusals_are_repeated_without_the_store_until_they_end() {
-    let store = Store::in_memory();
-    let bucket = TokenBucket::new(&store, "test", Quota::per_hour(1).burst(2)).unwrap();
-    let local = bucket.with_local_refusals();
-    assert!(local.allow_n("k", 2).await.unwrap().is_admitted());
-    assert!(!local.allow("k").await.unwrap().is_admitted());
-    // Given back behind its back: still refused, since the store is not asked.
-    bucket.reset("k").await.unwrap();
-    let refused = local.allow("k").await.unwrap();
-    assert!(!refused.is_admitted() && refused.retry_after().is_some());
-    // Another key, and another process, are not concerned.
-    assert!(local.allow("l").await.unwrap().is_admitted());
-    assert!(bucket.allow("k").await.unwrap().is_admitted());
-    // Its own reset is known at once.
-    local.reset("k").await.unwrap();
-    assert!(local.allow("k").await.unwrap().is_admitted());
-}
-
 /// A client that spreads the tokens it has left over that time is never refused.
 #[tokio::test]
 async fn the_window_says_at_what_pace_tokens_come_back() {
@@ -253,20 +234,6 @@ async fn the_window_says_at_what_pace_tokens_come_back() {
     let blocked = bucket(Quota::per_second(1).burst(5));
     blocked.block_for("k", Duration::from_secs(60)).await.unwrap();
     assert_eq!(told(&blocked.allow("k").await.unwrap()), (0, Some(60.0)));
-}
-
-#[tokio::test]
-async fn a_dearer_request_is_told_its_own_time() {
-    let bucket = TokenBucket::new(&Store::in_memory(), "test", Quota::per_hour(60).burst(10)).unwrap();
-    let local = bucket.with_local_refusals();
-    assert!(local.allow_n("k", 10).await.unwrap().is_admitted());
-    assert!(!local.allow("k").await.unwrap().is_admitted());
-    for cost in [1, 2, 10] {
-        let refused = local.allow_n("k", cost).await.unwrap();
-        assert!(refused.is_from_cache() && refused.cost() == cost);
-        let minutes = refused.retry_after().unwrap().as_secs_f64() / 60.0;
-        assert!((minutes - f64::from(cost)).abs() < 0.1, "{cost}: {minutes} min");
-    }
 }
 
 #[tokio::test(start_paused = true)]

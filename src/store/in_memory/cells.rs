@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use super::shard::Shard;
 use super::sweeper::{By, Place, Sweep, Visit};
-use super::{Clock, Name, Shared, lock};
+use super::{Name, Shared, lock};
 use crate::Error;
 use crate::store::operation::Cell;
 

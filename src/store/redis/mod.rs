@@ -13,7 +13,7 @@ mod plan;
 mod reply;
 mod runtime;
 mod script;
-mod send_queue;
+pub(in crate::store) mod send_queue;
 #[cfg(feature = "cluster")]
 mod slots;
 pub(crate) mod source;

@@ -16,7 +16,7 @@ const MOST_BYTES: usize = 4 << 20;
 /// What has a cache line of its own, since all callers write to it.
 #[derive(Default)]
 #[repr(align(128))]
-pub(super) struct Padded<T>(pub(super) T);
+pub(crate) struct Padded<T>(pub(crate) T);
 
 /// The queues of one runtime, by the numbers of its routes.
 pub(super) struct RuntimeQueues<O: Operation> {

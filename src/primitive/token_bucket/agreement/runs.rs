@@ -12,6 +12,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::virtual_time::{CLOCK, VirtualTime};
 use super::{quota_sets, seed};
+use crate::primitive::token_bucket::ahead::{GiveBack, Prefetch};
 use crate::primitive::token_bucket::operations::{Block, Cancel, Peek, Reserve};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::{Arguments, Cell as _, Fields, Operation};
@@ -131,8 +132,7 @@ async fn runs_of_one_call_answer_as_if_made_alone() {
     for sequence in 0..SEQUENCES {
         (both.sequence, both.cells) = (sequence, Default::default());
         let usual = sets.choose(&mut rng).unwrap();
-        // By key: what can be cancelled.
-        let mut charges: BTreeMap<usize, Vec<Cancel>> = BTreeMap::new();
+        let mut charges = Charges::default();
         for _ in 0..STEPS {
             both.now += [0, 1, 999, 100_000, 142_857, 1_000_000, 60_000_000].choose(&mut rng).unwrap();
             both.time.set(both.now);
@@ -143,10 +143,32 @@ async fn runs_of_one_call_answer_as_if_made_alone() {
     assert_eq!(server.cli(&["LRANGE", "list", "0", "-1"]).trim(), "a");
 }
 
-fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut BTreeMap<usize, Vec<Cancel>>) {
+/// By key: what can be given back.
+#[derive(Default)]
+struct Charges {
+    cancels: BTreeMap<usize, Vec<Cancel>>,
+    ahead: BTreeMap<usize, Vec<GiveBack>>,
+}
+
+/// One of those of a key that come under some quotas.
+fn pick<C>(
+    rng: &mut StdRng,
+    charges: &mut BTreeMap<usize, Vec<C>>,
+    key: usize,
+    is_of: impl Fn(&C) -> bool,
+) -> Option<C> {
+    let charges = charges.get_mut(&if key == FOREIGN { 0 } else { key })?;
+    if charges.is_empty() {
+        return None;
+    }
+    let charge = charges.swap_remove(rng.random_range(0..charges.len()));
+    is_of(&charge).then_some(charge)
+}
+
+fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charges) {
     // Arguments that are the same for all runs are sent once.
     let same = rng.random_bool(0.3);
-    match rng.random_range(0..10) {
+    match rng.random_range(0..14) {
         0..4 => {
             let ask = |rng: &mut StdRng| Ask {
                 cost: rng.random_range(1..=quotas.max_cost().min(4)).into(),
@@ -165,7 +187,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut BTreeM
                 return;
             }
             for (run, decisions) in runs.iter().zip(both.call(&runs)) {
-                let charges = charges.entry(run.key).or_default();
+                let charges = charges.cancels.entry(run.key).or_default();
                 if rng.random_bool(0.2) {
                     charges.extend(Reserve::undo(&decisions));
                     continue;
@@ -176,13 +198,32 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut BTreeM
         }
         4..7 => {
             let runs = random_runs(rng, |rng, key| {
-                let key = if key == FOREIGN { 0 } else { key };
-                let charges = charges.get_mut(&key)?;
-                if charges.is_empty() {
-                    return None;
+                pick(rng, &mut charges.cancels, key, |charge| charge.quotas == *quotas)
+            });
+            if !runs.is_empty() {
+                both.call(&runs);
+            }
+        }
+        9..11 => {
+            let most = rng.random_range(1..=100);
+            let runs = random_runs(rng, |rng, _| {
+                let most = if same { most } else { rng.random_range(1..=100) };
+                Some(Prefetch { quotas: quotas.clone(), most })
+            });
+            if runs.is_empty() {
+                return;
+            }
+            for (run, prefetched) in runs.iter().zip(both.call(&runs)) {
+                let ahead = charges.ahead.entry(run.key).or_default();
+                for prefetched in prefetched.iter().filter(|prefetched| prefetched.count > 0) {
+                    let age = *[0, 0, 10_000, 200_000].choose(rng).unwrap();
+                    ahead.push(prefetched.give_back(rng.random_range(1..=prefetched.count), age));
                 }
-                let charge = charges.swap_remove(rng.random_range(0..charges.len()));
-                (charge.quotas == *quotas).then_some(charge)
+            }
+        }
+        11..13 => {
+            let runs = random_runs(rng, |rng, key| {
+                pick(rng, &mut charges.ahead, key, |charge| charge.quotas == *quotas)
             });
             if !runs.is_empty() {
                 both.call(&runs);

@@ -4,24 +4,25 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use tokio::sync::Notify;
 
-use super::slots::Slots;
+use super::slots::{Slots, Taken};
 use super::told::Told;
 use crate::Key;
 use crate::primitive::quota::Quotas;
-use crate::primitive::token_bucket::decision::{BucketState, Decision};
-use crate::primitive::token_bucket::state::Ask;
+use crate::store::Padded;
 
 pub(crate) struct Entry {
     pub(super) hash: u64,
     pub(super) key: Key,
     pub(super) quotas: Quotas,
     pub(super) told: Told,
+    /// Whether it is in the table no more.
+    is_gone: AtomicBool,
     /// Until when, µs, what was told bounds what may be asked; 0: not at all.
     pub(super) known_until: AtomicI64,
     /// Tokens that requests ask for which are not answered yet.
     pub(super) in_flight: AtomicI64,
     /// Tokens charged ahead.
-    pub(super) slots: Slots,
+    pub(super) slots: Padded<Slots>,
     /// How many were charged the last time.
     pub(super) batch: AtomicI64,
     /// Whether somebody sees to it that there are some.
@@ -40,15 +41,29 @@ impl Entry {
             key: key.clone(),
             quotas: quotas.clone(),
             told: Told::new(quotas),
+            is_gone: AtomicBool::new(false),
             known_until: AtomicI64::new(0),
             in_flight: AtomicI64::new(0),
-            slots: Slots::default(),
+            slots: Padded::default(),
             batch: AtomicI64::new(0),
             is_kept: AtomicBool::new(false),
             wants: AtomicBool::new(false),
             more: Notify::new(),
             missed: AtomicI64::new(0),
         }
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
+    }
+
+    /// Whether it is taken out of the table.
+    pub(super) fn ends_if(&self, ends: impl FnOnce(&Self) -> bool) -> bool {
+        let ends = ends(self);
+        if ends {
+            self.is_gone.store(true, Ordering::Release);
+        }
+        ends
     }
 
     pub(super) fn is_of(&self, key: &Key, quotas: &Quotas) -> bool {
@@ -62,16 +77,13 @@ impl Entry {
             && !self.is_kept.load(Ordering::Relaxed)
     }
 
-    /// Admits a request by tokens that were charged ahead.
-    pub(super) fn take(&self, quotas: &Quotas, now: i64, ask: Ask) -> Option<Decision> {
-        let left = self.slots.take(now, ask.cost)?;
-        if left.count * 4 <= self.batch.load(Ordering::Relaxed) && self.slots.left(1 - left.slot) == 0 {
+    /// Takes tokens that were charged ahead; see [`Slots::take`].
+    pub(super) fn take(&self, now: i64, cost: i64, share: u32) -> Option<Taken> {
+        let taken = self.slots.0.take(now, cost, share)?;
+        if taken.left * 4 <= self.batch.load(Ordering::Relaxed) && self.slots.0.left(1 - taken.slot) == 0 {
             self.want_more();
         }
-        let mut bucket = self.told.bucket(quotas);
-        bucket.add(quotas, left.count);
-        let state = BucketState { quotas: quotas.clone(), now: self.told.time(now), bucket };
-        Some(Decision { cost: ask.cost, admitted: true, from_cache: true, state })
+        Some(taken)
     }
 
     fn want_more(&self) {
@@ -90,7 +102,7 @@ impl Entry {
 
     /// What was charged ahead is not used any more.
     pub(super) fn drop_tokens(&self) {
-        self.slots.empty(0);
-        self.slots.empty(1);
+        self.slots.0.empty(0);
+        self.slots.0.empty(1);
     }
 }

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::entry::Entry;
+use super::near::Near;
 use super::{Decision, Local};
 use crate::Key;
-use crate::primitive::quota::Quotas;
-use crate::primitive::token_bucket::decision::BucketState;
 use crate::primitive::token_bucket::state::Ask;
 
 /// For how long what was told is believed, µs.
@@ -41,46 +40,48 @@ pub(crate) struct Asked {
     sent: i64,
 }
 
-impl Entry {
-    pub(super) fn gate(self: &Arc<Self>, quotas: &Quotas, now: i64, ask: Ask) -> Gate {
-        if now >= self.known_until.load(Ordering::Acquire) {
+impl Near {
+    pub(super) fn gate(&self, now: i64, ask: Ask) -> Gate {
+        let entry = &self.entry;
+        if now >= entry.known_until.load(Ordering::Acquire) {
             return Gate::Open;
         }
-        let mut in_flight = self.in_flight.load(Ordering::Relaxed);
+        let mut in_flight = entry.in_flight.load(Ordering::Relaxed);
         loop {
-            if let Some(refusal) = self.refused(quotas, now, ask, in_flight) {
+            if let Some(refusal) = self.refused(now, ask, in_flight) {
                 return Gate::Known(refusal);
             }
             let more = in_flight + ask.cost;
-            match self.in_flight.compare_exchange_weak(in_flight, more, Ordering::Relaxed, Ordering::Relaxed)
+            match entry.in_flight.compare_exchange_weak(in_flight, more, Ordering::Relaxed, Ordering::Relaxed)
             {
-                Ok(_) => return Gate::Pass(Pass { entry: Arc::clone(self), cost: ask.cost }),
+                Ok(_) => return Gate::Pass(Pass { entry: Arc::clone(entry), cost: ask.cost }),
                 Err(current) => in_flight = current,
             }
         }
     }
 
     /// The refusal of a request that need not ask.
-    pub(super) fn refusal(&self, quotas: &Quotas, now: i64, ask: Ask) -> Option<Decision> {
-        if now >= self.known_until.load(Ordering::Acquire) {
+    #[inline]
+    pub(super) fn refusal(&self, now: i64, ask: Ask) -> Option<Decision> {
+        if now >= self.entry.known_until.load(Ordering::Acquire) {
             return None;
         }
-        self.refused(quotas, now, ask, self.in_flight.load(Ordering::Relaxed))
+        self.refused(now, ask, self.entry.in_flight.load(Ordering::Relaxed))
     }
 
     /// What becomes of a request by what was told last, and after the requests that are under way.
-    fn refused(&self, quotas: &Quotas, now: i64, ask: Ask, in_flight: i64) -> Option<Decision> {
-        let (time, mut bucket) = (self.told.time(now), self.told.bucket(quotas));
+    #[inline]
+    fn refused(&self, now: i64, ask: Ask, in_flight: i64) -> Option<Decision> {
+        let (quotas, told) = (self.quotas(), &self.entry.told);
+        let (time, mut bucket) = (told.time(now), told.bucket(quotas));
         if in_flight > 0 {
             bucket.charge(quotas, time, in_flight);
         }
-        if bucket.take(quotas, time, ask) {
-            return None;
-        }
-        let state = BucketState { quotas: quotas.clone(), now: time, bucket };
-        Some(Decision { cost: ask.cost, admitted: false, from_cache: true, state })
+        (!bucket.take(quotas, time, ask)).then(|| self.decision(ask, false, now, bucket))
     }
+}
 
+impl Entry {
     /// Nothing is known of refusals any more.
     pub(super) fn open(&self) {
         self.known_until.store(0, Ordering::Release);

@@ -82,28 +82,37 @@ impl Keeper {
             self.batches[slot] = Some(Batch { prefetched, sent: now, used: 0 });
             // Of what came too late nothing can be taken, and all is given back.
             entry.batch.store(count, Ordering::Relaxed);
-            entry.slots.put(slot, count, now + self.hold);
+            entry.slots.0.put(slot, count, now + self.hold);
             entry.wants.store(false, Ordering::Relaxed);
         }
         count
     }
 
-    /// Counts what has been used since the last time, and gives back what is left of batches that have ended.
+    /// Counts what has been used since the last time, and gives back what is left of batches that have ended. Where one ends
+    /// before it is used up, nobody needs the one after it: that ends as well.
     fn collect(&mut self, now: i64) -> i64 {
+        let (entry, hold) = (&self.entry, self.hold);
+        let is_over = |batch: &Batch| now >= batch.sent + hold;
+        let ends =
+            |slot: usize| self.batches[slot].as_ref().is_some_and(is_over) && entry.slots.0.left(slot) > 0;
+        let all_end = (0..SLOTS).any(ends);
         let mut used = 0;
-        for slot in 0..SLOTS {
+        // The last first: what is given back must not have been built upon by what is given back next.
+        let mut order: [usize; SLOTS] = std::array::from_fn(|slot| slot);
+        order.sort_by_key(|slot| std::cmp::Reverse(self.batches[*slot].as_ref().map(|batch| batch.sent)));
+        for slot in order {
             let Some(batch) = &mut self.batches[slot] else { continue };
-            let is_over = now >= batch.sent + self.hold;
-            let left = if is_over { self.entry.slots.empty(slot) } else { self.entry.slots.left(slot) };
+            let ends = all_end || is_over(batch);
+            let left = if ends { entry.slots.0.empty(slot) } else { entry.slots.0.left(slot) };
             let so_far = batch.prefetched.count - left;
             used += so_far - batch.used;
             batch.used = so_far;
-            if left > 0 && !is_over {
+            if left > 0 && !ends {
                 continue;
             }
             if left > 0 && !self.clients.give_back.may_repeat() {
                 let give_back = batch.prefetched.give_back(left, now - batch.sent);
-                self.clients.give_back.detach(self.entry.key.clone(), give_back);
+                self.clients.give_back.detach(entry.key.clone(), give_back);
             }
             self.batches[slot] = None;
         }

@@ -6,11 +6,14 @@ mod entry;
 mod gate;
 mod heat;
 mod keeper;
+mod near;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod told;
 
 use std::fmt;
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -20,6 +23,7 @@ pub(super) use self::entry::Entry;
 pub(super) use self::gate::{Asked, Gate};
 use self::heat::Heat;
 use self::keeper::Keeper;
+use self::near::Near;
 use super::TokenBucket;
 use super::decision::Decision;
 use super::state::Ask;
@@ -79,27 +83,25 @@ impl Local {
     }
 
     /// The decision on a request, where nobody need be asked.
+    #[inline]
     pub(super) fn known(&self, quotas: &Quotas, key: &Key, ask: Ask) -> Option<Decision> {
         if self.table.is_empty() {
             return None;
         }
-        let (now, hash) = (clock::micros(), self.table.hash(key, quotas));
-        let known =
-            |entry: &Arc<Entry>| entry.take(quotas, now, ask).or_else(|| entry.refusal(quotas, now, ask));
-        self.table.with(hash, key, quotas, known).flatten()
+        let now = clock::micros();
+        self.table.with(key, quotas, |near| near.take(now, ask).or_else(|| near.refusal(now, ask)))?
     }
 
     /// What is known of a request.
     pub(super) fn answer(&self, bucket: &TokenBucket, quotas: &Quotas, key: &Key, ask: Ask) -> Answer {
         let now = clock::micros();
-        let hash = self.table.hash(key, quotas);
-        let found = self.table.with(hash, key, quotas, |entry| {
-            if let Some(decision) = entry.take(quotas, now, ask) {
+        let found = self.table.with(key, quotas, |near| {
+            if let Some(decision) = near.take(now, ask) {
                 return Gate::Known(decision);
             }
-            let gate = entry.gate(quotas, now, ask);
+            let gate = near.gate(now, ask);
             if matches!(gate, Gate::Open | Gate::Pass(_)) {
-                entry.missed(ask.cost);
+                near.entry.missed(ask.cost);
             }
             gate
         });
@@ -108,6 +110,7 @@ impl Local {
             Some(Gate::Pass(pass)) => Some(pass),
             Some(Gate::Open) | None => None,
         };
+        let hash = self.table.hash(key, quotas);
         if let Some((hold, heat)) = &self.ahead
             && let Some(count) = heat.note(hash, now, *hold, ask.cost)
         {
@@ -120,8 +123,7 @@ impl Local {
 
     /// Forgets what is known of refusals: something is given back.
     pub(super) fn forget_refusal(&self, key: &Key, quotas: &Quotas) {
-        let hash = self.table.hash(key, quotas);
-        self.table.with(hash, key, quotas, |entry| entry.open());
+        self.table.with(key, quotas, |near| near.entry.open());
     }
 
     /// Forgets all of a key, and drops what was charged ahead.
@@ -139,10 +141,7 @@ impl Local {
 
 impl Table {
     fn hash(&self, key: &Key, quotas: &Quotas) -> u64 {
-        let mut hasher = self.hasher.build_hasher();
-        key.as_bytes().hash(&mut hasher);
-        quotas.id().hash(&mut hasher);
-        std::hash::Hasher::finish(&hasher)
+        self.hasher.hash_one(key.as_bytes()) ^ (quotas.id() as u64).rotate_left(32)
     }
 
     fn is_empty(&self) -> bool {
@@ -153,18 +152,18 @@ impl Table {
         &self.shards[(hash >> 48) as usize % SHARDS]
     }
 
-    fn with<R>(
-        &self,
-        hash: u64,
-        key: &Key,
-        quotas: &Quotas,
-        act: impl FnOnce(&Arc<Entry>) -> R,
-    ) -> Option<R> {
+    /// Does something with the entry of a key, if there is one, by what this thread has of it.
+    #[inline]
+    fn with<R>(&self, key: &Key, quotas: &Quotas, act: impl FnOnce(&mut Near) -> R) -> Option<R> {
         if self.is_empty() {
             return None;
         }
-        let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
-        shard.entries.find(hash, |entry| entry.is_of(key, quotas)).map(act)
+        let find = || {
+            let hash = self.hash(key, quotas);
+            let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
+            shard.entries.find(hash, |entry| entry.is_of(key, quotas)).cloned()
+        };
+        near::with(key, quotas, find, act)
     }
 
     /// The entry of a key, made where there is none.
@@ -175,7 +174,7 @@ impl Table {
         }
         if shard.entries.len() >= shard.sweep_at.max(SWEEP_AT) {
             let (now, before) = (clock::micros(), shard.entries.len());
-            shard.entries.retain(|entry| !entry.is_idle(now));
+            shard.entries.retain(|entry| !entry.ends_if(|entry| entry.is_idle(now)));
             self.count.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
             shard.sweep_at = 2 * shard.entries.len();
             let room = shard.sweep_at.max(SWEEP_AT);
@@ -194,7 +193,7 @@ impl Table {
         for shard in &self.shards {
             let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
             let before = shard.entries.len();
-            shard.entries.retain(|entry| keep(entry));
+            shard.entries.retain(|entry| !entry.ends_if(|entry| !keep(entry)));
             self.count.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
         }
     }

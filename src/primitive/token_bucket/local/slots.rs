@@ -15,10 +15,14 @@ pub(super) struct Slots([AtomicU64; 2]);
 
 pub(super) const SLOTS: usize = 2;
 
-/// What was left after some were taken.
-pub(super) struct Left {
+/// Tokens taken from a batch.
+pub(super) struct Taken {
     pub(super) slot: usize,
     pub(super) count: i64,
+    /// How many are left there.
+    pub(super) left: i64,
+    /// They may be used before this time, µs.
+    pub(super) deadline: i64,
 }
 
 impl Slots {
@@ -29,18 +33,28 @@ impl Slots {
         self.0[slot].store(ticks << COUNT_BITS | count, Ordering::Release);
     }
 
-    /// Takes tokens from the batch that ends first and has so many. Time and number are in one, so that nothing is
-    /// taken from a batch that has been replaced.
-    pub(super) fn take(&self, now: i64, cost: i64) -> Option<Left> {
+    /// Takes tokens from the batch that ends first and has so many: its `2^share`-th part, or what is asked for if that is more.
+    /// Time and number are in one, so that nothing is taken from a batch that has been replaced.
+    pub(super) fn take(&self, now: i64, cost: i64, share: u32) -> Option<Taken> {
         let (tick, cost) = (now.max(0).unsigned_abs() >> TICK_BITS, cost.unsigned_abs());
         let mut values = [self.0[0].load(Ordering::Acquire), self.0[1].load(Ordering::Acquire)];
         let usable = |value: u64| value >> COUNT_BITS > tick && value & COUNT >= cost;
         let order = if values[1] >> COUNT_BITS < values[0] >> COUNT_BITS { [1, 0] } else { [0, 1] };
         for slot in order {
             while usable(values[slot]) {
-                let (old, new) = (values[slot], values[slot] - cost);
+                let old = values[slot];
+                let count = cost.max((old & COUNT) >> share);
+                let new = old - count;
                 match self.0[slot].compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => return Some(Left { slot, count: (new & COUNT) as i64 }),
+                    Ok(_) => {
+                        let deadline = ((new >> COUNT_BITS) << TICK_BITS) as i64;
+                        return Some(Taken {
+                            slot,
+                            count: count as i64,
+                            left: (new & COUNT) as i64,
+                            deadline,
+                        });
+                    }
                     Err(current) => values[slot] = current,
                 }
             }
@@ -68,13 +82,16 @@ mod tests {
         let slots = Slots::default();
         slots.put(0, 3, 2_000);
         slots.put(1, 3, 1_000);
-        let mut take = |now, cost| slots.take(now, cost).map(|left| (left.slot, left.count));
+        let take = |now, cost| slots.take(now, cost, 6).map(|taken| (taken.slot, taken.left));
         assert_eq!(take(0, 2), Some((1, 1)));
         assert_eq!(take(0, 2), Some((0, 1)), "none is split");
         assert_eq!(take(0, 2), None);
         assert_eq!(take(1_000, 1), Some((0, 0)), "the other has ended");
         assert_eq!((slots.left(0), slots.empty(1), slots.left(1)), (0, 1, 0));
-        slots.put(0, 1, 2_000);
-        assert!(slots.take(1_999, 1).is_none(), "a tick too soon rather than too late");
+        slots.put(0, 1, 2_010);
+        assert!(slots.take(2_000, 1, 6).is_none(), "a tick too soon rather than too late");
+        assert!(slots.take(1_999, 1, 6).is_some_and(|taken| (taken.deadline, taken.count) == (2_000, 1)));
+        slots.put(0, 640, 2_000);
+        assert!(slots.take(0, 1, 6).is_some_and(|taken| (taken.count, taken.left) == (10, 630)));
     }
 }

@@ -47,10 +47,12 @@ impl Told {
     }
 
     /// The time by the server's clock, at most.
+    #[inline]
     pub(super) fn time(&self, now: i64) -> i64 {
         (now + self.offset.load(Ordering::Relaxed)).max(self.told.load(Ordering::Relaxed))
     }
 
+    #[inline]
     pub(super) fn bucket(&self, quotas: &Quotas) -> Bucket {
         let mut bucket = Bucket::full(quotas);
         bucket.blocked_until = self.blocked_until.load(Ordering::Relaxed);

@@ -1,0 +1,81 @@
+//! What a thread has by itself of the entries that it uses: threads that decide about one key at the same time write to nothing
+//! in common, mostly.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::entry::Entry;
+use crate::Key;
+use crate::primitive::quota::Quotas;
+use crate::primitive::token_bucket::decision::{BucketState, Decision};
+use crate::primitive::token_bucket::state::{Ask, Bucket};
+
+const PLACES: usize = 16;
+
+/// Of a batch of tokens a thread takes so much at a time: a 64th.
+const SHARE_BITS: u32 = 6;
+
+thread_local! {
+    static NEAR: RefCell<[Option<Near>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+}
+
+pub(super) struct Near {
+    pub(super) entry: Arc<Entry>,
+    /// A copy, so that its references are counted by one thread alone, mostly.
+    quotas: Quotas,
+    /// Tokens that were charged ahead, to be used before `deadline` (µs).
+    tokens: i64,
+    deadline: i64,
+}
+
+/// Does something with what this thread has of the entry of a key; if it has nothing, `find` is asked for one.
+#[inline]
+pub(super) fn with<R>(
+    key: &Key,
+    quotas: &Quotas,
+    find: impl FnOnce() -> Option<Arc<Entry>>,
+    act: impl FnOnce(&mut Near) -> R,
+) -> Option<R> {
+    NEAR.with_borrow_mut(|near| {
+        let place = &mut near[place(key)];
+        if !place.as_ref().is_some_and(|near| near.entry.is_of(key, quotas) && !near.entry.is_gone()) {
+            let entry = find()?;
+            let quotas = entry.quotas.copy();
+            *place = Some(Near { entry, quotas, tokens: 0, deadline: 0 });
+        }
+        place.as_mut().map(act)
+    })
+}
+
+/// Keys that share a place take turns, no worse.
+fn place(key: &Key) -> usize {
+    let bytes = key.as_bytes();
+    let last = bytes.last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
+    let mixed = (last ^ bytes.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 60) as usize % PLACES
+}
+
+impl Near {
+    /// Admits a request by tokens that were charged ahead.
+    #[inline]
+    pub(super) fn take(&mut self, now: i64, ask: Ask) -> Option<Decision> {
+        if self.tokens < ask.cost || now >= self.deadline {
+            let taken = self.entry.take(now, ask.cost, SHARE_BITS)?;
+            (self.tokens, self.deadline) = (taken.count, taken.deadline);
+        }
+        self.tokens -= ask.cost;
+        let mut bucket = self.entry.told.bucket(&self.quotas);
+        bucket.add(&self.quotas, self.tokens + self.entry.slots.0.left(0) + self.entry.slots.0.left(1));
+        Some(self.decision(ask, true, now, bucket))
+    }
+
+    #[inline]
+    pub(super) fn decision(&self, ask: Ask, admitted: bool, now: i64, bucket: Bucket) -> Decision {
+        let state = BucketState { quotas: self.quotas.clone(), now: self.entry.told.time(now), bucket };
+        Decision { cost: ask.cost, admitted, from_cache: true, state }
+    }
+
+    pub(super) fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+}
