@@ -63,6 +63,22 @@ where
     }
 }
 
+/// None where a closure says so; see [`RateLimitLayer::skip_if`](crate::RateLimitLayer::skip_if).
+#[derive(Clone, Copy)]
+pub struct SkipIf<K, F>(pub(super) K, pub(super) F);
+
+impl<Req, K: KeyExtractor<Req>, F: Fn(&Req) -> bool> KeyExtractor<Req> for SkipIf<K, F> {
+    fn extract(&self, request: &Req) -> Option<Key> {
+        if (self.1)(request) { None } else { self.0.extract(request) }
+    }
+}
+
+impl<K, F> std::fmt::Debug for SkipIf<K, F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SkipIf").finish_non_exhaustive()
+    }
+}
+
 /// `Fn(Ref) -> impl IntoKey`, where `Ref` is `&Req`: a form that lets the key borrow from the request.
 pub trait KeyFn<Ref>: Fn(Ref) -> <Self as KeyFn<Ref>>::Key {
     /// What the function returns.

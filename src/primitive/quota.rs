@@ -1,5 +1,7 @@
 //! How much is allowed: [`Quota`] describes it, [`Quotas`] is one or several of them, checked.
 
+mod equal;
+mod live;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -11,6 +13,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use smallvec::SmallVec;
+
+pub use self::live::LiveQuotas;
 
 use crate::Error;
 
@@ -264,7 +268,8 @@ impl Deref for Pace {
 /// One or several quotas that a request must all fit: `10/s` and `1000/h`, say.
 ///
 /// They are checked together and charged together: a request that one of them refuses charges none.
-/// Clones share; comparing and sending them is cheap, so keep them and hand out clones.
+/// Equal quotas are one value, however they were made, so calls under them leave for the store together. Comparing and
+/// cloning them is cheap.
 ///
 /// ```
 /// use tower_distributed::{Quota, Quotas};
@@ -285,6 +290,19 @@ struct Set {
     policy: OnceLock<http::HeaderValue>,
     /// What one of so many processes may use of it.
     share: OnceLock<(NonZeroU32, Quotas)>,
+}
+
+impl Set {
+    fn of(limits: SmallVec<[Limit; 1]>) -> Self {
+        let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(0);
+        Self {
+            limits,
+            burst,
+            #[cfg(feature = "http")]
+            policy: OnceLock::new(),
+            share: OnceLock::new(),
+        }
+    }
 }
 
 impl Quotas {
@@ -311,18 +329,7 @@ impl Quotas {
                 return Err(Error::invalid(format!("two quotas are named {:?}", limit.name)));
             }
         }
-        Ok(Self::of(limits))
-    }
-
-    fn of(limits: SmallVec<[Limit; 1]>) -> Self {
-        let burst = limits.iter().map(|limit| limit.burst).min().unwrap_or(0);
-        Self(Arc::new(Set {
-            limits,
-            burst,
-            #[cfg(feature = "http")]
-            policy: OnceLock::new(),
-            share: OnceLock::new(),
-        }))
+        Ok(Self(equal::set(limits)))
     }
 
     /// The largest cost that can ever be admitted: the smallest burst.
@@ -341,16 +348,15 @@ impl Quotas {
         self.0.policy.get_or_init(write)
     }
 
-    /// Tells sets of quotas apart without looking into them; clones are alike.
+    /// Tells sets of quotas apart without looking into them.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
     /// Equal ones, whose references are counted apart.
     pub(crate) fn copy(&self) -> Self {
-        Self::of(
-            self.limits().iter().map(|limit| Limit { name: limit.name.clone(), pace: limit.pace }).collect(),
-        )
+        let limit = |limit: &Limit| Limit { name: limit.name.clone(), pace: limit.pace };
+        Self(Arc::new(Set::of(self.limits().iter().map(limit).collect())))
     }
 
     /// What one of `parts` processes may use when they cannot talk to each other.
@@ -368,7 +374,7 @@ impl Quotas {
             let num = limit.num.saturating_mul(parts).min((MAX_SPAN / burst).saturating_mul(limit.den));
             Limit::new(limit.name.clone(), burst, num, limit.den)
         });
-        Self::of(limits.collect())
+        Self(equal::set(limits.collect()))
     }
 }
 

@@ -15,6 +15,7 @@ mod decided_first;
 mod dropped;
 mod hooks;
 mod known_refusals;
+mod limits;
 mod overloaded;
 mod probe;
 mod readiness;

@@ -9,8 +9,9 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::hooks::Hooks;
+use super::hooks::{Afterwards, Hooks};
 use super::layer::{Away, Config};
+use super::quotas::QuotasFuture;
 use crate::telemetry::Outcome;
 use crate::token_bucket::{Acquire, Decision};
 use crate::{Error, Key, Refusal, Reject};
@@ -28,6 +29,20 @@ pin_project! {
     }
 }
 
+/// The decision by which a request was admitted.
+pub(super) struct Granted {
+    pub(super) decision: Decision,
+    /// Whether this process made it by its share.
+    pub(super) by_share: bool,
+}
+
+/// What is kept while quotas are looked up.
+struct LookingUp<S, Req> {
+    quotas: QuotasFuture,
+    /// The key, the cost, the ready service and the request; `None` once asked for.
+    then: Option<(Key, u32, S, Req)>,
+}
+
 /// What is kept while the store is asked. In a box, so that requests that are decided at once carry no room for it.
 struct Asking<S, Req> {
     acquire: Acquire,
@@ -43,6 +58,9 @@ pin_project! {
     where
         S: Service<Req>,
     {
+        LookingUp {
+            looking: Box<LookingUp<S, Req>>,
+        },
         Asking {
             asking: Box<Asking<S, Req>>,
         },
@@ -55,9 +73,15 @@ pin_project! {
             future: S::Future,
             // `None` for a request that passes.
             key: Option<Key>,
-            // `None` for what was let through without one.
-            decision: Option<Decision>,
+            // `None` for what was let through without a decision.
+            granted: Option<Granted>,
         },
+    }
+}
+
+impl<S, Req> Asking<S, Req> {
+    fn new(acquire: Acquire, inner: S, request: Req) -> Box<Self> {
+        Box::new(Self { acquire, outage: None, call: Some((inner, request)) })
     }
 }
 
@@ -68,10 +92,22 @@ where
     pub(super) fn calling(
         future: S::Future,
         key: Option<Key>,
-        decision: Option<Decision>,
+        granted: Option<Granted>,
         config: Arc<Config<K, C, Q, H, R>>,
     ) -> Self {
-        Self { config, state: State::Calling { future, key, decision } }
+        Self { config, state: State::Calling { future, key, granted } }
+    }
+
+    pub(super) fn looking_up(
+        quotas: QuotasFuture,
+        key: Key,
+        cost: u32,
+        inner: S,
+        request: Req,
+        config: Arc<Config<K, C, Q, H, R>>,
+    ) -> Self {
+        let looking = Box::new(LookingUp { quotas, then: Some((key, cost, inner, request)) });
+        Self { config, state: State::LookingUp { looking } }
     }
 
     pub(super) fn refused(refusal: Refusal, config: Arc<Config<K, C, Q, H, R>>) -> Self {
@@ -84,8 +120,7 @@ where
         request: Req,
         config: Arc<Config<K, C, Q, H, R>>,
     ) -> Self {
-        let asking = Box::new(Asking { acquire, outage: None, call: Some((inner, request)) });
-        Self { config, state: State::Asking { asking } }
+        Self { config, state: State::Asking { asking: Asking::new(acquire, inner, request) } }
     }
 }
 
@@ -99,9 +134,15 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let config = &**this.config;
+        let (config, settings) = (&**this.config, &this.config.settings);
         loop {
             match this.state.as_mut().project() {
+                StateProjection::LookingUp { looking } => {
+                    let quotas = ready!(looking.quotas.as_mut().poll(context));
+                    let Some((key, cost, inner, request)) = looking.then.take() else { return Poll::Pending };
+                    let acquire = settings.bucket(quotas.as_ref()).acquire(key, cost);
+                    this.state.set(State::Asking { asking: Asking::new(acquire, inner, request) });
+                }
                 StateProjection::Asking { asking } => {
                     let Asking { acquire, outage, call } = &mut **asking;
                     let (decision, outcome) = match ready!(Pin::new(&mut *acquire).poll(context)) {
@@ -110,7 +151,7 @@ where
                             let outcome = if by_share { Outcome::LocalShare } else { Outcome::of(&decision) };
                             (Ok(Some(decision)), outcome)
                         }
-                        Err(error) => match (&config.on_store_failure, outage.take()) {
+                        Err(error) => match (&settings.on_store_failure, outage.take()) {
                             // Not even this process's own bucket admits it: it is too small.
                             (_, Some(outage)) => (Err(outage), Outcome::FailedClosed),
                             (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
@@ -128,37 +169,43 @@ where
                     let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
                     let decision = match decision {
                         Ok(Some(refused)) if !refused.is_admitted() => {
-                            config.hooks.refused(&request, acquire.key(), &refused);
+                            config.refused(&request, acquire.key(), &refused);
                             Err(Refusal::from(refused))
                         }
                         decision => decision.map_err(Refusal::from),
                     };
-                    config.bucket.decisions().count(config.counted(outcome, decision.is_ok()));
+                    settings.bucket.decisions().count(settings.counted(outcome, decision.is_ok()));
                     let decision = match decision {
                         Ok(decision) => decision,
-                        Err(_) if config.shadow => None,
+                        Err(_) if settings.shadow => None,
                         Err(refusal) => return Poll::Ready(config.reject.reject(refusal)),
                     };
                     if let Some(decision) = &decision {
                         config.hooks.admitted(decision, &mut request);
                     }
-                    let key = Some(acquire.key().clone());
+                    let (key, by_share) = (Some(acquire.key().clone()), outcome == Outcome::LocalShare);
+                    let granted = decision.map(|decision| Granted { decision, by_share });
                     let future = inner.call(request);
-                    this.state.set(State::Calling { future, key, decision });
+                    this.state.set(State::Calling { future, key, granted });
                 }
                 StateProjection::Refused { refusal } => {
                     let Some(refusal) = refusal.take() else { return Poll::Pending };
                     return Poll::Ready(config.reject.reject(refusal));
                 }
-                StateProjection::Calling { future, key, decision } => {
+                StateProjection::Calling { future, key, granted } => {
                     let mut response = match ready!(future.poll(context)) {
                         Ok(response) => response,
                         Err(error) => return Poll::Ready(Err(config.reject.inner_error(error))),
                     };
-                    if let Some(duration) = config.hooks.answered(decision.as_ref(), &mut response)
+                    let decision = granted.as_ref().map(|granted| &granted.decision);
+                    let Afterwards { block, charge } = config.hooks.answered(decision, &mut response);
+                    if let (true, Some(key), Some(granted)) = (charge > 0, &*key, &*granted) {
+                        settings.charge(key.clone(), granted, charge);
+                    }
+                    if let Some(duration) = block
                         && let Some(key) = key.take()
                     {
-                        config.block(key, duration);
+                        settings.block(key, duration);
                     }
                     return Poll::Ready(Ok(response));
                 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Key;
 use crate::token_bucket::Decision;
-use crate::{Key, Quotas};
 
 /// How many tokens a request costs. Functions and closures from `&Req` to `u32` do.
 pub trait Cost<Req> {
@@ -24,29 +24,6 @@ pub struct OneToken;
 impl<Req> Cost<Req> for OneToken {
     fn cost(&self, _: &Req) -> u32 {
         1
-    }
-}
-
-/// Under which quotas a request comes; `None`: those of the bucket. Functions and closures from `&Req` to
-/// `Option<Quotas>` do.
-pub trait ChooseQuotas<Req> {
-    /// The quotas.
-    fn quotas(&self, request: &Req) -> Option<Quotas>;
-}
-
-impl<Req, F: Fn(&Req) -> Option<Quotas>> ChooseQuotas<Req> for F {
-    fn quotas(&self, request: &Req) -> Option<Quotas> {
-        self(request)
-    }
-}
-
-/// All requests come under the quotas of the bucket: the default.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SameQuotas;
-
-impl<Req> ChooseQuotas<Req> for SameQuotas {
-    fn quotas(&self, _: &Req) -> Option<Quotas> {
-        None
     }
 }
 
@@ -87,6 +64,27 @@ impl<Res, F: Fn(&Res) -> Option<Duration>> Observe<Res> for F {
     }
 }
 
+/// Says what a request turned out to cost. Functions and closures from `&Res` to `u32` do.
+pub trait ChargeAfter<Res> {
+    /// The tokens that are to be charged on top of what was charged before.
+    fn charge_after(&self, response: &Res) -> u32;
+}
+
+impl<Res, F: Fn(&Res) -> u32> ChargeAfter<Res> for F {
+    fn charge_after(&self, response: &Res) -> u32 {
+        self(response)
+    }
+}
+
+/// What is to be done after a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Afterwards {
+    /// For how long to block the key.
+    pub block: Option<Duration>,
+    /// How many tokens to charge.
+    pub charge: u32,
+}
+
 /// Sees a request that is refused. Functions and closures of `(&Req, &Key, &Decision)` do.
 pub trait OnRefused<Req> {
     /// Called with the decision that refused the request, before anybody is told.
@@ -111,16 +109,16 @@ pub trait Hooks<Req, Res> {
         let _ = (request, key, decision);
     }
 
-    /// After the inner service has answered. Returns for how long to block the key.
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
+    /// After the inner service has answered.
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
         let _ = (decision, response);
-        None
+        Afterwards::default()
     }
 }
 
 impl<Req, Res> Hooks<Req, Res> for () {}
 
-/// Two hooks, one after the other. The longer block counts.
+/// Two hooks, one after the other. The longer block counts, and both charges.
 #[derive(Clone, Copy, Debug)]
 pub struct Both<A, B>(pub(super) A, pub(super) B);
 
@@ -135,9 +133,9 @@ impl<Req, Res, A: Hooks<Req, Res>, B: Hooks<Req, Res>> Hooks<Req, Res> for Both<
         self.1.refused(request, key, decision);
     }
 
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
-        let block = self.0.answered(decision, response);
-        block.max(self.1.answered(decision, response))
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
+        let (one, other) = (self.0.answered(decision, response), self.1.answered(decision, response));
+        Afterwards { block: one.block.max(other.block), charge: one.charge.saturating_add(other.charge) }
     }
 }
 
@@ -166,11 +164,11 @@ impl<Req, Res, F: OnRefused<Req>> Hooks<Req, Res> for Refused<F> {
 pub struct Answered<F>(pub(super) F);
 
 impl<Req, Res, F: OnResponse<Res>> Hooks<Req, Res> for Answered<F> {
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Option<Duration> {
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
         if let Some(decision) = decision {
             self.0.on_response(decision, response);
         }
-        None
+        Afterwards::default()
     }
 }
 
@@ -179,7 +177,19 @@ impl<Req, Res, F: OnResponse<Res>> Hooks<Req, Res> for Answered<F> {
 pub struct Observed<F>(pub(super) F);
 
 impl<Req, Res, F: Observe<Res>> Hooks<Req, Res> for Observed<F> {
-    fn answered(&self, _: Option<&Decision>, response: &mut Res) -> Option<Duration> {
-        self.0.observe(response)
+    fn answered(&self, _: Option<&Decision>, response: &mut Res) -> Afterwards {
+        Afterwards { block: self.0.observe(response), charge: 0 }
+    }
+}
+
+/// The hook that is a [`ChargeAfter`].
+#[derive(Clone, Copy, Debug)]
+pub struct Charged<F>(pub(super) F);
+
+impl<Req, Res, F: ChargeAfter<Res>> Hooks<Req, Res> for Charged<F> {
+    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
+        // What nothing was decided about is charged nothing.
+        let charge = decision.map_or(0, |_| self.0.charge_after(response));
+        Afterwards { block: None, charge }
     }
 }

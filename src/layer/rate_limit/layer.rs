@@ -1,14 +1,20 @@
 //! The layer and its settings.
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tower_layer::Layer;
 
-use super::hooks::{Admitted, Answered, Both, Observed, OneToken, Refused, SameQuotas};
+use super::ban::{Ban, Bans};
+use super::future::Granted;
+use super::hooks::{Admitted, Answered, Both, Charged, Hooks, Observed, OneToken, Refused};
+use super::quotas::{InTable, LookUp, QuotaTable, SameQuotas};
 use super::service::RateLimit;
+use crate::layer::key::SkipIf;
 use crate::telemetry::Outcome;
+use crate::token_bucket::Decision;
 use crate::{AsError, Key, Quotas, Store, TokenBucket};
 
 /// What to do with requests while the store gives no answer.
@@ -30,23 +36,30 @@ pub enum StoreFailure {
 
 /// A [`Layer`] that limits how many requests of a key reach the inner service; see the [module](super) for
 /// the whole story.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RateLimitLayer<K, C = OneToken, Q = SameQuotas, H = (), R = AsError> {
     config: Config<K, C, Q, H, R>,
 }
 
 /// All that a service needs to know; shared by its clones.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Config<K, C, Q, H, R> {
-    pub(super) bucket: TokenBucket,
+    pub(super) settings: Settings,
     pub(super) key: K,
     pub(super) cost: C,
     pub(super) quotas: Q,
     pub(super) hooks: H,
     pub(super) reject: R,
+}
+
+/// What does not depend on the kinds of requests.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) bucket: TokenBucket,
     pub(super) on_store_failure: Away,
     /// Whether nothing is refused.
     pub(super) shadow: bool,
+    pub(super) ban: Option<Bans>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,18 +76,9 @@ impl<K> RateLimitLayer<K> {
     #[must_use]
     pub fn new(bucket: TokenBucket, key: K) -> Self {
         let bucket = bucket.with_longest_wait(Duration::ZERO).cache_refusals(true);
-        Self {
-            config: Config {
-                bucket,
-                key,
-                cost: OneToken,
-                quotas: SameQuotas,
-                hooks: (),
-                reject: AsError,
-                on_store_failure: Away::FailClosed,
-                shadow: false,
-            },
-        }
+        let settings = Settings { bucket, on_store_failure: Away::FailClosed, shadow: false, ban: None };
+        let config = Config { settings, key, cost: OneToken, quotas: SameQuotas, hooks: (), reject: AsError };
+        Self { config }
     }
 }
 
@@ -83,30 +87,27 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// passes without asking.
     #[must_use]
     pub fn cost<C2>(self, cost: C2) -> RateLimitLayer<K, C2, Q, H, R> {
-        let Config { bucket, key, cost: _, quotas, hooks, reject, on_store_failure, shadow } = self.config;
-        RateLimitLayer {
-            config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure, shadow },
-        }
+        let Config { settings, key, cost: _, quotas, hooks, reject } = self.config;
+        RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
     }
 
     /// Under which quotas a request comes, by a closure from `&Req` to `Option<Quotas>`; `None`: the
     /// bucket's.
     ///
-    /// Make the [`Quotas`] beforehand and hand out clones: only clones leave for the store together.
+    /// For quotas that change at run time there is [`LiveQuotas`](crate::LiveQuotas), for those that have to be looked up
+    /// [`look_up_quotas`](Self::look_up_quotas), for those of routes [`quota_table`](Self::quota_table).
     #[must_use]
     pub fn quotas<Q2>(self, quotas: Q2) -> RateLimitLayer<K, C, Q2, H, R> {
-        let Config { bucket, key, cost, quotas: _, hooks, reject, on_store_failure, shadow } = self.config;
-        RateLimitLayer {
-            config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure, shadow },
-        }
+        let Config { settings, key, cost, quotas: _, hooks, reject } = self.config;
+        RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
     }
 
     /// Lets requests wait for their tokens, first come, first served, up to this long. Refusals are then no longer
     /// [cached](Self::cache_refusals), unless that is switched on afterwards.
     #[must_use]
     pub fn wait_up_to(mut self, longest: Duration) -> Self {
-        let bucket = self.config.bucket.with_longest_wait(longest);
-        self.config.bucket = bucket.cache_refusals(longest.is_zero());
+        let bucket = self.config.settings.bucket.with_longest_wait(longest);
+        self.config.settings.bucket = bucket.cache_refusals(longest.is_zero());
         self
     }
 
@@ -114,7 +115,7 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// [`TokenBucket::cache_refusals`]. Default: `true`; with [`wait_up_to`](Self::wait_up_to), `false`.
     #[must_use]
     pub fn cache_refusals(mut self, cache: bool) -> Self {
-        self.config.bucket = self.config.bucket.cache_refusals(cache);
+        self.config.settings.bucket = self.config.settings.bucket.cache_refusals(cache);
         self
     }
 
@@ -125,19 +126,20 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     ///
     /// [`is_invalid`](crate::Error::is_invalid) where `hold` is not 1 ms to 1 s.
     pub fn prefetch(mut self, hold: Duration) -> Result<Self, crate::Error> {
-        self.config.bucket = self.config.bucket.prefetch(hold)?;
+        self.config.settings.bucket = self.config.settings.bucket.prefetch(hold)?;
         Ok(self)
     }
 
     /// What to do while the store gives no answer. Default: [`StoreFailure::FailClosed`].
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        self.config.on_store_failure = match on_store_failure {
+        self.config.settings.on_store_failure = match on_store_failure {
             StoreFailure::FailClosed => Away::FailClosed,
             StoreFailure::FailOpen => Away::FailOpen,
-            StoreFailure::LocalShare { replicas } => {
-                Away::LocalShare { replicas, local: self.config.bucket.in_store(&Store::in_memory()) }
-            }
+            StoreFailure::LocalShare { replicas } => Away::LocalShare {
+                replicas,
+                local: self.config.settings.bucket.in_store(&Store::in_memory()),
+            },
         };
         self
     }
@@ -162,7 +164,7 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// those that fit alone.
     #[must_use]
     pub fn shadow(mut self) -> Self {
-        self.config.shadow = true;
+        self.config.settings.shadow = true;
         self
     }
 
@@ -181,27 +183,134 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
         self.map_hooks(|hooks| Both(hooks, Observed(observe)))
     }
 
+    /// Charges what a request turned out to cost, once the inner service has answered, by a closure from `&Res` to `u32`: the rows
+    /// that a query returned, the tokens of a language model. It comes on top of the [`cost`](Self::cost) that was charged before.
+    ///
+    /// The bucket may go into [debt](TokenBucket::charge), and admits nothing until that has come back. Nobody waits for the
+    /// charge; where the store is away it is lost. What was let through without a decision is charged nothing.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "rows", Quota::per_minute(1000))?;
+    /// let layer = RateLimitLayer::new(bucket, |_: &&str| "ann").charge_after(|rows: &Vec<u32>| rows.len() as u32);
+    /// let mut query = layer.layer(service_fn(async |_: &str| Ok::<_, std::io::Error>(vec![7; 5000])));
+    ///
+    /// assert_eq!(query.ready().await?.call("all").await?.len(), 5000);
+    /// assert!(query.ready().await?.call("all").await.is_err(), "4001 tokens of debt");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn charge_after<F>(self, cost: F) -> RateLimitLayer<K, C, Q, Both<H, Charged<F>>, R> {
+        self.map_hooks(|hooks| Both(hooks, Charged(cost)))
+    }
+
+    /// Lets requests pass without a limit, by a closure from `&Req` to `bool`: health checks, or callers on a list.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// # let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(10))?;
+    /// let trusted = ["10.0.0.1", "10.0.0.2"];
+    /// let layer = RateLimitLayer::new(bucket, |address: &String| address.clone())
+    ///     .skip_if(move |address: &String| trusted.contains(&address.as_str()));
+    /// # let _: RateLimitLayer<_, _, _> = layer;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn skip_if<F>(self, skip: F) -> RateLimitLayer<SkipIf<K, F>, C, Q, H, R> {
+        let Config { settings, key, cost, quotas, hooks, reject } = self.config;
+        RateLimitLayer { config: Config { settings, key: SkipIf(key, skip), cost, quotas, hooks, reject } }
+    }
+
+    /// Bans a key that was refused too often: it is refused everything for a while, in all processes. See [`Ban`].
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](crate::Error::is_invalid) where the number or a span is zero, or a span longer than 35 years.
+    pub fn ban(mut self, ban: Ban) -> Result<Self, crate::Error> {
+        self.config.settings.ban = Some(Bans::new(&self.config.settings.bucket, ban)?);
+        Ok(self)
+    }
+
+    /// Bans a key for `span` once it was refused so often within as long: [`ban`](Self::ban) with [`Ban::after`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ban`](Self::ban).
+    pub fn ban_after(self, refusals: u32, span: Duration) -> Result<Self, crate::Error> {
+        self.ban(Ban::after(refusals, span))
+    }
+
+    /// Gives each row of a table a limit of its own, by a closure from `&Req` to the name of a row: a route, a gRPC method. A key
+    /// has a bucket for each row. Requests that are in no row come under the quotas that were set before.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, QuotaTable, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// struct Call { method: &'static str, user: u64 }
+    ///
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(100))?;
+    /// let table = QuotaTable::new([("/shop.Orders/Place", "5/s"), ("/shop.Search/Find", "20/s, burst 50")])?;
+    /// let layer = RateLimitLayer::new(bucket, |call: &Call| call.user).quota_table(table, |call: &Call| call.method);
+    /// # let _: RateLimitLayer<_, _, _> = layer;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn quota_table<N>(
+        self,
+        table: QuotaTable,
+        name: N,
+    ) -> RateLimitLayer<InTable<K, N>, C, InTable<Q, N>, H, R>
+    where
+        N: Clone,
+    {
+        let Config { settings, key, cost, quotas, hooks, reject } = self.config;
+        let key = InTable { table: table.clone(), name: name.clone(), outside: key };
+        let quotas = InTable { table, name, outside: quotas };
+        RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
+    }
+
+    /// Looks up the quotas of a request, by a closure from `&Req` to a future of `Option<Quotas>`: the plan of a customer, in a
+    /// database. `None`: the bucket's. The request waits for it, so keep what was looked up in a cache.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// async fn plan(customer: String) -> Option<Quotas> {
+    ///     let text = if customer == "acme" { "100/s" } else { "10/s" }; // from a database
+    ///     text.parse().ok()
+    /// }
+    ///
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(1))?;
+    /// let layer = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
+    ///     .look_up_quotas(|customer: &String| plan(customer.clone()));
+    /// # let _: RateLimitLayer<_, _, _> = layer;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn look_up_quotas<F>(self, look_up: F) -> RateLimitLayer<K, C, LookUp<F>, H, R> {
+        self.quotas(LookUp(look_up))
+    }
+
     /// Makes refusals responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
     /// [`Reject`](crate::Reject). The service's error is then the inner service's. For HTTP there is
     /// `http::refuse()`, for gRPC `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<K, C, Q, H, R2> {
-        let Config { bucket, key, cost, quotas, hooks, reject: _, on_store_failure, shadow } = self.config;
-        RateLimitLayer {
-            config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure, shadow },
-        }
+        let Config { settings, key, cost, quotas, hooks, reject: _ } = self.config;
+        RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
     }
 
     fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> RateLimitLayer<K, C, Q, H2, R> {
-        let Config { bucket, key, cost, quotas, hooks, reject, on_store_failure, shadow } = self.config;
-        let hooks = map(hooks);
-        RateLimitLayer {
-            config: Config { bucket, key, cost, quotas, hooks, reject, on_store_failure, shadow },
-        }
+        let Config { settings, key, cost, quotas, hooks, reject } = self.config;
+        RateLimitLayer { config: Config { settings, key, cost, quotas, hooks: map(hooks), reject } }
     }
 }
 
-impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
+impl Settings {
     /// The bucket for a request.
     pub(super) fn bucket(&self, quotas: Option<&Quotas>) -> TokenBucket {
         let bucket = match quotas {
@@ -223,6 +332,30 @@ impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
         }
         self.bucket.block_detached(key, duration);
     }
+
+    /// Charges what a request turned out to cost, in a task of its own.
+    pub(super) fn charge(&self, key: Key, granted: &Granted, tokens: u32) {
+        let bucket = match &self.on_store_failure {
+            Away::LocalShare { local, .. } if granted.by_share => local,
+            _ => &self.bucket,
+        };
+        bucket.with_quotas(granted.decision.state().quotas()).charge_detached(key, tokens);
+    }
+}
+
+impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
+    /// A request is refused.
+    pub(super) fn refused<Req, Res>(&self, request: &Req, key: &Key, decision: &Decision)
+    where
+        H: Hooks<Req, Res>,
+    {
+        self.hooks.refused(request, key, decision);
+        if let Some(bans) = &self.settings.ban
+            && !self.settings.shadow
+        {
+            bans.refused(&self.settings.bucket, key, decision);
+        }
+    }
 }
 
 impl<S, K, C, Q, H, R> Layer<S> for RateLimitLayer<K, C, Q, H, R>
@@ -237,5 +370,11 @@ where
 
     fn layer(&self, inner: S) -> Self::Service {
         RateLimit::new(inner, Arc::new(self.config.clone()))
+    }
+}
+
+impl<K, C, Q, H, R> fmt::Debug for RateLimitLayer<K, C, Q, H, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("settings", &self.config.settings).finish_non_exhaustive()
     }
 }

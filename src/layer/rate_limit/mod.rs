@@ -54,15 +54,22 @@
 //! limits by key, and all clones, routes and processes share the buckets of the store. The inner service must be
 //! `Clone`, since the decision may come after `call` has returned.
 
+mod ban;
 mod future;
 mod hooks;
 mod layer;
+mod quotas;
 mod service;
 
+pub use self::ban::Ban;
 pub use self::future::ResponseFuture;
 pub use self::hooks::{
-    Admitted, Answered, Both, ChooseQuotas, Cost, Hooks, Observe, Observed, OnAdmit, OnRefused, OnResponse,
-    OneToken, Refused, SameQuotas,
+    Admitted, Afterwards, Answered, Both, ChargeAfter, Charged, Cost, Hooks, Observe, Observed, OnAdmit,
+    OnRefused, OnResponse, OneToken, Refused,
 };
 pub use self::layer::{RateLimitLayer, StoreFailure};
+pub use self::quotas::{
+    ChooseQuotas, InTable, LookUp, QuotaTable, QuotasFuture, RowName, RowNameFn, SameQuotas,
+};
 pub use self::service::RateLimit;
+pub use crate::layer::key::SkipIf;

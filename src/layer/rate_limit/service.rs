@@ -6,9 +6,10 @@ use std::task::{Context, Poll};
 
 use tower::Service;
 
-use super::future::ResponseFuture;
-use super::hooks::{ChooseQuotas, Cost, Hooks};
+use super::future::{Granted, ResponseFuture};
+use super::hooks::{Cost, Hooks};
 use super::layer::Config;
+use super::quotas::ChooseQuotas;
 use crate::telemetry::Outcome;
 use crate::{KeyExtractor, Refusal, Reject};
 
@@ -33,6 +34,15 @@ impl<S, K, C, Q, H, R> RateLimit<S, K, C, Q, H, R> {
     #[must_use]
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
+    }
+
+    /// The instance that was polled ready, which is the one to call; its clone is not ready yet.
+    fn take_ready(&mut self) -> S
+    where
+        S: Clone,
+    {
+        let clone = self.inner.clone();
+        std::mem::replace(&mut self.inner, clone)
     }
 
     /// The inner service, unwrapped.
@@ -65,29 +75,32 @@ where
             (Some(key), cost @ 1..) => (key, cost),
             _ => return ResponseFuture::calling(self.inner.call(request), None, None, config),
         };
-        let quotas = config.quotas.quotas(&request);
-        if let Some(decided) = config.bucket.at_once(quotas.as_ref(), &key, cost) {
+        if let Some(quotas) = config.quotas.look_up(&request) {
+            let inner = self.take_ready();
+            return ResponseFuture::looking_up(quotas, key, cost, inner, request, config);
+        }
+        let (quotas, settings) = (config.quotas.quotas(&request), &config.settings);
+        if let Some(decided) = settings.bucket.at_once(quotas.as_ref(), &key, cost) {
             let outcome = decided.as_ref().map_or_else(Outcome::of_error, Outcome::of);
             let decision = decided.map_err(Refusal::from).and_then(|decision| {
                 if decision.is_admitted() {
                     config.hooks.admitted(&decision, &mut request);
                     return Ok(decision);
                 }
-                config.hooks.refused(&request, &key, &decision);
+                config.refused(&request, &key, &decision);
                 Err(decision.into())
             });
-            config.bucket.decisions().count(config.counted(outcome, decision.is_ok()));
+            settings.bucket.decisions().count(settings.counted(outcome, decision.is_ok()));
             return match decision {
-                Err(refusal) if !config.shadow => ResponseFuture::refused(refusal, config),
+                Err(refusal) if !settings.shadow => ResponseFuture::refused(refusal, config),
                 decision => {
-                    ResponseFuture::calling(self.inner.call(request), Some(key), decision.ok(), config)
+                    let granted = decision.ok().map(|decision| Granted { decision, by_share: false });
+                    ResponseFuture::calling(self.inner.call(request), Some(key), granted, config)
                 }
             };
         }
-        let bucket = config.bucket(quotas.as_ref());
-        // The instance that was polled ready is the one to call; its clone is not ready yet.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
+        let bucket = settings.bucket(quotas.as_ref());
+        let inner = self.take_ready();
         ResponseFuture::asking(bucket.acquire(key, cost), inner, request, config)
     }
 }
@@ -102,7 +115,7 @@ impl<S: fmt::Debug, K, C, Q, H, R> fmt::Debug for RateLimit<S, K, C, Q, H, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit")
             .field("inner", &self.inner)
-            .field("bucket", &self.config.bucket)
+            .field("bucket", &self.config.settings.bucket)
             .finish_non_exhaustive()
     }
 }

@@ -114,7 +114,6 @@ pub struct BucketState {
 
 impl BucketState {
     /// The quotas that were asked.
-    #[cfg(feature = "http")]
     pub(crate) fn quotas(&self) -> &Quotas {
         &self.quotas
     }

@@ -65,6 +65,7 @@
 //! | `tower-rate-limit-redis`: `fail_open`, `timeout` | [`StoreFailure`](crate::StoreFailure), [`StoreBuilder::timeout`](crate::StoreBuilder::timeout) |
 
 mod acquire;
+mod adjust;
 mod ahead;
 mod change;
 mod decision;
@@ -85,6 +86,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::task::coop::consume_budget;
 
 pub(crate) use self::acquire::Acquire;
@@ -92,6 +94,7 @@ pub use self::decision::{Balance, BucketState, Decision};
 pub use self::reservation::Reservation;
 
 use self::acquire::Decide;
+use self::adjust::Adjust;
 use self::ahead::{GiveBack, Prefetch};
 use self::local::{Answer, Local};
 use self::operations::{Block, Cancel, Peek, Reserve, Reset};
@@ -101,7 +104,7 @@ use crate::primitive::quota::{MAX_SPAN, Quotas};
 use crate::store::background::Background;
 use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
-use crate::{Error, Key, Store};
+use crate::{Error, Key, Quota, Store};
 
 /// A namespace of token buckets, one per key. A cheap clone; see the [module](self) for the whole story.
 ///
@@ -125,12 +128,14 @@ struct Clients {
     decisions: Decisions,
     reserve: Client<Reserve>,
     cancel: Client<Cancel>,
+    adjust: Client<Adjust>,
     prefetch: Client<Prefetch>,
     give_back: Client<GiveBack>,
     peek: Client<Peek>,
     block: Client<Block>,
     reset: Client<Reset>,
     returning: Returning,
+    store: Store,
     /// Where hot keys are seen to; `None` in memory.
     background: Option<Background>,
 }
@@ -294,6 +299,40 @@ impl TokenBucket {
         self.look(key.into()).await
     }
 
+    /// Charges `n` tokens whether or not they are there: a penalty, or a cost that is known only afterwards. The bucket may go
+    /// into debt, which comes back like what was admitted; until then it admits nothing.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "logins", Quota::per_minute(10))?;
+    /// let state = bucket.charge("ann", 15).await?;
+    /// assert_eq!(state.remaining(), 0);
+    /// assert!(state.available_after(1).is_some_and(|after| after.as_secs() > 30), "five tokens of debt, and one");
+    /// bucket.give_back("ann", 15).await?;
+    /// assert!(bucket.allow_n("ann", 10).await?.is_admitted());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable): then it may have been charged.
+    pub async fn charge(&self, key: impl Into<Key>, n: u32) -> Result<BucketState, Error> {
+        self.adjust(key.into(), n.into()).await
+    }
+
+    /// Gives `n` tokens, up to a full bucket: a reward, or what a request turned out not to cost.
+    ///
+    /// What is given comes on top of what [the algorithm](self#the-algorithm) admits. To take back a reservation that has not
+    /// acted, [cancel](Reservation::cancel) it.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable): then they may have been given.
+    pub async fn give_back(&self, key: impl Into<Key>, n: u32) -> Result<BucketState, Error> {
+        self.adjust(key.into(), -i64::from(n)).await
+    }
+
     /// Fills a bucket and unblocks it.
     ///
     /// # Errors
@@ -343,6 +382,18 @@ impl TokenBucket {
             (decision, outcome)
         };
         self.decisions().settle(decided.map(outcome))
+    }
+
+    async fn adjust(&self, key: Key, tokens: i64) -> Result<BucketState, Error> {
+        if tokens < 0 {
+            self.local.forget_refusal(&key, &self.quotas);
+        }
+        self.clients.adjust.run(key, Adjust { quotas: self.quotas.clone(), tokens }).await
+    }
+
+    /// Charges a key without anybody waiting for that.
+    pub(crate) fn charge_detached(&self, key: Key, tokens: u32) {
+        self.clients.adjust.detach(key, Adjust { quotas: self.quotas.clone(), tokens: tokens.into() });
     }
 
     fn look(&self, key: Key) -> OperationFuture<Peek> {
@@ -407,6 +458,29 @@ impl TokenBucket {
         }
     }
 
+    /// Other buckets in the same store, whose name is this one's and an ending.
+    pub(crate) fn beside(&self, ending: &str, quota: Quota) -> Result<Self, Error> {
+        let (store, name) = (&self.clients.store, format!("{}{ending}", self.name()));
+        let clients = Arc::new(Clients::new(store, &name, &Namespace::open(store, &name)));
+        Ok(Self { clients, quotas: quota.try_into()?, longest_wait: 0, local: Local::default() })
+    }
+
+    /// Takes a token, which is no decision on a request.
+    pub(crate) async fn count(&self, key: Key) -> Result<Decision, Error> {
+        self.clients
+            .reserve
+            .run(key, Reserve { quotas: self.quotas.clone(), ask: Ask { cost: 1, wait: 0 } })
+            .await
+    }
+
+    /// Does something with the buckets for which nobody waits, on the store's own thread; in memory it is done on return.
+    pub(crate) fn detached(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match &self.clients.background {
+            Some(background) => background.spawn(task),
+            None => task.now_or_never().unwrap_or_default(),
+        }
+    }
+
     /// These buckets with the longest wait of `other` and a share of its quotas.
     pub(crate) fn standing_in_for(&self, other: &Self, parts: NonZeroU32) -> Self {
         Self { quotas: other.quotas.share(parts), longest_wait: other.longest_wait, ..self.clone() }
@@ -447,12 +521,14 @@ impl Clients {
             decisions: Decisions::new("token_bucket", name),
             reserve: namespace.client(),
             cancel: namespace.client(),
+            adjust: namespace.client(),
             prefetch: namespace.client(),
             give_back: namespace.client(),
             peek: namespace.client(),
             block: namespace.client(),
             reset: namespace.client(),
             returning: Returning::default(),
+            store: store.clone(),
             background: store.background().cloned(),
         }
     }

@@ -71,7 +71,7 @@ pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
     }
 }
 
-fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
+pub(super) fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
     let mut fields = match fields.next()? {
         Field::Integer(-1) => return Err(WRONG_TYPE),
         // A bare TAT, where that says all.

@@ -12,6 +12,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::virtual_time::{CLOCK, VirtualTime};
 use super::{quota_sets, seed};
+use crate::primitive::token_bucket::adjust::Adjust;
 use crate::primitive::token_bucket::ahead::{GiveBack, Prefetch};
 use crate::primitive::token_bucket::operations::{Block, Cancel, Peek, Reserve};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
@@ -168,7 +169,7 @@ fn pick<C>(
 fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charges) {
     // Arguments that are the same for all runs are sent once.
     let same = rng.random_bool(0.3);
-    match rng.random_range(0..14) {
+    match rng.random_range(0..16) {
         0..4 => {
             let ask = |rng: &mut StdRng| Ask {
                 cost: rng.random_range(1..=quotas.max_cost().min(4)).into(),
@@ -232,6 +233,15 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
         7..9 => {
             let runs = random_runs(rng, |_, _| Some(Peek { quotas: quotas.clone() }));
             let runs = repeated(rng, runs);
+            if !runs.is_empty() {
+                both.call(&runs);
+            }
+        }
+        13..15 => {
+            let runs = random_runs(rng, |rng, _| {
+                let tokens = *[1, 3, 50, 4_000_000_000, -1, -3, -4_000_000_000].choose(rng).unwrap();
+                Some(Adjust { quotas: quotas.clone(), tokens })
+            });
             if !runs.is_empty() {
                 both.call(&runs);
             }

@@ -1,0 +1,93 @@
+//! Bans: whoever is refused again and again is refused everything for a while.
+
+use std::time::Duration;
+
+use crate::token_bucket::Decision;
+use crate::{Error, Key, Quota, TokenBucket};
+
+/// How many bans in a row are told apart.
+const MOST: u32 = 32;
+
+/// When a key is banned, and for how long.
+///
+/// A ban is a [block](TokenBucket::block_for) of the key's bucket, in all processes. What is refused during a ban does not
+/// count. Refusals are counted in the same store, nobody waits for that, and some more may be refused before a ban begins.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::rate_limit::Ban;
+/// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "logins", Quota::per_minute(5))?;
+/// // 20 refusals within a minute: a minute, then two, four, up to an hour.
+/// let ban = Ban::after(20, Duration::from_secs(60)).growing_up_to(Duration::from_secs(3600));
+/// let layer = RateLimitLayer::new(bucket, |user: &String| user.clone()).ban(ban)?;
+/// # let _: RateLimitLayer<_, _, _> = layer;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ban {
+    refusals: u32,
+    span: Duration,
+    longest: Duration,
+}
+
+impl Ban {
+    /// For `span`, after so many refusals within as long.
+    #[must_use]
+    pub fn after(refusals: u32, span: Duration) -> Self {
+        Self { refusals, span, longest: span }
+    }
+
+    /// Each ban twice as long as the one before, up to `longest`. A ban is forgotten after twice that long.
+    #[must_use]
+    pub fn growing_up_to(self, longest: Duration) -> Self {
+        Self { longest, ..self }
+    }
+}
+
+/// The bans of a layer: buckets that count.
+#[derive(Clone, Debug)]
+pub(super) struct Bans {
+    ban: Ban,
+    /// Has a token for each refusal but the last.
+    refusals: TokenBucket,
+    /// Has used a token for each ban.
+    bans: TokenBucket,
+}
+
+impl Bans {
+    pub(super) fn new(bucket: &TokenBucket, ban: Ban) -> Result<Self, Error> {
+        let Ban { refusals, span, longest } = ban;
+        if longest < span {
+            return Err(Error::invalid(format!("a ban of {span:?} cannot grow up to {longest:?}")));
+        }
+        let told =
+            |error: Error| Error::invalid(format!("a ban after {refusals} refusals for {span:?}: {error}"));
+        let refusals = bucket.beside(".refusals", Quota::new(refusals, span)).map_err(told)?;
+        let bans = bucket.beside(".bans", Quota::new(1, 2 * longest).burst(MOST)).map_err(told)?;
+        Ok(Self { ban, refusals, bans })
+    }
+
+    /// Counts a refusal, without anybody waiting for that.
+    pub(super) fn refused(&self, bucket: &TokenBucket, key: &Key, decision: &Decision) {
+        if decision.state().blocked_for().is_zero() {
+            let (this, bucket, key) = (self.clone(), bucket.clone(), key.clone());
+            // Where it cannot be counted, it is not.
+            self.refusals.detached(async move { drop(this.count(&bucket, key).await) });
+        }
+    }
+
+    async fn count(&self, bucket: &TokenBucket, key: Key) -> Result<(), Error> {
+        let counted = self.refusals.count(key.clone()).await?;
+        // The one that takes the last token bans; those after it find none.
+        if !counted.is_admitted() || counted.remaining() > 0 {
+            return Ok(());
+        }
+        let earlier = MOST - self.bans.count(key.clone()).await?.remaining().min(MOST - 1) - 1;
+        let span = self.ban.span.saturating_mul(1 << earlier.min(MOST - 1)).min(self.ban.longest);
+        bucket.block_for(key.clone(), span).await?;
+        self.refusals.reset(key).await
+    }
+}

@@ -1,0 +1,48 @@
+//! Equal quotas are one: however often they are made, calls under them leave for the store together.
+
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use super::{Limit, Set};
+
+#[derive(Default)]
+struct Known {
+    sets: HashTable<(u64, Weak<Set>)>,
+    /// How many it takes before those that are gone are looked for.
+    sweep_at: usize,
+}
+
+static KNOWN: LazyLock<(RandomState, Mutex<Known>)> = LazyLock::new(Default::default);
+
+const SWEEP_AT: usize = 64;
+
+/// The set of these limits.
+pub(super) fn set(limits: SmallVec<[Limit; 1]>) -> Arc<Set> {
+    let (hasher, known) = &*KNOWN;
+    let mut hash = hasher.build_hasher();
+    for limit in &limits {
+        (&limit.name, limit.burst, limit.num, limit.den).hash(&mut hash);
+    }
+    let hash = hash.finish();
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut found = None;
+    known.sets.find(hash, |(_, set)| {
+        found = set.upgrade().filter(|set| set.limits == limits);
+        found.is_some()
+    });
+    if let Some(found) = found {
+        return found;
+    }
+    if known.sets.len() >= known.sweep_at.max(SWEEP_AT) {
+        known.sets.retain(|(_, set)| set.strong_count() > 0);
+        known.sweep_at = 2 * known.sets.len();
+        let room = known.sweep_at;
+        known.sets.shrink_to(room, |(hash, _)| *hash);
+    }
+    let set = Arc::new(Set::of(limits));
+    known.sets.insert_unique(hash, (hash, Arc::downgrade(&set)), |(hash, _)| *hash);
+    set
+}

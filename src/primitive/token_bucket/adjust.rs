@@ -1,0 +1,93 @@
+//! Charging without asking, and giving: the step of `lua/token_bucket/adjust.lua`.
+
+use super::decision::BucketState;
+use super::operations::{MOST_SLOW_RUNS, PARTS, read_bucket, write_quotas};
+use super::state::{Bucket, Level, Moment};
+use crate::primitive::quota::{MAX_SPAN, Pace, Quotas};
+use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script, script};
+
+/// Charges tokens whether or not they are there, or gives some.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Adjust {
+    pub(crate) quotas: Quotas,
+    /// To charge; negative to give.
+    pub(crate) tokens: i64,
+}
+
+impl Level {
+    /// No TAT is moved further ahead than 35 years.
+    fn overdraw(&mut self, pace: &Pace, now: i64, at: i64, tokens: i64) {
+        if pace.num == 0 {
+            self.tat.whole = (self.tat.whole + tokens).min(MAX_SPAN);
+            return;
+        }
+        let pending = self.last.whole - pace.span > now;
+        let most = Moment::at(now + MAX_SPAN);
+        let after = match tokens as f64 * pace.interval() > MAX_SPAN as f64 {
+            true => most,
+            false => self.tat.max(Moment::at(at)).advance(pace, tokens).min(most),
+        };
+        self.tat = self.tat.max(after);
+        self.last = if pending { self.last.max(self.tat) } else { self.tat };
+    }
+
+    fn give(&mut self, pace: &Pace, now: i64, tokens: i64) {
+        if pace.num == 0 {
+            self.tat.whole = (self.tat.whole - tokens).max(0);
+            return;
+        }
+        if self.tat.whole <= now {
+            return;
+        }
+        let pending = self.last.whole - pace.span > now;
+        let full = Moment::at(now);
+        self.tat = match tokens as f64 * pace.interval() > MAX_SPAN as f64 {
+            true => full,
+            false => self.tat.minus(pace, Moment::default().advance(pace, tokens)).max(full),
+        };
+        if !pending {
+            self.last = self.tat;
+        }
+    }
+}
+
+impl Operation for Adjust {
+    type Cell = Bucket;
+    type Reply = BucketState;
+    type Undo = Never<Bucket>;
+    const SCRIPT: Script = script!("token_bucket/adjust", "lib/bucket", "lib/runs");
+    const PARTS: &'static [&'static str] = PARTS;
+    const MOST_RUNS: usize = MOST_SLOW_RUNS;
+    const AT_MOST_ONCE: bool = true;
+
+    fn group(&self) -> usize {
+        self.quotas.id()
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_quotas(&self.quotas, call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.integer(self.tokens);
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<BucketState, Garbled> {
+        let bucket = read_bucket(&self.quotas, &mut fields)?;
+        Ok(BucketState { quotas: self.quotas, now, bucket })
+    }
+
+    fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
+        let (mut after, _) = bucket.fitted(&self.quotas, now);
+        let at = after.start(now);
+        for (level, limit) in after.levels.iter_mut().zip(self.quotas.limits()) {
+            match self.tokens > 0 {
+                true => level.overdraw(limit, now, at, self.tokens),
+                false => level.give(limit, now, -self.tokens),
+            }
+        }
+        bucket.clone_from(&after);
+        BucketState { quotas: self.quotas, now, bucket: after }
+    }
+}

@@ -1,0 +1,159 @@
+//! What requests cost, who is not limited, who is banned, and under which quotas a request comes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tower::{Layer as _, Service, ServiceExt as _};
+use tower_distributed::rate_limit::Ban;
+use tower_distributed::{LiveQuotas, Quota, QuotaTable, Quotas, RateLimitLayer, TokenBucket};
+
+use crate::probe::Probe;
+use crate::stores::{SOON, Stores, at_most, on_each_store};
+use crate::support::eventually;
+
+on_each_store!(
+    what_a_response_cost_is_charged_after_it,
+    some_requests_are_not_limited,
+    who_is_refused_too_often_is_banned,
+    bans_grow,
+    rows_of_a_table_have_limits_of_their_own,
+    quotas_are_looked_up,
+    quotas_change_while_they_are_used,
+);
+
+fn everything(_: &u32) -> &'static str {
+    "everything"
+}
+
+async fn passes<S: Service<u32> + Clone>(service: &S, request: u32) -> bool {
+    service.clone().oneshot(request).await.is_ok()
+}
+
+async fn what_a_response_cost_is_charged_after_it(stores: Stores) {
+    let bucket = TokenBucket::new(&stores.open(), "limits", Quota::per_hour(60).burst(10)).unwrap();
+    let layer = RateLimitLayer::new(bucket.clone(), everything).charge_after(|response: &u32| *response);
+    let service = layer.layer(Probe::default());
+    assert!(passes(&service, 4).await);
+    eventually("the charge", SOON, async || bucket.peek("everything").await.unwrap().remaining() == 5).await;
+    assert!(passes(&service, 14).await, "there is a token");
+    let debt = async || bucket.peek("everything").await.unwrap().available_after(1).unwrap();
+    eventually("the debt of 10", SOON, async || debt().await > Duration::from_secs(10 * 60)).await;
+    assert!(!passes(&service, 0).await, "none is admitted in debt");
+    bucket.give_back("everything", 11).await.unwrap();
+    // The refusal was told to this layer, whose value of the bucket is another.
+    eventually("a token", SOON, async || passes(&service, 0).await).await;
+}
+
+async fn some_requests_are_not_limited(stores: Stores) {
+    let layer =
+        RateLimitLayer::new(at_most(1, &stores.open()), everything).skip_if(|request: &u32| *request > 100);
+    let service = layer.layer(Probe::default());
+    assert!(passes(&service, 1).await && !passes(&service, 1).await);
+    for _ in 0..3 {
+        assert!(passes(&service, 101).await);
+    }
+}
+
+async fn who_is_refused_too_often_is_banned(stores: Stores) {
+    let bucket = TokenBucket::new(&stores.open(), "limits", Quota::per_hour(3600).burst(2)).unwrap();
+    let layer = RateLimitLayer::new(bucket.clone(), |key: &u32| *key).cache_refusals(false);
+    let layer = layer.ban_after(5, Duration::from_secs(3600)).unwrap();
+    let service = layer.layer(Probe::default());
+    let banned = async |key: u32| !bucket.peek(key).await.unwrap().blocked_for().is_zero();
+    for _ in 0..6 {
+        passes(&service, 7).await;
+    }
+    assert!(!banned(7).await, "four refusals");
+    passes(&service, 8).await;
+    eventually("the ban", SOON, async || {
+        passes(&service, 7).await;
+        banned(7).await
+    })
+    .await;
+    assert!(!banned(8).await);
+    let left = bucket.peek(7_u32).await.unwrap().blocked_for();
+    assert!(left > Duration::from_secs(3500) && left <= Duration::from_secs(3600), "{left:?}");
+
+    let layer = RateLimitLayer::new(bucket.clone(), |key: &u32| *key);
+    for (refusals, span) in [(0, Duration::from_secs(1)), (5, Duration::ZERO), (5, Duration::MAX)] {
+        let error = layer.clone().ban_after(refusals, span).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains("ban"), "{error}");
+    }
+    let shrinks = Ban::after(5, Duration::from_secs(60)).growing_up_to(Duration::from_secs(1));
+    assert!(layer.ban(shrinks).unwrap_err().to_string().contains("1s"));
+}
+
+async fn bans_grow(stores: Stores) {
+    let bucket = TokenBucket::new(&stores.open(), "limits", Quota::per_hour(1)).unwrap();
+    let ban = Ban::after(1, Duration::from_secs(100)).growing_up_to(Duration::from_secs(350));
+    let layer = RateLimitLayer::new(bucket.clone(), everything).cache_refusals(false).ban(ban).unwrap();
+    let service = layer.layer(Probe::default());
+    let banned_for = async || bucket.peek("everything").await.unwrap().blocked_for().as_secs();
+    for expected in [100, 200, 350, 350] {
+        bucket.allow("everything").await.unwrap();
+        assert!(!passes(&service, 1).await);
+        eventually("the ban", SOON, async || banned_for().await > 0).await;
+        let span = banned_for().await;
+        assert!((expected - 20..=expected).contains(&span), "{span} instead of {expected}");
+        bucket.reset("everything").await.unwrap();
+    }
+}
+
+async fn rows_of_a_table_have_limits_of_their_own(stores: Stores) {
+    let table = QuotaTable::new([("even", "2/h"), ("odd", "3/h")]).unwrap();
+    let row = |request: &u32| match request {
+        100.. => "large",
+        request if request % 2 == 0 => "even",
+        _ => "odd",
+    };
+    let layer = RateLimitLayer::new(at_most(1, &stores.open()), everything).quota_table(table, row);
+    let service = layer.layer(Probe::default());
+    let mut admitted = [0, 0, 0];
+    for _ in 0..5 {
+        for (row, request) in [2, 3, 100].into_iter().enumerate() {
+            admitted[row] += u32::from(passes(&service, request).await);
+        }
+    }
+    assert_eq!(admitted, [2, 3, 1], "by row, and outside of the table");
+    let twice = QuotaTable::new([("a", "2/h"), ("a", "3/h")]).unwrap_err();
+    assert!(twice.is_invalid() && twice.to_string().contains("\"a\""), "{twice}");
+}
+
+async fn quotas_are_looked_up(stores: Stores) {
+    let looked_up = Arc::new(AtomicU32::new(0));
+    let counted = looked_up.clone();
+    let layer =
+        RateLimitLayer::new(at_most(1, &stores.open()), |key: &u32| *key).look_up_quotas(move |key: &u32| {
+            let (key, counted) = (*key, counted.clone());
+            async move {
+                tokio::task::yield_now().await;
+                counted.fetch_add(1, Ordering::Relaxed);
+                (key > 0).then(|| Quotas::new([Quota::per_hour(key)]).unwrap())
+            }
+        });
+    let service = layer.layer(Probe::default());
+    for (key, expected) in [(0, 1), (3, 3)] {
+        let mut admitted = 0;
+        for _ in 0..5 {
+            admitted += u32::from(passes(&service, key).await);
+        }
+        assert_eq!(admitted, expected);
+    }
+    assert_eq!(looked_up.load(Ordering::Relaxed), 10);
+}
+
+async fn quotas_change_while_they_are_used(stores: Stores) {
+    let quotas = LiveQuotas::new("2/h").unwrap();
+    let bucket = TokenBucket::new(&stores.open(), "limits", quotas.get()).unwrap();
+    let service = RateLimitLayer::new(bucket, everything).quotas(quotas.clone()).layer(Probe::default());
+    assert!(passes(&service, 1).await && passes(&service, 1).await && !passes(&service, 1).await);
+    quotas.set("5/h").unwrap();
+    let mut admitted = 0;
+    for _ in 0..5 {
+        admitted += u32::from(passes(&service, 1).await);
+    }
+    assert_eq!(admitted, 3, "two are owed");
+    assert!(quotas.set("0/h").unwrap_err().is_invalid());
+    assert_eq!(quotas.get().to_string(), "5/h");
+}
