@@ -25,6 +25,11 @@
 //! bucket's. Each attempt counts: a `Retry` outside of the limit asks again, a `LoadShed` inside of it sheds what has
 //! been charged.
 //!
+//! What a request cost can also be told [after it](RateLimitLayer::charge_after). Some requests can [pass](RateLimitLayer::skip_if),
+//! and keys that are refused again and again can be [banned](RateLimitLayer::ban). Quotas are the bucket's, or come
+//! [from a closure](RateLimitLayer::quotas), from a [table](RateLimitLayer::quota_table) by route or method, or are
+//! [looked up](RateLimitLayer::look_up_quotas); [`LiveQuotas`](crate::LiveQuotas) change at run time.
+//!
 //! # What a refused caller gets
 //!
 //! A boxed [`Refusal`](crate::Refusal) as the error, or a response by [`reject_with`](RateLimitLayer::reject_with).
@@ -35,6 +40,11 @@
 //! In [shadow mode](RateLimitLayer::shadow) it decides and counts, and lets all requests through:
 //! `tower_distributed_decisions_total` has what would have been refused as the outcome `shadowed`, and
 //! [`on_refused`](RateLimitLayer::on_refused) sees it.
+//!
+//! # Hot keys
+//!
+//! A key that is refused is [refused in this process](RateLimitLayer::cache_refusals), by what the store told last, and asks
+//! only for the tokens that can be there. By choice, tokens of hot keys are [charged ahead](RateLimitLayer::prefetch).
 //!
 //! # When the store is away
 //!

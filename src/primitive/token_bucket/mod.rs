@@ -26,6 +26,23 @@
 //! exact fractions, so a limit of 7 per second is neither 6.99 nor 7.01. In every interval of length `t`,
 //! at most `burst + rate·t` tokens' worth of requests act.
 //!
+//! # Windows
+//!
+//! There is no second algorithm, such as a sliding window. An upstream that allows `N` in a window of `W`, however its windows
+//! fall, is satisfied by `Quota::new(N - b, W).burst(b)`: by the bound above, at most `b + (N − b)` act within `W`. A small `b`
+//! spreads requests evenly, a large one lets more through at once after a pause. What a window has and this has not is all
+//! `N` at once, and then none for `W`: kept exactly, that takes a time for each request rather than one for each key, and what
+//! keeps it in two counters is wrong by as much as the last window was uneven.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_distributed::Quota;
+//!
+//! // At most 100 in every minute, 20 of them at once.
+//! let quota = Quota::new(80, Duration::from_secs(60)).burst(20);
+//! # let _ = quota;
+//! ```
+//!
 //! # When quotas change
 //!
 //! A bucket has a *level* for each quota of the calls that it has seen, and charges them all for each request: those that
@@ -59,6 +76,8 @@
 //! | gocorex `ReserveN(now, n, maxFutureReserve)` | [`reserve_n`](TokenBucket::reserve_n) of a bucket [`with_longest_wait`](TokenBucket::with_longest_wait) |
 //! | `Reservation`: `OK`, `Delay`, `Cancel` | `Result`, [`delay`](Reservation::delay), [`cancel`](Reservation::cancel) |
 //! | `Wait(ctx)`, `WaitN(ctx, n)` | [`wait`](TokenBucket::wait), [`wait_n`](TokenBucket::wait_n); drop the future in place of cancelling `ctx` |
+//! | bucket4j `addTokens`, `consumeIgnoringRateLimits`; rate-limiter-flexible `reward`, `penalty`, `block` | [`give_back`](TokenBucket::give_back), [`charge`](TokenBucket::charge), [`block_for`](TokenBucket::block_for) |
+//! | Gubernator and Envoy: quotas held by each instance | [`prefetch`](TokenBucket::prefetch) |
 //! | `Tokens`, `SetLimit`, `SetBurst` | [`peek`](TokenBucket::peek), [`with_quotas`](TokenBucket::with_quotas) |
 //! | gocorex `qps = 0` | [`Quota::non_refilling`](crate::Quota::non_refilling) |
 //! | `tower_governor`: `per_second`, `burst_size`, `key_extractor`, `use_headers` | [`Quota`](crate::Quota), [`RateLimitLayer::new`](crate::RateLimitLayer::new), `http::RateLimitFields` |
@@ -300,7 +319,8 @@ impl TokenBucket {
     }
 
     /// Charges `n` tokens whether or not they are there: a penalty, or a cost that is known only afterwards. The bucket may go
-    /// into debt, which comes back like what was admitted; until then it admits nothing.
+    /// into debt (of up to 35 years), which comes back like what was admitted; until then it admits nothing. Only the
+    /// [quotas](Self::quotas) of this value are concerned.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket};
