@@ -92,7 +92,7 @@ named! {
 
 impl Outcome {
     pub(crate) fn of(decision: &Decision) -> Self {
-        match (decision.is_admitted(), decision.is_from_cache()) {
+        match (decision.is_admitted(), decision.is_local()) {
             (true, _) => Self::Admitted,
             (false, false) => Self::Refused,
             (false, true) => Self::RefusedFromCache,

@@ -15,8 +15,8 @@ pub struct Decision {
     /// In tokens: a `u32`.
     pub(super) cost: i64,
     pub(super) admitted: bool,
-    /// Whether it was repeated without asking the store.
-    pub(super) from_cache: bool,
+    /// Whether it was made without asking the store.
+    pub(super) is_local: bool,
     pub(super) state: BucketState,
 }
 
@@ -24,7 +24,7 @@ impl Decision {
     /// For what costs nothing: nobody was asked, so the state is that of a bucket which nobody has touched.
     pub(super) fn free(quotas: Quotas) -> Self {
         let bucket = Bucket::full(&quotas);
-        Self { cost: 0, admitted: true, from_cache: false, state: BucketState { quotas, now: 0, bucket } }
+        Self { cost: 0, admitted: true, is_local: false, state: BucketState { quotas, now: 0, bucket } }
     }
 
     /// The refusal as an error.
@@ -87,8 +87,11 @@ impl Decision {
         self.state.bucket.act(&self.state.quotas, self.state.now)
     }
 
-    pub(crate) fn is_from_cache(&self) -> bool {
-        self.from_cache
+    /// Whether it was made without asking the store: by tokens that were [charged ahead](crate::TokenBucket::prefetch), or as
+    /// a [known refusal](crate::TokenBucket::cache_refusals). `false` where the state is in process anyway.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.is_local
     }
 }
 

@@ -185,7 +185,7 @@ impl Operation for Reserve {
 impl Reserve {
     fn decision(self, admitted: bool, now: i64, bucket: Bucket) -> Decision {
         let state = BucketState { quotas: self.quotas, now, bucket };
-        Decision { cost: self.ask.cost, admitted, from_cache: false, state }
+        Decision { cost: self.ask.cost, admitted, is_local: false, state }
     }
 }
 

@@ -69,7 +69,7 @@ impl Reservation {
 
     fn take_cancel(&mut self) -> Option<Cancel> {
         // What was charged ahead acts at once, and is not given back one by one.
-        if std::mem::replace(&mut self.cancelled, true) || self.decision.from_cache {
+        if std::mem::replace(&mut self.cancelled, true) || self.decision.is_local {
             return None;
         }
         Some(Cancel::new(&self.decision, Some(self.decision.act())))

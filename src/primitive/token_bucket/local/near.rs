@@ -72,7 +72,7 @@ impl Near {
     #[inline]
     pub(super) fn decision(&self, ask: Ask, admitted: bool, now: i64, bucket: Bucket) -> Decision {
         let state = BucketState { quotas: self.quotas.clone(), now: self.entry.told.time(now), bucket };
-        Decision { cost: ask.cost, admitted, from_cache: true, state }
+        Decision { cost: ask.cost, admitted, is_local: true, state }
     }
 
     pub(super) fn quotas(&self) -> &Quotas {

@@ -51,7 +51,7 @@ async fn a_dearer_request_is_told_its_own_time() {
     assert!(!local.allow("k").await.unwrap().is_admitted());
     for cost in [1, 2, 10] {
         let refused = local.allow_n("k", cost).await.unwrap();
-        assert!(refused.is_from_cache() && refused.cost() == cost);
+        assert!(refused.is_local() && refused.cost() == cost);
         let minutes = refused.retry_after().unwrap().as_secs_f64() / 60.0;
         assert!((minutes - f64::from(cost)).abs() < 0.1, "{cost}: {minutes} min");
     }
@@ -66,7 +66,7 @@ async fn the_gate_lets_through_what_can_be_admitted() {
         let decisions = join_all((0..100).map(|_| local.allow("k"))).await;
         let decisions: Vec<_> = decisions.into_iter().map(Result::unwrap).collect();
         let admitted = decisions.iter().filter(|decision| decision.is_admitted()).count();
-        (admitted, decisions.iter().filter(|decision| decision.is_from_cache()).count())
+        (admitted, decisions.iter().filter(|decision| decision.is_local()).count())
     };
     assert_eq!(ask().await.0, 10);
     let (mut admitted, mut asked, mut rounds) = (0, 0, 0);
@@ -91,7 +91,7 @@ async fn a_hot_key_is_admitted_from_memory() {
         for decision in decisions {
             let decision = decision.unwrap();
             assert!(decision.is_admitted());
-            from_memory += usize::from(decision.is_from_cache());
+            from_memory += usize::from(decision.is_local());
         }
     }
     // Nothing is admitted from memory once it was blocked here.
