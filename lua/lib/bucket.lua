@@ -154,6 +154,13 @@ local function on_tables()
     return s, is_new
   end
 
+  -- The same state, fitted; forgotten where it is idle.
+  local function rested(s)
+    local idle = idle_from(s)
+    if idle and idle <= now then s = {0} end
+    return fit(s)
+  end
+
   -- The state that is stored as `raw` (nil or false: there is none), and whether a quota is new to it; nil if that is
   -- none of ours.
   local function load(raw)
@@ -169,9 +176,7 @@ local function on_tables()
     for o = 2, #s, 7 do
       if s[o + 4] < 0 or s[o + 5] < 1 or s[o + 6] < 1 or (s[o + 1] < 0) ~= (s[o + 4] == 0) then return nil end
     end
-    local idle = idle_from(s)
-    if idle and idle <= now then s = {0} end
-    return fit(s)
+    return rested(s)
   end
 
   -- Writes a state; returns what Redis answers. Of a key that MGET found nothing in, it is not
@@ -243,6 +248,6 @@ local function on_tables()
     return least
   end
 
-  return {load = load, save = save, told = told, free = free, charge = charge,
+  return {load = load, rested = rested, save = save, told = told, free = free, charge = charge,
     advance = advance, minus = minus, later = later, span = span}
 end

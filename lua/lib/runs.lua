@@ -1,4 +1,4 @@
--- runs: how peek, block and cancel work on several buckets in one call, a run each. Joined after lib/bucket.
+-- runs: how all scripts but reserve work on several buckets in one call, a run each. Joined after lib/bucket.
 -- KEYS[i] is the bucket of run i; the runs of one bucket stand side by side.
 local on = on_tables()
 
@@ -17,6 +17,7 @@ local function each_run(step, write)
       if not failed then s, is_new = on.load(stored) end
     end
     local answer, changes = -1, false
+    if s and key == KEYS[i - 1] then s = on.rested(s) end
     if s then answer, changes = step(s, i, is_new) end
     reply[i + 1], changed = answer, changed or changes
     if changed and key ~= KEYS[i + 1] then

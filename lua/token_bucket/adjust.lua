@@ -19,7 +19,7 @@ local function charge(s, at, tokens)
         whole, part = now + longest, 0
       else
         whole, part = on.advance(q, whole, part, tokens)
-        if whole > now + longest then whole, part = now + longest, 0 end
+        if on.later(whole, part, now + longest, 0) then whole, part = now + longest, 0 end
       end
       if on.later(whole, part, s[o], s[o + 1]) then s[o], s[o + 1] = whole, part end
       if not pending or on.later(s[o], s[o + 1], s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = s[o], s[o + 1] end

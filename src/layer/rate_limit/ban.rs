@@ -1,5 +1,7 @@
 //! Bans: whoever is refused again and again is refused everything for a while.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::token_bucket::Decision;
@@ -47,6 +49,18 @@ impl Ban {
     }
 }
 
+/// How many refusals are counted at a time: more in a flood do not make a ban come sooner.
+const MOST_COUNTED: usize = 256;
+
+/// A refusal that is being counted, until this is dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The bans of a layer: buckets that count.
 #[derive(Clone, Debug)]
 pub(super) struct Bans {
@@ -55,6 +69,8 @@ pub(super) struct Bans {
     refusals: TokenBucket,
     /// Has used a token for each ban.
     bans: TokenBucket,
+    /// How many refusals are being counted.
+    counting: Arc<AtomicUsize>,
 }
 
 impl Bans {
@@ -67,16 +83,24 @@ impl Bans {
             |error: Error| Error::invalid(format!("a ban after {refusals} refusals for {span:?}: {error}"));
         let refusals = bucket.beside(".refusals", Quota::new(refusals, span)).map_err(told)?;
         let bans = bucket.beside(".bans", Quota::new(1, 2 * longest).burst(MOST)).map_err(told)?;
-        Ok(Self { ban, refusals, bans })
+        Ok(Self { ban, refusals, bans, counting: Arc::default() })
     }
 
     /// Counts a refusal, without anybody waiting for that.
     pub(super) fn refused(&self, bucket: &TokenBucket, key: &Key, decision: &Decision) {
-        if decision.state().blocked_for().is_zero() {
-            let (this, bucket, key) = (self.clone(), bucket.clone(), key.clone());
-            // Where it cannot be counted, it is not.
-            self.refusals.detached(async move { drop(this.count(&bucket, key).await) });
+        if !decision.state().blocked_for().is_zero() {
+            return;
         }
+        let counted = Counted(Arc::clone(&self.counting));
+        if self.counting.fetch_add(1, Ordering::Relaxed) >= MOST_COUNTED {
+            return;
+        }
+        let (this, bucket, key) = (self.clone(), bucket.clone(), key.clone());
+        self.refusals.detached(async move {
+            // Where it cannot be counted, it is not.
+            drop(this.count(&bucket, key).await);
+            drop(counted);
+        });
     }
 
     async fn count(&self, bucket: &TokenBucket, key: Key) -> Result<(), Error> {

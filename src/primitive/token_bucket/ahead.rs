@@ -62,13 +62,16 @@ impl Bucket {
         count
     }
 
-    /// The same with more tokens: those that were charged ahead and are held in memory.
-    pub(super) fn add(&mut self, quotas: &Quotas, tokens: i64) {
+    /// How it looks to who holds tokens of it that were charged ahead: they are there, and act at once, whatever others have
+    /// reserved since.
+    pub(super) fn hold(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         for (level, limit) in self.levels.iter_mut().zip(quotas.limits()) {
-            match limit.num {
-                0 => level.tat.whole -= tokens,
-                _ => level.tat = level.tat.minus(limit, Moment::default().advance(limit, tokens)),
+            if limit.num == 0 {
+                level.tat.whole = (level.tat.whole - tokens).clamp(0, limit.burst);
+                continue;
             }
+            let tat = level.tat.minus(limit, Moment::default().advance(limit, tokens));
+            level.tat = tat.min(Moment::at(now).advance(limit, limit.burst));
         }
     }
 

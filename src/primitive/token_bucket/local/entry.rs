@@ -27,6 +27,8 @@ pub(crate) struct Entry {
     pub(super) batch: AtomicI64,
     /// Whether somebody sees to it that there are some.
     pub(super) is_kept: AtomicBool,
+    /// Until when, µs, nobody tries again, where there were none.
+    pub(super) rests_until: AtomicI64,
     /// Whether more have been asked for.
     pub(super) wants: AtomicBool,
     pub(super) more: Notify,
@@ -47,6 +49,7 @@ impl Entry {
             slots: Padded::default(),
             batch: AtomicI64::new(0),
             is_kept: AtomicBool::new(false),
+            rests_until: AtomicI64::new(0),
             wants: AtomicBool::new(false),
             more: Notify::new(),
             missed: AtomicI64::new(0),

@@ -33,7 +33,8 @@ impl Keeper {
     /// Begins, where nobody does it yet. `count` tokens have been asked for within `span` µs.
     pub(super) fn start(entry: Arc<Entry>, clients: &Arc<Clients>, hold: i64, count: i64, span: i64) {
         let Some(background) = clients.background.clone() else { return };
-        if entry.is_kept.swap(true, Ordering::AcqRel) {
+        let rests = clock::micros() < entry.rests_until.load(Ordering::Relaxed);
+        if rests || entry.is_kept.swap(true, Ordering::AcqRel) {
             return;
         }
         entry.missed.store(count, Ordering::Relaxed);
@@ -59,6 +60,9 @@ impl Keeper {
                 (charged, used) = (now, 0);
                 previous = if most < 8 { 0 } else { self.charge(slot, most, now).await };
                 goes_on = previous > 0;
+                if !goes_on {
+                    self.entry.rests_until.store(now + self.hold, Ordering::Relaxed);
+                }
                 continue;
             }
             let deadlines = self.batches.iter().flatten().map(|batch| batch.sent + self.hold);

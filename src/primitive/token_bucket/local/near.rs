@@ -36,7 +36,8 @@ pub(super) fn with<R>(
     find: impl FnOnce() -> Option<Arc<Entry>>,
     act: impl FnOnce(&mut Near) -> R,
 ) -> Option<R> {
-    NEAR.with_borrow_mut(|near| {
+    let act = |near: &RefCell<[Option<Near>; PLACES]>| {
+        let mut near = near.try_borrow_mut().ok()?;
         let place = &mut near[place(key)];
         if !place.as_ref().is_some_and(|near| near.entry.is_of(key, quotas) && !near.entry.is_gone()) {
             let entry = find()?;
@@ -44,7 +45,9 @@ pub(super) fn with<R>(
             *place = Some(Near { entry, quotas, tokens: 0, deadline: 0 });
         }
         place.as_mut().map(act)
-    })
+    };
+    // A thread that ends knows nothing any more.
+    NEAR.try_with(act).ok().flatten()
 }
 
 /// Keys that share a place take turns, no worse.
@@ -59,13 +62,17 @@ impl Near {
     /// Admits a request by tokens that were charged ahead.
     #[inline]
     pub(super) fn take(&mut self, now: i64, ask: Ask) -> Option<Decision> {
+        let told = &self.entry.told;
+        if told.is_blocked(now) {
+            return None;
+        }
         if self.tokens < ask.cost || now >= self.deadline {
             let taken = self.entry.take(now, ask.cost, SHARE_BITS)?;
             (self.tokens, self.deadline) = (taken.count, taken.deadline);
         }
         self.tokens -= ask.cost;
-        let mut bucket = self.entry.told.bucket(&self.quotas);
-        bucket.add(&self.quotas, self.tokens + self.entry.slots.0.left(0) + self.entry.slots.0.left(1));
+        let (mut bucket, slots) = (told.bucket(&self.quotas), &self.entry.slots.0);
+        bucket.hold(&self.quotas, told.time(now), self.tokens + slots.left(0) + slots.left(1));
         Some(self.decision(ask, true, now, bucket))
     }
 

@@ -53,6 +53,11 @@ impl Told {
     }
 
     #[inline]
+    pub(super) fn is_blocked(&self, now: i64) -> bool {
+        self.blocked_until.load(Ordering::Relaxed) > self.time(now)
+    }
+
+    #[inline]
     pub(super) fn bucket(&self, quotas: &Quotas) -> Bucket {
         let mut bucket = Bucket::full(quotas);
         bucket.blocked_until = self.blocked_until.load(Ordering::Relaxed);
