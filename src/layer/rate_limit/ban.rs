@@ -1,14 +1,12 @@
 //! Bans: whoever is refused again and again is refused everything for a while.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::token_bucket::Decision;
 use crate::{Error, Key, Quota, TokenBucket};
-
-/// How many bans in a row are told apart.
-const MOST: u32 = 32;
 
 /// When a key is banned, and for how long.
 ///
@@ -36,7 +34,8 @@ pub struct Ban {
 }
 
 impl Ban {
-    /// For `span`, after so many refusals within as long.
+    /// For `span`, after so many refusals within as long. One refusal is forgotten in each span, so that those who are refused
+    /// now and then are not banned.
     #[must_use]
     pub fn after(refusals: u32, span: Duration) -> Self {
         Self { refusals, span, longest: span }
@@ -49,15 +48,30 @@ impl Ban {
     }
 }
 
-/// How many refusals are counted at a time: more in a flood do not make a ban come sooner.
-const MOST_COUNTED: usize = 256;
+/// How many refusals of keys that share a place are counted at a time: more in a flood do not make a ban come sooner.
+const MOST_COUNTED: usize = 32;
+const PLACES: usize = 64;
+
+/// How many refusals are being counted, by the hash of the key.
+type Counting = Arc<[AtomicUsize; PLACES]>;
 
 /// A refusal that is being counted, until this is dropped.
-struct Counted(Arc<AtomicUsize>);
+struct Counted(Counting, usize);
+
+impl Counted {
+    /// `None`: there are so many already.
+    fn new(counting: &Counting, key: &Key) -> Option<Self> {
+        let mut hasher = DefaultHasher::new();
+        key.as_bytes().hash(&mut hasher);
+        let counted = Self(Arc::clone(counting), hasher.finish() as usize % PLACES);
+        let before = counting[counted.1].fetch_add(1, Ordering::Relaxed);
+        (before < MOST_COUNTED).then_some(counted)
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0[self.1].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -65,12 +79,11 @@ impl Drop for Counted {
 #[derive(Clone, Debug)]
 pub(super) struct Bans {
     ban: Ban,
-    /// Has a token for each refusal but the last.
+    /// Has used a token for each refusal.
     refusals: TokenBucket,
     /// Has used a token for each ban.
     bans: TokenBucket,
-    /// How many refusals are being counted.
-    counting: Arc<AtomicUsize>,
+    counting: Counting,
 }
 
 impl Bans {
@@ -81,9 +94,11 @@ impl Bans {
         }
         let told =
             |error: Error| Error::invalid(format!("a ban after {refusals} refusals for {span:?}: {error}"));
-        let refusals = bucket.beside(".refusals", Quota::new(refusals, span)).map_err(told)?;
-        let bans = bucket.beside(".bans", Quota::new(1, 2 * longest).burst(MOST)).map_err(told)?;
-        Ok(Self { ban, refusals, bans, counting: Arc::default() })
+        let refusals = bucket.beside(".refusals", Quota::new(1, span).burst(refusals)).map_err(told)?;
+        let doublings = longest.as_nanos().checked_div(span.as_nanos()).map_or(0, |times| times.ilog2()) + 1;
+        let forgotten = Quota::new(1, longest.saturating_mul(2)).burst(doublings + 1);
+        let bans = bucket.beside(".bans", forgotten).map_err(told)?;
+        Ok(Self { ban, refusals, bans, counting: Arc::new(std::array::from_fn(|_| AtomicUsize::new(0))) })
     }
 
     /// Counts a refusal, without anybody waiting for that.
@@ -91,10 +106,7 @@ impl Bans {
         if !decision.state().blocked_for().is_zero() {
             return;
         }
-        let counted = Counted(Arc::clone(&self.counting));
-        if self.counting.fetch_add(1, Ordering::Relaxed) >= MOST_COUNTED {
-            return;
-        }
+        let Some(counted) = Counted::new(&self.counting, key) else { return };
         let (this, bucket, key) = (self.clone(), bucket.clone(), key.clone());
         self.refusals.detached(async move {
             // Where it cannot be counted, it is not.
@@ -109,8 +121,13 @@ impl Bans {
         if !counted.is_admitted() || counted.remaining() > 0 {
             return Ok(());
         }
-        let earlier = MOST - self.bans.count(key.clone()).await?.remaining().min(MOST - 1) - 1;
-        let span = self.ban.span.saturating_mul(1 << earlier.min(MOST - 1)).min(self.ban.longest);
+        // Others may be refused by what they knew before a ban.
+        if !bucket.peek(key.clone()).await?.blocked_for().is_zero() {
+            return Ok(());
+        }
+        let ban = self.bans.count(key.clone()).await?;
+        let earlier = ban.limit() - 1 - ban.remaining().min(ban.limit() - 1);
+        let span = self.ban.span.saturating_mul(1 << earlier.min(31)).min(self.ban.longest);
         bucket.block_for(key.clone(), span).await?;
         self.refusals.reset(key).await
     }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
+use tokio::task::coop::consume_budget;
 use tower::Service;
 
 use super::hooks::{Afterwards, Hooks};
@@ -189,6 +190,8 @@ where
                     this.state.set(State::Calling { future, key, granted });
                 }
                 StateProjection::Refused { refusal } => {
+                    // Whoever is refused at once, again and again, lets others run now and then.
+                    ready!(pin!(consume_budget()).poll(context));
                     let Some(refusal) = refusal.take() else { return Poll::Pending };
                     return Poll::Ready(config.reject.reject(refusal));
                 }

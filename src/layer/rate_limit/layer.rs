@@ -187,7 +187,8 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// that a query returned, the tokens of a language model. It comes on top of the [`cost`](Self::cost) that was charged before.
     ///
     /// The bucket may go into [debt](TokenBucket::charge), and admits nothing until that has come back. Nobody waits for the
-    /// charge; where the store is away it is lost. What was let through without a decision is charged nothing.
+    /// charge; where the store is away it is lost. What was let through without a decision is charged nothing: let each request
+    /// [cost](Self::cost) at least one token beforehand, since those that cost none are never refused.
     ///
     /// ```
     /// use tower::{Layer, Service, ServiceExt, service_fn};
@@ -229,7 +230,8 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](crate::Error::is_invalid) where the number or a span is zero, or a span longer than 35 years.
+    /// [`is_invalid`](crate::Error::is_invalid) where the number or a span is zero, or the spans so long that it takes longer
+    /// than 35 years to forget all.
     pub fn ban(mut self, ban: Ban) -> Result<Self, crate::Error> {
         self.config.settings.ban = Some(Bans::new(&self.config.settings.bucket, ban)?);
         Ok(self)
@@ -339,7 +341,12 @@ impl Settings {
             Away::LocalShare { local, .. } if granted.by_share => local,
             _ => &self.bucket,
         };
-        bucket.with_quotas(granted.decision.state().quotas()).charge_detached(key, tokens);
+        let quotas = granted.decision.state().quotas();
+        // By the same value where they are equal: then charges leave together.
+        match bucket.quotas() == quotas {
+            true => bucket.charge_detached(key, tokens),
+            false => bucket.with_quotas(quotas).charge_detached(key, tokens),
+        }
     }
 }
 

@@ -160,10 +160,10 @@ pub struct InTable<T, N> {
 impl<Req, K: KeyExtractor<Req>, N: RowName<Req>> KeyExtractor<Req> for InTable<K, N> {
     fn extract(&self, request: &Req) -> Option<Key> {
         let key = self.outside.extract(request)?;
+        // A bucket for each row. No key of a request outside of the table is one of those, whatever clients choose.
         Some(self.name.with_name(request, |name| match self.table.get(name) {
-            // A bucket for each row.
             Some(_) => Key::of([name.as_bytes(), key.as_bytes()]),
-            None => key,
+            None => Key::of([key.as_bytes()]),
         }))
     }
 }

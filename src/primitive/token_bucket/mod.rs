@@ -52,7 +52,8 @@
 //!
 //! A quota that is new to a bucket in use takes over the level of the next slower quota, or else of the slowest: what is
 //! owed stays owed, in tokens, and comes back at the new rate. With a smaller burst, as many tokens are left as before, up to
-//! that burst. So a change never refills a bucket, and a higher rate makes nobody wait longer. A bucket forgets its levels when
+//! that burst. What is cancelled or given back is given back to the quotas of the call that charged it. So a change never
+//! refills a bucket, and a higher rate makes nobody wait longer. A bucket forgets its levels when
 //! all of them are full; it keeps 16 at most.
 //!
 //! # Differences from `x/time/rate`
@@ -232,7 +233,8 @@ impl TokenBucket {
     /// back since it was charged, for had it not been charged, the bucket might have been full, and that lost. A
     /// [`reset`](Self::reset), and a failover that forgets, admit up to `K` more; a [block](Self::block_for) stops what this
     /// process holds at once, and what others hold after `hold`. On a Cluster nothing is given back, since its client may
-    /// repeat calls.
+    /// repeat calls. Quotas that [never refill](crate::Quota::non_refilling) are not charged ahead. The clock that counts time in
+    /// suspend is Linux's; elsewhere a host must not be suspended.
     ///
     /// # Errors
     ///
@@ -361,7 +363,10 @@ impl TokenBucket {
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key: Key = key.into();
         self.local.forget(&key);
-        self.clients.reset.run(key, Reset).await
+        let reset = self.clients.reset.run(key.clone(), Reset).await;
+        // Once more: some may have asked in between.
+        self.local.forget(&key);
+        reset
     }
 
     /// Lets nothing through for `duration`, in any process: the upstream said so. A longer block that
@@ -376,7 +381,9 @@ impl TokenBucket {
     pub async fn block_for(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
         let key: Key = key.into();
         self.local.forget(&key);
-        self.clients.block.run(key, self.blocking(duration)).await
+        let blocked = self.clients.block.run(key.clone(), self.blocking(duration)).await;
+        self.local.forget(&key);
+        blocked
     }
 
     /// The quotas of calls through this value.
@@ -405,10 +412,12 @@ impl TokenBucket {
     }
 
     async fn adjust(&self, key: Key, tokens: i64) -> Result<BucketState, Error> {
+        let adjust = Adjust { quotas: self.quotas.clone(), tokens };
+        let adjusted = self.clients.adjust.run(key.clone(), adjust).await;
         if tokens < 0 {
             self.local.forget_refusal(&key, &self.quotas);
         }
-        self.clients.adjust.run(key, Adjust { quotas: self.quotas.clone(), tokens }).await
+        adjusted
     }
 
     /// Charges a key without anybody waiting for that.
@@ -507,7 +516,7 @@ impl TokenBucket {
     }
 
     async fn decide(&self, key: Key, cost: u32, wait: i64) -> Result<Decision, Error> {
-        if !self.local.is_off()
+        if (1..=self.quotas.max_cost()).contains(&cost)
             && let Some(decision) = self.local.known(&self.quotas, &key, Ask { cost: cost.into(), wait })
         {
             // Whoever is always answered at once lets others run now and then.

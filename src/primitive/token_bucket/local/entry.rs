@@ -11,6 +11,8 @@ use crate::primitive::quota::Quotas;
 use crate::store::Padded;
 
 pub(crate) struct Entry {
+    /// The table that it is in.
+    pub(super) table: u64,
     pub(super) hash: u64,
     pub(super) key: Key,
     pub(super) quotas: Quotas,
@@ -37,8 +39,9 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(hash: u64, key: &Key, quotas: &Quotas) -> Self {
+    pub(super) fn new(table: u64, hash: u64, key: &Key, quotas: &Quotas) -> Self {
         Self {
+            table,
             hash,
             key: key.clone(),
             quotas: quotas.clone(),

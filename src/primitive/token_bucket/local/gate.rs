@@ -96,14 +96,20 @@ impl Asked {
     /// The store has said this.
     pub(in crate::primitive::token_bucket) fn answered(self, decision: &Decision) {
         let Some((local, hash, key)) = self.learns else { return };
-        let quotas = &decision.state.quotas;
+        if local.table.is_outdated(self.sent) {
+            return;
+        }
         let learn = |entry: &Entry| {
-            entry.told.learn(self.sent, &decision.state);
-            entry.known_until.store(self.sent + LONGEST, Ordering::Release);
+            if entry.told.learn(self.sent, &decision.state) {
+                entry.known_until.store(self.sent + LONGEST, Ordering::Release);
+            }
         };
         match &self.pass {
             Some(pass) => learn(&pass.entry),
-            None if !decision.admitted => learn(&local.table.entry(hash, &key, quotas)),
+            None if !decision.admitted => {
+                // At worst it is not learned.
+                local.table.entry(hash, &key, &decision.state.quotas).iter().for_each(|entry| learn(entry));
+            }
             None => {}
         }
     }

@@ -10,8 +10,11 @@ const PLACES: usize = 1024;
 /// How many tokens of a count are kept.
 const BITS: u32 = 24;
 
-/// The counts: in each place the number of the time span that it is of, and the tokens that were asked for in it. Keys that
-/// share a place are at worst taken for hot too soon.
+/// How much of a hash tells keys of one place apart.
+const TAG_BITS: u32 = 12;
+
+/// The counts: in each place the number of the time span that it is of, some of the key's hash, and the tokens that were
+/// asked for in it. Keys that share a place take it from each other.
 pub(super) struct Heat(Box<[AtomicU64]>);
 
 impl Default for Heat {
@@ -24,7 +27,8 @@ impl Heat {
     /// Notes that tokens were asked for. Says how many in this span, now and then where that makes the key a hot one.
     pub(super) fn note(&self, hash: u64, now: i64, span: i64, tokens: i64) -> Option<i64> {
         let place = &self.0[(hash >> 20) as usize % PLACES];
-        let this = now.div_euclid(span) as u64 & (u64::MAX >> BITS);
+        let tag = hash & ((1 << TAG_BITS) - 1);
+        let this = ((now.div_euclid(span) as u64) << TAG_BITS | tag) & (u64::MAX >> BITS);
         let value = place.load(Ordering::Relaxed);
         let before = if value >> BITS == this { value & ((1 << BITS) - 1) } else { 0 };
         let after = (before + tokens.unsigned_abs()).min((1 << BITS) - 1);
@@ -46,5 +50,7 @@ mod tests {
         let seldom = (0..1000).filter_map(|at| heat.note(7, 2_000_000 + at * 1000, span, 1)).count();
         assert_eq!(seldom, 0, "ten in a span");
         assert_eq!(heat.note(7, 5_000_000, span, 100), Some(100));
+        let others = (0..1000).filter_map(|key| heat.note(key, 6_000_000, span, 1)).count();
+        assert_eq!(others, 0, "many keys in one place");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::Table;
 use super::entry::Entry;
 use super::slots::{MOST, SLOTS};
 use crate::primitive::clock;
@@ -14,6 +15,7 @@ use crate::store::timer::sleep;
 
 pub(super) struct Keeper {
     entry: Arc<Entry>,
+    table: Arc<Table>,
     clients: Arc<Clients>,
     /// How long tokens are held, µs.
     hold: i64,
@@ -31,7 +33,14 @@ struct Batch {
 
 impl Keeper {
     /// Begins, where nobody does it yet. `count` tokens have been asked for within `span` µs.
-    pub(super) fn start(entry: Arc<Entry>, clients: &Arc<Clients>, hold: i64, count: i64, span: i64) {
+    pub(super) fn start(
+        entry: Arc<Entry>,
+        table: Arc<Table>,
+        clients: &Arc<Clients>,
+        hold: i64,
+        count: i64,
+        span: i64,
+    ) {
         let Some(background) = clients.background.clone() else { return };
         let rests = clock::micros() < entry.rests_until.load(Ordering::Relaxed);
         if rests || entry.is_kept.swap(true, Ordering::AcqRel) {
@@ -39,7 +48,7 @@ impl Keeper {
         }
         entry.missed.store(count, Ordering::Relaxed);
         entry.wants.store(true, Ordering::Relaxed);
-        let keeper = Self { entry, clients: Arc::clone(clients), hold, batches: [None, None] };
+        let keeper = Self { entry, table, clients: Arc::clone(clients), hold, batches: [None, None] };
         background.spawn(keeper.keep(span));
     }
 
@@ -82,6 +91,11 @@ impl Keeper {
         let Ok(prefetched) = self.clients.prefetch.run(entry.key.clone(), prefetch).await else { return 0 };
         entry.told.learn(now, &prefetched.state);
         let count = prefetched.count;
+        if count > 0 && (self.table.is_outdated(now) || entry.is_gone()) {
+            // Blocked or reset meanwhile.
+            self.give_back(&prefetched, count, now);
+            return 0;
+        }
         if count > 0 {
             self.batches[slot] = Some(Batch { prefetched, sent: now, used: 0 });
             // Of what came too late nothing can be taken, and all is given back.
@@ -100,7 +114,7 @@ impl Keeper {
         let ends =
             |slot: usize| self.batches[slot].as_ref().is_some_and(is_over) && entry.slots.0.left(slot) > 0;
         let all_end = (0..SLOTS).any(ends);
-        let mut used = 0;
+        let (mut used, mut over) = (0, Vec::new());
         // The last first: what is given back must not have been built upon by what is given back next.
         let mut order: [usize; SLOTS] = std::array::from_fn(|slot| slot);
         order.sort_by_key(|slot| std::cmp::Reverse(self.batches[*slot].as_ref().map(|batch| batch.sent)));
@@ -114,13 +128,25 @@ impl Keeper {
             if left > 0 && !ends {
                 continue;
             }
-            if left > 0 && !self.clients.give_back.may_repeat() {
-                let give_back = batch.prefetched.give_back(left, now - batch.sent);
-                self.clients.give_back.detach(entry.key.clone(), give_back);
+            if left > 0 {
+                over.extend(self.batches[slot].take().map(|batch| (batch, left)));
             }
             self.batches[slot] = None;
         }
+        for (batch, left) in over {
+            self.give_back(&batch.prefetched, left, batch.sent);
+        }
         used
+    }
+
+    /// Gives back what was asked for at `sent`.
+    fn give_back(&self, prefetched: &Prefetched, tokens: i64, sent: i64) {
+        if !self.clients.give_back.may_repeat() {
+            let give_back = prefetched.give_back(tokens, clock::micros() - sent);
+            self.clients.give_back.detach(self.entry.key.clone(), give_back);
+            // There are more than was told last.
+            self.entry.open();
+        }
     }
 }
 

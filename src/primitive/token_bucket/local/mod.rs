@@ -14,7 +14,7 @@ mod told;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use hashbrown::HashTable;
@@ -43,7 +43,11 @@ pub(crate) struct Local {
 
 /// The entries, by key and quotas.
 struct Table {
+    /// Tells tables apart, of which threads know entries.
+    id: u64,
     hasher: RandomState,
+    /// What was asked until then, µs, is not learned from.
+    outdated: AtomicI64,
     count: AtomicUsize,
     shards: Box<[RwLock<Shard>]>,
 }
@@ -57,6 +61,9 @@ struct Shard {
 
 const SHARDS: usize = 16;
 const SWEEP_AT: usize = 64;
+
+/// How many entries a shard has at most. Beyond, nothing is learned about other keys: they ask the store.
+const MOST: usize = 4096;
 
 /// What is to be done about a request.
 pub(super) enum Answer {
@@ -82,24 +89,33 @@ impl Local {
         !self.refusals && self.ahead.is_none()
     }
 
+    fn take(&self, near: &mut Near, now: i64, ask: Ask) -> Option<Decision> {
+        if self.ahead.is_some() { near.take(now, ask) } else { None }
+    }
+
+    fn refusal(&self, near: &Near, now: i64, ask: Ask) -> Option<Decision> {
+        if self.refusals { near.refusal(now, ask) } else { None }
+    }
+
     /// The decision on a request, where nobody need be asked.
     #[inline]
     pub(super) fn known(&self, quotas: &Quotas, key: &Key, ask: Ask) -> Option<Decision> {
-        if self.table.is_empty() {
+        if self.is_off() || self.table.is_empty() {
             return None;
         }
         let now = clock::micros();
-        self.table.with(key, quotas, |near| near.take(now, ask).or_else(|| near.refusal(now, ask)))?
+        self.table
+            .with(key, quotas, |near| self.take(near, now, ask).or_else(|| self.refusal(near, now, ask)))?
     }
 
     /// What is known of a request.
     pub(super) fn answer(&self, bucket: &TokenBucket, quotas: &Quotas, key: &Key, ask: Ask) -> Answer {
         let now = clock::micros();
         let found = self.table.with(key, quotas, |near| {
-            if let Some(decision) = near.take(now, ask) {
+            if let Some(decision) = self.take(near, now, ask) {
                 return Gate::Known(decision);
             }
-            let gate = near.gate(now, ask);
+            let gate = if self.refusals { near.gate(now, ask) } else { Gate::Open };
             if matches!(gate, Gate::Open | Gate::Pass(_)) {
                 near.entry.missed(ask.cost);
             }
@@ -110,12 +126,15 @@ impl Local {
             Some(Gate::Pass(pass)) => Some(pass),
             Some(Gate::Open) | None => None,
         };
-        let hash = self.table.hash(key, quotas);
+        let hash = self.table.hash(key);
+        // What never comes back is not charged ahead: some of that is lost at times.
         if let Some((hold, heat)) = &self.ahead
+            && quotas.limits().iter().all(|limit| limit.num > 0)
             && let Some(count) = heat.note(hash, now, *hold, ask.cost)
+            && let Some(entry) = self.table.entry(hash, key, quotas)
         {
-            let entry = self.table.entry(hash, key, quotas);
-            Keeper::start(entry, &bucket.clients, *hold, count, now.rem_euclid(*hold));
+            let table = Arc::clone(&self.table);
+            Keeper::start(entry, table, &bucket.clients, *hold, count, now.rem_euclid(*hold));
         }
         let learns = self.refusals.then(|| (self.clone(), hash, key.clone()));
         Answer::Ask(Asked::new(learns, pass, now))
@@ -123,25 +142,30 @@ impl Local {
 
     /// Forgets what is known of refusals: something is given back.
     pub(super) fn forget_refusal(&self, key: &Key, quotas: &Quotas) {
+        self.table.outdate();
         self.table.with(key, quotas, |near| near.entry.open());
     }
 
     /// Forgets all of a key, and drops what was charged ahead.
     pub(super) fn forget(&self, key: &Key) {
-        self.table.retain(|entry| {
-            let other = entry.key != *key;
-            if !other {
-                entry.drop_tokens();
-                entry.open();
-            }
-            other
-        });
+        self.table.outdate();
+        self.table.forget(key);
     }
 }
 
 impl Table {
-    fn hash(&self, key: &Key, quotas: &Quotas) -> u64 {
-        self.hasher.hash_one(key.as_bytes()) ^ (quotas.id() as u64).rotate_left(32)
+    fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key.as_bytes())
+    }
+
+    /// What was asked before now is of no use any more.
+    fn outdate(&self) {
+        self.outdated.fetch_max(clock::micros(), Ordering::AcqRel);
+    }
+
+    /// Whether what was asked at this time may be out of date.
+    pub(super) fn is_outdated(&self, sent: i64) -> bool {
+        sent <= self.outdated.load(Ordering::Acquire)
     }
 
     fn is_empty(&self) -> bool {
@@ -159,42 +183,48 @@ impl Table {
             return None;
         }
         let find = || {
-            let hash = self.hash(key, quotas);
+            let hash = self.hash(key);
             let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
             shard.entries.find(hash, |entry| entry.is_of(key, quotas)).cloned()
         };
-        near::with(key, quotas, find, act)
+        near::with(self.id, key, quotas, find, act)
     }
 
-    /// The entry of a key, made where there is none.
-    fn entry(&self, hash: u64, key: &Key, quotas: &Quotas) -> Arc<Entry> {
+    /// The entry of a key, made where there is none. `None`: there are too many.
+    fn entry(&self, hash: u64, key: &Key, quotas: &Quotas) -> Option<Arc<Entry>> {
         let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = shard.entries.find(hash, |entry| entry.is_of(key, quotas)) {
-            return Arc::clone(entry);
+            return Some(Arc::clone(entry));
         }
         if shard.entries.len() >= shard.sweep_at.max(SWEEP_AT) {
             let (now, before) = (clock::micros(), shard.entries.len());
             shard.entries.retain(|entry| !entry.ends_if(|entry| entry.is_idle(now)));
             self.count.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
-            shard.sweep_at = 2 * shard.entries.len();
+            shard.sweep_at = (2 * shard.entries.len()).min(MOST);
             let room = shard.sweep_at.max(SWEEP_AT);
             shard.entries.shrink_to(room, |entry| entry.hash);
+            if shard.entries.len() >= MOST {
+                return None;
+            }
         }
-        let entry = Arc::new(Entry::new(hash, key, quotas));
+        let entry = Arc::new(Entry::new(self.id, hash, key, quotas));
         shard.entries.insert_unique(hash, Arc::clone(&entry), |entry| entry.hash);
         self.count.fetch_add(1, Ordering::Relaxed);
-        entry
+        Some(entry)
     }
 
-    fn retain(&self, mut keep: impl FnMut(&Entry) -> bool) {
+    fn forget(&self, key: &Key) {
         if self.is_empty() {
             return;
         }
-        for shard in &self.shards {
-            let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-            let before = shard.entries.len();
-            shard.entries.retain(|entry| !entry.ends_if(|entry| !keep(entry)));
-            self.count.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
+        let hash = self.hash(key);
+        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+        while let Ok(entry) = shard.entries.find_entry(hash, |entry| entry.key == *key) {
+            let (entry, _) = entry.remove();
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            entry.ends_if(|_| true);
+            entry.drop_tokens();
+            entry.open();
         }
     }
 }
@@ -202,7 +232,9 @@ impl Table {
 impl Default for Table {
     fn default() -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        Self { hasher: RandomState::new(), count: AtomicUsize::new(0), shards }
+        static TABLES: AtomicU64 = AtomicU64::new(0);
+        let (id, outdated) = (TABLES.fetch_add(1, Ordering::Relaxed), AtomicI64::new(i64::MIN));
+        Self { id, hasher: RandomState::new(), outdated, count: AtomicUsize::new(0), shards }
     }
 }
 

@@ -26,11 +26,14 @@ pub(super) struct Near {
     /// Tokens that were charged ahead, to be used before `deadline` (µs).
     tokens: i64,
     deadline: i64,
+    /// Whether tokens were taken before. Where entries take turns in a place, none are left behind.
+    stays: bool,
 }
 
 /// Does something with what this thread has of the entry of a key; if it has nothing, `find` is asked for one.
 #[inline]
 pub(super) fn with<R>(
+    table: u64,
     key: &Key,
     quotas: &Quotas,
     find: impl FnOnce() -> Option<Arc<Entry>>,
@@ -38,11 +41,13 @@ pub(super) fn with<R>(
 ) -> Option<R> {
     let act = |near: &RefCell<[Option<Near>; PLACES]>| {
         let mut near = near.try_borrow_mut().ok()?;
-        let place = &mut near[place(key)];
-        if !place.as_ref().is_some_and(|near| near.entry.is_of(key, quotas) && !near.entry.is_gone()) {
+        let place = &mut near[place(table, key, quotas)];
+        if !place.as_ref().is_some_and(|near| {
+            near.entry.table == table && near.entry.is_of(key, quotas) && !near.entry.is_gone()
+        }) {
             let entry = find()?;
             let quotas = entry.quotas.copy();
-            *place = Some(Near { entry, quotas, tokens: 0, deadline: 0 });
+            *place = Some(Near { entry, quotas, tokens: 0, deadline: 0, stays: false });
         }
         place.as_mut().map(act)
     };
@@ -50,11 +55,15 @@ pub(super) fn with<R>(
     NEAR.try_with(act).ok().flatten()
 }
 
-/// Keys that share a place take turns, no worse.
-fn place(key: &Key) -> usize {
+/// Entries that share a place take turns.
+fn place(table: u64, key: &Key, quotas: &Quotas) -> usize {
     let bytes = key.as_bytes();
-    let last = bytes.last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
-    let mixed = (last ^ bytes.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let last = bytes.last_chunk::<8>().map_or_else(
+        || bytes.iter().fold(0, |mixed, byte| mixed << 8 | u64::from(*byte)),
+        |last| u64::from_le_bytes(*last),
+    );
+    let owner = (table << 32) ^ (quotas.id() as u64 >> 4) ^ bytes.len() as u64;
+    let mixed = (last.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ owner).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 60) as usize % PLACES
 }
 
@@ -67,8 +76,11 @@ impl Near {
             return None;
         }
         if self.tokens < ask.cost || now >= self.deadline {
-            let taken = self.entry.take(now, ask.cost, SHARE_BITS)?;
-            (self.tokens, self.deadline) = (taken.count, taken.deadline);
+            let share = if self.stays { SHARE_BITS } else { u64::BITS - 1 };
+            let taken = self.entry.take(now, ask.cost, share)?;
+            // What is left of an earlier share of the same batch is kept.
+            let kept = if taken.deadline == self.deadline { self.tokens } else { 0 };
+            (self.tokens, self.deadline, self.stays) = (kept + taken.count, taken.deadline, true);
         }
         self.tokens -= ask.cost;
         let (mut bucket, slots) = (told.bucket(&self.quotas), &self.entry.slots.0);

@@ -57,6 +57,26 @@ async fn a_dearer_request_is_told_its_own_time() {
     }
 }
 
+/// What is known of a key in one namespace says nothing of it in another, nor to a value that is not to know it.
+#[tokio::test]
+async fn namespaces_and_values_know_their_own() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let named = |name: &str| TokenBucket::new(&store, name, Quota::per_hour(1).burst(2)).unwrap();
+    let (sms, mail) = (named("sms").cache_refusals(true), named("mail").cache_refusals(true));
+    for bucket in [&sms, &mail] {
+        assert!(bucket.allow_n("other", 2).await.unwrap().is_admitted());
+        assert!(!bucket.allow("other").await.unwrap().is_admitted());
+    }
+    assert!(sms.allow_n("k", 2).await.unwrap().is_admitted());
+    assert!(!sms.allow("k").await.unwrap().is_admitted());
+    assert!(sms.allow("k").await.unwrap().is_local());
+    assert!(mail.allow("k").await.unwrap().is_admitted(), "another namespace");
+    assert!(!sms.cache_refusals(false).allow("k").await.unwrap().is_local(), "it does not want to know");
+    assert!(sms.allow_n("k", 0).await.unwrap().is_admitted());
+    assert!(sms.allow_n("k", 3).await.unwrap_err().is_exceeds_burst());
+}
+
 /// Of many that ask at once as many ask the store as there can be tokens.
 #[tokio::test]
 async fn the_gate_lets_through_what_can_be_admitted() {

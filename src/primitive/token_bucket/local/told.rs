@@ -14,6 +14,8 @@ use crate::primitive::token_bucket::state::Bucket;
 pub(super) struct Told {
     /// The server's clock, less this process's, at most.
     offset: AtomicI64,
+    /// When it was asked for, by this process's clock.
+    sent: AtomicI64,
     /// When it was told, by the server's clock.
     told: AtomicI64,
     blocked_until: AtomicI64,
@@ -26,6 +28,7 @@ impl Told {
         let level = |_| [AtomicI64::new(0), AtomicI64::new(0)];
         Self {
             offset: AtomicI64::new(0),
+            sent: AtomicI64::new(i64::MIN),
             told: AtomicI64::new(i64::MIN),
             blocked_until: AtomicI64::new(0),
             levels: quotas.limits().iter().map(level).collect(),
@@ -34,16 +37,20 @@ impl Told {
 
     /// The answer to what was sent at `sent`: the server answered it later, so its clock was then no further from this one
     /// than that.
-    pub(super) fn learn(&self, sent: i64, state: &BucketState) {
-        if state.now < self.told.fetch_max(state.now, Ordering::Relaxed) {
-            return;
+    ///
+    /// Whether it was learned: what was sent earlier than what is known is not. (The server's clock may have been set back.)
+    pub(super) fn learn(&self, sent: i64, state: &BucketState) -> bool {
+        if sent < self.sent.fetch_max(sent, Ordering::Relaxed) {
+            return false;
         }
+        self.told.store(state.now, Ordering::Relaxed);
         self.offset.store(state.now - sent, Ordering::Relaxed);
         self.blocked_until.store(state.bucket.blocked_until, Ordering::Relaxed);
         for (told, level) in self.levels.iter().zip(&state.bucket.levels) {
             told[0].store(level.tat.whole, Ordering::Relaxed);
             told[1].store(level.tat.part, Ordering::Relaxed);
         }
+        true
     }
 
     /// The time by the server's clock, at most.
