@@ -89,7 +89,8 @@ impl Quota {
     /// `tokens` in all: what is used does not come back until the bucket is
     /// [reset](crate::TokenBucket::reset).
     ///
-    /// In Redis the bucket of such a quota is a key without TTL, since forgetting it would fill it.
+    /// In Redis the bucket of such a quota is a key without TTL, since forgetting it would fill it; also where other quotas
+    /// have taken its place since, until it is reset.
     #[must_use]
     pub const fn non_refilling(tokens: u32) -> Self {
         Self { rate: Rate::Never, period: Duration::ZERO, burst: Some(tokens), name: None }

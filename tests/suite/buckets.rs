@@ -148,6 +148,8 @@ pub(crate) async fn alternating_quotas_do_not_refill(store: &Store, name: &str) 
         if number != 3 {
             assert_eq!(admitted[1], 0, "{} and {}: {admitted:?}", one.quotas(), other.quotas());
         }
+        // What never refills never expires.
+        one.reset(number as u64).await.unwrap();
     }
 }
 
@@ -166,6 +168,7 @@ pub(crate) async fn a_change_of_quotas_carries_over_what_is_owed(store: &Store, 
     // What used to refill and no longer does starts with what is owed, and stays there.
     let never = faster.with_quotas(&Quotas::new([Quota::non_refilling(4)]).unwrap());
     assert!(never.allow_n("k", 1).await.unwrap().remaining() <= 3);
+    never.reset("k").await.unwrap();
     // With a smaller burst as much is left as fits, as with SetBurst of x/time/rate.
     let large = TokenBucket::new(store, name, Quota::per_minute(60)).unwrap();
     assert_eq!(large.allow_n("l", 40).await.unwrap().remaining(), 20);
