@@ -21,6 +21,7 @@ end
 local bare = quotas == 1 and den[1] == 1 and num[1] > 0
 local limit = 9007199254740992 -- 2^53: what is less is exact
 local second = 1000000 -- µs
+local longest = 2 ^ 50 -- µs: what is owed takes no longer to come back, but for reservations
 
 -- The expiry (PXAT, ms) of what is idle from `when` (µs) on.
 local function pxat(when)
@@ -87,7 +88,7 @@ local function on_tables()
     tokens = min(tokens, 1024 * burst[q])
     if num[q] == 0 then return tokens + (rest > 0 and 1 or 0), -1 end
     if tokens == 0 and rest == 0 then return 0, 0 end
-    if tokens * (num[q] / den[q]) > 2 ^ 50 then return now + 2 ^ 50, 0 end
+    if tokens * (num[q] / den[q]) > longest then return now + longest, 0 end
     whole, part = advance(q, now, 0, tokens)
     part = part + math.ceil(rest * num[q])
     local carry = floor(part / den[q])

@@ -4,8 +4,6 @@
 -- returns  now (µs); then per run the state after it, -1 where the key holds something else than a bucket
 -- writes   the buckets, SET with PXAT (see lib/bucket; without where a quota never refills); DEL when idle
 -- cost     one MGET, one SET per bucket, one GET per bucket that MGET does not find
-local longest = 2 ^ 50 -- µs: further ahead no TAT is moved
-
 local function charge(s, at, tokens)
   for q = 1, quotas do
     local o = 7 * q - 5

@@ -237,6 +237,11 @@ impl Tokens {
     pub(crate) fn interval(&self) -> f64 {
         if self.num == 0 { f64::INFINITY } else { self.num as f64 / self.den as f64 }
     }
+
+    /// Whether it takes longer than [`MAX_SPAN`] for so many to come.
+    pub(crate) fn take_too_long(&self, tokens: i64) -> bool {
+        tokens as f64 * self.interval() > MAX_SPAN as f64
+    }
 }
 
 /// The same, with what every decision uses of it.

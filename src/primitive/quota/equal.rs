@@ -1,12 +1,13 @@
 //! Equal quotas are one: however often they are made, calls under them leave for the store together.
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::{Limit, Set};
+use crate::store::lock;
 
 #[derive(Default)]
 struct Known {
@@ -27,7 +28,7 @@ pub(super) fn set(limits: SmallVec<[Limit; 1]>) -> Arc<Set> {
         (&limit.name, limit.burst, limit.num, limit.den).hash(&mut hash);
     }
     let hash = hash.finish();
-    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(known);
     let mut found = None;
     known.sets.find(hash, |(_, set)| {
         found = set.upgrade().filter(|set| set.limits == limits);

@@ -1,7 +1,7 @@
 //! Charging without asking, and giving: the step of `lua/token_bucket/adjust.lua`.
 
 use super::decision::BucketState;
-use super::operations::{MOST_SLOW_RUNS, PARTS, read_bucket, write_quotas};
+use super::operations::{MOST_SLOW_RUNS, PARTS, read_bucket, under_its_quotas};
 use super::state::{Bucket, Level, Moment};
 use crate::primitive::quota::{MAX_SPAN, Pace, Quotas};
 use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script, script};
@@ -24,7 +24,7 @@ impl Level {
         }
         let pending = self.last.whole - pace.span > now;
         let most = Moment::at(now + MAX_SPAN);
-        let after = match tokens as f64 * pace.interval() > MAX_SPAN as f64 {
+        let after = match pace.take_too_long(tokens) {
             true => most,
             false => self.tat.max(Moment::at(at)).advance(pace, tokens).min(most),
         };
@@ -42,7 +42,7 @@ impl Level {
         }
         let pending = self.last.whole - pace.span > now;
         let full = Moment::at(now);
-        self.tat = match tokens as f64 * pace.interval() > MAX_SPAN as f64 {
+        self.tat = match pace.take_too_long(tokens) {
             true => full,
             false => self.tat.minus(pace, Moment::default().advance(pace, tokens)).max(full),
         };
@@ -61,13 +61,7 @@ impl Operation for Adjust {
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const AT_MOST_ONCE: bool = true;
 
-    fn group(&self) -> usize {
-        self.quotas.id()
-    }
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_quotas(&self.quotas, call);
-    }
+    under_its_quotas!();
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(self.tokens);

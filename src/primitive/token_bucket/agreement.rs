@@ -61,7 +61,7 @@ enum Step {
     Reset,
 }
 
-fn seed() -> u64 {
+pub(super) fn seed() -> u64 {
     let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
     println!("SEED={seed}");
     seed

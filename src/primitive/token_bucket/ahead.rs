@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::decision::BucketState;
-use super::operations::{MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_levels, write_quotas};
+use super::operations::{MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_given, read_levels, under_its_quotas};
 use super::state::{Bucket, Moment};
 use crate::primitive::quota::Quotas;
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Script, script};
@@ -120,13 +120,7 @@ impl Operation for Prefetch {
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const AT_MOST_ONCE: bool = true;
 
-    fn group(&self) -> usize {
-        self.quotas.id()
-    }
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_quotas(&self.quotas, call);
-    }
+    under_its_quotas!();
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(self.most);
@@ -169,13 +163,7 @@ impl Operation for GiveBack {
     // Twice would be too much.
     const AT_MOST_ONCE: bool = true;
 
-    fn group(&self) -> usize {
-        self.quotas.id()
-    }
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_quotas(&self.quotas, call);
-    }
+    under_its_quotas!();
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         for number in [self.tokens, self.charged, self.age] {
@@ -188,10 +176,7 @@ impl Operation for GiveBack {
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        match fields.integer()? {
-            -1 => Err(WRONG_TYPE),
-            given => Ok(given == 1),
-        }
+        read_given(&mut fields)
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {

@@ -110,7 +110,7 @@ fn convert(from: &Level, tat: Moment, to: &Pace, now: i64) -> Moment {
     if tokens == 0 && rest == 0.0 {
         return Moment::default();
     }
-    if tokens as f64 * to.interval() > MAX_SPAN as f64 {
+    if to.take_too_long(tokens) {
         return Moment::at(now + MAX_SPAN);
     }
     let whole = Moment::at(now).advance(to, tokens);

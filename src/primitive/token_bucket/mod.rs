@@ -121,7 +121,6 @@ use self::operations::{Block, Cancel, Peek, Reserve, Reset};
 use self::returning::Returning;
 use self::state::{Ask, Bucket};
 use crate::primitive::quota::{MAX_SPAN, Quotas};
-use crate::store::background::Background;
 use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, Key, Quota, Store};
@@ -156,8 +155,6 @@ struct Clients {
     reset: Client<Reset>,
     returning: Returning,
     store: Store,
-    /// Where hot keys are seen to; `None` in memory.
-    background: Option<Background>,
 }
 
 impl TokenBucket {
@@ -504,7 +501,7 @@ impl TokenBucket {
 
     /// Does something with the buckets for which nobody waits, on the store's own thread; in memory it is done on return.
     pub(crate) fn detached(&self, task: impl Future<Output = ()> + Send + 'static) {
-        match &self.clients.background {
+        match self.clients.store.background() {
             Some(background) => background.spawn(task),
             None => task.now_or_never().unwrap_or_default(),
         }
@@ -558,7 +555,6 @@ impl Clients {
             reset: namespace.client(),
             returning: Returning::default(),
             store: store.clone(),
-            background: store.background().cloned(),
         }
     }
 }

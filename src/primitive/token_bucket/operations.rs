@@ -62,6 +62,20 @@ pub(super) const MOST_SLOW_RUNS: usize = 64;
 pub(super) const WRONG_TYPE: Garbled =
     Garbled("WRONGTYPE the key of the bucket holds something else: delete it, or choose another prefix");
 
+/// Steps under the same quotas leave together, and those are written once for all of them.
+macro_rules! under_its_quotas {
+    () => {
+        fn group(&self) -> usize {
+            self.quotas.id()
+        }
+
+        fn shared(&self, call: &mut $crate::store::Arguments<'_>) {
+            $crate::primitive::token_bucket::operations::write_quotas(&self.quotas, call);
+        }
+    };
+}
+pub(super) use under_its_quotas;
+
 pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
     call.integer(quotas.limits().len() as i64);
     for limit in quotas.limits() {
@@ -87,6 +101,14 @@ pub(super) fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bu
         Field::Text(_) => return Err(Garbled("a script answered a text where a bucket belongs")),
     };
     read_levels(quotas, &mut fields)
+}
+
+/// Whether anything was given back.
+pub(super) fn read_given(fields: &mut Fields<'_>) -> Result<bool, Garbled> {
+    match fields.integer()? {
+        -1 => Err(WRONG_TYPE),
+        given => Ok(given == 1),
+    }
 }
 
 /// A bucket as a script tells it in full: `told` in lua/lib/bucket.
@@ -119,16 +141,10 @@ impl Operation for Reserve {
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
-    fn group(&self) -> usize {
-        self.quotas.id()
-    }
+    under_its_quotas!();
 
     fn repeats(&self, other: &Self) -> bool {
         self.ask == other.ask
-    }
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_quotas(&self.quotas, call);
     }
 
     fn own(&self, count: usize, call: &mut Arguments<'_>) {
@@ -211,13 +227,7 @@ impl Operation for Cancel {
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const SAME_ONCE: bool = false;
 
-    fn group(&self) -> usize {
-        self.quotas.id()
-    }
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_quotas(&self.quotas, call);
-    }
+    under_its_quotas!();
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(self.cost);
@@ -231,10 +241,7 @@ impl Operation for Cancel {
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        match fields.integer()? {
-            -1 => Err(WRONG_TYPE),
-            given => Ok(given == 1),
-        }
+        read_given(&mut fields)
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
@@ -260,16 +267,10 @@ impl Operation for Peek {
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
-    fn group(&self) -> usize {
-        self.quotas.id()
-    }
+    under_its_quotas!();
 
     fn repeats(&self, _other: &Self) -> bool {
         true
-    }
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_quotas(&self.quotas, call);
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<BucketState, Garbled> {
@@ -292,16 +293,10 @@ impl Operation for Block {
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
-    fn group(&self) -> usize {
-        self.quotas.id()
-    }
+    under_its_quotas!();
 
     fn repeats(&self, other: &Self) -> bool {
         self.micros == other.micros
-    }
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_quotas(&self.quotas, call);
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {

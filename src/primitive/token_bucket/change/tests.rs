@@ -3,18 +3,13 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::primitive::quota::MAX_SPAN;
+use crate::primitive::token_bucket::agreement::seed;
 use crate::primitive::token_bucket::operations::{Peek, Reserve};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::{Cell as _, Operation as _};
 use crate::{Quota, Quotas};
 
 const START: i64 = 1_760_000_000_000_000;
-
-fn seed() -> u64 {
-    let seed = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
-    seed
-}
 
 fn quotas(rng: &mut StdRng) -> Quotas {
     let quota = |rng: &mut StdRng| {

@@ -72,7 +72,7 @@ impl Near {
     /// What becomes of a request by what was told last, and after the requests that are under way.
     #[inline]
     fn refused(&self, now: i64, ask: Ask, in_flight: i64) -> Option<Decision> {
-        let (quotas, told) = (self.quotas(), &self.entry.told);
+        let (quotas, told) = (&self.quotas, &self.entry.told);
         let (time, mut bucket) = (told.time(now), told.bucket(quotas));
         if in_flight > 0 {
             bucket.charge(quotas, time, in_flight);

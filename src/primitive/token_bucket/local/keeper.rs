@@ -41,7 +41,7 @@ impl Keeper {
         count: i64,
         span: i64,
     ) {
-        let Some(background) = clients.background.clone() else { return };
+        let Some(background) = clients.store.background().cloned() else { return };
         let rests = clock::micros() < entry.rests_until.load(Ordering::Relaxed);
         if rests || entry.is_kept.swap(true, Ordering::AcqRel) {
             return;

@@ -22,7 +22,7 @@ thread_local! {
 pub(super) struct Near {
     pub(super) entry: Arc<Entry>,
     /// A copy, so that its references are counted by one thread alone, mostly.
-    quotas: Quotas,
+    pub(super) quotas: Quotas,
     /// Tokens that were charged ahead, to be used before `deadline` (µs).
     tokens: i64,
     deadline: i64,
@@ -92,9 +92,5 @@ impl Near {
     pub(super) fn decision(&self, ask: Ask, admitted: bool, now: i64, bucket: Bucket) -> Decision {
         let state = BucketState { quotas: self.quotas.clone(), now: self.entry.told.time(now), bucket };
         Decision { cost: ask.cost, admitted, is_local: true, state }
-    }
-
-    pub(super) fn quotas(&self) -> &Quotas {
-        &self.quotas
     }
 }
