@@ -254,7 +254,9 @@ impl Fleet {
                 sum += cost;
                 // A token that is there in part counts.
                 let held = (tokens(self.hold) + 1).min(self.most_held);
-                let most = limit.burst + tokens(to - from) + held;
+                // Who waits acts at a whole µs, up to one after the tokens are there.
+                let rounded = i64::from(self.reserves);
+                let most = limit.burst + tokens(to - from + rounded) + held;
                 assert!(sum <= most, "{sum} > {most} in {} µs, K {}: {told}", to - from, self.most_held);
             }
         }
