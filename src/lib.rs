@@ -106,7 +106,7 @@ pub use primitive::mutex::{self, Mutex, MutexGuard};
 pub use primitive::quota::{LiveQuotas, Quota, Quotas};
 pub use primitive::rw_lock::{self, RwLock};
 pub use primitive::single_flight::{self, SingleFlight};
-pub use primitive::token_bucket::{self, TokenBucket};
+pub use primitive::token_bucket::{self, TokenBucket, TokenBuckets};
 pub use primitive::wait_group::{self, Permit, WaitGroup};
 pub use store::{BreakerState, IntoPool, Key, Ping, Store, StoreBuilder};
 

@@ -34,9 +34,10 @@ fn scripts() -> Vec<(String, String)> {
 }
 
 /// What changes a key, in a script or by a shared piece.
-const WRITES: [&str; 12] = [
+const WRITES: [&str; 13] = [
     "save(",
     "on.save)",
+    "on.save, ",
     "'DEL'",
     "'SET'",
     "'ZADD'",

@@ -11,13 +11,21 @@
 -- A key expires at the end of the second in which its bucket is full and unblocked.
 local KEYS, ARGV, tonumber = KEYS, ARGV, tonumber
 local call, floor, max, min, format, sub = redis.pcall, math.floor, math.max, math.min, string.format, string.sub
-local quotas = tonumber(ARGV[1])
-local first = 2 + 3 * quotas
+local quotas, first
 -- By level: those of the quotas, and then of the state that was loaded last.
-local burst, num, den = {}, {}, {}
-for q = 1, quotas do
-  burst[q], num[q], den[q] = tonumber(ARGV[3 * q - 1]), tonumber(ARGV[3 * q]), tonumber(ARGV[3 * q + 1])
+local burst, num, den
+
+-- Reads the quotas that begin at ARGV[at].
+local function read_quotas(at)
+  quotas, burst, num, den = tonumber(ARGV[at]), {}, {}, {}
+  for q = 1, quotas do
+    local a = at + 3 * q - 2
+    burst[q], num[q], den[q] = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+  end
+  first = at + 1 + 3 * quotas
 end
+
+read_quotas(1)
 local bare = quotas == 1 and den[1] == 1 and num[1] > 0
 local limit = 9007199254740992 -- 2^53: what is less is exact
 local second = 1000000 -- µs

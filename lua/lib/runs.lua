@@ -4,11 +4,12 @@ local on = on_tables()
 
 -- Calls step(state in table form, i, whether a quota is new to it) for each run: it returns the run's field of the
 -- reply, and whether it changed the state. Changed states are written with `write`. A run whose key holds something
--- else than a bucket answers -1.
-local function each_run(step, write)
+-- else than a bucket answers -1. Before each run `turn(i)` is called, if there is one.
+local function each_run(step, write, turn)
   local raw, reply = #KEYS > 1 and redis.call('MGET', unpack(KEYS)) or {}, {now}
   local s, is_new, changed
   for i, key in ipairs(KEYS) do
+    if turn then turn(i) end
     if key ~= KEYS[i - 1] then
       local stored = raw[i] or call('GET', key) -- MGET finds nothing in a key of another type; GET fails on it
       local failed = type(stored) == 'table'

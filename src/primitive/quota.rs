@@ -113,7 +113,7 @@ impl Quota {
     }
 
     fn default_name(position: usize, of: usize) -> Arc<str> {
-        if of == 1 { Arc::from("default") } else { Arc::from(format!("q{}", position + 1)) }
+        if of == 1 { Arc::from(DEFAULT_NAME) } else { Arc::from(format!("q{}", position + 1)) }
     }
 
     fn check(self, position: usize, of: usize) -> Result<Limit, Error> {
@@ -175,6 +175,9 @@ impl Quota {
         }
     }
 }
+
+/// What a quota is told by that has no name and is the only one.
+const DEFAULT_NAME: &str = "default";
 
 /// How many equal requests are charged at once at most.
 pub(crate) const MOST_REPEATS: usize = 1024;
@@ -336,6 +339,19 @@ impl Quotas {
             }
         }
         Ok(Self(equal::set(limits)))
+    }
+
+    /// The quotas of several limits as those of one, each told by the name of its limit. Quotas that have a name, or are one of
+    /// several, are `limit.name`.
+    pub(crate) fn joined<'a>(limits: impl Iterator<Item = (&'a str, &'a Self)>) -> Self {
+        let limits = limits.flat_map(|(limit, quotas)| {
+            let is_unnamed = quotas.limits().len() == 1 && *quotas.limits()[0].name == *DEFAULT_NAME;
+            quotas.limits().iter().map(move |quota| {
+                let name = if is_unnamed { limit.into() } else { format!("{limit}.{}", quota.name).into() };
+                Limit { name, pace: quota.pace }
+            })
+        });
+        Self(equal::set(limits.collect()))
     }
 
     /// The largest cost that can ever be admitted: the smallest burst.

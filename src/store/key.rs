@@ -37,14 +37,18 @@ impl Key {
     /// assert_eq!(Key::of(["github", "evt_1"]).as_bytes(), b"6:github5:evt_1");
     /// ```
     pub fn of<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> Self {
-        use std::io::Write as _;
+        let parts = parts.into_iter();
+        Self::written(|bytes| parts.for_each(|part| push_part(bytes, part.as_ref())))
+    }
+
+    /// A key of several parts, of which some may be absent: then it is `-`, which no part begins with.
+    pub(crate) fn of_some<'a>(parts: impl IntoIterator<Item = Option<&'a Key>>) -> Self {
+        let parts = parts.into_iter();
         Self::written(|bytes| {
-            for part in parts {
-                let part = part.as_ref();
-                // Writing to memory does not fail.
-                let _ = write!(bytes, "{}:", part.len());
-                bytes.extend_from_slice(part);
-            }
+            parts.for_each(|part| match part {
+                Some(part) => push_part(bytes, part.as_bytes()),
+                None => bytes.push(b'-'),
+            });
         })
     }
 
@@ -162,6 +166,8 @@ pub(crate) enum KeySpace {
     /// Keys are `place:rest`, and kept where the key `place` of the same namespace is: `prefix:{namespace:place}:rest:part`.
     /// Parts that begin with `@` are those of the place itself: `prefix:{namespace:place}:part`.
     Placed(Box<[u8]>),
+    /// Several states at once: keys are made [of](Key::of) a part for each of these.
+    Joined(Box<[KeySpace]>),
 }
 
 /// The Redis key of one state without its last part: `prefix:{namespace:key}:`.
@@ -183,9 +189,18 @@ impl KeySpace {
         Self::Exact(format!(":{prefix}:").into_bytes().into())
     }
 
-    /// The beginning of the names of a key's states.
+    /// How many states a key has where one has so many parts.
+    pub(crate) fn width(&self, parts: usize) -> usize {
+        if let Self::Joined(spaces) = self { spaces.len() * parts } else { parts }
+    }
+
+    /// The beginning of the names of a key's states; of several, of the first.
     pub(crate) fn key(&self, key: &[u8]) -> RedisKey {
         match self {
+            Self::Joined(spaces) => {
+                let first = spaces.iter().zip(parts(key).flatten()).next();
+                first.map_or_else(RedisKey::new, |(space, key)| space.key(key))
+            }
             Self::Named(beginning) => named(beginning, key),
             // Told apart from those of the tag itself.
             Self::Exact(end) if hash_tag(key).is_some() => [key, end, b"="].concat().into(),
@@ -201,10 +216,14 @@ impl KeySpace {
     }
 
     /// Hands out the names of all parts of a key's state.
-    pub(crate) fn keys(&self, key: &[u8], parts: &[&str], mut give: impl FnMut(&[u8])) {
+    pub(crate) fn keys(&self, key: &[u8], names: &[&str], give: &mut dyn FnMut(&[u8])) {
+        if let Self::Joined(spaces) = self {
+            spaces.iter().zip(parts(key).flatten()).for_each(|(space, key)| space.keys(key, names, give));
+            return;
+        }
         let mut name = self.key(key);
         let stem = name.len();
-        for (position, part) in parts.iter().enumerate() {
+        for (position, part) in names.iter().enumerate() {
             if position == 0 && matches!(self, Self::Exact(_)) {
                 give(key);
                 continue;
@@ -220,6 +239,28 @@ impl KeySpace {
             name.truncate(stem);
         }
     }
+}
+
+fn push_part(bytes: &mut SmallVec<[u8; 24]>, part: &[u8]) {
+    use std::io::Write as _;
+    // Writing to memory does not fail.
+    let _ = write!(bytes, "{}:", part.len());
+    bytes.extend_from_slice(part);
+}
+
+/// The parts that [`Key::of`] or [`Key::of_some`] made a key of, `None` where one is absent; less where it was made otherwise.
+pub(crate) fn parts(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
+    std::iter::from_fn(move || {
+        if let Some(after) = rest.strip_prefix(b"-") {
+            rest = after;
+            return Some(None);
+        }
+        let colon = rest.iter().position(|byte| *byte == b':')?;
+        let length: usize = std::str::from_utf8(&rest[..colon]).ok()?.parse().ok()?;
+        let (part, after) = rest[colon + 1..].split_at_checked(length)?;
+        rest = after;
+        Some(Some(part))
+    })
 }
 
 /// The place of a key, and the rest of it.
@@ -339,6 +380,27 @@ mod tests {
         ];
         let keys: std::collections::HashSet<_> = parts.into_iter().map(Key::of).collect();
         assert_eq!(keys.len(), parts.len());
+        for parts in parts {
+            assert!(
+                super::parts(Key::of(parts).as_bytes()).eq(parts.iter().map(|part| Some(part.as_bytes()))),
+                "{parts:?}"
+            );
+        }
+        for other in ["", "a", "9:a", ":", "18446744073709551616:a"] {
+            assert_eq!(super::parts(other.as_bytes()).count(), 0, "{other}");
+        }
+        let some = Key::of_some([None, Some(&"-".into()), None]);
+        assert!(super::parts(some.as_bytes()).eq([None, Some(&b"-"[..]), None]), "{some:?}");
+    }
+
+    #[test]
+    fn several_states_have_the_names_of_each() {
+        let joined = KeySpace::Joined(["a", "b"].map(|name| KeySpace::new("td", name)).into());
+        let mut names = Vec::new();
+        joined.keys(Key::of(["x", "y"]).as_bytes(), &["tat"], &mut |name| names.push(name.to_vec()));
+        assert_eq!(names, [b"td:{a:x}:tat".to_vec(), b"td:{b:y}:tat".to_vec()]);
+        assert_eq!(joined.key(Key::of(["x", "y"]).as_bytes()), KeySpace::new("td", "a").key(b"x"));
+        assert_eq!(joined.width(1), 2);
     }
 
     #[test]
@@ -353,8 +415,9 @@ mod tests {
     fn exact_names_have_theirs_beside_them() {
         let names = |key: &[u8]| {
             let mut names = Vec::new();
-            KeySpace::exact("td")
-                .keys(key, &["lock", "queue"], |name| names.push(String::from_utf8_lossy(name).into_owned()));
+            KeySpace::exact("td").keys(key, &["lock", "queue"], &mut |name| {
+                names.push(String::from_utf8_lossy(name).into_owned())
+            });
             names
         };
         assert_eq!(names(b"invoice-42"), ["invoice-42", "{invoice-42}:td:queue"]);

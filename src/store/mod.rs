@@ -21,9 +21,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 pub use self::builder::{IntoPool, StoreBuilder};
-pub(crate) use self::in_memory::{Clock, lock};
+pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
-pub(crate) use self::key::{check_exact, check_name};
+pub(crate) use self::key::{check_exact, check_name, parts};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
 pub(crate) use self::notifier::{
     ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, id_of, process_of, ttl_of,

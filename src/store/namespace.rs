@@ -60,6 +60,22 @@ impl<C: Cell> Namespace<C> {
         }))
     }
 
+    /// The states of several namespaces at once, in one Redis: its keys are made [of](Key::of) a part for each. `None`: they are
+    /// not in one.
+    pub(crate) fn joined<D: Cell>(namespaces: &[Namespace<D>]) -> Option<Self> {
+        let places = namespaces.iter().map(|namespace| match &*namespace.0 {
+            Place::Redis(store, keys) => Some((store, keys.clone())),
+            Place::InMemory(_) => None,
+        });
+        let places = places.collect::<Option<Vec<_>>>()?;
+        let store = Arc::clone(places.first()?.0);
+        if places.iter().any(|(other, _)| !Arc::ptr_eq(other, &store)) {
+            return None;
+        }
+        let keys = KeySpace::Joined(places.into_iter().map(|(_, keys)| keys).collect());
+        Some(Self(Arc::new(Place::Redis(store, keys))))
+    }
+
     pub(crate) fn client<O: Operation<Cell = C>>(&self) -> Client<O> {
         match &*self.0 {
             Place::InMemory(cells) => Client::InMemory(cells.clone()),
@@ -84,9 +100,25 @@ impl<C: Cell> Namespace<C> {
     }
 
     /// Hands out the names that the parts of a key's state have in Redis.
-    pub(super) fn redis_keys(&self, key: &Key, parts: &[&str], give: impl FnMut(&[u8])) {
+    pub(super) fn redis_keys(&self, key: &Key, parts: &[&str], mut give: impl FnMut(&[u8])) {
         if let Place::Redis(_, keys) = &*self.0 {
-            keys.keys(key.as_bytes(), parts, give);
+            keys.keys(key.as_bytes(), parts, &mut give);
+        }
+    }
+
+    /// How many states a key has where one has so many parts.
+    pub(super) fn width(&self, parts: usize) -> usize {
+        match &*self.0 {
+            Place::Redis(_, keys) => keys.width(parts),
+            Place::InMemory(_) => parts,
+        }
+    }
+
+    /// Where a Cluster keeps a key; `None` where there is none.
+    pub(crate) fn slot(&self, key: &Key) -> Option<u16> {
+        match &*self.0 {
+            Place::Redis(store, _) => store.source.slot(|| self.redis_key(key)),
+            Place::InMemory(_) => None,
         }
     }
 }

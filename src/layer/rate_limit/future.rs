@@ -12,9 +12,10 @@ use tower::Service;
 
 use super::hooks::{Afterwards, Hooks};
 use super::layer::{Away, Config};
+use super::limiter;
 use super::quotas::QuotasFuture;
 use crate::telemetry::Outcome;
-use crate::token_bucket::{Acquire, Decision};
+use crate::token_bucket::Decision;
 use crate::{Error, Key, Refusal, Reject};
 
 pin_project! {
@@ -46,7 +47,7 @@ struct LookingUp<S, Req> {
 
 /// What is kept while the store is asked. In a box, so that requests that are decided at once carry no room for it.
 struct Asking<S, Req> {
-    acquire: Acquire,
+    acquire: limiter::Asking,
     /// Set where the store is away and `acquire` asks this process's own bucket.
     outage: Option<Error>,
     /// The ready service and the request; `None` once called.
@@ -81,7 +82,7 @@ pin_project! {
 }
 
 impl<S, Req> Asking<S, Req> {
-    fn new(acquire: Acquire, inner: S, request: Req) -> Box<Self> {
+    fn new(acquire: limiter::Asking, inner: S, request: Req) -> Box<Self> {
         Box::new(Self { acquire, outage: None, call: Some((inner, request)) })
     }
 }
@@ -116,7 +117,7 @@ where
     }
 
     pub(super) fn asking(
-        acquire: Acquire,
+        acquire: limiter::Asking,
         inner: S,
         request: Req,
         config: Arc<Config<K, C, Q, H, R>>,
@@ -141,7 +142,7 @@ where
                 StateProjection::LookingUp { looking } => {
                     let quotas = ready!(looking.quotas.as_mut().poll(context));
                     let Some((key, cost, inner, request)) = looking.then.take() else { return Poll::Pending };
-                    let acquire = settings.bucket(quotas.as_ref()).acquire(key, cost);
+                    let acquire = settings.acquire(quotas.as_ref(), key, cost);
                     this.state.set(State::Asking { asking: Asking::new(acquire, inner, request) });
                 }
                 StateProjection::Asking { asking } => {
@@ -156,8 +157,11 @@ where
                             // Not even this process's own bucket admits it: it is too small.
                             (_, Some(outage)) => (Err(outage), Outcome::FailedClosed),
                             (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
-                            (Away::LocalShare { replicas, local }, None) if error.is_away() => {
-                                *acquire = acquire.again(|bucket| local.standing_in_for(bucket, *replicas));
+                            (Away::LocalShare { replicas, local }, None)
+                                if error.is_away()
+                                    && let Some(share) = acquire.of_share(local, *replicas) =>
+                            {
+                                *acquire = share;
                                 *outage = Some(error);
                                 continue;
                             }
@@ -175,7 +179,7 @@ where
                         }
                         decision => decision.map_err(Refusal::from),
                     };
-                    settings.bucket.decisions().count(settings.counted(outcome, decision.is_ok()));
+                    settings.limiter.decisions().count(settings.counted(outcome, decision.is_ok()));
                     let decision = match decision {
                         Ok(decision) => decision,
                         Err(_) if settings.shadow => None,

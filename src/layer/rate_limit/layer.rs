@@ -10,12 +10,13 @@ use tower_layer::Layer;
 use super::ban::{Ban, Bans};
 use super::future::Granted;
 use super::hooks::{Admitted, Answered, Both, Charged, Hooks, Observed, OneToken, Refused};
+use super::limiter::{AllOf, Asking, Limiter};
 use super::quotas::{InTable, LookUp, QuotaTable, SameQuotas};
 use super::service::RateLimit;
 use crate::layer::key::SkipIf;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
-use crate::{AsError, Key, Quotas, Store, TokenBucket};
+use crate::{AsError, Key, Quotas, Store, TokenBucket, TokenBuckets};
 
 /// What to do with requests while the store gives no answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub(super) struct Config<K, C, Q, H, R> {
 /// What does not depend on the kinds of requests.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    pub(super) bucket: TokenBucket,
+    pub(super) limiter: Limiter,
     pub(super) on_store_failure: Away,
     /// Whether nothing is refused.
     pub(super) shadow: bool,
@@ -66,7 +67,7 @@ pub(super) struct Settings {
 pub(super) enum Away {
     FailClosed,
     FailOpen,
-    LocalShare { replicas: NonZeroU32, local: TokenBucket },
+    LocalShare { replicas: NonZeroU32, local: Limiter },
 }
 
 impl<K> RateLimitLayer<K> {
@@ -75,10 +76,46 @@ impl<K> RateLimitLayer<K> {
     /// Requests that cannot be admitted now are refused; [`wait_up_to`](Self::wait_up_to) lets them wait.
     #[must_use]
     pub fn new(bucket: TokenBucket, key: K) -> Self {
-        let bucket = bucket.with_longest_wait(Duration::ZERO).cache_refusals(true);
-        let settings = Settings { bucket, on_store_failure: Away::FailClosed, shadow: false, ban: None };
+        Self::of(Limiter::One(bucket.with_longest_wait(Duration::ZERO)), key)
+    }
+
+    fn of(limiter: Limiter, key: K) -> Self {
+        let limiter = limiter.cache_refusals(true);
+        let settings = Settings { limiter, on_store_failure: Away::FailClosed, shadow: false, ban: None };
         let config = Config { settings, key, cost: OneToken, quotas: SameQuotas, hooks: (), reject: AsError };
         Self { config }
+    }
+}
+
+impl<K, const N: usize> RateLimitLayer<AllOf<K, N>> {
+    /// Limits requests by several limits at once, each by a key of its own, by a tuple of [`KeyExtractor`](crate::KeyExtractor)s:
+    /// per user, per tenant and for all. A request is charged to all of them or to none; see [`TokenBuckets`]. A limit whose
+    /// key is `None` is not asked; where all are, the request passes.
+    ///
+    /// The first limit is that of whoever makes the request: [`quotas`](Self::quotas) and tables set those of the first,
+    /// [`ban`](Self::ban) counts its refusals, and [`observe`](Self::observe) blocks its key.
+    /// [`on_refused`](Self::on_refused) gets the key of the limit that refused. Requests that
+    /// [wait](Self::wait_up_to) ask again when there may be tokens, in no order.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, TokenBuckets};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// struct Call { user: u64, tenant: Option<String> }
+    ///
+    /// let store = Store::in_memory();
+    /// let limits = TokenBuckets::new([
+    ///     TokenBucket::new(&store, "users", Quota::per_second(10))?,
+    ///     TokenBucket::new(&store, "tenants", Quota::per_second(100))?,
+    ///     TokenBucket::new(&store, "all", Quota::per_second(1000))?,
+    /// ])?;
+    /// let keys = (|call: &Call| call.user, |call: &Call| call.tenant.clone(), |_: &Call| "");
+    /// let layer = RateLimitLayer::all_of(limits, keys);
+    /// # let _: RateLimitLayer<_, _, _> = layer;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn all_of(limits: TokenBuckets<N>, keys: K) -> Self {
+        Self::of(Limiter::all(limits.several()), AllOf(keys))
     }
 }
 
@@ -105,18 +142,15 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// Lets requests wait for their tokens, first come, first served, up to this long. Refusals are then no longer
     /// [cached](Self::cache_refusals), unless that is switched on afterwards.
     #[must_use]
-    pub fn wait_up_to(mut self, longest: Duration) -> Self {
-        let bucket = self.config.settings.bucket.with_longest_wait(longest);
-        self.config.settings.bucket = bucket.cache_refusals(longest.is_zero());
-        self
+    pub fn wait_up_to(self, longest: Duration) -> Self {
+        self.map_limiter(|limiter| limiter.with_max_wait(longest).cache_refusals(longest.is_zero()))
     }
 
     /// Whether requests are refused without asking the store where it would refuse them, by what it told last; see
     /// [`TokenBucket::cache_refusals`]. Default: `true`; with [`wait_up_to`](Self::wait_up_to), `false`.
     #[must_use]
-    pub fn cache_refusals(mut self, cache: bool) -> Self {
-        self.config.settings.bucket = self.config.settings.bucket.cache_refusals(cache);
-        self
+    pub fn cache_refusals(self, cache: bool) -> Self {
+        self.map_limiter(|limiter| limiter.cache_refusals(cache))
     }
 
     /// Charges the tokens of hot keys ahead and admits requests by them without asking the store; see
@@ -124,9 +158,11 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](crate::Error::is_invalid) where `hold` is not 1 ms to 1 s.
+    /// [`is_invalid`](crate::Error::is_invalid) where `hold` is not 1 ms to 1 s, and of a layer by
+    /// [several limits](Self::all_of).
     pub fn prefetch(mut self, hold: Duration) -> Result<Self, crate::Error> {
-        self.config.settings.bucket = self.config.settings.bucket.prefetch(hold)?;
+        let settings = &mut self.config.settings;
+        settings.limiter = settings.limiter.clone().prefetch(hold)?;
         Ok(self)
     }
 
@@ -138,7 +174,7 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
             StoreFailure::FailOpen => Away::FailOpen,
             StoreFailure::LocalShare { replicas } => Away::LocalShare {
                 replicas,
-                local: self.config.settings.bucket.in_store(&Store::in_memory()),
+                local: self.config.settings.limiter.in_store(&Store::in_memory()),
             },
         };
         self
@@ -233,7 +269,7 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// [`is_invalid`](crate::Error::is_invalid) where the number or a span is zero, or the spans so long that it takes longer
     /// than 35 years to forget all.
     pub fn ban(mut self, ban: Ban) -> Result<Self, crate::Error> {
-        self.config.settings.ban = Some(Bans::new(&self.config.settings.bucket, ban)?);
+        self.config.settings.ban = Some(Bans::new(self.config.settings.limiter.first(), ban)?);
         Ok(self)
     }
 
@@ -269,7 +305,8 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     where
         N: Clone,
     {
-        let Config { settings, key, cost, quotas, hooks, reject } = self.config;
+        let Config { settings, key, cost, quotas, hooks, reject } =
+            self.map_limiter(Limiter::in_table).config;
         let key = InTable { table: table.clone(), name: name.clone(), outside: key };
         let quotas = InTable { table, name, outside: quotas };
         RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
@@ -306,6 +343,11 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
         RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
     }
 
+    fn map_limiter(mut self, map: impl FnOnce(Limiter) -> Limiter) -> Self {
+        self.config.settings.limiter = map(self.config.settings.limiter);
+        self
+    }
+
     fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> RateLimitLayer<K, C, Q, H2, R> {
         let Config { settings, key, cost, quotas, hooks, reject } = self.config;
         RateLimitLayer { config: Config { settings, key, cost, quotas, hooks: map(hooks), reject } }
@@ -313,13 +355,9 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
 }
 
 impl Settings {
-    /// The bucket for a request.
-    pub(super) fn bucket(&self, quotas: Option<&Quotas>) -> TokenBucket {
-        let bucket = match quotas {
-            Some(quotas) => self.bucket.with_quotas(quotas),
-            None => self.bucket.clone(),
-        };
-        if self.shadow { bucket.with_longest_wait(Duration::ZERO) } else { bucket }
+    /// Asks for a request.
+    pub(super) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Asking {
+        self.limiter.acquire(quotas, key, cost, !self.shadow)
     }
 
     /// As what a request is counted.
@@ -330,23 +368,18 @@ impl Settings {
     /// Sees to it that a key is blocked, in a task of its own.
     pub(super) fn block(&self, key: Key, duration: Duration) {
         if let Away::LocalShare { local, .. } = &self.on_store_failure {
-            local.block_detached(key.clone(), duration);
+            local.block(key.clone(), duration);
         }
-        self.bucket.block_detached(key, duration);
+        self.limiter.block(key, duration);
     }
 
     /// Charges what a request turned out to cost, in a task of its own.
     pub(super) fn charge(&self, key: Key, granted: &Granted, tokens: u32) {
-        let bucket = match &self.on_store_failure {
+        let limiter = match &self.on_store_failure {
             Away::LocalShare { local, .. } if granted.by_share => local,
-            _ => &self.bucket,
+            _ => &self.limiter,
         };
-        let quotas = granted.decision.state().quotas();
-        // By the same value where they are equal: then charges leave together.
-        match bucket.quotas() == quotas {
-            true => bucket.charge_detached(key, tokens),
-            false => bucket.with_quotas(quotas).charge_detached(key, tokens),
-        }
+        limiter.charge(key, &granted.decision, tokens);
     }
 }
 
@@ -356,11 +389,14 @@ impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
     where
         H: Hooks<Req, Res>,
     {
+        let by = self.settings.limiter.refused(key, decision);
+        let (limit, key) = by.as_ref().map_or((0, key), |(limit, key)| (*limit, key));
         self.hooks.refused(request, key, decision);
         if let Some(bans) = &self.settings.ban
             && !self.settings.shadow
+            && limit == 0
         {
-            bans.refused(&self.settings.bucket, key, decision);
+            bans.refused(self.settings.limiter.first(), key, decision);
         }
     }
 }

@@ -68,6 +68,7 @@ mod ban;
 mod future;
 mod hooks;
 mod layer;
+mod limiter;
 mod quotas;
 mod service;
 
@@ -78,6 +79,7 @@ pub use self::hooks::{
     OnRefused, OnResponse, OneToken, Refused,
 };
 pub use self::layer::{RateLimitLayer, StoreFailure};
+pub use self::limiter::{AllOf, KeyExtractors};
 pub use self::quotas::{
     ChooseQuotas, InTable, LookUp, QuotaTable, QuotasFuture, RowName, RowNameFn, SameQuotas,
 };

@@ -80,7 +80,7 @@ where
             return ResponseFuture::looking_up(quotas, key, cost, inner, request, config);
         }
         let (quotas, settings) = (config.quotas.quotas(&request), &config.settings);
-        if let Some(decided) = settings.bucket.at_once(quotas.as_ref(), &key, cost) {
+        if let Some(decided) = settings.limiter.at_once(quotas.as_ref(), &key, cost) {
             let outcome = decided.as_ref().map_or_else(Outcome::of_error, Outcome::of);
             let decision = decided.map_err(Refusal::from).and_then(|decision| {
                 if decision.is_admitted() {
@@ -90,7 +90,7 @@ where
                 config.refused(&request, &key, &decision);
                 Err(decision.into())
             });
-            settings.bucket.decisions().count(settings.counted(outcome, decision.is_ok()));
+            settings.limiter.decisions().count(settings.counted(outcome, decision.is_ok()));
             return match decision {
                 Err(refusal) if !settings.shadow => ResponseFuture::refused(refusal, config),
                 decision => {
@@ -99,9 +99,9 @@ where
                 }
             };
         }
-        let bucket = settings.bucket(quotas.as_ref());
+        let asking = settings.acquire(quotas.as_ref(), key, cost);
         let inner = self.take_ready();
-        ResponseFuture::asking(bucket.acquire(key, cost), inner, request, config)
+        ResponseFuture::asking(asking, inner, request, config)
     }
 }
 
@@ -115,7 +115,7 @@ impl<S: fmt::Debug, K, C, Q, H, R> fmt::Debug for RateLimit<S, K, C, Q, H, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit")
             .field("inner", &self.inner)
-            .field("bucket", &self.config.settings.bucket)
+            .field("settings", &self.config.settings)
             .finish_non_exhaustive()
     }
 }

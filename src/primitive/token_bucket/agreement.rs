@@ -5,6 +5,7 @@
 //! in step, so that their calls leave together, in runs.
 
 mod runs;
+mod several;
 mod virtual_time;
 
 use std::sync::Arc;

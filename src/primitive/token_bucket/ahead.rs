@@ -1,10 +1,13 @@
 //! Charging tokens ahead of the requests that will use them, and giving back what was not used: the steps of
 //! `lua/token_bucket/prefetch.lua` and `give_back.lua`.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::decision::BucketState;
 use super::operations::{MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_given, read_levels, under_its_quotas};
+use super::returning::Return;
 use super::state::{Bucket, Moment};
 use crate::primitive::quota::Quotas;
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Script, script};
@@ -40,12 +43,14 @@ pub(crate) struct Prefetched {
 pub(crate) struct GiveBack {
     pub(crate) quotas: Quotas,
     pub(crate) tokens: i64,
-    /// When they were charged, by the server's clock, and how long ago that is at least, µs: the server's clock may be set
-    /// back.
+    /// When they were charged, by the server's clock, and how long ago that is at most by the clock here, µs: the server's
+    /// may be set back.
     pub(crate) charged: i64,
     pub(crate) age: i64,
     /// What the charge led to.
     pub(crate) tats: SmallVec<[Moment; 1]>,
+    /// Dropped when it is done, or will not be.
+    pub(super) _returning: Option<Arc<Return>>,
 }
 
 impl Bucket {
@@ -101,12 +106,19 @@ impl Bucket {
     }
 }
 
-impl Prefetched {
-    /// What gives so many of them back, which were charged at least `age` µs ago.
-    pub(crate) fn give_back(&self, tokens: i64, age: i64) -> GiveBack {
-        let BucketState { quotas, now, bucket } = &self.state;
+impl GiveBack {
+    /// Gives back tokens whose charge led to a state, at most `age` µs ago.
+    pub(crate) fn new(state: &BucketState, tokens: i64, age: i64) -> Self {
+        let BucketState { quotas, now, bucket } = state;
         let tats = bucket.pairs(quotas).map(|(level, _)| level.tat).collect();
-        GiveBack { quotas: quotas.clone(), tokens, charged: *now, age, tats }
+        Self { quotas: quotas.clone(), tokens, charged: *now, age, tats, _returning: None }
+    }
+}
+
+impl Prefetched {
+    /// What gives so many of them back, which were charged at most `age` µs ago.
+    pub(crate) fn give_back(&self, tokens: i64, age: i64) -> GiveBack {
+        GiveBack::new(&self.state, tokens, age)
     }
 }
 

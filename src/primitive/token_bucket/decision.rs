@@ -17,14 +17,29 @@ pub struct Decision {
     pub(super) admitted: bool,
     /// Whether it was made without asking the store.
     pub(super) is_local: bool,
+    /// By which of several limits it was refused.
+    pub(super) by: Option<Refuser>,
     pub(super) state: BucketState,
+}
+
+/// The place of what refused a request: among the limits, and among the quotas of the decision.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refuser {
+    pub(crate) limit: u8,
+    pub(crate) quota: u8,
 }
 
 impl Decision {
     /// For what costs nothing: nobody was asked, so the state is that of a bucket which nobody has touched.
     pub(super) fn free(quotas: Quotas) -> Self {
         let bucket = Bucket::full(&quotas);
-        Self { cost: 0, admitted: true, is_local: false, state: BucketState { quotas, now: 0, bucket } }
+        Self {
+            cost: 0,
+            admitted: true,
+            is_local: false,
+            by: None,
+            state: BucketState { quotas, now: 0, bucket },
+        }
     }
 
     /// The refusal as an error.
@@ -56,6 +71,22 @@ impl Decision {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if self.admitted { None } else { self.state.available_after(self.cost()) }
+    }
+
+    /// The name of the quota that refused the request; of several, the first. `None` for what was admitted. Of
+    /// [several limits](crate::TokenBuckets) it is the name of the limit, and of the quota after a dot if that has one.
+    #[must_use]
+    pub fn refused_by(&self) -> Option<&str> {
+        if self.admitted {
+            return None;
+        }
+        let quota = self.by.map_or_else(|| self.state.lacking(self.cost).unwrap_or(0), |by| by.quota.into());
+        self.state.quotas.limits().get(quota).map(|limit| &*limit.name)
+    }
+
+    /// By which of several limits it was refused.
+    pub(crate) fn refuser(&self) -> Option<Refuser> {
+        self.by
     }
 
     /// The state of the bucket after the decision.
@@ -158,6 +189,11 @@ impl BucketState {
             return None;
         }
         Some(micros(after.act(&self.quotas, self.now) - self.now))
+    }
+
+    /// The first quota that has fewer tokens than so many.
+    pub(super) fn lacking(&self, cost: i64) -> Option<usize> {
+        self.bucket.pairs(&self.quotas).position(|(level, limit)| level.tokens(limit, self.now) < cost)
     }
 
     /// The standing of each quota, in their order.

@@ -93,6 +93,7 @@ mod local;
 mod operations;
 mod reservation;
 mod returning;
+mod several;
 mod state;
 
 #[cfg(test)]
@@ -112,6 +113,8 @@ use tokio::task::coop::consume_budget;
 pub(crate) use self::acquire::Acquire;
 pub use self::decision::{Balance, BucketState, Decision};
 pub use self::reservation::Reservation;
+pub use self::several::TokenBuckets;
+pub(crate) use self::several::{AcquireAll, Keys, Several};
 
 use self::acquire::Decide;
 use self::adjust::Adjust;
@@ -120,6 +123,7 @@ use self::local::{Answer, Local};
 use self::operations::{Block, Cancel, Peek, Reserve, Reset};
 use self::returning::Returning;
 use self::state::{Ask, Bucket};
+use crate::primitive::clock;
 use crate::primitive::quota::{MAX_SPAN, Quotas};
 use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
@@ -155,6 +159,7 @@ struct Clients {
     reset: Client<Reset>,
     returning: Returning,
     store: Store,
+    namespace: Namespace<Bucket>,
 }
 
 impl TokenBucket {
@@ -491,6 +496,11 @@ impl TokenBucket {
         Ok(Self { clients, quotas: quota.try_into()?, longest_wait: 0, local: Local::default() })
     }
 
+    /// The same buckets, as they are asked together with others: nobody waits, and nothing is charged ahead.
+    fn as_one_of_several(&self) -> Self {
+        Self { longest_wait: 0, local: self.local.clone().without_prefetch(), ..self.clone() }
+    }
+
     /// Takes a token, which is no decision on a request.
     pub(crate) async fn count(&self, key: Key) -> Result<Decision, Error> {
         self.clients
@@ -533,6 +543,22 @@ impl TokenBucket {
         self.clients.cancel.detach(key.clone(), self.returned(key, cancel));
     }
 
+    /// Takes back an admission that led to nothing, which was asked for at `sent`, where it does not act and nobody waits.
+    ///
+    /// By the rule of [`GiveBack`], which must run once; where the client may repeat it, all of it if nothing has come after
+    /// it, else nothing.
+    fn take_back(&self, key: Key, decision: &Decision, sent: i64) {
+        if self.clients.give_back.may_repeat() {
+            return self.cancel_detached(&key, Cancel::new(decision, None));
+        }
+        self.local.forget_refusal(&key, &self.quotas);
+        let give_back = GiveBack {
+            _returning: Some(Arc::new(self.clients.returning.begin(&key))),
+            ..GiveBack::new(&decision.state, decision.cost, clock::micros() - sent)
+        };
+        self.clients.give_back.detach(key, give_back);
+    }
+
     /// The same, noted here.
     fn returned(&self, key: &Key, cancel: Cancel) -> Cancel {
         self.local.forget_refusal(key, &self.quotas);
@@ -555,6 +581,7 @@ impl Clients {
             reset: namespace.client(),
             returning: Returning::default(),
             store: store.clone(),
+            namespace: namespace.clone(),
         }
     }
 }

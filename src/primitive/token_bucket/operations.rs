@@ -201,7 +201,17 @@ impl Operation for Reserve {
 impl Reserve {
     fn decision(self, admitted: bool, now: i64, bucket: Bucket) -> Decision {
         let state = BucketState { quotas: self.quotas, now, bucket };
-        Decision { cost: self.ask.cost, admitted, is_local: false, state }
+        Decision { cost: self.ask.cost, admitted, is_local: false, by: None, state }
+    }
+}
+
+impl Trace {
+    pub(super) fn write(traces: &[Self], call: &mut Arguments<'_>) {
+        for Self { tat, before } in traces {
+            for part in [tat.whole, tat.part, before.whole, before.part] {
+                call.integer(part);
+            }
+        }
     }
 }
 
@@ -218,7 +228,7 @@ impl Operation for Cancel {
     type Cell = Bucket;
     type Reply = bool;
     type Undo = Never<Bucket>;
-    const SCRIPT: Script = script!("token_bucket/cancel", "lib/bucket", "lib/runs");
+    const SCRIPT: Script = script!("token_bucket/cancel", "lib/bucket", "lib/runs", "lib/cancel");
     const PARTS: &'static [&'static str] = PARTS;
     // What is given back first must not have been built upon by what is given back next.
     const IN_ORDER: bool = true;
@@ -233,11 +243,7 @@ impl Operation for Cancel {
         call.integer(self.cost);
         call.integer(self.act.unwrap_or(-1));
         // A bucket may have more levels, left by other quotas.
-        for Trace { tat, before } in self.traces.iter().take(self.quotas.limits().len()) {
-            for part in [tat.whole, tat.part, before.whole, before.part] {
-                call.integer(part);
-            }
-        }
+        Trace::write(&self.traces[..self.quotas.limits().len().min(self.traces.len())], call);
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {

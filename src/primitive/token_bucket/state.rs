@@ -215,10 +215,16 @@ impl Clone for Bucket {
 }
 
 impl Bucket {
+    /// Whether the request fits.
+    #[inline]
+    pub(crate) fn has(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
+        self.start(now) <= now + ask.wait && ask.cost <= self.free(quotas, now, ask.wait)
+    }
+
     /// Whether the request fits; if so it is charged.
     #[inline]
     pub(crate) fn take(&mut self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
-        let admitted = self.start(now) <= now + ask.wait && ask.cost <= self.free(quotas, now, ask.wait);
+        let admitted = self.has(quotas, now, ask);
         if admitted {
             self.charge(quotas, now, ask.cost);
         }

@@ -86,7 +86,7 @@ impl<O: Operation> RedisClient<O> {
             Err(error) => return Step::Failed(error),
         };
         let store = &*self.store;
-        let slot = store.source.slot(|| self.namespace.redis_key(&key));
+        let slot = self.namespace.slot(&key);
         let link = if O::BULK { store.limits.connections } else { store.link_of(&key) };
         let (owed, counted) = (whom != For::Caller, whom == For::Nobody);
         let reserved = owed || operation.is_reserved();

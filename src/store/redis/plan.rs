@@ -117,7 +117,7 @@ impl<O: Operation> Pending<'_, O> {
 
     fn command(&self, script: &Loaded, namespace: &Namespace<O::Cell>, runs: &[Run]) -> Cmd {
         let named = if O::ONE_KEY { &runs[..1] } else { runs };
-        let mut command = script.call(named.len() * O::PARTS.len());
+        let mut command = script.call(named.len() * namespace.width(O::PARTS.len()));
         for run in named {
             namespace.redis_keys(&self.item(run.at.start).key, O::PARTS, |key| {
                 command.arg(key);

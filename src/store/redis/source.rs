@@ -81,7 +81,7 @@ impl Source {
 
     /// The hash slot of a key; `None` where one server has them all.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
-    pub(super) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
+    pub(in crate::store) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
         match self {
             #[cfg(feature = "cluster")]
             Self::Cluster(..) => Some(super::slots::slot(&key())),

@@ -34,6 +34,37 @@ struct Run<O> {
     count: usize,
 }
 
+/// Makes the runs in one call of the script; what it answers to each.
+pub(super) fn eval<O: Operation>(
+    time: &mut VirtualTime,
+    keys: &[String],
+    runs: &[(&O, usize)],
+    now: i64,
+) -> Vec<Vec<Value>> {
+    let mut command = redis::cmd("EVAL");
+    command.arg(format!("{CLOCK}{}", O::SCRIPT.body)).arg(keys.len()).arg(keys);
+    let (mut shared, mut own) = (Vec::new(), Vec::new());
+    runs[0].0.shared(&mut Arguments::new(&mut shared));
+    for (operation, count) in runs {
+        operation.own(*count, &mut Arguments::new(&mut own));
+    }
+    let each = own.len() / runs.len();
+    if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
+        own.truncate(each);
+    }
+    for argument in shared.iter().chain(&own) {
+        // `Integer(7)`: the type itself is private to the store.
+        let argument = format!("{argument:?}");
+        command.arg(argument.strip_prefix("Integer(").unwrap().trim_end_matches(')'));
+    }
+    let reply: Vec<Value> = time.client.query(&command).unwrap();
+    time.check_expiries();
+    assert_eq!(reply[0], Value::Int(now));
+    let fields = &reply[1..];
+    assert_eq!(fields.len() % runs.len(), 0, "{fields:?}");
+    fields.chunks_exact(fields.len() / runs.len()).map(<[_]>::to_vec).collect()
+}
+
 struct Both {
     time: VirtualTime,
     sequence: usize,
@@ -45,34 +76,11 @@ impl Both {
     /// Makes the runs in one call of the script, and one by one in Rust. The replies of each run, in order; none for
     /// the foreign key.
     fn call<O: Operation<Cell = Bucket> + Clone>(&mut self, runs: &[Run<O>]) -> Vec<Vec<O::Reply>> {
-        let mut command = redis::cmd("EVAL");
-        command.arg(format!("{CLOCK}{}", O::SCRIPT.body)).arg(runs.len());
-        for run in runs {
-            command.arg(self.name(run.key));
-        }
-        let (mut shared, mut own) = (Vec::new(), Vec::new());
-        runs[0].operation.shared(&mut Arguments::new(&mut shared));
-        for run in runs {
-            run.operation.own(run.count, &mut Arguments::new(&mut own));
-        }
-        let each = own.len() / runs.len();
-        if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
-            own.truncate(each);
-        }
-        for argument in shared.iter().chain(&own) {
-            // `Integer(7)`: the type itself is private to the store.
-            let argument = format!("{argument:?}");
-            command.arg(argument.strip_prefix("Integer(").unwrap().trim_end_matches(')'));
-        }
-        let reply: Vec<Value> = self.time.client.query(&command).unwrap();
-        self.time.check_expiries();
-        assert_eq!(reply[0], Value::Int(self.now));
-        let fields = &reply[1..];
-        assert_eq!(fields.len() % runs.len(), 0, "{fields:?}");
-        let width = fields.len() / runs.len();
-
+        let keys: Vec<_> = runs.iter().map(|run| self.name(run.key)).collect();
+        let operations: Vec<_> = runs.iter().map(|run| (&run.operation, run.count)).collect();
+        let fields = eval(&mut self.time, &keys, &operations, self.now);
         let mut replies = Vec::new();
-        for (run, fields) in runs.iter().zip(fields.chunks_exact(width)) {
+        for (run, fields) in runs.iter().zip(&fields) {
             let mut of_run = Vec::new();
             for nth in 0..run.count {
                 let lua = run.operation.clone().decode(nth, self.now, Fields::new(fields, false));

@@ -84,6 +84,10 @@ impl Local {
         self
     }
 
+    pub(super) fn without_prefetch(self) -> Self {
+        Self { ahead: None, ..self }
+    }
+
     /// Whether nothing is known, ever.
     pub(super) fn is_off(&self) -> bool {
         !self.refusals && self.ahead.is_none()

@@ -1,0 +1,14 @@
+-- several: how scripts work under several sets of quotas at once, one for each of several buckets. Joined after lib/bucket.
+-- ARGV: the first set, as in lib/bucket; the number of sets; the others; then the script's own, from `first` on.
+-- KEYS[i] comes under set (i - 1) % #sets + 1.
+local sets = {{quotas, burst, num, den}}
+first = first + 1
+for i = 2, tonumber(ARGV[first - 1]) do
+  read_quotas(first)
+  sets[i] = {quotas, burst, num, den}
+end
+
+-- From here on it is about the bucket KEYS[i].
+local function under(i)
+  quotas, burst, num, den = unpack(sets[(i - 1) % #sets + 1])
+end

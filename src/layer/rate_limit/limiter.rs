@@ -1,0 +1,262 @@
+//! What a layer asks: the buckets of one limit, or those of several.
+
+use std::fmt;
+use std::future::Future;
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::store::parts;
+use crate::telemetry::Decisions;
+use crate::token_bucket::{Acquire, AcquireAll, Decision, Keys, Several};
+use crate::{Error, Key, KeyExtractor, Quotas, Store, TokenBucket};
+
+#[derive(Clone, Debug)]
+pub(super) enum Limiter {
+    One(TokenBucket),
+    All(All),
+}
+
+/// Several limits: the keys of requests are made of those for each, by [`AllOf`].
+#[derive(Clone, Debug)]
+pub(super) struct All {
+    several: Several,
+    max_wait: Duration,
+    /// How many tables have put their rows around the key, for the first limit.
+    tables: usize,
+}
+
+/// A decision under way.
+pub(super) enum Asking {
+    One(Acquire),
+    All(AcquireAll, Key),
+}
+
+impl All {
+    /// The keys by limit that a key was made of.
+    fn keys(&self, key: &Key) -> Keys {
+        let mut rows: SmallVec<[&[u8]; 1]> = SmallVec::new();
+        let mut inside = key.as_bytes();
+        for _ in 0..self.tables {
+            // A row and what is inside, or that alone.
+            let parts: SmallVec<[&[u8]; 2]> = parts(inside).flatten().collect();
+            if let [row] | [row, _] = parts[..] {
+                inside = parts.last().copied().unwrap_or(row);
+                rows.extend((parts.len() > 1).then_some(row));
+            }
+        }
+        let mut keys: Keys = parts(inside).map(|part| part.map(Key::from)).collect();
+        if let (Some(Some(first)), true) = (keys.first_mut(), self.tables > 0) {
+            let in_rows = rows.iter().copied().chain([first.as_bytes()]);
+            *first = Key::of(in_rows);
+        }
+        keys
+    }
+}
+
+impl Limiter {
+    pub(super) fn all(several: &Several) -> Self {
+        Self::All(All { several: several.clone(), max_wait: Duration::ZERO, tables: 0 })
+    }
+
+    /// The decision, where it takes neither a wait nor another process.
+    pub(super) fn at_once(
+        &self,
+        quotas: Option<&Quotas>,
+        key: &Key,
+        cost: u32,
+    ) -> Option<Result<Decision, Error>> {
+        match self {
+            Self::One(bucket) => bucket.at_once(quotas, key, cost),
+            Self::All(all) if all.max_wait.is_zero() => all.several.at_once(quotas, &all.keys(key), cost),
+            Self::All(_) => None,
+        }
+    }
+
+    /// Asks, and waits where it may.
+    pub(super) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32, may_wait: bool) -> Asking {
+        match self {
+            Self::One(bucket) => {
+                let bucket = quotas.map_or_else(|| bucket.clone(), |quotas| bucket.with_quotas(quotas));
+                let bucket = if may_wait { bucket } else { bucket.with_longest_wait(Duration::ZERO) };
+                Asking::One(bucket.acquire(key, cost))
+            }
+            Self::All(all) => {
+                let other = quotas.map(|quotas| all.several.with_quotas_of_first(quotas));
+                let several = other.as_ref().unwrap_or(&all.several);
+                let max_wait = if may_wait { all.max_wait } else { Duration::ZERO };
+                Asking::All(several.acquire(all.keys(&key), cost, max_wait), key)
+            }
+        }
+    }
+
+    pub(super) fn with_max_wait(self, max_wait: Duration) -> Self {
+        match self {
+            Self::One(bucket) => Self::One(bucket.with_longest_wait(max_wait)),
+            Self::All(all) => Self::All(All { max_wait, ..all }),
+        }
+    }
+
+    pub(super) fn cache_refusals(self, cache: bool) -> Self {
+        match self {
+            Self::One(bucket) => Self::One(bucket.cache_refusals(cache)),
+            Self::All(all) => Self::All(All { several: all.several.cache_refusals(cache), ..all }),
+        }
+    }
+
+    pub(super) fn prefetch(self, hold: Duration) -> Result<Self, Error> {
+        match self {
+            Self::One(bucket) => bucket.prefetch(hold).map(Self::One),
+            Self::All(_) => {
+                Err(Error::invalid("prefetch is for one limit: the tokens of several are not held"))
+            }
+        }
+    }
+
+    /// A table puts its rows around the key.
+    pub(super) fn in_table(self) -> Self {
+        match self {
+            Self::One(bucket) => Self::One(bucket),
+            Self::All(all) => Self::All(All { tables: all.tables + 1, ..all }),
+        }
+    }
+
+    /// The same limits in another store.
+    pub(super) fn in_store(&self, store: &Store) -> Self {
+        match self {
+            Self::One(bucket) => Self::One(bucket.in_store(store)),
+            Self::All(all) => Self::All(All { several: all.several.in_store(store), ..all.clone() }),
+        }
+    }
+
+    pub(super) fn decisions(&self) -> &Decisions {
+        match self {
+            Self::One(bucket) => bucket.decisions(),
+            Self::All(all) => all.several.decisions(),
+        }
+    }
+
+    /// The buckets of whoever makes a request: those of the first limit.
+    pub(super) fn first(&self) -> &TokenBucket {
+        match self {
+            Self::One(bucket) => bucket,
+            Self::All(all) => all.several.first(),
+        }
+    }
+
+    /// Which of several limits refused, and its key.
+    pub(super) fn refused(&self, key: &Key, decision: &Decision) -> Option<(usize, Key)> {
+        let (Self::All(all), Some(refuser)) = (self, decision.refuser()) else { return None };
+        // Those without a key are not asked.
+        let keys = all.keys(key).into_iter().enumerate();
+        keys.filter_map(|(limit, key)| Some((limit, key?))).nth(refuser.limit.into())
+    }
+
+    /// Blocks the key of whoever makes a request, in a task of its own.
+    pub(super) fn block(&self, key: Key, duration: Duration) {
+        let key = match self {
+            Self::One(_) => Some(key),
+            Self::All(all) => all.keys(&key).into_iter().next().flatten(),
+        };
+        if let Some(key) = key {
+            self.first().block_detached(key, duration);
+        }
+    }
+
+    /// Charges what a request turned out to cost, in a task of its own.
+    pub(super) fn charge(&self, key: Key, decision: &Decision, tokens: u32) {
+        match self {
+            Self::One(bucket) => {
+                let quotas = decision.state().quotas();
+                // By the same value where they are equal: then charges leave together.
+                match bucket.quotas() == quotas {
+                    true => bucket.charge_detached(key, tokens),
+                    false => bucket.with_quotas(quotas).charge_detached(key, tokens),
+                }
+            }
+            Self::All(all) => all.several.charge_detached(all.keys(&key), tokens),
+        }
+    }
+}
+
+impl Asking {
+    /// The same request, of what stands in for its limits by a share of their quotas. `None`: it is no stand-in for these.
+    pub(super) fn of_share(&self, local: &Limiter, replicas: NonZeroU32) -> Option<Self> {
+        match (self, local) {
+            (Self::One(asked), Limiter::One(local)) => {
+                Some(Self::One(asked.again(|bucket| local.standing_in_for(bucket, replicas))))
+            }
+            (Self::All(asked, key), Limiter::All(local)) => {
+                let asked = asked.again(|several| local.several.standing_in_for(several, replicas));
+                Some(Self::All(asked, key.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn key(&self) -> &Key {
+        match self {
+            Self::One(asked) => asked.key(),
+            Self::All(_, key) => key,
+        }
+    }
+}
+
+impl Future for Asking {
+    type Output = Result<Decision, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Self::One(asked) => Pin::new(asked).poll(context),
+            Self::All(asked, _) => Pin::new(asked).poll(context),
+        }
+    }
+}
+
+/// The keys of a request for several limits, by a tuple of extractors.
+#[derive(Clone, Copy)]
+pub struct AllOf<K, const N: usize>(pub(super) K);
+
+/// Tuples of [`KeyExtractor`]s, one for each of several limits: up to eight.
+pub trait KeyExtractors<Req, const N: usize> {
+    /// The key for each limit; `None`: that limit is not asked.
+    fn extract_all(&self, request: &Req) -> [Option<Key>; N];
+}
+
+impl<Req, K: KeyExtractors<Req, N>, const N: usize> KeyExtractor<Req> for AllOf<K, N> {
+    fn extract(&self, request: &Req) -> Option<Key> {
+        let keys = self.0.extract_all(request);
+        keys.iter().any(Option::is_some).then(|| Key::of_some(keys.iter().map(Option::as_ref)))
+    }
+}
+
+impl<K, const N: usize> fmt::Debug for AllOf<K, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AllOf").finish_non_exhaustive()
+    }
+}
+
+macro_rules! tuples {
+    ($($count:literal: $($extractor:ident)*;)*) => {$(
+        impl<Req, $($extractor: KeyExtractor<Req>),*> KeyExtractors<Req, $count> for ($($extractor,)*) {
+            #[expect(non_snake_case, reason = "named as their types")]
+            fn extract_all(&self, request: &Req) -> [Option<Key>; $count] {
+                let ($($extractor,)*) = self;
+                [$($extractor.extract(request)),*]
+            }
+        }
+    )*};
+}
+tuples! {
+    1: A;
+    2: A B;
+    3: A B C;
+    4: A B C D;
+    5: A B C D E;
+    6: A B C D E F;
+    7: A B C D E F G;
+    8: A B C D E F G H;
+}
