@@ -13,3 +13,4 @@ mod failover;
 mod network;
 mod not_serving;
 mod pools;
+mod several;

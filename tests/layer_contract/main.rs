@@ -20,4 +20,5 @@ mod overloaded;
 mod probe;
 mod readiness;
 mod refused;
+mod several;
 mod shared;

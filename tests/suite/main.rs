@@ -20,6 +20,7 @@ mod leases;
 mod mutexes;
 mod permits;
 mod rw_locks;
+mod several;
 mod stores;
 
 /// Runs each test on each store.
@@ -55,6 +56,9 @@ on_every_store! {
     crate::buckets::other_quotas_per_call as other_quotas_per_call,
     crate::buckets::alternating_quotas_do_not_refill as alternating_quotas_do_not_refill,
     crate::buckets::a_change_of_quotas_carries_over_what_is_owed as a_change_of_quotas_carries_over,
+    crate::several::all_limits_are_charged_or_none as all_limits_are_charged_or_none,
+    crate::several::a_crowd_on_several_limits_gets_the_least as a_crowd_on_several_limits_gets_the_least,
+    crate::several::who_goes_away_is_charged_nowhere as who_goes_away_is_charged_nowhere,
     crate::callers::a_crowd_on_one_key_gets_the_burst as a_crowd_on_one_key_gets_the_burst,
     crate::callers::a_crowd_of_mixed_costs_gets_the_burst as a_crowd_of_mixed_costs_gets_the_burst,
     crate::callers::a_crowd_on_many_keys_gets_each_burst as a_crowd_on_many_keys_gets_each_burst,

@@ -164,7 +164,7 @@ impl Fleet {
     fn random_step(&mut self, rng: &mut StdRng) {
         let process = rng.random_range(0..self.held.len());
         let mut cost = rng.random_range(1..=3);
-        match rng.random_range(0..12) {
+        match rng.random_range(0..13) {
             0..3 => {
                 let wait = if self.reserves { *[0, 0, 5_000, 100_000].choose(rng).unwrap() } else { 0 };
                 if rng.random_bool(0.5) {
@@ -198,6 +198,14 @@ impl Fleet {
                     let used = if all { *left } else { cost.min(*left) };
                     *left -= used;
                     self.acted.push((now, used));
+                }
+            }
+            12 => {
+                // Another limit refuses it.
+                let ask = Ask { cost, wait: 0 };
+                let decision = self.step(Reserve { quotas: self.quotas.clone(), ask });
+                if decision.is_admitted() {
+                    self.give_backs.push(GiveBack::new(decision.state(), cost, 0));
                 }
             }
             9 => {
