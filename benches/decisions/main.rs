@@ -33,6 +33,7 @@ mod layer;
 mod local_refusals;
 mod memory;
 mod overload;
+mod several;
 mod single_caller;
 #[cfg(feature = "cluster")]
 #[path = "../../tests/support/mod.rs"]
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         throughput::run(bench);
         single_caller::run(bench);
         layer::run(bench);
+        several::run(bench);
         local_refusals::run(bench);
         hot::run(bench);
         memory::run(bench);

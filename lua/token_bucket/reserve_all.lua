@@ -3,69 +3,129 @@
 -- ARGV     sets of quotas (see lib/several); then per run, or once for all runs: cost (tokens), count (requests, all
 --          alike, in a row)
 -- returns  now (µs); then per run: admitted (the first so many of count; -1 where a key holds something else than a
---          bucket), and a list of the states before it, by limit
+--          bucket), and the state before it of each bucket
 -- writes   charged buckets, SET with PXAT (see lib/bucket; without where a quota never refills)
--- cost     one MGET, one SET per charged bucket, one GET per bucket that MGET does not find
-local on = on_tables()
-local raw, reply = redis.call('MGET', unpack(KEYS)), {now}
--- The buckets of this call, by key and in the order in which they are met: {key, place among KEYS, state, whether a quota
--- is new to it, whether it is to be saved}.
-local buckets, met = {}, {}
+-- cost     one MGET, one EXISTS where it does not find all, one SET per charged bucket
+local on -- see lib/bucket, on_tables
+local n = #sets
 
--- The bucket KEYS[i]; false where that is none. Also the error, where Redis has one.
-local function bucket(i)
+-- By limit whose states can be bare numbers: µs per token, µs per burst, and what follows the number where it is stored.
+local pace, span, ending = {}, {}, {}
+for p = 1, n do
+  under(p)
+  if quotas == 1 and den[1] == 1 and num[1] > 0 then
+    pace[p], span[p] = num[1], burst[1] * num[1]
+    ending[p] = format(' 0 %d 1 %d', num[1], burst[1])
+  end
+end
+
+-- Where among KEYS each stands first, where those are, and what is stored there.
+local at, met, raw = {}, {}, {}
+for i = 1, #KEYS do
   local key = KEYS[i]
-  local known = buckets[key]
-  if known then
-    -- It stands for the levels again; see lib/bucket.
-    if known.state then known.state = on.rested(known.state) end
-    return known
+  if not at[key] then
+    at[key], met[#met + 1] = i, i
+    raw[#met] = key
   end
-  local stored = raw[i] or call('GET', key) -- MGET finds nothing in a key of another type; GET fails on it
-  known = {key = key, place = i}
-  if type(stored) ~= 'table' then
-    known.state, known.is_new = on.load(stored)
-  elseif not string.find(stored.err, 'WRONGTYPE', 1, true) then
-    return known, stored
+end
+raw = redis.call('MGET', unpack(raw))
+
+-- MGET finds nothing in a key of another type.
+local missing = {}
+for m = 1, #met do
+  if not raw[m] then missing[#missing + 1] = KEYS[met[m]] end
+end
+local are_missing = #missing == 0 or redis.call('EXISTS', unpack(missing)) == 0
+
+-- By place: TATs of bare states, other states in table form, whether a quota is new to them, which are to be saved.
+local tats, others, is_new, changed = {}, {}, {}, {}
+for m = 1, #met do
+  local i, stored = met[m], raw[m]
+  local p = (i - 1) % n + 1
+  if pace[p] then
+    if stored then
+      local digits = #stored - #ending[p]
+      if sub(stored, digits + 1) == ending[p] then
+        local tat = tonumber(sub(stored, 1, digits))
+        if tat and tat > 0 and tat < limit then tats[i] = tat end
+      end
+    elseif are_missing then
+      tats[i] = 0
+    end
   end
-  buckets[key], met[#met + 1] = known, known
-  return known
+  if not tats[i] then
+    stored = stored or not are_missing and call('GET', KEYS[i])
+    on = on or on_tables()
+    under(p)
+    if type(stored) ~= 'table' then
+      others[i], is_new[i] = on.load(stored)
+    elseif not string.find(stored.err, 'WRONGTYPE', 1, true) then
+      return stored
+    end
+  end
 end
 
-local n, stride = #sets, #ARGV == first + 1 and 0 or 2
+local reply, stride = {now}, #ARGV == first + 1 and 0 or 2
+local cost, count
+local width = n + 1
 for run = 1, #KEYS / n do
-  local a = first + stride * (run - 1)
-  local cost, admitted = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
-  local these, states = {}, {}
+  if stride > 0 or run == 1 then
+    local a = first + stride * (run - 1)
+    cost, count = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+  end
+  local admitted, base, told = count, n * (run - 1), width * (run - 1) + 2
   for p = 1, n do
-    local i = n * (run - 1) + p
-    under(i)
-    local this, failed = bucket(i)
-    if failed then return failed end
-    local s = this.state
-    if not s then
-      admitted = -1
-    elseif admitted > 0 then
-      admitted = s[1] > now and 0 or max(0, min(admitted, floor(on.free(s, now, 0) / cost)))
-    end
-    these[p], states[p] = this, s and on.told(s) or 0
-  end
-  for p = 1, admitted >= 0 and n or 0 do
-    local this = these[p]
-    this.changed = this.changed or this.is_new or admitted > 0
-    if admitted > 0 then
+    local i = at[KEYS[base + p]]
+    local tat, s = tats[i], others[i]
+    if tat then
+      reply[told + p] = tat
+      if admitted > 0 then
+        local free, price = now + span[p] - (tat < now and now or tat), cost * pace[p]
+        if admitted * price > free then admitted = free >= price and floor(free / price) or 0 end
+      end
+    elseif s then
       under(p)
-      this.state = on.rested(this.state)
-      on.charge(this.state, now, admitted * cost)
+      -- It stands for the levels again; see lib/bucket.
+      s = on.rested(s)
+      others[i], reply[told + p] = s, on.told(s)
+      if admitted > 0 then
+        admitted = s[1] > now and 0 or max(0, min(admitted, floor(on.free(s, now, 0) / cost)))
+      end
+    else
+      admitted, reply[told + p] = -1, 0
     end
   end
-  reply[2 * run], reply[2 * run + 1] = admitted, states
-end
-for _, this in ipairs(met) do
-  if this.changed then
-    under(this.place)
-    local saved = on.save(this.key, (on.rested(this.state)))
-    if type(saved) == 'table' and saved.err then return saved end
+  reply[told] = admitted
+  for p = 1, admitted >= 0 and n or 0 do
+    local i = at[KEYS[base + p]]
+    local tat = tats[i]
+    if admitted == 0 then
+      changed[i] = changed[i] or is_new[i]
+    elseif tat then
+      tats[i], changed[i] = (tat < now and now or tat) + admitted * cost * pace[p], true
+    else
+      under(p)
+      others[i], changed[i] = on.rested(others[i]), true
+      on.charge(others[i], now, admitted * cost)
+    end
   end
+end
+
+-- What repeats is formatted once.
+local ends, expiry
+for m = 1, #met do
+  local i, saved = met[m], nil
+  if changed[i] then
+    local key, tat, p = KEYS[i], tats[i], (i - 1) % n + 1
+    if tat then
+      local from = tat - tat % second
+      if from ~= ends then ends, expiry = from, pxat(tat) end
+      saved = call('SET', key, format('%d', tat) .. ending[p], 'PXAT', expiry)
+    else
+      under(p)
+      saved = on.save(key, (on.rested(others[i])))
+    end
+  end
+  if type(saved) == 'table' and saved.err then return saved end
 end
 return reply

@@ -43,13 +43,21 @@ impl Key {
 
     /// A key of several parts, of which some may be absent: then it is `-`, which no part begins with.
     pub(crate) fn of_some<'a>(parts: impl IntoIterator<Item = Option<&'a Key>>) -> Self {
-        let parts = parts.into_iter();
+        let parts: SmallVec<[Option<&Key>; 8]> = parts.into_iter().collect();
+        // Up to four digits and a colon for each part, mostly.
+        let length = |part: &Option<&Key>| 5 + part.map_or(0, |part| part.as_bytes().len());
         Self::written(|bytes| {
-            parts.for_each(|part| match part {
+            bytes.reserve(parts.iter().map(length).sum());
+            parts.iter().for_each(|part| match part {
                 Some(part) => push_part(bytes, part.as_bytes()),
                 None => bytes.push(b'-'),
             });
         })
+    }
+
+    /// The key, of which nothing is left here.
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self(SmallVec::new()))
     }
 
     /// The bytes that a closure writes.
@@ -242,9 +250,16 @@ impl KeySpace {
 }
 
 fn push_part(bytes: &mut SmallVec<[u8; 24]>, part: &[u8]) {
-    use std::io::Write as _;
-    // Writing to memory does not fail.
-    let _ = write!(bytes, "{}:", part.len());
+    match u8::try_from(part.len()) {
+        Ok(digit @ 0..10) => bytes.push(b'0' + digit),
+        Ok(digits @ 10..100) => bytes.extend_from_slice(&[b'0' + digits / 10, b'0' + digits % 10]),
+        _ => {
+            use std::io::Write as _;
+            // Writing to memory does not fail.
+            let _ = write!(bytes, "{}", part.len());
+        }
+    }
+    bytes.push(b':');
     bytes.extend_from_slice(part);
 }
 

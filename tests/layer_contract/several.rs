@@ -40,6 +40,7 @@ fn everybody(_: &Request) -> &'static str {
     "everybody"
 }
 
+#[expect(clippy::type_complexity, reason = "an extractor for each limit")]
 const KEYS: (fn(&Request) -> u32, fn(&Request) -> Option<u32>, fn(&Request) -> &'static str) =
     (caller, tenant, everybody);
 

@@ -188,7 +188,7 @@ where
                     if let Some(decision) = &decision {
                         config.hooks.admitted(decision, &mut request);
                     }
-                    let (key, by_share) = (Some(acquire.key().clone()), outcome == Outcome::LocalShare);
+                    let (key, by_share) = (Some(acquire.take_key()), outcome == Outcome::LocalShare);
                     let granted = decision.map(|decision| Granted { decision, by_share });
                     let future = inner.call(request);
                     this.state.set(State::Calling { future, key, granted });

@@ -1,5 +1,6 @@
 //! What a layer asks: the buckets of one limit, or those of several.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::num::NonZeroU32;
@@ -30,9 +31,11 @@ pub(super) struct All {
 }
 
 /// A decision under way.
+#[expect(clippy::large_enum_variant, reason = "it is kept in a box with the request")]
 pub(super) enum Asking {
     One(Acquire),
-    All(AcquireAll, Key),
+    /// And the key with its rows, where it has some.
+    All(AcquireAll, Option<Key>),
 }
 
 impl All {
@@ -55,6 +58,14 @@ impl All {
         }
         keys
     }
+
+    /// The key with the rows put into that of the first limit.
+    fn without_rows<'a>(&self, key: &'a Key) -> Cow<'a, Key> {
+        match self.tables {
+            0 => Cow::Borrowed(key),
+            _ => Cow::Owned(Key::of_some(self.keys(key).iter().map(Option::as_ref))),
+        }
+    }
 }
 
 impl Limiter {
@@ -71,7 +82,9 @@ impl Limiter {
     ) -> Option<Result<Decision, Error>> {
         match self {
             Self::One(bucket) => bucket.at_once(quotas, key, cost),
-            Self::All(all) if all.max_wait.is_zero() => all.several.at_once(quotas, &all.keys(key), cost),
+            Self::All(all) if all.max_wait.is_zero() => {
+                all.several.at_once(quotas, &all.without_rows(key), cost)
+            }
             Self::All(_) => None,
         }
     }
@@ -88,7 +101,11 @@ impl Limiter {
                 let other = quotas.map(|quotas| all.several.with_quotas_of_first(quotas));
                 let several = other.as_ref().unwrap_or(&all.several);
                 let max_wait = if may_wait { all.max_wait } else { Duration::ZERO };
-                Asking::All(several.acquire(all.keys(&key), cost, max_wait), key)
+                if all.tables == 0 {
+                    return Asking::All(several.acquire(key, cost, max_wait), None);
+                }
+                let inside = all.without_rows(&key).into_owned();
+                Asking::All(several.acquire(inside, cost, max_wait), Some(key))
             }
         }
     }
@@ -200,7 +217,15 @@ impl Asking {
     pub(super) fn key(&self) -> &Key {
         match self {
             Self::One(asked) => asked.key(),
-            Self::All(_, key) => key,
+            Self::All(asked, key) => key.as_ref().unwrap_or_else(|| asked.key()),
+        }
+    }
+
+    /// The key, when it is over.
+    pub(super) fn take_key(&mut self) -> Key {
+        match self {
+            Self::One(asked) => asked.take_key(),
+            Self::All(asked, key) => key.take().unwrap_or_else(|| asked.take_key()),
         }
     }
 }

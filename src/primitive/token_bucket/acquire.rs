@@ -115,6 +115,11 @@ impl Acquire {
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
+
+    /// The key, when it is over.
+    pub(crate) fn take_key(&mut self) -> Key {
+        self.key.take()
+    }
 }
 
 impl Future for Acquire {

@@ -35,7 +35,7 @@ pub(crate) struct Pass {
 /// A request that asks the store.
 pub(crate) struct Asked {
     /// Who learns from it.
-    learns: Option<(Local, u64, Key)>,
+    learns: Option<(Local, Key)>,
     pass: Option<Pass>,
     sent: i64,
 }
@@ -89,13 +89,13 @@ impl Entry {
 }
 
 impl Asked {
-    pub(super) fn new(learns: Option<(Local, u64, Key)>, pass: Option<Pass>, sent: i64) -> Self {
+    pub(super) fn new(learns: Option<(Local, Key)>, pass: Option<Pass>, sent: i64) -> Self {
         Self { learns, pass, sent }
     }
 
     /// The store has said this.
     pub(in crate::primitive::token_bucket) fn answered(self, decision: &Decision) {
-        let Some((local, hash, key)) = self.learns else { return };
+        let Some((local, key)) = self.learns else { return };
         if local.table.is_outdated(self.sent) {
             return;
         }
@@ -108,6 +108,7 @@ impl Asked {
             Some(pass) => learn(&pass.entry),
             None if !decision.admitted => {
                 // At worst it is not learned.
+                let hash = local.table.hash(&key);
                 local.table.entry(hash, &key, &decision.state.quotas).iter().for_each(|entry| learn(entry));
             }
             None => {}

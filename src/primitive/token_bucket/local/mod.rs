@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use hashbrown::HashTable;
 
 pub(super) use self::entry::Entry;
-pub(super) use self::gate::{Asked, Gate};
+pub(super) use self::gate::{Asked, Gate, Pass};
 use self::heat::Heat;
 use self::keeper::Keeper;
 use self::near::Near;
@@ -93,6 +93,11 @@ impl Local {
         !self.refusals && self.ahead.is_none()
     }
 
+    /// Whether nothing is known now.
+    pub(super) fn knows_nothing(&self) -> bool {
+        self.is_off() || self.table.is_empty()
+    }
+
     fn take(&self, near: &mut Near, now: i64, ask: Ask) -> Option<Decision> {
         if self.ahead.is_some() { near.take(now, ask) } else { None }
     }
@@ -104,7 +109,7 @@ impl Local {
     /// The decision on a request, where nobody need be asked.
     #[inline]
     pub(super) fn known(&self, quotas: &Quotas, key: &Key, ask: Ask) -> Option<Decision> {
-        if self.is_off() || self.table.is_empty() {
+        if self.knows_nothing() {
             return None;
         }
         let now = clock::micros();
@@ -130,18 +135,43 @@ impl Local {
             Some(Gate::Pass(pass)) => Some(pass),
             Some(Gate::Open) | None => None,
         };
-        let hash = self.table.hash(key);
         // What never comes back is not charged ahead: some of that is lost at times.
         if let Some((hold, heat)) = &self.ahead
             && quotas.limits().iter().all(|limit| limit.num > 0)
+            && let hash = self.table.hash(key)
             && let Some(count) = heat.note(hash, now, *hold, ask.cost)
             && let Some(entry) = self.table.entry(hash, key, quotas)
         {
             let table = Arc::clone(&self.table);
             Keeper::start(entry, table, &bucket.clients, *hold, count, now.rem_euclid(*hold));
         }
-        let learns = self.refusals.then(|| (self.clone(), hash, key.clone()));
+        let learns = self.refusals.then(|| (self.clone(), key.clone()));
         Answer::Ask(Asked::new(learns, pass, now))
+    }
+
+    /// As [`answer`](Self::answer) of one of several limits: a refusal, or a place among those who may ask, where there is one.
+    pub(super) fn gate(
+        &self,
+        quotas: &Quotas,
+        key: &Key,
+        now: i64,
+        ask: Ask,
+    ) -> Result<Option<Pass>, Decision> {
+        if !self.refusals || self.table.is_empty() {
+            return Ok(None);
+        }
+        match self.table.with(key, quotas, |near| near.gate(now, ask)) {
+            Some(Gate::Known(decision)) => Err(decision),
+            Some(Gate::Pass(pass)) => Ok(Some(pass)),
+            Some(Gate::Open) | None => Ok(None),
+        }
+    }
+
+    /// What has become of a request that asked at `sent`, after [`gate`](Self::gate).
+    pub(super) fn answered(&self, key: &Key, pass: Option<Pass>, sent: i64, decision: &Decision) {
+        if self.refusals && (pass.is_some() || !decision.admitted) {
+            Asked::new(Some((self.clone(), key.clone())), pass, sent).answered(decision);
+        }
     }
 
     /// Forgets what is known of refusals: something is given back.

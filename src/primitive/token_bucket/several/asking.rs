@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
+use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
 use super::step::{Buckets, Decided, ReserveAll};
@@ -17,95 +18,122 @@ use crate::primitive::clock;
 use crate::primitive::quota::Quotas;
 use crate::primitive::token_bucket::TokenBucket;
 use crate::primitive::token_bucket::decision::Decision;
-use crate::primitive::token_bucket::local::{Answer, Asked};
+use crate::primitive::token_bucket::local::Pass;
 use crate::primitive::token_bucket::state::{Ask, Bucket};
-use crate::store::{Cells, Client, Operation as _, timer};
+use crate::store::{Cells, Client, Operation as _, OperationFuture, parts, timer};
 use crate::{Error, Key};
 
 impl Several {
-    /// Asks for so many tokens of each.
-    pub(crate) async fn decide(self, keys: Keys, cost: u32) -> Result<Decision, Error> {
-        let (some, keys) = self.with_keys(&keys);
-        let this = some.as_ref().unwrap_or(&self);
-        if keys.is_empty() {
-            return Ok(Decision::free(self.terms.all().clone()));
+    /// Asks for so many tokens of each; the key is made of theirs.
+    pub(crate) fn decide(&self, key: Key, cost: u32) -> DecideAll {
+        let mut there: SmallVec<[Key; 3]> = SmallVec::new();
+        let mut all = true;
+        for part in parts(key.as_bytes()) {
+            all &= part.is_some();
+            there.extend(part.map(Key::from));
         }
-        let most = this.terms.all().max_cost();
+        let terms = &self.0.terms;
+        if there.is_empty() || cost == 0 {
+            return DecideAll::Clear(Some(Ok(Decision::free(terms.all().clone()))));
+        }
+        if !all {
+            let keys: Keys = parts(key.as_bytes()).map(|part| part.map(Key::from)).collect();
+            return self.with_keys(&keys).decide_all(Key::of(&there), there, cost);
+        }
+        self.decide_all(key, there, cost)
+    }
+
+    /// The same where each limit has a key.
+    fn decide_all(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> DecideAll {
+        let most = self.0.terms.all().max_cost();
         if cost > most {
-            return Err(Error::exceeds_burst(cost, most));
-        }
-        if cost == 0 {
-            return Ok(Decision::free(this.terms.all().clone()));
+            return DecideAll::Clear(Some(Err(Error::exceeds_burst(cost, most))));
         }
         // What is being given back goes first.
-        for (bucket, key) in this.buckets.iter().zip(&keys) {
-            if let Some(end) = bucket.clients.returning.end(key) {
-                end.await;
+        let ends =
+            self.0.buckets.iter().zip(&keys).filter_map(|(bucket, key)| bucket.clients.returning.end(key));
+        let ends: SmallVec<[_; 1]> = ends.collect();
+        if !ends.is_empty() {
+            let this = self.clone();
+            return DecideAll::Later(Box::pin(async move {
+                for end in ends {
+                    end.await;
+                }
+                this.decide_now(key, keys, cost).await
+            }));
+        }
+        self.decide_now(key, keys, cost)
+    }
+
+    fn decide_now(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> DecideAll {
+        match &self.0.places.together {
+            Together::Redis(client) if self.are_in_one_place(&keys) => {
+                self.decide_on(client, key, keys, cost)
+            }
+            Together::InMemory(cells) => {
+                let decided = self.step(cells, &keys, cost);
+                DecideAll::Clear(Some(decided.map(|decided| decided.decision())))
+            }
+            _ => {
+                let this = self.clone();
+                DecideAll::Later(Box::pin(async move { this.decide_in_order(&keys, cost).await }))
             }
         }
-        let decided = match &this.places.together {
-            Together::Redis(client) if this.are_in_one_place(&keys) => {
-                return this.decide_on(client, &keys, cost).await;
-            }
-            Together::InMemory(cells) => this.step(cells, &keys, cost),
-            _ => return this.decide_in_order(&keys, cost).await,
-        };
-        decided.map(|decided| decided.decision())
     }
 
     /// Whether a script may touch all of them.
     fn are_in_one_place(&self, keys: &[Key]) -> bool {
         let slot =
             |(bucket, key): (&TokenBucket, &Key)| -> Option<u16> { bucket.clients.namespace.slot(key) };
-        let mut slots = self.buckets.iter().zip(keys).map(slot);
+        let mut slots = self.0.buckets.iter().zip(keys).map(slot);
         let first = slots.next();
         slots.all(|slot| Some(slot) == first)
     }
 
     /// In one call, where no limit is known to refuse.
-    async fn decide_on(
+    fn decide_on(
         &self,
         client: &Client<ReserveAll>,
-        keys: &[Key],
+        key: Key,
+        keys: SmallVec<[Key; 3]>,
         cost: u32,
-    ) -> Result<Decision, Error> {
-        let mut asked: SmallVec<[Option<Asked>; 3]> = SmallVec::new();
-        for (limit, (bucket, key)) in self.buckets.iter().zip(keys).enumerate() {
-            match bucket.answer(key, Ask { cost: cost.into(), wait: 0 }) {
-                Some(Answer::Known(decision)) => return Ok(self.alone(limit, decision)),
-                Some(Answer::Ask(one)) => asked.push(Some(one)),
-                None => asked.push(None),
+    ) -> DecideAll {
+        let (sent, ask) = (clock::micros(), Ask { cost: cost.into(), wait: 0 });
+        let mut passes = SmallVec::new();
+        for (limit, (bucket, key)) in self.0.buckets.iter().zip(&keys).enumerate() {
+            match bucket.local.gate(&bucket.quotas, key, sent, ask) {
+                Ok(pass) => passes.push(pass),
+                Err(refusal) => return DecideAll::Clear(Some(Ok(self.alone(limit, refusal)))),
             }
         }
-        let key = if let [key] = keys { Key::of([key]) } else { Key::of(keys) };
-        let decided =
-            client.run(key, ReserveAll { terms: Arc::clone(&self.terms), cost: cost.into() }).await?;
-        for (asked, state) in asked.into_iter().zip(&decided.states) {
-            if let Some(asked) = asked {
-                asked.answered(&decided.of_limit(state));
-            }
-        }
-        Ok(decided.decision())
+        let reserve = ReserveAll { terms: Arc::clone(&self.0.terms), cost: cost.into() };
+        DecideAll::Asking { running: client.run(key, reserve), of: self.clone(), keys, passes, sent }
     }
 
     /// The decision, where it takes neither a wait nor another process.
     pub(crate) fn at_once(
         &self,
         quotas: Option<&Quotas>,
-        keys: &Keys,
+        key: &Key,
         cost: u32,
     ) -> Option<Result<Decision, Error>> {
-        let other = quotas.map(|quotas| self.with_quotas_of_first(quotas));
-        let this = other.as_ref().unwrap_or(self);
-        if keys.iter().any(Option::is_none) || cost > this.terms.all().max_cost() {
+        let in_memory = matches!(&self.0.places.together, Together::InMemory(_));
+        if !in_memory && self.0.buckets.iter().all(|bucket| bucket.local.knows_nothing()) {
             return None;
         }
-        let keys: SmallVec<[Key; 3]> = keys.iter().flatten().cloned().collect();
-        if let Together::InMemory(cells) = &this.places.together {
+        let other = quotas.map(|quotas| self.with_quotas_of_first(quotas));
+        let this = other.as_ref().unwrap_or(self);
+        if cost > this.0.terms.all().max_cost() {
+            return None;
+        }
+        let keys: Option<SmallVec<[Key; 3]>> =
+            parts(key.as_bytes()).map(|part| part.map(Key::from)).collect();
+        let keys = keys?;
+        if let Together::InMemory(cells) = &this.0.places.together {
             return Some(this.step(cells, &keys, cost).map(|decided| decided.decision()));
         }
         let ask = Ask { cost: cost.into(), wait: 0 };
-        let mut known = this.buckets.iter().zip(&keys).enumerate().filter_map(|(limit, (bucket, key))| {
+        let mut known = this.0.buckets.iter().zip(&keys).enumerate().filter_map(|(limit, (bucket, key))| {
             let decision = bucket.local.known(&bucket.quotas, key, ask)?;
             Some(this.alone(limit, decision))
         });
@@ -114,7 +142,7 @@ impl Several {
 
     /// In one step, with the states of all buckets locked.
     fn step(&self, cells: &[Arc<Cells<Bucket>>], keys: &[Key], cost: u32) -> Result<Decided, Error> {
-        let reserve = ReserveAll { terms: Arc::clone(&self.terms), cost: cost.into() };
+        let reserve = ReserveAll { terms: Arc::clone(&self.0.terms), cost: cost.into() };
         // Who locks several does it in one order, whatever theirs is.
         let mut order: SmallVec<[usize; 3]> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|limit| Arc::as_ptr(&cells[*limit]).addr());
@@ -129,7 +157,7 @@ impl Several {
 
     fn undo(&self, keys: &[Key], decided: &Decided) {
         if decided.admitted {
-            for ((bucket, key), state) in self.buckets.iter().zip(keys).zip(&decided.states) {
+            for ((bucket, key), state) in self.0.buckets.iter().zip(keys).zip(&decided.states) {
                 bucket.take_back(key.clone(), &decided.of_limit(state), clock::micros());
             }
         }
@@ -138,7 +166,7 @@ impl Several {
     /// One after the other.
     async fn decide_in_order(&self, keys: &[Key], cost: u32) -> Result<Decision, Error> {
         let mut charged = Charged { of: self, keys, decisions: SmallVec::new() };
-        for (limit, (bucket, key)) in self.buckets.iter().zip(keys).enumerate() {
+        for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate() {
             let sent = clock::micros();
             let decision = bucket.clone().acquire(key.clone(), cost).await?;
             if !decision.is_admitted() {
@@ -148,20 +176,19 @@ impl Several {
         }
         let decisions = std::mem::take(&mut charged.decisions);
         let states = decisions.into_iter().map(|(decision, _)| decision.state).collect();
-        let terms = Arc::clone(&self.terms);
+        let terms = Arc::clone(&self.0.terms);
         Ok(Decided { terms, cost: cost.into(), admitted: true, states }.decision())
     }
 
-    pub(crate) fn acquire(&self, keys: Keys, cost: u32, max_wait: Duration) -> AcquireAll {
-        let future = Box::pin(self.clone().decide_within(keys.clone(), cost, max_wait));
-        AcquireAll { several: self.clone(), keys, cost, max_wait, future }
+    pub(crate) fn acquire(&self, key: Key, cost: u32, max_wait: Duration) -> AcquireAll {
+        AcquireAll { several: self.clone(), key, cost, max_wait, deciding: None }
     }
 
     /// Asks again when there may be tokens, for so long.
-    async fn decide_within(self, keys: Keys, cost: u32, max_wait: Duration) -> Result<Decision, Error> {
+    async fn decide_within(self, key: Key, cost: u32, max_wait: Duration) -> Result<Decision, Error> {
         let began = Instant::now();
         loop {
-            let decision = self.clone().decide(keys.clone(), cost).await?;
+            let decision = self.decide(key.clone(), cost).await?;
             match decision.retry_after() {
                 Some(after) if began.elapsed() + after <= max_wait => timer::sleep(after).await,
                 _ => return Ok(decision),
@@ -178,7 +205,7 @@ fn step_all(
     keys: &[Key],
     buckets: &mut Buckets,
     reserve: ReserveAll,
-) -> Result<Decided, (Error, Option<Decided>)> {
+) -> Result<Decided, (Error, Option<Box<Decided>>)> {
     let (limit, rest) = match order {
         [limit, rest @ ..] => (*limit, rest),
         [] => return Err((Error::invalid("no limits"), None)),
@@ -195,7 +222,7 @@ fn step_all(
     });
     match (stepped, decided) {
         (Ok(()), Some(decided)) => decided,
-        (Err(error), Some(Ok(decided))) => Err((error, Some(decided))),
+        (Err(error), Some(Ok(decided))) => Err((error, Some(Box::new(decided)))),
         (Err(error), Some(Err((_, decided)))) => Err((error, decided)),
         (Err(error), None) => Err((error, None)),
         (Ok(()), None) => Err((Error::invalid("no step"), None)),
@@ -212,9 +239,50 @@ struct Charged<'a> {
 
 impl Drop for Charged<'_> {
     fn drop(&mut self) {
-        let charged = self.of.buckets.iter().zip(self.keys).zip(&self.decisions);
+        let charged = self.of.0.buckets.iter().zip(self.keys).zip(&self.decisions);
         for ((bucket, key), (decision, sent)) in charged {
             bucket.take_back(key.clone(), decision, *sent);
+        }
+    }
+}
+
+/// A decision under way.
+#[expect(clippy::large_enum_variant, reason = "most decisions are of the largest")]
+pub(crate) enum DecideAll {
+    /// It takes no asking.
+    Clear(Option<Result<Decision, Error>>),
+    Asking {
+        running: OperationFuture<ReserveAll>,
+        of: Several,
+        keys: SmallVec<[Key; 3]>,
+        /// By limit: what lets it ask, where its refusals are known.
+        passes: SmallVec<[Option<Pass>; 3]>,
+        sent: i64,
+    },
+    Later(BoxFuture<'static, Result<Decision, Error>>),
+}
+
+impl Future for DecideAll {
+    type Output = Result<Decision, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Self::Clear(outcome) => {
+                // Whoever is always answered at once lets others run now and then.
+                ready!(pin!(consume_budget()).poll(context));
+                outcome.take().map_or(Poll::Pending, Poll::Ready)
+            }
+            Self::Asking { running, of, keys, passes, sent } => {
+                let decided = ready!(Pin::new(running).poll(context))?;
+                let buckets = of.0.buckets.iter().zip(&*keys).zip(&decided.states);
+                for (((bucket, key), state), pass) in buckets.zip(passes.drain(..)) {
+                    if pass.is_some() || !decided.admitted {
+                        bucket.local.answered(key, pass, *sent, &decided.of_limit(state));
+                    }
+                }
+                Poll::Ready(Ok(decided.decision()))
+            }
+            Self::Later(deciding) => deciding.as_mut().poll(context),
         }
     }
 }
@@ -222,24 +290,42 @@ impl Drop for Charged<'_> {
 /// A decision under way, which may be waited for.
 pub(crate) struct AcquireAll {
     several: Several,
-    keys: Keys,
+    key: Key,
     cost: u32,
     max_wait: Duration,
-    future: BoxFuture<'static, Result<Decision, Error>>,
+    /// `None` until it is polled.
+    deciding: Option<DecideAll>,
 }
 
 impl AcquireAll {
     /// The same request of other limits.
     pub(crate) fn again(&self, several: impl FnOnce(&Several) -> Several) -> Self {
-        several(&self.several).acquire(self.keys.clone(), self.cost, self.max_wait)
+        several(&self.several).acquire(self.key.clone(), self.cost, self.max_wait)
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The key, when it is over.
+    pub(crate) fn take_key(&mut self) -> Key {
+        self.key.take()
     }
 }
 
 impl Future for AcquireAll {
     type Output = Result<Decision, Error>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.future.as_mut().poll(context)
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let deciding = this.deciding.get_or_insert_with(|| {
+            let (several, key, cost) = (&this.several, this.key.clone(), this.cost);
+            match this.max_wait.is_zero() {
+                true => several.decide(key, cost),
+                false => DecideAll::Later(Box::pin(several.clone().decide_within(key, cost, this.max_wait))),
+            }
+        });
+        Pin::new(deciding).poll(context)
     }
 }
 

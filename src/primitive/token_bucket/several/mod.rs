@@ -102,8 +102,9 @@ impl<const N: usize> TokenBuckets<N> {
     ///
     /// As [`allow`](Self::allow), and [`is_exceeds_burst`](Error::is_exceeds_burst) where one of them never holds so many.
     pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: u32) -> Result<Decision, Error> {
-        let keys: SmallVec<_> = keys.into_iter().map(IntoKey::into_key).collect();
-        let decided = self.0.clone().decide(keys, n).await;
+        let keys: SmallVec<[Option<Key>; 3]> = keys.into_iter().map(IntoKey::into_key).collect();
+        let key = Key::of_some(keys.iter().map(Option::as_ref));
+        let decided = self.0.decide(key, n).await;
         self.0.decisions().settle(decided.map(|decision| {
             let outcome = Outcome::of(&decision);
             (decision, outcome)
@@ -115,13 +116,15 @@ impl<const N: usize> TokenBuckets<N> {
     }
 }
 
-/// The keys of a request, by limit; `None`: that limit is not asked.
+/// The keys of a request, by limit; `None`: that limit is not asked. As one key they are made by [`Key::of_some`].
 pub(crate) type Keys = SmallVec<[Option<Key>; 3]>;
 
 /// Several limits. A cheap clone.
 #[derive(Clone)]
-pub(crate) struct Several {
-    buckets: Arc<[TokenBucket]>,
+pub(crate) struct Several(Arc<Limits>);
+
+struct Limits {
+    buckets: Box<[TokenBucket]>,
     terms: Arc<Terms>,
     places: Arc<Places>,
 }
@@ -156,83 +159,74 @@ impl Several {
                 )));
             }
         }
-        let buckets: Arc<[_]> = buckets.iter().map(TokenBucket::as_one_of_several).collect();
-        let places = Arc::new(Places::new(&buckets));
-        Ok(Self::of(buckets, places))
+        Ok(Self::new_places(buckets.iter().map(TokenBucket::as_one_of_several).collect()))
     }
 
-    fn of(buckets: Arc<[TokenBucket]>, places: Arc<Places>) -> Self {
-        Self { terms: Arc::new(Terms::new(&buckets)), buckets, places }
-    }
-
-    /// The same, where each bucket is made another of the same name.
-    fn map(&self, map: impl Fn(&TokenBucket) -> TokenBucket) -> Self {
-        let buckets: Arc<[_]> = self.buckets.iter().map(map).collect();
+    fn new_places(buckets: Box<[TokenBucket]>) -> Self {
         let places = Arc::new(Places::new(&buckets));
         Self::of(buckets, places)
     }
 
-    /// The limits that have a key, and those keys.
-    fn with_keys(&self, keys: &Keys) -> (Option<Self>, SmallVec<[Key; 3]>) {
-        let there = keys.iter().flatten().cloned().collect();
-        if keys.iter().all(Option::is_some) {
-            return (None, there);
-        }
+    fn of(buckets: Box<[TokenBucket]>, places: Arc<Places>) -> Self {
+        Self(Arc::new(Limits { terms: Arc::new(Terms::new(&buckets)), buckets, places }))
+    }
+
+    /// The limits that have a key.
+    fn with_keys(&self, keys: &Keys) -> Self {
         let bits = keys.iter().enumerate().map(|(limit, key)| u8::from(key.is_some()) << limit).sum();
-        let some = self.buckets.iter().zip(keys).filter(|(_, key)| key.is_some());
-        let buckets: Arc<[_]> = some.map(|(bucket, _)| bucket.clone()).collect();
-        let places = Arc::clone(
-            lock(&self.places.some).entry(bits).or_insert_with(|| Arc::new(Places::new(&buckets))),
-        );
-        (Some(Self::of(buckets, places)), there)
+        let some = self.0.buckets.iter().zip(keys).filter(|(_, key)| key.is_some());
+        let buckets: Box<[_]> = some.map(|(bucket, _)| bucket.clone()).collect();
+        let new = || Arc::new(Places::new(&buckets));
+        let places = Arc::clone(lock(&self.0.places.some).entry(bits).or_insert_with(new));
+        Self::of(buckets, places)
     }
 
     /// The same limits, where the first has other quotas.
     pub(crate) fn with_quotas_of_first(&self, quotas: &Quotas) -> Self {
-        let first = self.buckets.iter().take(1).map(|bucket| bucket.with_quotas(quotas));
-        let buckets = first.chain(self.buckets.iter().skip(1).cloned()).collect();
-        Self::of(buckets, Arc::clone(&self.places))
+        let first = self.0.buckets.iter().take(1).map(|bucket| bucket.with_quotas(quotas));
+        let buckets = first.chain(self.0.buckets.iter().skip(1).cloned()).collect();
+        Self::of(buckets, Arc::clone(&self.0.places))
     }
 
     pub(crate) fn cache_refusals(&self, cache: bool) -> Self {
-        let buckets = self.buckets.iter().map(|bucket| bucket.cache_refusals(cache)).collect();
-        Self { buckets, ..self.clone() }
+        let buckets = self.0.buckets.iter().map(|bucket| bucket.cache_refusals(cache)).collect();
+        Self::of(buckets, Arc::clone(&self.0.places))
     }
 
     pub(crate) fn in_store(&self, store: &Store) -> Self {
-        self.map(|bucket| bucket.in_store(store))
+        Self::new_places(self.0.buckets.iter().map(|bucket| bucket.in_store(store)).collect())
     }
 
     /// These limits with a share of the quotas of others.
     pub(crate) fn standing_in_for(&self, other: &Self, parts: NonZeroU32) -> Self {
-        let buckets = self.buckets.iter().zip(&*other.buckets);
+        let buckets = self.0.buckets.iter().zip(&*other.0.buckets);
         let buckets = buckets.map(|(bucket, other)| bucket.standing_in_for(other, parts)).collect();
-        Self::of(buckets, Arc::clone(&self.places))
+        Self::of(buckets, Arc::clone(&self.0.places))
     }
 
     pub(crate) fn decisions(&self) -> &Decisions {
-        &self.places.decisions
+        &self.0.places.decisions
     }
 
     /// The bucket of the first limit: of whoever makes the request.
     pub(crate) fn first(&self) -> &TokenBucket {
-        &self.buckets[0]
+        &self.0.buckets[0]
     }
 
     /// Charges all limits without anybody waiting for that.
     pub(crate) fn charge_detached(&self, keys: Keys, tokens: u32) {
-        for (bucket, key) in self.buckets.iter().zip(keys) {
+        for (bucket, key) in self.0.buckets.iter().zip(keys) {
             if let Some(key) = key {
                 bucket.charge_detached(key, tokens);
             }
         }
     }
 
-    /// As `Several::decision` of what one limit says alone.
+    /// What the caller is told of what one limit says alone.
     fn alone(&self, limit: usize, decision: Decision) -> Decision {
         let quota = decision.state.lacking(decision.cost).unwrap_or(0) as u8;
         let refuser = (!decision.admitted).then_some(super::decision::Refuser { limit: limit as u8, quota });
-        let quotas = self.terms.alone(limit).clone();
+        let quotas = self.0.terms.alone(limit).clone();
         Decision { by: refuser, state: BucketState { quotas, ..decision.state }, ..decision }
     }
 }
@@ -262,12 +256,12 @@ impl Together {
 
 impl<const N: usize> fmt::Debug for TokenBuckets<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.buckets.iter()).finish()
+        self.0.fmt(f)
     }
 }
 
 impl fmt::Debug for Several {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.buckets.iter()).finish()
+        f.debug_list().entries(&*self.0.buckets).finish()
     }
 }

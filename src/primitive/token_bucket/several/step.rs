@@ -92,10 +92,9 @@ impl Operation for ReserveAll {
         if admitted < 0 {
             return Err(WRONG_TYPE);
         }
-        let mut buckets = fields.list()?;
         let mut states = SmallVec::new();
         for quotas in self.terms.each() {
-            let mut bucket = read_bucket(quotas, &mut buckets)?;
+            let mut bucket = read_bucket(quotas, &mut fields)?;
             // Those of the run that came before, and then this one.
             let before = admitted.min(nth);
             if before > 0 {
