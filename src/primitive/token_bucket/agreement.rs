@@ -4,6 +4,8 @@
 //! with a clock set alike. Keys expire by that clock too, and each expiry is checked when it is written. Many sequences go
 //! in step, so that their calls leave together, in runs.
 
+mod published;
+mod rational;
 mod runs;
 mod several;
 mod virtual_time;
