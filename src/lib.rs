@@ -24,7 +24,7 @@
 //!
 //! | layer | primitive | |
 //! |---|---|---|
-//! | [`RateLimitLayer`] | [`TokenBucket`] | at most `rate` per period with a `burst`; [the whole story](rate_limit) |
+//! | [`RateLimitLayer`] | [`TokenBucket`], [`TokenBuckets`] | at most `rate` per period with a `burst`; [the whole story](rate_limit) |
 //! | [`ConcurrencyLimitLayer`] | [`WaitGroup`] | at most N at once; [the whole story](concurrency_limit) |
 //! | [`RwLockLayer`] | [`RwLock`] | readers share, a writer is alone; [the whole story](rw_lock_layer) |
 //! | [`SingleFlightLayer`] | [`SingleFlight`] | one does the work, the others get its answer; [the whole story](single_flight) |

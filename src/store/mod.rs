@@ -83,8 +83,9 @@ use crate::error::Cause;
 /// alone. Which master has a key is asked by `CLUSTER SLOTS`; where ACLs forbid that, all masters share one of each.
 ///
 /// It takes Redis 6.2 or later, and where ACLs are in force the commands `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`,
-/// `SET` and `DEL` on `prefix:*` (and `INFO`, to check the version). Leases also take `EXISTS`, `PEXPIRE`,
-/// `PTTL`, `SETRANGE`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and the channels `prefix:wake:*`.
+/// `SET` and `DEL` on `prefix:*` (and `INFO`, to check the version). Several limits at once also take `EXISTS`. Leases also
+/// take `EXISTS`, `PEXPIRE`, `PTTL`, `SETRANGE`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and
+/// the channels `prefix:wake:*`.
 /// Bloom filters also take `BITCOUNT`, `BITFIELD`, `BITFIELD_RO`, `EXISTS`, `PEXPIRE`, `SETRANGE`, `STRLEN` and `UNLINK`.
 ///
 /// ```no_run

@@ -30,6 +30,11 @@
 //! [from a closure](RateLimitLayer::quotas), from a [table](RateLimitLayer::quota_table) by route or method, or are
 //! [looked up](RateLimitLayer::look_up_quotas); [`LiveQuotas`](crate::LiveQuotas) change at run time.
 //!
+//! # Several limits at once
+//!
+//! Limits over different keys, such as one per user, per tenant and for all, are charged together by
+//! [`RateLimitLayer::all_of`]: what one of them refuses is charged to none. Layers in a row would charge those that come first.
+//!
 //! # What a refused caller gets
 //!
 //! A boxed [`Refusal`](crate::Refusal) as the error, or a response by [`reject_with`](RateLimitLayer::reject_with).

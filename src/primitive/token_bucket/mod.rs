@@ -254,7 +254,7 @@ impl TokenBucket {
     ///
     /// [`is_unavailable`](Error::is_unavailable). A refusal is not an error here, but a [`Decision`].
     pub async fn allow(&self, key: impl Into<Key>) -> Result<Decision, Error> {
-        self.allow_n(key, 1).await
+        self.decide(key.into(), 1, 0).await
     }
 
     /// Takes `n` tokens, if there are so many now. Where `n` is 0, nobody is asked, here as in the other

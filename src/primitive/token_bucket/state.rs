@@ -22,7 +22,7 @@ impl Moment {
     const USED: i64 = -1;
 
     /// So many tokens used of a quota that never refills.
-    pub(super) fn used(tokens: i64) -> Self {
+    pub(crate) fn used(tokens: i64) -> Self {
         Self { whole: tokens, part: Self::USED }
     }
 
@@ -242,7 +242,7 @@ impl Bucket {
                 _ => limit.burst + tokens_in(limit, now + wait - base.whole, base.part),
             }
         });
-        tokens.min().unwrap_or(i64::MAX)
+        tokens.fold(i64::MAX, i64::min)
     }
 
     /// Charges without asking.

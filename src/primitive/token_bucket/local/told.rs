@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::primitive::quota::Quotas;
 use crate::primitive::token_bucket::decision::BucketState;
-use crate::primitive::token_bucket::state::Bucket;
+use crate::primitive::token_bucket::state::{Bucket, Level, Moment};
 
 pub(super) struct Told {
     /// The server's clock, less this process's, at most.
@@ -66,15 +66,18 @@ impl Told {
 
     #[inline]
     pub(super) fn bucket(&self, quotas: &Quotas) -> Bucket {
-        let mut bucket = Bucket::full(quotas);
-        bucket.blocked_until = self.blocked_until.load(Ordering::Relaxed);
-        for (level, told) in bucket.levels.iter_mut().zip(&self.levels) {
-            level.tat.whole = told[0].load(Ordering::Relaxed);
-            if level.quota.num != 0 {
-                level.tat.part = told[1].load(Ordering::Relaxed);
-                level.last = level.tat;
-            }
+        let blocked_until = self.blocked_until.load(Ordering::Relaxed);
+        let mut levels = SmallVec::new();
+        for (told, limit) in self.levels.iter().zip(quotas.limits()) {
+            let whole = told[0].load(Ordering::Relaxed);
+            levels.push(match limit.num {
+                0 => Level { tat: Moment::used(whole), quota: limit.tokens, ..Level::default() },
+                _ => {
+                    let tat = Moment { whole, part: told[1].load(Ordering::Relaxed) };
+                    Level { tat, last: tat, quota: limit.tokens, ..Level::default() }
+                }
+            });
         }
-        bucket
+        Bucket { blocked_until, levels }
     }
 }
