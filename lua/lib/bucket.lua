@@ -180,7 +180,11 @@ local function on_tables()
       s[n] = tonumber(number)
       if not s[n] or s[n] >= limit or s[n] < -1 or s[n] % 1 ~= 0 then return nil end
     end
-    if n == 5 then s = {0, s[1], s[2], s[1], s[2], s[3], s[4], s[5]} end
+    if n == 5 then
+      local last, rest = s[1], s[2]
+      if s[3] == 0 then last, rest = 0, 0 end
+      s = {0, s[1], s[2], last, rest, s[3], s[4], s[5]}
+    end
     if #s < 8 or #s % 7 ~= 1 then return nil end
     for o = 2, #s, 7 do
       if s[o + 4] < 0 or s[o + 5] < 1 or s[o + 6] < 1 or (s[o + 1] < 0) ~= (s[o + 4] == 0) then return nil end

@@ -8,7 +8,8 @@ end
 
 -- Cancels the charge that ARGV[a] and what follows it tell of: cost (tokens); act (µs, no-op after it; -1: nobody ever acts
 -- on it, so it is rolled back if nothing has come after it); then per quota the TAT that the charge led to, and the latest
--- TAT of the reservations that were yet to act before it: whole, part, last, rest.
+-- TAT of the reservations that were yet to act before it: whole, part, last, rest. (Of a quota that never refills -1, -1
+-- where it is not to be given back.)
 -- Returns 1 if anything was given back, else 0; and whether the state has changed.
 local function cancel(s, a, is_new)
   local cost, act, given = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), 0
@@ -28,7 +29,7 @@ local function cancel(s, a, is_new)
     local mine, part, last, rest = trace(q)
     if num[q] == 0 then
       local left = max(0, s[o] - cost)
-      if left < s[o] then s[o], given = left, 1 end
+      if left < s[o] and mine >= 0 then s[o], given = left, 1 end
     elseif act >= 0 or (mine > now and s[o] == mine and s[o + 1] == part and s[o + 2] == mine and s[o + 3] == part) then
       local charge, crumb = on.advance(q, 0, 0, cost)
       local built, bit = on.minus(q, s[o + 2], s[o + 3], mine, part)

@@ -5,9 +5,8 @@
 --          than a bucket
 -- writes   changed buckets, SET with PXAT (see lib/bucket; without where a quota never refills); DEL when idle
 -- cost     one MGET, one SET per changed bucket, one GET per bucket that MGET does not find
-local a = first
-return each_run(function(s, _, is_new)
-  local given, changes = cancel(s, a, is_new)
-  a = a + 2 + 4 * quotas
-  return given, changes
-end, on.save, under)
+local a, after = first, first
+return each_run(function(s, _, is_new) return cancel(s, a, is_new) end, on.save, function(i)
+  under(i)
+  a, after = after, after + 2 + 4 * quotas
+end)

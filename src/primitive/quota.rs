@@ -354,6 +354,12 @@ impl Quotas {
         Self(equal::set(limits.collect()))
     }
 
+    /// Some of them, by their places.
+    pub(crate) fn part(&self, places: std::ops::Range<usize>) -> Self {
+        let limits = self.limits()[places].iter();
+        Self(equal::set(limits.map(|limit| Limit { name: limit.name.clone(), pace: limit.pace }).collect()))
+    }
+
     /// The largest cost that can ever be admitted: the smallest burst.
     #[must_use]
     pub fn max_cost(&self) -> u32 {

@@ -22,6 +22,9 @@ on_each_store!(
     quotas_are_those_of_the_first_limit,
     a_request_waits_for_all_limits,
     what_it_cost_is_charged_to_all,
+    what_it_cost_is_charged_under_its_quotas,
+    rows_of_two_tables_are_apart,
+    who_is_refused_is_banned_whoever_else_is_blocked,
     refusals_are_known,
 );
 
@@ -166,6 +169,56 @@ async fn what_it_cost_is_charged_to_all(stores: Stores) {
     }
 }
 
+/// Under the quotas by which it was admitted, whatever those are.
+async fn what_it_cost_is_charged_under_its_quotas(stores: Stores) {
+    let store = stores.open();
+    let buckets = buckets(&store, [1000, 1000, 1000]);
+    let table = QuotaTable::new([("twelve", "30/h")]).unwrap();
+    let row = |request: &Request| if *request == 12 { "twelve" } else { "" };
+    let layer = RateLimitLayer::all_of(TokenBuckets::new(buckets.clone()).unwrap(), KEYS)
+        .charge_after(|response: &u32| response * 5)
+        .quota_table(table, row);
+    let service = layer.layer(Probe::default());
+    assert!(ask(&service, 12).await.is_ok());
+    eventually("61 of 30 are charged", SOON, async || {
+        ask(&service, 12)
+            .await
+            .is_err_and(|refusal| refusal.decision().unwrap().refused_by() == Some("callers"))
+    })
+    .await;
+    assert!(ask(&service, 14).await.is_ok(), "another row");
+}
+
+async fn rows_of_two_tables_are_apart(stores: Stores) {
+    let buckets = buckets(&stores.open(), [1, 1000, 1000]);
+    let table = || QuotaTable::new([("row", "2/h")]).unwrap();
+    let even = |request: &Request| if request.is_multiple_of(2) { "row" } else { "" };
+    let odd = |request: &Request| if request.is_multiple_of(2) { "" } else { "row" };
+    let one_caller = (|_: &Request| "caller", |_: &Request| None::<&str>, everybody);
+    let layer = RateLimitLayer::all_of(TokenBuckets::new(buckets).unwrap(), one_caller)
+        .quota_table(table(), even)
+        .quota_table(table(), odd);
+    let service = layer.layer(Probe::default());
+    for request in [10, 11, 10, 11] {
+        assert!(ask(&service, request).await.is_ok(), "{request}");
+    }
+    assert!(ask(&service, 10).await.is_err() && ask(&service, 11).await.is_err());
+}
+
+async fn who_is_refused_is_banned_whoever_else_is_blocked(stores: Stores) {
+    let buckets = buckets(&stores.open(), [1, 1000, 1000]);
+    let layer =
+        RateLimitLayer::all_of(TokenBuckets::new(buckets.clone()).unwrap(), KEYS).cache_refusals(false);
+    let service = layer.ban_after(3, Duration::from_secs(3600)).unwrap().layer(Probe::default());
+    assert!(ask(&service, 11).await.is_ok());
+    buckets[2].block_for("everybody", Duration::from_secs(3600)).await.unwrap();
+    eventually("the ban of the caller", SOON, async || {
+        assert!(ask(&service, 11).await.is_err());
+        !buckets[0].peek(11).await.unwrap().blocked_for().is_zero()
+    })
+    .await;
+}
+
 async fn refusals_are_known(stores: Stores) {
     let store = stores.open();
     let buckets = buckets(&store, [100, 1, 100]);
@@ -194,6 +247,16 @@ async fn each_process_has_its_share_of_all_limits() {
     assert_eq!(by(ask(&service, 1).await), "callers");
     assert!(ask(&service, 2).await.is_ok());
     assert_eq!(by(ask(&service, 2).await), "all");
+    // What it cost comes off the share, by its rows too, in whatever order these were set.
+    let table = QuotaTable::new([("row", "20/h")]).unwrap();
+    let layer = RateLimitLayer::all_of(TokenBuckets::new(self::buckets(&away(), [99; 3])).unwrap(), KEYS)
+        .on_store_failure(StoreFailure::LocalShare { replicas })
+        .charge_after(|response: &u32| *response)
+        .quota_table(table, |_: &Request| "row");
+    let service = layer.layer(Probe::default());
+    assert!(ask(&service, 15).await.is_ok());
+    assert_eq!(by(ask(&service, 15).await), "callers", "16 of a share of 10");
+    assert!(ask(&service, 16).await.is_ok(), "another caller");
     let closed = RateLimitLayer::all_of(TokenBuckets::new(self::buckets(&away(), [4; 3])).unwrap(), KEYS);
     let refusal = ask(&closed.layer(Probe::default()), 1).await.unwrap_err();
     assert_eq!(refusal.kind(), RefusalKind::StoreUnavailable);

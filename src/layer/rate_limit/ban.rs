@@ -103,7 +103,9 @@ impl Bans {
 
     /// Counts a refusal, without anybody waiting for that.
     pub(super) fn refused(&self, bucket: &TokenBucket, key: &Key, decision: &Decision) {
-        if !decision.state().blocked_for().is_zero() {
+        let is_blocked = !decision.state().blocked_for().is_zero();
+        // Of several limits another may be blocked.
+        if decision.refuser().map_or(is_blocked, |refuser| refuser.is_blocked) {
             return;
         }
         let Some(counted) = Counted::new(&self.counting, key) else { return };

@@ -93,9 +93,10 @@ impl<K, const N: usize> RateLimitLayer<AllOf<K, N>> {
     /// key is `None` is not asked; where all are, the request passes.
     ///
     /// The first limit is that of whoever makes the request: [`quotas`](Self::quotas) and tables set those of the first,
-    /// [`ban`](Self::ban) counts its refusals, and [`observe`](Self::observe) blocks its key.
-    /// [`on_refused`](Self::on_refused) gets the key of the limit that refused. Requests that
-    /// [wait](Self::wait_up_to) ask again when there may be tokens, in no order.
+    /// [`ban`](Self::ban) counts its refusals, and [`observe`](Self::observe) blocks its key; requests without a first key
+    /// have none of these. [`on_refused`](Self::on_refused) gets the key of the limit that refused. Requests that
+    /// [wait](Self::wait_up_to) ask again when there may be tokens, in no order: in a crowd some may be refused in the end
+    /// whose turn it was.
     ///
     /// ```
     /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, TokenBuckets};
@@ -139,7 +140,8 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
         RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
     }
 
-    /// Lets requests wait for their tokens, first come, first served, up to this long. Refusals are then no longer
+    /// Lets requests wait for their tokens up to this long: first come, first served, but for those of
+    /// [several limits](Self::all_of). Refusals are then no longer
     /// [cached](Self::cache_refusals), unless that is switched on afterwards.
     #[must_use]
     pub fn wait_up_to(self, longest: Duration) -> Self {
@@ -305,8 +307,11 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     where
         N: Clone,
     {
-        let Config { settings, key, cost, quotas, hooks, reject } =
+        let Config { mut settings, key, cost, quotas, hooks, reject } =
             self.map_limiter(Limiter::in_table).config;
+        if let Away::LocalShare { local, .. } = &mut settings.on_store_failure {
+            *local = local.clone().in_table();
+        }
         let key = InTable { table: table.clone(), name: name.clone(), outside: key };
         let quotas = InTable { table, name, outside: quotas };
         RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }

@@ -41,20 +41,25 @@ pub(super) enum Asking {
 impl All {
     /// The keys by limit that a key was made of.
     fn keys(&self, key: &Key) -> Keys {
-        let mut rows: SmallVec<[&[u8]; 1]> = SmallVec::new();
+        let mut rows: SmallVec<[Option<&[u8]>; 1]> = SmallVec::new();
         let mut inside = key.as_bytes();
         for _ in 0..self.tables {
             // A row and what is inside, or that alone.
             let parts: SmallVec<[&[u8]; 2]> = parts(inside).flatten().collect();
-            if let [row] | [row, _] = parts[..] {
-                inside = parts.last().copied().unwrap_or(row);
-                rows.extend((parts.len() > 1).then_some(row));
-            }
+            let (row, rest) = match parts[..] {
+                [row, rest] => (Some(row), rest),
+                [rest] => (None, rest),
+                _ => break,
+            };
+            rows.push(row);
+            inside = rest;
         }
         let mut keys: Keys = parts(inside).map(|part| part.map(Key::from)).collect();
-        if let (Some(Some(first)), true) = (keys.first_mut(), self.tables > 0) {
-            let in_rows = rows.iter().copied().chain([first.as_bytes()]);
-            *first = Key::of(in_rows);
+        if let Some(Some(first)) = keys.first_mut() {
+            // Each around what was inside of it, as for one limit.
+            for row in rows.into_iter().rev() {
+                *first = Key::of(row.into_iter().chain([first.as_bytes()]));
+            }
         }
         keys
     }
@@ -194,7 +199,7 @@ impl Limiter {
                     false => bucket.with_quotas(quotas).charge_detached(key, tokens),
                 }
             }
-            Self::All(all) => all.several.charge_detached(all.keys(&key), tokens),
+            Self::All(all) => all.several.charge_detached(all.keys(&key), decision, tokens),
         }
     }
 }

@@ -27,6 +27,8 @@ pub struct Decision {
 pub(crate) struct Refuser {
     pub(crate) limit: u8,
     pub(crate) quota: u8,
+    /// Whether that limit's bucket is blocked.
+    pub(crate) is_blocked: bool,
 }
 
 impl Decision {

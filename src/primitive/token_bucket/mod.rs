@@ -549,7 +549,7 @@ impl TokenBucket {
     /// it, else nothing.
     fn take_back(&self, key: Key, decision: &Decision, sent: i64) {
         if self.clients.give_back.may_repeat() {
-            return self.cancel_detached(&key, Cancel::new(decision, None));
+            return self.cancel_detached(&key, Cancel::safe_to_repeat(decision));
         }
         self.local.forget_refusal(&key, &self.quotas);
         let give_back = GiveBack {

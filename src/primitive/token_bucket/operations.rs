@@ -222,6 +222,18 @@ impl Cancel {
         let traces = bucket.levels.iter().map(Level::trace).collect();
         Self { quotas: quotas.clone(), cost: decision.cost, act, traces, _returning: None }
     }
+
+    /// Takes back an admission on which nobody acts, and which may run twice: then it finds that something has come after. A
+    /// quota that never refills does not tell that, and gets nothing back.
+    pub(super) fn safe_to_repeat(decision: &Decision) -> Self {
+        let mut cancel = Self::new(decision, None);
+        for (trace, limit) in cancel.traces.iter_mut().zip(decision.state.quotas.limits()) {
+            if limit.num == 0 {
+                trace.tat = Trace::KEPT;
+            }
+        }
+        cancel
+    }
 }
 
 impl Operation for Cancel {

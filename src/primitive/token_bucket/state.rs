@@ -71,10 +71,15 @@ pub(crate) struct Level {
 /// The mark that a charge left on one quota, by which it can be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// The TAT that the charge led to.
+    /// The TAT that the charge led to; of a quota that never refills the tokens used, or [`KEPT`](Self::KEPT).
     pub(crate) tat: Moment,
     /// The latest TAT of the reservations yet to act at that time.
     pub(crate) before: Moment,
+}
+
+impl Trace {
+    /// Of a quota that never refills: its tokens are not given back.
+    pub(super) const KEPT: Moment = Moment { whole: -1, part: -1 };
 }
 
 impl Level {
@@ -139,7 +144,9 @@ impl Level {
         let mine = trace.tat;
         if pace.num == 0 {
             let used = self.tat.whole;
-            self.tat.whole = (used - cost).max(0);
+            if mine.whole >= 0 {
+                self.tat.whole = (used - cost).max(0);
+            }
             return self.tat.whole < used;
         }
         let is_latest = self.tat == mine && self.last == mine && mine.whole > now;

@@ -48,15 +48,24 @@ impl<C: Cell> Cells<C> {
             let reply = step(cell, now);
             (reply, cell.pushes())
         });
-        let (reply, pushes) = stepped.inspect_err(|_| {
-            if let Some(bound) = &self.shared.bound {
-                bound.refused();
-            }
-        })?;
+        let (reply, pushes) = stepped.inspect_err(|_| self.tell_refused())?;
         for push in pushes {
             self.shared.notifier.deliver(push);
         }
         Ok(reply)
+    }
+
+    /// The same within a step on another namespace's cell, which is locked: nobody is notified, and of a refusal
+    /// [`tell_refused`](Self::tell_refused) afterwards.
+    pub(crate) fn step_among<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
+        self.step_alone(key, step)
+    }
+
+    /// Tells of a step that was refused. To be called without a lock.
+    pub(crate) fn tell_refused(&self) {
+        if let Some(bound) = &self.shared.bound {
+            bound.refused();
+        }
     }
 
     fn step_alone<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {

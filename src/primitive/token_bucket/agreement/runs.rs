@@ -202,7 +202,11 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                     continue;
                 }
                 let admitted = decisions.iter().filter(|decision| decision.is_admitted());
-                charges.extend(admitted.map(|it| Cancel::new(it, rng.random_bool(0.8).then(|| it.act()))));
+                charges.extend(admitted.map(|it| match rng.random_range(0..10) {
+                    0..8 => Cancel::new(it, Some(it.act())),
+                    8 => Cancel::safe_to_repeat(it),
+                    _ => Cancel::new(it, None),
+                }));
             }
         }
         4..7 => {

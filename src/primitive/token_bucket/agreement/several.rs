@@ -96,10 +96,19 @@ impl Both {
         cancels
     }
 
-    fn cancel(&mut self, place: Place, cancel: CancelAll) {
-        let names: Vec<_> = self.names(place).collect();
+    /// The bucket of some limits may have become something else by then: nothing happens to it, and the others are given
+    /// theirs.
+    fn cancel(&mut self, place: Place, cancel: CancelAll, foreign: Option<usize>) {
+        let mut names: Vec<_> = self.names(place).collect();
+        if let Some(limit) = foreign {
+            "list".clone_into(&mut names[limit]);
+        }
         eval(&mut self.time, &names, &[(&cancel, 1)], self.now);
+        let before = foreign.map(|limit| self.cell(limit, place[limit]).clone());
         self.apply(place, cancel);
+        if let (Some(limit), Some(before)) = (foreign, before) {
+            *self.cell(limit, place[limit]) = before;
+        }
     }
 
     /// One bucket alone, as by those who use it without the others.
@@ -156,7 +165,8 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
                 }
                 6..8 if !cancels.is_empty() => {
                     let (place, cancel) = cancels.swap_remove(rng.random_range(0..cancels.len()));
-                    both.cancel(place, cancel);
+                    let foreign = rng.random_bool(0.2).then(|| rng.random_range(0..3));
+                    both.cancel(place, cancel, foreign);
                 }
                 8 => {
                     let quotas = terms.each()[limit].clone();

@@ -69,6 +69,11 @@ impl Near {
         self.refused(now, ask, self.entry.in_flight.load(Ordering::Relaxed))
     }
 
+    /// The same whoever else asks now.
+    pub(super) fn told_refusal(&self, now: i64, ask: Ask) -> Option<Decision> {
+        if now >= self.entry.known_until.load(Ordering::Acquire) { None } else { self.refused(now, ask, 0) }
+    }
+
     /// What becomes of a request by what was told last, and after the requests that are under way.
     #[inline]
     fn refused(&self, now: i64, ask: Ask, in_flight: i64) -> Option<Decision> {

@@ -160,11 +160,22 @@ impl Local {
         if !self.refusals || self.table.is_empty() {
             return Ok(None);
         }
-        match self.table.with(key, quotas, |near| near.gate(now, ask)) {
-            Some(Gate::Known(decision)) => Err(decision),
-            Some(Gate::Pass(pass)) => Ok(Some(pass)),
-            Some(Gate::Open) | None => Ok(None),
+        let gate = |near: &mut Near| near.told_refusal(now, ask).map_or_else(|| Ok(near.gate(now, ask)), Err);
+        match self.table.with(key, quotas, gate) {
+            Some(Err(refusal)) => Err(refusal),
+            Some(Ok(Gate::Pass(pass))) => Ok(Some(pass)),
+            // Those who ask may not be charged, since another limit refuses them: it asks as well.
+            Some(Ok(Gate::Known(_) | Gate::Open)) | None => Ok(None),
         }
+    }
+
+    /// A refusal by what the store told, whoever asks now.
+    pub(super) fn told_refusal(&self, quotas: &Quotas, key: &Key, ask: Ask) -> Option<Decision> {
+        if !self.refusals || self.table.is_empty() {
+            return None;
+        }
+        let now = clock::micros();
+        self.table.with(key, quotas, |near| near.told_refusal(now, ask))?
     }
 
     /// What has become of a request that asked at `sent`, after [`gate`](Self::gate).

@@ -27,10 +27,14 @@ impl Several {
     /// Asks for so many tokens of each; the key is made of theirs.
     pub(crate) fn decide(&self, key: Key, cost: u32) -> DecideAll {
         let mut there: SmallVec<[Key; 3]> = SmallVec::new();
-        let mut all = true;
+        let (mut count, mut all) = (0, true);
         for part in parts(key.as_bytes()) {
-            all &= part.is_some();
+            (count, all) = (count + 1, all && part.is_some());
             there.extend(part.map(Key::from));
+        }
+        if count != self.0.buckets.len() {
+            let text = format!("{} limits were asked with {count} keys", self.0.buckets.len());
+            return DecideAll::Clear(Some(Err(Error::invalid(text))));
         }
         let terms = &self.0.terms;
         if there.is_empty() || cost == 0 {
@@ -128,13 +132,13 @@ impl Several {
         }
         let keys: Option<SmallVec<[Key; 3]>> =
             parts(key.as_bytes()).map(|part| part.map(Key::from)).collect();
-        let keys = keys?;
+        let keys = keys.filter(|keys| keys.len() == this.0.buckets.len())?;
         if let Together::InMemory(cells) = &this.0.places.together {
             return Some(this.step(cells, &keys, cost).map(|decided| decided.decision()));
         }
         let ask = Ask { cost: cost.into(), wait: 0 };
         let mut known = this.0.buckets.iter().zip(&keys).enumerate().filter_map(|(limit, (bucket, key))| {
-            let decision = bucket.local.known(&bucket.quotas, key, ask)?;
+            let decision = bucket.local.told_refusal(&bucket.quotas, key, ask)?;
             Some(this.alone(limit, decision))
         });
         known.next().map(Ok)
@@ -146,21 +150,26 @@ impl Several {
         // Who locks several does it in one order, whatever theirs is.
         let mut order: SmallVec<[usize; 3]> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|limit| Arc::as_ptr(&cells[*limit]).addr());
-        let mut buckets = Buckets((0..keys.len()).map(|_| Bucket::default()).collect());
-        let decided = step_all(&order, cells, keys, &mut buckets, reserve);
-        if let Err((_, Some(decided))) = &decided {
-            // A store that is full took some of them, and not the others.
-            self.undo(keys, decided);
-        }
-        decided.map_err(|(error, _)| error)
-    }
-
-    fn undo(&self, keys: &[Key], decided: &Decided) {
-        if decided.admitted {
-            for ((bucket, key), state) in self.0.buckets.iter().zip(keys).zip(&decided.states) {
-                bucket.take_back(key.clone(), &decided.of_limit(state), clock::micros());
+        let mut full = None;
+        // A store that is full looks for what has expired when it is asked again.
+        for _ in 0..2 {
+            let mut buckets = Buckets((0..keys.len()).map(|_| Bucket::default()).collect());
+            let Failed { error, kept } = match step_all(&order, cells, keys, &mut buckets, reserve.clone()) {
+                Ok(decided) => return Ok(decided),
+                Err(failed) => failed,
+            };
+            if let Some((decided, limits)) = kept
+                && decided.admitted
+            {
+                for limit in limits {
+                    let decision = decided.of_limit(&decided.states[limit]);
+                    self.0.buckets[limit].take_back(keys[limit].clone(), &decision, clock::micros());
+                }
             }
+            full = Some(error);
         }
+        cells[order[0]].tell_refused();
+        Err(full.unwrap_or_else(|| Error::invalid("no step")))
     }
 
     /// One after the other.
@@ -197,35 +206,44 @@ impl Several {
     }
 }
 
-/// Locks the cell of one limit after the other, takes the step on them together, and unlocks them. Where a store is full, an
-/// error, and with it the decision where some of the cells have kept it.
+/// A store is full.
+struct Failed {
+    error: Error,
+    /// The decision, and the limits whose cells have kept it all the same.
+    kept: Option<(Box<Decided>, SmallVec<[usize; 3]>)>,
+}
+
+/// Locks the cell of one limit after the other, takes the step on them together, and unlocks them.
 fn step_all(
     order: &[usize],
     cells: &[Arc<Cells<Bucket>>],
     keys: &[Key],
     buckets: &mut Buckets,
     reserve: ReserveAll,
-) -> Result<Decided, (Error, Option<Box<Decided>>)> {
-    let (limit, rest) = match order {
-        [limit, rest @ ..] => (*limit, rest),
-        [] => return Err((Error::invalid("no limits"), None)),
+) -> Result<Decided, Failed> {
+    let [limit, rest @ ..] = order else {
+        return Err(Failed { error: Error::invalid("no limits"), kept: None });
     };
+    let limit = *limit;
     let mut decided = None;
-    let stepped = cells[limit].step(keys[limit].as_bytes(), |cell, now| {
-        buckets.0[limit] = std::mem::take(cell);
+    let stepped = cells[limit].step_among(keys[limit].as_bytes(), |cell, now| {
+        buckets.0[limit].clone_from(cell);
         let result = match rest {
             [] => Ok(reserve.apply(buckets, now)),
             rest => step_all(rest, cells, keys, buckets, reserve),
         };
-        *cell = std::mem::take(&mut buckets.0[limit]);
+        if result.is_ok() {
+            cell.clone_from(&buckets.0[limit]);
+        }
         decided = Some(result);
     });
     match (stepped, decided) {
-        (Ok(()), Some(decided)) => decided,
-        (Err(error), Some(Ok(decided))) => Err((error, Some(Box::new(decided)))),
-        (Err(error), Some(Err((_, decided)))) => Err((error, decided)),
-        (Err(error), None) => Err((error, None)),
-        (Ok(()), None) => Err((Error::invalid("no step"), None)),
+        (Err(error), Some(Ok(decided))) => {
+            Err(Failed { error, kept: Some((Box::new(decided), SmallVec::from_slice(rest))) })
+        }
+        (_, Some(decided)) => decided,
+        (Err(error), None) => Err(Failed { error, kept: None }),
+        (Ok(()), None) => Err(Failed { error: Error::invalid("no step"), kept: None }),
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) use self::step::ReserveAll;
 pub(super) use self::step::{Buckets, CancelAll, Decided};
 pub(super) use self::terms::Terms;
 use super::TokenBucket;
-use super::decision::{BucketState, Decision};
+use super::decision::{BucketState, Decision, Refuser};
 use super::state::Bucket;
 use crate::primitive::quota::Quotas;
 use crate::store::{Cells, Client, Namespace, lock};
@@ -51,7 +51,9 @@ use crate::{Error, IntoKey, Key, Store};
 /// # What is told
 ///
 /// One [`Decision`], with the quotas of all limits: each by the name of its limit, `users`, or with its own name after that,
-/// `users.hourly`. Nothing waits here; [`retry_after`](Decision::retry_after) says when all limits that are told of may have tokens.
+/// `users.hourly`. A refusal [from memory](TokenBucket::cache_refusals), or on the way from one limit to the next, tells of the
+/// limit that refused alone. Nothing waits here; [`retry_after`](Decision::retry_after) says when all limits that are told of
+/// may have tokens. While one of them is [blocked](TokenBucket::block_for), none is told to have tokens left.
 ///
 /// # One step, or one after the other
 ///
@@ -62,7 +64,8 @@ use crate::{Error, IntoKey, Key, Store};
 /// charged before is taken back, less what came back meanwhile, and nothing where reservations wait in that bucket: so no limit
 /// ever admits more than by itself. Until then others may be refused by what is taken back. Put the limit that refuses
 /// most first. On a Cluster, whose client may repeat calls, it is taken back where nothing has come after it, else not at
-/// all.
+/// all; nor are tokens of quotas that never refill. Where limits are in different stores and one of them is away, the request
+/// is one that gets no answer: no limit is charged, and a layer does what it is set to do then.
 ///
 /// # Cancel safety
 ///
@@ -86,12 +89,24 @@ impl<const N: usize> TokenBuckets<N> {
 
     /// Takes one token of each bucket, if all of them have one now.
     ///
-    /// A limit whose key is `None` is not asked.
+    /// A limit whose key is `None` is not asked. Keys of different types are each made a [`Key`] first.
+    ///
+    /// ```
+    /// # use tower_distributed::{Key, Quota, Store, TokenBucket, TokenBuckets};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// # let store = Store::in_memory();
+    /// let users = TokenBucket::new(&store, "users", Quota::per_second(10))?;
+    /// let tenants = TokenBucket::new(&store, "tenants", Quota::per_second(100))?;
+    /// let limits = TokenBuckets::new([users, tenants])?;
+    /// let (user, tenant): (u64, Option<&str>) = (7, None);
+    /// assert!(limits.allow([Some(Key::from(user)), tenant.map(Key::from)]).await?.is_admitted());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable): then any of them may have been charged. A refusal is not an error here, but
-    /// a [`Decision`].
+    /// [`is_unavailable`](Error::is_unavailable): then any of them may have been charged.
+    /// [`is_overloaded`](Error::is_overloaded) where a store takes no more. A refusal is not an error here, but a [`Decision`].
     pub async fn allow<K: IntoKey>(&self, keys: [K; N]) -> Result<Decision, Error> {
         self.allow_n(keys, 1).await
     }
@@ -159,7 +174,16 @@ impl Several {
                 )));
             }
         }
-        Ok(Self::new_places(buckets.iter().map(TokenBucket::as_one_of_several).collect()))
+        let this = Self::new_places(buckets.iter().map(TokenBucket::as_one_of_several).collect());
+        let names: Vec<_> = this.0.terms.all().limits().iter().map(|limit| &limit.name).collect();
+        for (position, name) in names.iter().enumerate() {
+            if names[..position].contains(name) {
+                return Err(Error::invalid(format!(
+                    "two quotas of limits that are charged together would be told as {name:?}: name one otherwise"
+                )));
+            }
+        }
+        Ok(this)
     }
 
     fn new_places(buckets: Box<[TokenBucket]>) -> Self {
@@ -213,19 +237,25 @@ impl Several {
         &self.0.buckets[0]
     }
 
-    /// Charges all limits without anybody waiting for that.
-    pub(crate) fn charge_detached(&self, keys: Keys, tokens: u32) {
-        for (bucket, key) in self.0.buckets.iter().zip(keys) {
-            if let Some(key) = key {
-                bucket.charge_detached(key, tokens);
-            }
+    /// Charges all limits, under the quotas of an admission by them, without anybody waiting for that.
+    pub(crate) fn charge_detached(&self, keys: Keys, decision: &Decision, tokens: u32) {
+        // Those of each limit stand side by side. Only the first may have another number of them than its bucket.
+        let quotas = decision.state.quotas();
+        let mut end = quotas.limits().len();
+        for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate().rev() {
+            let Some(key) = key else { continue };
+            let start = if limit == 0 { 0 } else { end.saturating_sub(bucket.quotas().limits().len()) };
+            bucket.with_quotas(&quotas.part(start..end)).charge_detached(key, tokens);
+            end = start;
         }
     }
 
     /// What the caller is told of what one limit says alone.
     fn alone(&self, limit: usize, decision: Decision) -> Decision {
         let quota = decision.state.lacking(decision.cost).unwrap_or(0) as u8;
-        let refuser = (!decision.admitted).then_some(super::decision::Refuser { limit: limit as u8, quota });
+        let is_blocked = decision.state.bucket.start(decision.state.now) > decision.state.now;
+        let refuser = Refuser { limit: limit as u8, quota, is_blocked };
+        let refuser = (!decision.admitted).then_some(refuser);
         let quotas = self.0.terms.alone(limit).clone();
         Decision { by: refuser, state: BucketState { quotas, ..decision.state }, ..decision }
     }

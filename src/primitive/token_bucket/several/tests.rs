@@ -1,6 +1,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::primitive::token_bucket::operations::{Cancel, Reserve};
+use crate::primitive::token_bucket::state::{Ask, Bucket};
+use crate::store::Operation as _;
 use crate::{Key, Quota, Quotas, Store, StoreBuilder, TokenBucket, TokenBuckets};
 
 fn bucket(store: &Store, name: &str, tokens: u32) -> TokenBucket {
@@ -50,6 +53,38 @@ async fn what_cannot_be_put_together_is_told() {
     let nine: [_; 9] = std::array::from_fn(|n| bucket(&store, &format!("b{n}"), 1));
     let error = TokenBuckets::new(nine).unwrap_err();
     assert!(error.is_invalid() && error.to_string().contains("got 9"), "{error}");
+}
+
+#[tokio::test]
+async fn no_two_quotas_are_told_by_one_name() {
+    let store = Store::in_memory();
+    let hourly = TokenBucket::new(&store, "users", Quota::per_hour(1).named("hourly")).unwrap();
+    let error = TokenBuckets::new([hourly, bucket(&store, "users.hourly", 1)]).unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("\"users.hourly\""), "{error}");
+}
+
+/// Sent twice, it gives back once, and nothing of what never refills.
+#[test]
+fn what_may_run_twice_gives_back_once() {
+    let quotas = Quotas::new([Quota::per_hour(1).burst(9), Quota::non_refilling(9)]).unwrap();
+    let (mut bucket, now) = (Bucket::default(), 1_760_000_000_000_000);
+    let take = |bucket: &mut Bucket| {
+        let ask = Ask { cost: 2, wait: 0 };
+        Reserve { quotas: quotas.clone(), ask }.apply(bucket, now)
+    };
+    let decision = take(&mut bucket);
+    let left =
+        |bucket: &Bucket| bucket.pairs(&quotas).map(|(level, limit)| level.tokens(limit, now)).collect();
+    for expected in [[9, 7], [9, 7]] {
+        Cancel::safe_to_repeat(&decision).apply(&mut bucket, now);
+        let left: Vec<i64> = left(&bucket);
+        assert_eq!(left, expected);
+    }
+    take(&mut bucket);
+    take(&mut bucket);
+    Cancel::safe_to_repeat(&decision).apply(&mut bucket, now);
+    let left: Vec<i64> = left(&bucket);
+    assert_eq!(left, [5, 3]);
 }
 
 #[test]
