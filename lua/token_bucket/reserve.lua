@@ -8,8 +8,7 @@
 -- cost      one MGET, one SET per charged bucket
 
 local on -- see lib/bucket, on_tables
--- What follows a bare number where it is stored.
-local ending = bare and ' 0 ' .. ARGV[3] .. ' 1 ' .. ARGV[2]
+local ending = bare_ending()
 
 -- How many of `count` requests fit a state in table form; these are charged.
 local function take(s, cost, wait, count)
@@ -20,39 +19,21 @@ local function take(s, cost, wait, count)
   return count
 end
 
--- Writes a bare state; `old` is nil where MGET found nothing. What repeats is formatted once.
-local tat, value, ends, expiry
-local function save_bare(key, old, new)
-  local from = new - new % second
-  if from ~= ends then ends, expiry = from, pxat(new) end
-  if new ~= tat then tat, value = new, format('%d', new) .. ending end
-  if old then return call('SET', key, value, 'PXAT', expiry) end
-  return call('SET', key, value, 'PXAT', expiry, 'GET')
-end
-
 local raw, reply, n = redis.call('MGET', unpack(KEYS)), {now}, 1
 local stride = #ARGV == first + 2 and 0 or 3
 local cost, wait, count, price, top
 local last, old, new, s, charged, from
-local digits = bare and -#ending - 1
 for i = 1, #KEYS do
   if stride > 0 or i == 1 then
     local a = first + stride * (i - 1)
     cost, wait, count = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
-    if bare then price, top = cost * num[1], now + wait + burst[1] * num[1] end
+    if ending then price, top = cost * num[1], now + wait + burst[1] * num[1] end
   end
   local key = KEYS[i]
   if key ~= last then
     last, old, charged, from = key, raw[i], false, n + 1
     new, s = nil, nil
-    if bare then
-      if not old then
-        new = 0
-      elseif sub(old, digits + 1) == ending then
-        new = tonumber(sub(old, 1, digits))
-        if new and not (new > 0 and new < limit) then new = nil end
-      end
-    end
+    if ending and old then new = read_bare(old, ending) elseif ending then new = 0 end
     if not new then
       on = on or on_tables()
       s, charged = on.load(old)
@@ -75,7 +56,7 @@ for i = 1, #KEYS do
   charged = charged or admitted * cost > 0
   if charged and key ~= KEYS[i + 1] then
     local saved
-    if new then saved = save_bare(key, old, new) else saved = on.save(key, s, not old) end
+    if new then saved = save_bare(key, new, ending, not old) else saved = on.save(key, s, not old) end
     if type(saved) == 'table' and saved.err then
       if not string.find(saved.err, 'WRONGTYPE', 1, true) then return saved end
       for run = from, n, 2 do reply[run] = -1 end

@@ -13,10 +13,8 @@ local n = #sets
 local pace, span, ending = {}, {}, {}
 for p = 1, n do
   under(p)
-  if quotas == 1 and den[1] == 1 and num[1] > 0 then
-    pace[p], span[p] = num[1], burst[1] * num[1]
-    ending[p] = format(' 0 %d 1 %d', num[1], burst[1])
-  end
+  ending[p] = bare_ending()
+  if ending[p] then pace[p], span[p] = num[1], burst[1] * num[1] end
 end
 
 -- Where among KEYS each stands first, where those are, and what is stored there.
@@ -42,16 +40,10 @@ local tats, others, is_new, changed = {}, {}, {}, {}
 for m = 1, #met do
   local i, stored = met[m], raw[m]
   local p = (i - 1) % n + 1
-  if pace[p] then
-    if stored then
-      local digits = #stored - #ending[p]
-      if sub(stored, digits + 1) == ending[p] then
-        local tat = tonumber(sub(stored, 1, digits))
-        if tat and tat > 0 and tat < limit then tats[i] = tat end
-      end
-    elseif are_missing then
-      tats[i] = 0
-    end
+  if ending[p] and stored then
+    tats[i] = read_bare(stored, ending[p])
+  elseif ending[p] and are_missing then
+    tats[i] = 0
   end
   if not tats[i] then
     stored = stored or not are_missing and call('GET', KEYS[i])
@@ -111,16 +103,12 @@ for run = 1, #KEYS / n do
   end
 end
 
--- What repeats is formatted once.
-local ends, expiry
 for m = 1, #met do
   local i, saved = met[m], nil
   if changed[i] then
-    local key, tat, p = KEYS[i], tats[i], (i - 1) % n + 1
-    if tat then
-      local from = tat - tat % second
-      if from ~= ends then ends, expiry = from, pxat(tat) end
-      saved = call('SET', key, format('%d', tat) .. ending[p], 'PXAT', expiry)
+    local key, p = KEYS[i], (i - 1) % n + 1
+    if tats[i] then
+      saved = save_bare(key, tats[i], ending[p])
     else
       under(p)
       saved = on.save(key, (on.rested(others[i])))

@@ -20,7 +20,7 @@ use crate::store::{Arguments, Cell as _, Fields, Operation};
 use crate::support::redis_server::RedisServer;
 use crate::{Quotas, primitive::token_bucket::MAX_SPAN};
 
-const SEQUENCES: usize = 120;
+const SEQUENCES: usize = 200;
 const STEPS: usize = 40;
 const KEYS: usize = 5;
 /// The one that holds a list.

@@ -275,7 +275,7 @@ impl Fleet {
 fn the_bound_holds_in_every_interval_whatever_happens() {
     let seed = seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    for run in 0..2_000 {
+    for run in 0..4_000 {
         let rate = *[1_000, 7_777].choose(&mut rng).unwrap();
         let quota = Quota::per_second(rate).burst(rng.random_range(32..80));
         let mut fleet = Fleet {

@@ -66,7 +66,7 @@ impl Operation for ReserveAll {
     type Cell = Buckets;
     type Reply = Decided;
     type Undo = CancelAll;
-    const SCRIPT: Script = script!("token_bucket/reserve_all", "lib/bucket", "lib/several");
+    const SCRIPT: Script = script!("token_bucket/reserve_all", "lib/bucket", "lib/bare", "lib/several");
     const PARTS: &'static [&'static str] = PARTS;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
