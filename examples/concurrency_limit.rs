@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     };
     let exports = WaitGroup::new(&store, "exports", 2)?;
     let limit = ConcurrencyLimitLayer::new(exports.clone(), |(tenant, _): &(String, u32)| tenant.clone())
-        .wait_up_to(Duration::from_secs(30));
+        .max_wait(Duration::from_secs(30));
     let export = ServiceBuilder::new().layer(limit).service(service_fn(export));
 
     let jobs = (1..=6).map(|job| {

@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         .remember_for(Duration::from_secs(86_400))
         .build(&store, "messages")?;
     let once = DedupeLayer::new(Dedupe::new(&seen)?, |message: &Message| message.id)
-        .wait_up_to(Duration::from_secs(5))
+        .max_wait(Duration::from_secs(5))
         .on_unsure(|unsure| eprintln!("may be handled again: {unsure:?}"));
     let mut handle = ServiceBuilder::new().layer(once).service(service_fn(handle));
 

@@ -30,7 +30,7 @@ async fn main() -> Result<(), BoxError> {
     };
     let bucket = TokenBucket::new(&store, "outbound", Quota::per_second(10).burst(3))?;
     let per_host = RateLimitLayer::new(bucket, |request: &Request| request.url().host_str().map(Key::from))
-        .wait_up_to(Duration::from_secs(10))
+        .max_wait(Duration::from_secs(10))
         .observe(retry_after);
     let mut client = ServiceBuilder::new().layer(per_host).service(Client::new());
 

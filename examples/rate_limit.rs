@@ -43,7 +43,7 @@ async fn main() -> Result<(), BoxError> {
     }
 
     println!("waiting:");
-    let waiting = per_page.wait_up_to(Duration::from_secs(5));
+    let waiting = per_page.max_wait(Duration::from_secs(5));
     let mut printer = ServiceBuilder::new().layer(waiting).service(service_fn(print));
     let began = Instant::now();
     for _ in 0..3 {

@@ -26,8 +26,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Err(_) => Store::in_memory(),
     };
     let reports = SingleFlight::<Report>::builder(Postcard)
-        .life(Duration::from_secs(2)) // for those who come a little later
-        .stale_for(Duration::from_secs(60)) // then the old one is served while a new one is made
+        .ttl(Duration::from_secs(2)) // for those who come a little later
+        .stale_while_revalidate(Duration::from_secs(60)) // then the old one is served while a new one is made
         .build(&store, "reports")?;
 
     let callers = (1..=5).map(|caller| {

@@ -75,7 +75,7 @@ pub(crate) enum Why {
     Taken,
     /// Too many wait for it already.
     QueueFull,
-    /// It was not to be had within the longest wait, or as many tries.
+    /// It was not to be had within `max_wait`, or as many tries.
     WaitedTooLong,
 }
 
@@ -166,7 +166,7 @@ impl Error {
         matches!(*self.0, Kind::Refused(_) | Kind::Busy(_))
     }
 
-    /// It was refused after a wait: not to be had within the longest wait, or the tries allowed.
+    /// It was refused after a wait: not to be had within `max_wait`, or the tries allowed.
     #[must_use]
     pub fn is_waited_too_long(&self) -> bool {
         self.busy().is_some_and(|busy| busy.why == Why::WaitedTooLong)

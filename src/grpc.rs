@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::dedupe_layer::IsSuccess;
+use crate::layer::dedupe::IsSuccess;
 use crate::{Refusal, RefusalKind, Reject};
 
 /// Refusals as trailers-only responses, on servers and around client channels:
@@ -27,7 +27,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | the cause is not told to the client |
 ///
 /// ```
-/// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, grpc, http::header};
+/// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, extract::header, grpc};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let bucket = TokenBucket::new(&Store::in_memory(), "rpc", Quota::per_second(100))?;

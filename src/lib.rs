@@ -24,9 +24,9 @@
 //!
 //! | layer | primitive | |
 //! |---|---|---|
-//! | [`RateLimitLayer`] | [`TokenBucket`], [`TokenBuckets`] | at most `rate` per period with a `burst`; [the whole story](rate_limit) |
-//! | [`ConcurrencyLimitLayer`] | [`WaitGroup`] | at most N at once; [the whole story](concurrency_limit) |
-//! | [`RwLockLayer`] | [`RwLock`] | readers share, a writer is alone; [the whole story](rw_lock_layer) |
+//! | [`RateLimitLayer`] | [`TokenBucket`], [`TokenBuckets`] | at most `rate` per period with a `burst`; [the whole story](token_bucket) |
+//! | [`ConcurrencyLimitLayer`] | [`WaitGroup`] | at most N at once; [the whole story](wait_group) |
+//! | [`RwLockLayer`] | [`RwLock`] | readers share, a writer is alone; [the whole story](rw_lock) |
 //! | [`SingleFlightLayer`] | [`SingleFlight`] | one does the work, the others get its answer; [the whole story](single_flight) |
 //! | [`DedupeLayer`] | [`Dedupe`], [`BloomFilter`] | what was handled once is not handled again, exactly or by a filter; [the whole story](dedupe) |
 //! | [`MutexLayer`] | [`Mutex`] | one at a time, on one server or a quorum; [the whole story](mutex) |
@@ -56,13 +56,14 @@
 //!
 //! A restart without persistence, or a failover to a replica that lagged, forgets what was charged since: buckets
 //! are fuller than they should be, by at most what was forgotten. Locks and permits can be granted a second time: see
-//! [`pitfalls`]. Flights run again, and filters take what they forgot for new.
+//! [`guarantees`]. Flights run again, and filters take what they forgot for new.
 //!
 //! # Features
 //!
 //! | feature | default | |
 //! |---|---|---|
-//! | `http` | yes | module [`http`]: refusals as responses, header fields, key extractors |
+//! | `http` | yes | modules [`web`], [`extract`] and [`response`]: layers for HTTP in one line, key extractors, refusals as responses |
+//! | `axum` | | key extractors by axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
 //! | `postcard` | yes | answers of single flights as serde values in the postcard format |
 //! | `json` | | answers of single flights as JSON |
 //! | `serde` | | [`Quota`] and [`Quotas`] as text, such as `100/min, burst 20` |
@@ -73,42 +74,52 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "http"), allow(rustdoc::broken_intra_doc_links))]
 
+pub mod bloom_filter;
+pub mod dedupe;
 mod error;
+pub mod extract;
 #[cfg(feature = "tonic")]
 pub mod grpc;
-#[cfg(feature = "http")]
-pub mod http;
+#[doc = include_str!("docs/guarantees.md")]
+pub mod guarantees {}
 mod layer;
-#[doc = include_str!("docs/pitfalls.md")]
-pub mod pitfalls {}
+pub mod lease;
+pub mod mutex;
 mod primitive;
 mod random;
+#[cfg(feature = "http")]
+pub mod response;
+pub mod rw_lock;
+pub mod single_flight;
 mod store;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;
 #[doc = include_str!("docs/telemetry.md")]
 pub mod telemetry;
+pub mod token_bucket;
+pub mod wait_group;
+#[cfg(feature = "http")]
+pub mod web;
 
 pub use error::Error;
-pub use layer::concurrency_limit::{self, ConcurrencyLimitLayer};
-pub use layer::dedupe::{self as dedupe_layer, DedupeLayer};
-pub use layer::leased;
-pub use layer::mutex::{self as mutex_layer, MutexLayer};
-pub use layer::rate_limit::{self, QuotaTable, RateLimitLayer, StoreFailure};
-pub use layer::rw_lock::{self as rw_lock_layer, RwLockLayer};
-pub use layer::single_flight::{self as single_flight_layer, SingleFlightLayer};
-pub use layer::{AsError, IntoKey, KeyExtractor, KeyFn, Refusal, RefusalKind, Reject};
-pub use primitive::bloom_filter::{self, BloomFilter};
-pub use primitive::dedupe::{self, Dedupe};
-pub use primitive::lease::{self, Lease, LeaseHandle};
-pub use primitive::mutex::{self, Mutex, MutexGuard};
+pub use layer::concurrency_limit::ConcurrencyLimitLayer;
+pub use layer::dedupe::DedupeLayer;
+pub use layer::mutex::MutexLayer;
+pub use layer::rate_limit::{QuotaTable, RateLimitLayer};
+pub use layer::rw_lock::RwLockLayer;
+pub use layer::single_flight::SingleFlightLayer;
+pub use layer::{AsError, Extracted, IntoKey, KeyExtractor, Refusal, RefusalKind, Reject};
+pub use primitive::bloom_filter::BloomFilter;
+pub use primitive::dedupe::Dedupe;
+pub use primitive::lease::{Lease, LeaseHandle};
+pub use primitive::mutex::{Mutex, MutexGuard};
 pub use primitive::quota::{LiveQuotas, Quota, Quotas};
-pub use primitive::rw_lock::{self, RwLock};
-pub use primitive::single_flight::{self, SingleFlight};
-pub use primitive::token_bucket::{self, TokenBucket, TokenBuckets};
-pub use primitive::wait_group::{self, Permit, WaitGroup};
-pub use store::{BreakerState, IntoPool, Key, Ping, Store, StoreBuilder};
+pub use primitive::rw_lock::RwLock;
+pub use primitive::single_flight::SingleFlight;
+pub use primitive::token_bucket::{TokenBucket, TokenBuckets};
+pub use primitive::wait_group::{Permit, WaitGroup};
+pub use store::{BreakerState, IntoPool, Key, Ping, Store, StoreBuilder, StoreFailure};
 
 #[cfg(all(doctest, feature = "http"))]
 #[doc = include_str!("../README.md")]

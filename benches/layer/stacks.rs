@@ -12,7 +12,7 @@ use axum::extract::ConnectInfo;
 use http::{HeaderValue, Request, Response, StatusCode};
 use tokio::runtime::{Builder, Runtime};
 use tower::{Layer, ServiceExt};
-use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, http as limits};
+use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, extract, response};
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::KeyExtractor;
 use tower_governor::{GovernorError, GovernorLayer};
@@ -53,13 +53,13 @@ pub fn ours_by_header() -> impl Service {
 }
 
 fn ours_with(bucket: TokenBucket) -> impl Service {
-    let key = limits::header(FIELD).unwrap();
-    RateLimitLayer::new(bucket, key).reject_with(limits::refuse()).layer(Inner)
+    let key = extract::header(FIELD).unwrap();
+    RateLimitLayer::new(bucket, key).reject_with(response::refuse()).layer(Inner)
 }
 
 pub fn ours_by_peer() -> impl Service {
-    let key = limits::peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
-    RateLimitLayer::new(bucket(), key).reject_with(limits::refuse()).layer(Inner)
+    let key = extract::peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
+    RateLimitLayer::new(bucket(), key).reject_with(response::refuse()).layer(Inner)
 }
 
 /// One request is admitted, and then none.

@@ -51,7 +51,7 @@ async fn lock_and_unlock(mutex: Mutex) {
 /// A queue that takes no more than all of them has no place for one more.
 fn wait_until_all_wait(bench: &Bench, store: &Store) {
     let probe =
-        Mutex::builder().strict_fifo().longest_queue(WAITERS as u32).longest_wait(Duration::from_millis(10));
+        Mutex::builder().strict_fifo().max_waiters(WAITERS as u32).max_wait(Duration::from_millis(10));
     let probe = probe.build(store, "bench").unwrap();
     let patience = Instant::now() + Duration::from_secs(10);
     while bench.runtime.block_on(probe.lock(KEY)).unwrap_err().is_waited_too_long() {

@@ -8,7 +8,9 @@ use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use tower::{Service as _, ServiceBuilder, ServiceExt as _, service_fn};
-use tower_distributed::http::{AnswerCodec, path_and_query, single_flight};
+use tower_distributed::extract::shared_get;
+use tower_distributed::response::AnswerCodec;
+use tower_distributed::web::single_flight;
 use tower_distributed::{SingleFlight, Store};
 
 use crate::common::stats::median;
@@ -40,8 +42,8 @@ pub fn run(bench: &Bench) {
 /// Nanoseconds per request.
 async fn hit(url: &str) -> f64 {
     let store = Store::redis(url).unwrap();
-    let flight = SingleFlight::builder(AnswerCodec).life(Duration::from_secs(600)).local_cache(1 << 20);
-    let layer = single_flight(flight.build(&store, "local").unwrap(), path_and_query());
+    let flight = SingleFlight::builder(AnswerCodec).ttl(Duration::from_secs(600)).local_cache(1 << 20);
+    let layer = single_flight(flight.build(&store, "local").unwrap(), shared_get());
     let answer = async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::from(vec![7; BODY])));
     let mut service = ServiceBuilder::new().layer(layer).service(service_fn(answer));
     let request = || {
@@ -75,7 +77,7 @@ async fn failing(url: &str) -> f64 {
             *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
             Ok::<_, Infallible>(response)
         };
-        ServiceBuilder::new().layer(single_flight(flight, path_and_query())).service(service_fn(origin))
+        ServiceBuilder::new().layer(single_flight(flight, shared_get())).service(service_fn(origin))
     });
     let began = Instant::now();
     let calls = (0..CALLERS).map(|number| {

@@ -10,7 +10,9 @@ use futures::future::join_all;
 use futures::stream::{self, StreamExt as _};
 use http::{Request, Response};
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
-use tower_distributed::http::{AnswerCodec, Responses, path_and_query, single_flight};
+use tower_distributed::extract::shared_get;
+use tower_distributed::response::{AnswerCodec, Responses};
+use tower_distributed::web::single_flight;
 use tower_distributed::{SingleFlight, Store};
 
 use crate::common::{Bench, figure};
@@ -41,11 +43,9 @@ pub fn run(bench: &Bench) {
 /// How many bytes the process has taken, at its peak and then.
 async fn large(url: &str) -> (f64, f64) {
     let services = [(); 2].map(|()| {
-        let flight =
-            SingleFlight::builder(AnswerCodec).life(Duration::from_secs(60)).largest_answer(64 << 20);
+        let flight = SingleFlight::builder(AnswerCodec).ttl(Duration::from_secs(60)).largest_answer(64 << 20);
         let flight = flight.build(&Store::redis(url).unwrap(), "large").unwrap();
-        let layer =
-            single_flight(flight, path_and_query()).capture(Responses::default().largest_body(64 << 20));
+        let layer = single_flight(flight, shared_get()).capture(Responses::default().largest_body(64 << 20));
         let answer = async |_: Request<Body>| {
             tokio::time::sleep(Duration::from_millis(500)).await;
             // Each chunk is memory of its own, as that of a connection is.

@@ -6,15 +6,15 @@ use axum::extract::Path;
 use axum::http::Method;
 use axum::routing::get;
 use axum::{Extension, Router};
-use tower_distributed::http as limits;
 use tower_distributed::{Error, LeaseHandle, RwLock, Store, WaitGroup};
+use tower_distributed::{extract, web};
 
 pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
     let exports = WaitGroup::new(store, "gateway-exports", 2)?;
-    let limit = limits::concurrency_limit(exports, |_: &axum::extract::Request| "all")
-        .wait_up_to(Duration::from_secs(10));
+    let limit =
+        web::concurrency_limit(exports, |_: &axum::extract::Request| "all").max_wait(Duration::from_secs(10));
     let documents = RwLock::new(store, "gateway-documents")?;
-    let lock = limits::rw_lock(documents, limits::path()).wait_up_to(Duration::from_secs(10));
+    let lock = web::rw_lock(documents, extract::path()).max_wait(Duration::from_secs(10));
     Ok(Router::new()
         .route("/export", get(export).layer(limit))
         .route("/document/{id}", get(document).put(document).layer(lock)))

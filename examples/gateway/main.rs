@@ -14,7 +14,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{Request, StatusCode};
 use axum::routing::get;
 use axum::{Extension, Router};
-use tower_distributed::http::{self as limits, Header, Peer};
+use tower_distributed::extract::{Header, Peer};
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::{Key, KeyExtractor, Quota, RateLimitLayer, Store, TokenBucket};
 
@@ -55,13 +55,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn app(store: &Store) -> Result<Router, tower_distributed::Error> {
     let bucket = TokenBucket::new(store, "gateway", Quota::per_second(5).burst(10))?;
     let caller = Caller {
-        api_key: limits::header("x-api-key")?,
-        peer: limits::peer(|info: &ConnectInfo<SocketAddr>| info.0.ip()),
+        api_key: extract::header("x-api-key")?,
+        peer: extract::peer(|info: &ConnectInfo<SocketAddr>| info.0.ip()),
     };
     let limit = RateLimitLayer::new(bucket, caller)
-        .reject_with(limits::refuse())
-        .on_admit(limits::InsertDecision)
-        .on_response(limits::RateLimitFields::default());
+        .reject_with(response::refuse())
+        .on_admit(web::InsertDecision)
+        .on_response(response::RateLimitFields::default());
     let health = format!("ok, state: {store}\n");
     let store_asked = store.clone();
     Ok(Router::new()

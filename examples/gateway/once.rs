@@ -6,18 +6,19 @@ use axum::extract::Path;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use tower_distributed::http::{self as limits, AnswerCodec, InsertLease};
+use tower_distributed::response::AnswerCodec;
+use tower_distributed::web::InsertLease;
 use tower_distributed::{BloomFilter, Dedupe, Error, LeaseHandle, SingleFlight, Store};
 
 pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
     let reports = SingleFlight::builder(AnswerCodec).build(store, "gateway-reports")?;
-    let once = limits::single_flight(reports, limits::path_and_query()).on_lease(InsertLease);
+    let once = web::single_flight(reports, extract::path_and_query()).on_lease(InsertLease);
     let webhooks = BloomFilter::builder()
         .capacity(1_000_000)
         .false_positive_rate(0.000_001)
         .remember_for(Duration::from_secs(7 * 86_400))
         .build(store, "gateway-webhooks")?;
-    let handled = limits::dedupe(Dedupe::new(&webhooks)?, limits::header("webhook-id")?);
+    let handled = web::dedupe(Dedupe::new(&webhooks)?, extract::header("webhook-id")?);
     Ok(Router::new()
         .route("/report/{id}", get(report).layer(once))
         .route("/webhook", post(webhook).layer(handled)))

@@ -1,85 +1,34 @@
-//! [`ConcurrencyLimitLayer`]: at most so many requests of a key at once, across all processes.
-//!
-//! ```
-//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_distributed::{ConcurrencyLimitLayer, Refusal, Store, WaitGroup};
-//!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
-//! let exports = WaitGroup::new(&store, "exports", 1)?;
-//!
-//! let mut export = ServiceBuilder::new()
-//!     .layer(ConcurrencyLimitLayer::new(exports.clone(), |tenant: &&'static str| *tenant))
-//!     .service(service_fn(async |tenant: &'static str| Ok::<_, std::io::Error>(format!("export of {tenant}"))));
-//!
-//! assert_eq!(export.ready().await?.call("acme").await?, "export of acme");
-//!
-//! let elsewhere = exports.add("acme").await?; // in another process, perhaps
-//! let error = export.ready().await?.call("acme").await.unwrap_err();
-//! assert!(error.downcast_ref::<Refusal>().is_some());
-//! # Ok(()) }
-//! ```
-//!
-//! # What it asks
-//!
-//! The [key](crate::KeyExtractor) by a closure or function; `None` lets a request pass. The
-//! [`weight`](ConcurrencyLimitLayer::weight) is 1 unless set, the [`limit`](ConcurrencyLimitLayer::limit) is the
-//! WaitGroup's. A request that cannot be admitted now is refused, unless it may
-//! [wait](ConcurrencyLimitLayer::wait_up_to): first come, first served, across processes.
-//!
-//! # How long a permit is held
-//!
-//! Until there is a response, or with `http::UntilBodyEnd` until the end of its body; for HTTP,
-//! `http::concurrency_limit` sets that and how refusals are told. A response that is dropped gives its permit back,
-//! as does a response future. A permit that is lost, since the store forgot it, changes nothing for its request
-//! unless [`cancel_when_lost`](ConcurrencyLimitLayer::cancel_when_lost) is set.
-//!
-//! `http::UntilBodyEnd` releases the permit of a body that makes no progress for 60 s, and can set a maximum. The permit
-//! of an upgraded connection (WebSocket, CONNECT) is released with the head of the response. A handler can take its
-//! permit along and hold it for longer: see [`LeaseSlot`](crate::leased::LeaseSlot).
-//!
-//! # When the store is away
-//!
-//! [`StoreFailure::FailClosed`] unless set.
-//!
-//! # Readiness
-//!
-//! `poll_ready` is the inner service's, with no I/O of its own; the instance that was polled ready is the one that is
-//! called, from the response future. So what the readiness of the inner service reserves stays reserved while a
-//! request waits for its permit.
-//!
-//! # Differences from `tower::limit::ConcurrencyLimitLayer`
-//!
-//! Tower's has one semaphore per service and waits in `poll_ready`. This one limits by key, all clones, routes and
-//! processes share the permits, and it can refuse. The inner service must be `Clone`.
+//! Requests under permits. See the public module `wait_group`.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tower_layer::Layer;
-
-use crate::leased::{Away, Config, Leased, Leasing, UntilResponse, sealed, settings};
+use crate::layer::leased::{Away, Config, LeaseService, Leasing, Provide, UntilResponse, settings};
+use crate::layer::rate_limit::Cost;
 use crate::primitive::lease::Wait;
-use crate::rate_limit::{Cost, OneToken};
-use crate::{AsError, Key, Permit, Store, StoreFailure, WaitGroup};
+use crate::{AsError, Extracted, KeyExtractor, Permit, Store, StoreFailure, WaitGroup};
 
 /// The service of a [`ConcurrencyLimitLayer`].
-pub type ConcurrencyLimit<S, K, W, L, H, N, R> = Leased<S, K, Permits<W, L>, H, N, R>;
+pub type ConcurrencyLimit<S, Req, H = UntilResponse, R = AsError> = LeaseService<S, Req, H, R>;
 
-/// A [`Layer`] that limits how many requests of a key the inner service handles at once; see the [module](self) for
-/// the whole story.
-#[derive(Clone, Debug)]
-pub struct ConcurrencyLimitLayer<K, W = OneToken, L = SameLimit, H = UntilResponse, N = (), R = AsError> {
-    config: Config<K, Permits<W, L>, H, N, R>,
+/// A [`Layer`](tower_layer::Layer) that limits how many requests of a key the inner service handles at once; see the
+/// [module](crate::wait_group) for the whole story.
+///
+/// Its parameters are the type of the requests, [until when](Self::hold) a permit is held, and what becomes of
+/// [refusals](Self::reject_with).
+pub struct ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError> {
+    config: Config<Req, Permits<Req>, H, R>,
 }
 
 /// Which permits requests need.
-#[derive(Clone, Debug)]
-pub struct Permits<W, L> {
+struct Permits<Req> {
     group: WaitGroup,
-    weight: W,
-    limit: L,
-    longest_wait: Option<Duration>,
+    /// `None`: every request weighs 1.
+    weight: Option<Arc<dyn Cost<Req> + Send + Sync>>,
+    /// `None`: that of the WaitGroup.
+    limit: Option<Arc<dyn ChooseLimit<Req> + Send + Sync>>,
+    max_wait: Option<Duration>,
     away: Away<LocalShare>,
 }
 
@@ -88,6 +37,10 @@ type LocalShare = (NonZeroU32, WaitGroup);
 
 /// Under which limit a request comes; `None`: that of the WaitGroup. Functions and closures from `&Req` to
 /// `Option<u32>` do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not choose the limit of a `{Req}`",
+    note = "pass a closure with a typed argument that returns `Option<u32>`: `|request: &Request| Some(3)`"
+)]
 pub trait ChooseLimit<Req> {
     /// The limit.
     fn limit(&self, request: &Req) -> Option<u32>;
@@ -99,68 +52,36 @@ impl<Req, F: Fn(&Req) -> Option<u32>> ChooseLimit<Req> for F {
     }
 }
 
-/// All requests come under the limit of the WaitGroup: the default.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SameLimit;
-
-impl<Req> ChooseLimit<Req> for SameLimit {
-    fn limit(&self, _: &Req) -> Option<u32> {
-        None
-    }
-}
-
-impl<K> ConcurrencyLimitLayer<K> {
+impl<Req> ConcurrencyLimitLayer<Req> {
     /// Handles requests under permits of a namespace, each by its key.
     #[must_use]
-    pub fn new(group: WaitGroup, key: K) -> Self {
-        let provide =
-            Permits { group, weight: OneToken, limit: SameLimit, longest_wait: None, away: Away::FailClosed };
-        Self {
-            config: Config {
-                key,
-                provide,
-                hold: UntilResponse,
-                on_lease: (),
-                reject: AsError,
-                cancel_when_lost: false,
-            },
-        }
+    pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
+        let permits = Permits { group, weight: None, limit: None, max_wait: None, away: Away::FailClosed };
+        Self { config: Config::new(Arc::new(key), permits) }.cancel_when_lost(false)
     }
 }
 
-impl<K, W, L, H, N, R> ConcurrencyLimitLayer<K, W, L, H, N, R> {
+impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     /// How much a request weighs, by a closure from `&Req` to `u32`. Default: 1. What weighs nothing passes without
     /// asking.
     #[must_use]
-    pub fn weight<W2>(self, weight: W2) -> ConcurrencyLimitLayer<K, W2, L, H, N, R> {
-        let config = self.config.provide(|Permits { group, weight: _, limit, longest_wait, away }| Permits {
-            group,
-            weight,
-            limit,
-            longest_wait,
-            away,
-        });
-        ConcurrencyLimitLayer { config }
+    pub fn weight(mut self, weight: impl Cost<Req> + Send + Sync + 'static) -> Self {
+        self.config.provide.weight = Some(Arc::new(weight));
+        self
     }
 
     /// Under which limit a request comes, by a closure from `&Req` to `Option<u32>`; `None`: that of the WaitGroup.
     #[must_use]
-    pub fn limit<L2>(self, limit: L2) -> ConcurrencyLimitLayer<K, W, L2, H, N, R> {
-        let config = self.config.provide(|Permits { group, weight, limit: _, longest_wait, away }| Permits {
-            group,
-            weight,
-            limit,
-            longest_wait,
-            away,
-        });
-        ConcurrencyLimitLayer { config }
+    pub fn limit(mut self, limit: impl ChooseLimit<Req> + Send + Sync + 'static) -> Self {
+        self.config.provide.limit = Some(Arc::new(limit));
+        self
     }
 
     /// Lets requests wait for their permits, first come, first served, up to this long. How many may wait is the
-    /// WaitGroup's [`longest_queue`](crate::wait_group::WaitGroupBuilder::longest_queue).
+    /// WaitGroup's [`max_waiters`](crate::wait_group::WaitGroupBuilder::max_waiters).
     #[must_use]
-    pub fn wait_up_to(mut self, longest: Duration) -> Self {
-        self.config.provide.longest_wait = Some(longest);
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.config.provide.max_wait = Some(max_wait);
         self
     }
 
@@ -179,19 +100,19 @@ impl<K, W, L, H, N, R> ConcurrencyLimitLayer<K, W, L, H, N, R> {
     }
 }
 
-settings!(ConcurrencyLimitLayer<K, W, L>);
+settings!(ConcurrencyLimitLayer);
 
-impl<Req, W: Cost<Req>, L: ChooseLimit<Req>> sealed::Provide<Req> for Permits<W, L> {
-    #[allow(private_interfaces)]
-    fn lease(&self, key: Key, request: &Req) -> Leasing {
+impl<Req> Provide<Req> for Permits<Req> {
+    fn lease(&self, key: Extracted, request: &Req) -> Leasing {
         let (group, away) = (self.group.clone(), self.away.clone());
-        let (weight, limit) = (self.weight.cost(request), self.limit.limit(request));
-        let wait = self.longest_wait.map(|longest| Wait { longest: Some(longest), ..group.wait });
+        let weight = self.weight.as_ref().map_or(1, |weight| weight.cost(request));
+        let limit = self.limit.as_ref().and_then(|limit| limit.limit(request)).unwrap_or(group.limit());
+        let wait = self.max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..group.wait });
         Box::pin(async move {
             if weight == 0 {
                 return Ok(None);
             }
-            let limit = limit.unwrap_or(group.limit());
+            let Some(key) = group.decisions.extracted(key.await)? else { return Ok(None) };
             let asked = async {
                 let asked = group.with_limit(limit)?.acquire(key.clone(), weight, wait).await;
                 let local = |(replicas, local): LocalShare, outage| async move {
@@ -208,18 +129,21 @@ impl<Req, W: Cost<Req>, L: ChooseLimit<Req>> sealed::Provide<Req> for Permits<W,
     }
 }
 
-impl<S, K, W, L, H, N, R> Layer<S> for ConcurrencyLimitLayer<K, W, L, H, N, R>
-where
-    K: Clone,
-    W: Clone,
-    L: Clone,
-    H: Clone,
-    N: Clone,
-    R: Clone,
-{
-    type Service = ConcurrencyLimit<S, K, W, L, H, N, R>;
+impl<Req> Clone for Permits<Req> {
+    fn clone(&self) -> Self {
+        let Self { group, weight, limit, max_wait, away } = self;
+        Self {
+            group: group.clone(),
+            weight: weight.clone(),
+            limit: limit.clone(),
+            max_wait: *max_wait,
+            away: away.clone(),
+        }
+    }
+}
 
-    fn layer(&self, inner: S) -> Self::Service {
-        Leased::new(inner, self.config.clone())
+impl<Req> std::fmt::Debug for Permits<Req> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Permits").field("group", &self.group).finish_non_exhaustive()
     }
 }

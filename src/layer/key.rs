@@ -1,10 +1,19 @@
-//! Which key a request belongs to.
+//! Key extractors: which key a request has.
 
-use crate::Key;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
-/// Names the key of a request; `None` lets the request pass untouched.
+use futures_util::future::BoxFuture;
+
+use crate::{Error, Key};
+
+/// Names the key of a request.
 ///
-/// Closures and functions from `&Req` to anything that is [`IntoKey`] are extractors:
+/// Closures and functions from `&Req` to anything that is [`IntoKey`] are extractors. `None` lets the request pass
+/// without being limited, and an [`Error`] refuses it:
 ///
 /// ```
 /// use tower_distributed::{Key, KeyExtractor};
@@ -24,25 +33,37 @@ use crate::Key;
 /// assert_eq!(but_system.extract(&job), Some("acme".into()));
 /// ```
 ///
-/// Write out the type of a closure's argument, `|job: &Job|`: it is not inferred. And a closure cannot return what
-/// it borrows from its argument (a limit of the language's inference); let it return a [`Key`], which copies
-/// without an allocation up to 24 bytes.
+/// Write the type of a closure's argument, `|job: &Job|`: the compiler does not infer it. A closure cannot return a
+/// reference into its argument (a limit of type inference). Let it return a [`Key`], which holds up to 24 bytes
+/// without an allocation, or use a function.
+///
+/// [`look_up`] makes an extractor of a closure that returns a future.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name the key of a `{Req}`",
+    label = "not a key extractor for `{Req}`",
+    note = "write the type of the closure's argument: `|request: &Request| ...`, with the request type of the service",
+    note = "a closure returns an owned key: `String`, `Key::from(text)`, a number, an address, or an `Option` of these",
+    note = "to return a `&str` that borrows from the request, use a function: `fn key(request: &Request) -> Option<&str>`"
+)]
 pub trait KeyExtractor<Req> {
-    /// The key of a request.
-    fn extract(&self, request: &Req) -> Option<Key>;
+    /// The key of a request, or the future of one.
+    fn extract(&self, request: &Req) -> Extracted;
 }
+
+/// A [`KeyExtractor`] whose type is erased: what layers hold.
+pub(crate) type DynKey<Req> = Arc<dyn KeyExtractor<Req> + Send + Sync>;
 
 impl<Req, F> KeyExtractor<Req> for F
 where
     F: for<'a> KeyFn<&'a Req>,
 {
-    fn extract(&self, request: &Req) -> Option<Key> {
-        self(request).into_key()
+    fn extract(&self, request: &Req) -> Extracted {
+        Extracted::Ready(self(request).into_key())
     }
 }
 
-/// By two extractors, such as one for the sender and one for the id: what differs in either has another key
-/// ([`Key::of`]). `None` where either is.
+/// By two extractors, such as one for the sender and one for the id: requests that differ in either have different
+/// keys ([`Key::of`]). `None` where either is.
 ///
 /// ```
 /// use tower_distributed::{Key, KeyExtractor};
@@ -58,28 +79,186 @@ where
     A: KeyExtractor<Req>,
     B: KeyExtractor<Req>,
 {
-    fn extract(&self, request: &Req) -> Option<Key> {
-        Some(Key::of([self.0.extract(request)?, self.1.extract(request)?]))
+    fn extract(&self, request: &Req) -> Extracted {
+        self.0.extract(request).and(|| self.1.extract(request))
     }
 }
 
-/// None where a closure says so; see [`RateLimitLayer::skip_if`](crate::RateLimitLayer::skip_if).
+/// What a [`KeyExtractor`] returns.
+#[must_use = "a key that is looked up is a future"]
+pub enum Extracted {
+    /// The key is known. `None`: the request passes without being limited.
+    Ready(Result<Option<Key>, Error>),
+    /// The key is looked up.
+    Pending(BoxFuture<'static, Result<Option<Key>, Error>>),
+}
+
+impl Extracted {
+    /// The request passes without being limited.
+    pub const NONE: Self = Self::Ready(Ok(None));
+
+    /// The key, where it is not looked up.
+    #[cfg(test)]
+    pub(crate) fn now(self) -> Option<Key> {
+        match self {
+            Self::Ready(key) => key.unwrap(),
+            Self::Pending(_) => panic!("the key is looked up"),
+        }
+    }
+
+    /// Changes the key.
+    pub fn map(self, change: impl FnOnce(Key) -> Key + Send + 'static) -> Self {
+        match self {
+            Self::Ready(key) => Self::Ready(key.map(|key| key.map(change))),
+            Self::Pending(key) => Self::Pending(Box::pin(async move { Ok(key.await?.map(change)) })),
+        }
+    }
+
+    /// This key and another one, as [`Key::of`] makes one of two. `None` where either is.
+    pub fn and(self, other: impl FnOnce() -> Self) -> Self {
+        let both = |one: Key, other: Option<Key>| other.map(|other| Key::of([one, other]));
+        match self {
+            Self::Ready(Ok(Some(one))) => match other() {
+                Self::Ready(other) => Self::Ready(other.map(|other| both(one, other))),
+                Self::Pending(other) => Self::Pending(Box::pin(async move { Ok(both(one, other.await?)) })),
+            },
+            Self::Ready(none) => Self::Ready(none),
+            Self::Pending(one) => {
+                let other = other();
+                Self::Pending(Box::pin(async move {
+                    let Some(one) = one.await? else { return Ok(None) };
+                    Ok(both(one, other.await?))
+                }))
+            }
+        }
+    }
+
+    /// This key, or another one where it is `None`.
+    pub fn or(self, other: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Ready(Ok(None)) => other(),
+            Self::Ready(known) => Self::Ready(known),
+            Self::Pending(one) => {
+                let other = other();
+                Self::Pending(Box::pin(async move {
+                    match one.await? {
+                        Some(key) => Ok(Some(key)),
+                        None => other.await,
+                    }
+                }))
+            }
+        }
+    }
+}
+
+impl Future for Extracted {
+    type Output = Result<Option<Key>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Ready(key) => Poll::Ready(std::mem::replace(key, Ok(None))),
+            Self::Pending(key) => key.as_mut().poll(context),
+        }
+    }
+}
+
+impl From<Option<Key>> for Extracted {
+    fn from(key: Option<Key>) -> Self {
+        Self::Ready(Ok(key))
+    }
+}
+
+impl From<Key> for Extracted {
+    fn from(key: Key) -> Self {
+        Self::Ready(Ok(Some(key)))
+    }
+}
+
+/// For tests: equal where the key is known, and is this one.
+impl PartialEq<Option<Key>> for Extracted {
+    fn eq(&self, other: &Option<Key>) -> bool {
+        matches!(self, Self::Ready(Ok(key)) if key == other)
+    }
+}
+
+impl fmt::Debug for Extracted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready(key) => f.debug_tuple("Ready").field(key).finish(),
+            Self::Pending(_) => f.write_str("Pending"),
+        }
+    }
+}
+
+/// By a closure from `&Req` to a future of anything that is [`IntoKey`]: the customer behind a session, say, from a
+/// database. The future borrows nothing from the request. The request waits for it, so cache what was looked up.
+///
+/// ```
+/// use tower_distributed::{Error, KeyExtractor, look_up};
+///
+/// async fn customer(session: String) -> Result<Option<u64>, Error> {
+///     Ok((session == "s1").then_some(7)) // from a database
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let by_customer = look_up(|session: &String| customer(session.clone()));
+/// assert_eq!(by_customer.extract(&"s1".to_owned()).await?, Some("7".into()));
+/// # Ok(()) }
+/// ```
+pub fn look_up<F>(look_up: F) -> LookUp<F> {
+    LookUp(look_up)
+}
+
+/// See [`look_up`].
 #[derive(Clone, Copy)]
-pub struct SkipIf<K, F>(pub(super) K, pub(super) F);
+pub struct LookUp<F>(F);
+
+impl<Req, F, Fut> KeyExtractor<Req> for LookUp<F>
+where
+    F: Fn(&Req) -> Fut,
+    Fut: Future<Output: IntoKey> + Send + 'static,
+{
+    fn extract(&self, request: &Req) -> Extracted {
+        let key = (self.0)(request);
+        Extracted::Pending(Box::pin(async move { key.await.into_key() }))
+    }
+}
+
+impl<F> fmt::Debug for LookUp<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LookUp")
+    }
+}
+
+/// `None` where a closure says so; see [`RateLimitLayer::skip_if`](crate::RateLimitLayer::skip_if).
+#[derive(Clone, Copy)]
+pub struct SkipIf<K, F>(pub(crate) K, pub(crate) F);
 
 impl<Req, K: KeyExtractor<Req>, F: Fn(&Req) -> bool> KeyExtractor<Req> for SkipIf<K, F> {
-    fn extract(&self, request: &Req) -> Option<Key> {
-        if (self.1)(request) { None } else { self.0.extract(request) }
+    fn extract(&self, request: &Req) -> Extracted {
+        if (self.1)(request) { Extracted::NONE } else { self.0.extract(request) }
     }
 }
 
-impl<K, F> std::fmt::Debug for SkipIf<K, F> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<K, F> fmt::Debug for SkipIf<K, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SkipIf").finish_non_exhaustive()
     }
 }
 
+impl<Req> KeyExtractor<Req> for DynKey<Req> {
+    fn extract(&self, request: &Req) -> Extracted {
+        (**self).extract(request)
+    }
+}
+
 /// `Fn(Ref) -> impl IntoKey`, where `Ref` is `&Req`: a form that lets the key borrow from the request.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name the key of a request `{Ref}`",
+    label = "not a key extractor",
+    note = "write the type of the closure's argument: `|request: &Request| ...`, with the request type of the service",
+    note = "a closure returns an owned key: `String`, `Key::from(text)`, a number, an address, or an `Option` of these"
+)]
 pub trait KeyFn<Ref>: Fn(Ref) -> <Self as KeyFn<Ref>>::Key {
     /// What the function returns.
     type Key: IntoKey;
@@ -93,20 +272,32 @@ where
     type Key = K;
 }
 
-/// What a key can be made of: strings, bytes, numbers, IP addresses, or an `Option` of these.
+/// What a key can be made of: strings, bytes, numbers, IP addresses, an `Option` of these, or a `Result` of either.
+#[diagnostic::on_unimplemented(
+    message = "a key cannot be made of `{Self}`",
+    label = "not a key",
+    note = "keys are made of strings, bytes, numbers and IP addresses, an `Option` of these, or a `Result<_, tower_distributed::Error>`",
+    note = "make one of several parts with `Key::of([..])`"
+)]
 pub trait IntoKey {
-    /// The key; `None` lets the request pass untouched.
-    fn into_key(self) -> Option<Key>;
+    /// The key; `None` lets the request pass without being limited, an error refuses it.
+    fn into_key(self) -> Result<Option<Key>, Error>;
 }
 
 impl<T: Into<Key>> IntoKey for T {
-    fn into_key(self) -> Option<Key> {
-        Some(self.into())
+    fn into_key(self) -> Result<Option<Key>, Error> {
+        Ok(Some(self.into()))
     }
 }
 
 impl<T: Into<Key>> IntoKey for Option<T> {
-    fn into_key(self) -> Option<Key> {
-        self.map(Into::into)
+    fn into_key(self) -> Result<Option<Key>, Error> {
+        Ok(self.map(Into::into))
+    }
+}
+
+impl<T: IntoKey> IntoKey for Result<T, Error> {
+    fn into_key(self) -> Result<Option<Key>, Error> {
+        self?.into_key()
     }
 }

@@ -1,14 +1,14 @@
 //! The tower tier: each primitive as a `Layer` and a `Service`.
 
-pub mod concurrency_limit;
-pub mod dedupe;
-mod key;
-pub mod leased;
-pub mod mutex;
-pub mod rate_limit;
+pub(crate) mod concurrency_limit;
+pub(crate) mod dedupe;
+pub(crate) mod key;
+pub(crate) mod leased;
+pub(crate) mod mutex;
+pub(crate) mod rate_limit;
 mod reject;
-pub mod rw_lock;
-pub mod single_flight;
+pub(crate) mod rw_lock;
+pub(crate) mod single_flight;
 
-pub use self::key::{IntoKey, KeyExtractor, KeyFn};
+pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn, LookUp, look_up};
 pub use self::reject::{AsError, Refusal, RefusalKind, Reject};

@@ -1,90 +1,42 @@
-//! [`MutexLayer`]: requests of a key are handled one at a time, across all processes; the others wait or are refused.
-//!
-//! ```
-//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_distributed::{Mutex, MutexLayer, Refusal, Store};
-//!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
-//! let bills = Mutex::new(&store, "bills")?;
-//!
-//! let mut bill = ServiceBuilder::new()
-//!     .layer(MutexLayer::new(bills.clone(), |user: &&'static str| *user))
-//!     .service(service_fn(async |user: &'static str| Ok::<_, std::io::Error>(format!("{user} was billed"))));
-//!
-//! assert_eq!(bill.ready().await?.call("ann").await?, "ann was billed");
-//!
-//! let elsewhere = bills.lock("ann").await?; // in another process, perhaps
-//! let error = bill.ready().await?.call("ann").await.unwrap_err();
-//! assert!(error.downcast_ref::<Refusal>().is_some(), "skipped");
-//! # Ok(()) }
-//! ```
-//!
-//! # What it asks
-//!
-//! The [key](crate::KeyExtractor) by a closure or function; `None` lets a request pass. A request whose lock is held by
-//! another is refused at once, unless it may [wait](MutexLayer::wait_up_to). Any [`Mutex`] will do, also one of a quorum.
-//!
-//! # While the lock is held
-//!
-//! As of [`RwLockLayer`](crate::rw_lock_layer#while-the-lock-is-held).
-//!
-//! # When the store is away
-//!
-//! [`StoreFailure::FailClosed`] unless set.
-//!
-//! # Readiness
-//!
-//! As of [`concurrency_limit`](crate::concurrency_limit#readiness).
+//! Requests under mutexes. See the public module `mutex`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tower_layer::Layer;
+use crate::layer::leased::{Away, Config, Leasing, Provide, UntilResponse, settings};
+use crate::{AsError, Error, Extracted, KeyExtractor, Mutex, MutexGuard, Store, StoreFailure};
 
-use crate::leased::{Away, Config, Leased, Leasing, UntilResponse, sealed, settings};
-use crate::{AsError, Error, Key, Mutex, MutexGuard, Store, StoreFailure};
-
-/// The service of a [`MutexLayer`].
-pub type MutexService<S, K, H, N, R> = Leased<S, K, Exclusive, H, N, R>;
-
-/// A [`Layer`] that handles requests under a mutex; see the [module](self) for the whole story.
-#[derive(Clone, Debug)]
-pub struct MutexLayer<K, H = UntilResponse, N = (), R = AsError> {
-    config: Config<K, Exclusive, H, N, R>,
+/// A [`Layer`](tower_layer::Layer) that handles requests under a mutex; see the [module](crate::mutex) for the whole story.
+///
+/// Its parameters are the type of the requests, [until when](Self::hold) a lock is held, and what becomes of
+/// [refusals](Self::reject_with).
+pub struct MutexLayer<Req, H = UntilResponse, R = AsError> {
+    config: Config<Req, Locks, H, R>,
 }
 
 /// Which locks requests need.
 #[derive(Clone, Debug)]
-pub struct Exclusive {
+struct Locks {
     mutex: Mutex,
-    longest_wait: Option<Duration>,
+    max_wait: Option<Duration>,
     away: Away<Result<Mutex, Error>>,
 }
 
-impl<K> MutexLayer<K> {
+impl<Req> MutexLayer<Req> {
     /// Handles requests under the mutexes of a namespace, each by its key.
     #[must_use]
-    pub fn new(mutex: Mutex, key: K) -> Self {
-        let provide = Exclusive { mutex, longest_wait: None, away: Away::FailClosed };
-        Self {
-            config: Config {
-                key,
-                provide,
-                hold: UntilResponse,
-                on_lease: (),
-                reject: AsError,
-                cancel_when_lost: true,
-            },
-        }
+    pub fn new(mutex: Mutex, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
+        let locks = Locks { mutex, max_wait: None, away: Away::FailClosed };
+        Self { config: Config::new(Arc::new(key), locks) }
     }
 }
 
-impl<K, H, N, R> MutexLayer<K, H, N, R> {
+impl<Req, H, R> MutexLayer<Req, H, R> {
     /// Lets requests wait for their turn up to this long. How many may wait is the mutex's
-    /// [`longest_queue`](crate::mutex::MutexBuilder::longest_queue).
+    /// [`max_waiters`](crate::mutex::MutexBuilder::max_waiters).
     #[must_use]
-    pub fn wait_up_to(mut self, longest: Duration) -> Self {
-        self.config.provide.longest_wait = Some(longest);
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.config.provide.max_wait = Some(max_wait);
         self
     }
 
@@ -93,44 +45,29 @@ impl<K, H, N, R> MutexLayer<K, H, N, R> {
     /// [`StoreFailure::FailClosed`].
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        let exclusive = &mut self.config.provide;
-        exclusive.away = match on_store_failure {
+        let locks = &mut self.config.provide;
+        locks.away = match on_store_failure {
             StoreFailure::FailClosed => Away::FailClosed,
             StoreFailure::FailOpen => Away::FailOpen,
             StoreFailure::LocalShare { .. } => {
-                Away::LocalShare(Mutex::new(&Store::in_memory(), exclusive.mutex.name()))
+                Away::LocalShare(Mutex::new(&Store::in_memory(), locks.mutex.name()))
             }
         };
         self
     }
 }
 
-settings!(MutexLayer<K,>);
+settings!(MutexLayer);
 
-impl<Req> sealed::Provide<Req> for Exclusive {
-    #[allow(private_interfaces)]
-    fn lease(&self, key: Key, _: &Req) -> Leasing {
-        let Self { mutex, longest_wait, away } = self.clone();
+impl<Req> Provide<Req> for Locks {
+    fn lease(&self, key: Extracted, _: &Req) -> Leasing {
+        let Self { mutex, max_wait, away } = self.clone();
         Box::pin(async move {
-            let asked = mutex.acquire(key.clone(), longest_wait).await;
-            let local =
-                |local: Result<Mutex, Error>, _| async move { local?.acquire(key, longest_wait).await };
+            let Some(key) = mutex.decisions().extracted(key.await)? else { return Ok(None) };
+            let asked = mutex.acquire(key.clone(), max_wait).await;
+            let local = |local: Result<Mutex, Error>, _| async move { local?.acquire(key, max_wait).await };
             let settled = away.settle(asked, local).await;
             Ok(mutex.decisions().settle(settled)?.map(MutexGuard::into_lease))
         })
-    }
-}
-
-impl<S, K, H, N, R> Layer<S> for MutexLayer<K, H, N, R>
-where
-    K: Clone,
-    H: Clone,
-    N: Clone,
-    R: Clone,
-{
-    type Service = MutexService<S, K, H, N, R>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Leased::new(inner, self.config.clone())
     }
 }

@@ -8,7 +8,7 @@ use tower::BoxError;
 
 use crate::Error;
 use crate::error::{Subject, Why};
-use crate::token_bucket::Decision;
+use crate::primitive::token_bucket::Decision;
 
 /// Why a request did not reach the inner service.
 ///
@@ -21,7 +21,7 @@ pub struct Refusal(Error);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// The quota is used up for now, or the delay would exceed the longest wait.
+    /// The quota is used up for now, or the delay would exceed `max_wait`.
     RateLimited,
     /// The request costs more than any bucket holds: it can never be admitted.
     ExceedsBurst,
@@ -119,6 +119,12 @@ impl StdError for Refusal {
 ///
 /// Functions and closures from [`Refusal`] to the response are rejections that keep the inner service's error
 /// type, so a service that cannot fail still cannot.
+#[diagnostic::on_unimplemented(
+    message = "refusals cannot become a `{Res}` by `{Self}`, or the error `{E}` of the inner service cannot be boxed",
+    label = "no way to answer a refused request",
+    note = "for HTTP use the layers of `tower_distributed::web`, or `.reject_with(response::refuse())`; for gRPC those of `grpc`",
+    note = "or write `.reject_with(|refusal: Refusal| ...)`, a closure that returns the response"
+)]
 pub trait Reject<Res, E> {
     /// The error of the service as a whole.
     type Error;

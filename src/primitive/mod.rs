@@ -1,13 +1,13 @@
 //! The primitives: usable without tower, and knowing nothing of it.
 
-pub mod bloom_filter;
+pub(crate) mod bloom_filter;
 mod clock;
-pub mod dedupe;
-pub mod lease;
-pub mod mutex;
+pub(crate) mod dedupe;
+pub(crate) mod lease;
+pub(crate) mod mutex;
 mod percent;
 pub(crate) mod quota;
-pub mod rw_lock;
-pub mod single_flight;
-pub mod token_bucket;
-pub mod wait_group;
+pub(crate) mod rw_lock;
+pub(crate) mod single_flight;
+pub(crate) mod token_bucket;
+pub(crate) mod wait_group;

@@ -2,6 +2,7 @@
 
 pub(crate) mod background;
 mod builder;
+mod failure;
 mod in_memory;
 mod key;
 mod names;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 pub use self::builder::{IntoPool, StoreBuilder};
+pub use self::failure::StoreFailure;
 pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
 pub(crate) use self::key::{check_exact, check_name, parts};

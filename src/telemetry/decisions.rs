@@ -74,6 +74,11 @@ impl Decisions {
         self.settle(granted.map(|granted| (granted, Outcome::Admitted)))
     }
 
+    /// Counts a request whose key could not be extracted.
+    pub(crate) fn extracted<T>(&self, key: Result<T, Error>) -> Result<T, Error> {
+        key.inspect_err(|error| self.count(Outcome::of_error(error)))
+    }
+
     #[cold]
     fn degraded(&self, outcome: Outcome) {
         self.0.degraded.count(1);

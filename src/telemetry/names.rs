@@ -1,7 +1,7 @@
 //! Every name that is told: events, metrics and the values of their labels.
 
 use crate::Error;
-use crate::token_bucket::Decision;
+use crate::primitive::token_bucket::Decision;
 
 /// An enum whose variants have names.
 macro_rules! named {

@@ -25,6 +25,10 @@ impl Decisions {
     pub(crate) fn admitted<T>(&self, granted: Result<T, Error>) -> Result<T, Error> {
         granted
     }
+
+    pub(crate) fn extracted<T>(&self, key: Result<T, Error>) -> Result<T, Error> {
+        key
+    }
 }
 
 #[derive(Debug)]

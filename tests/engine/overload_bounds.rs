@@ -137,7 +137,7 @@ async fn fail_open_does_not_admit_overloaded_requests() {
 #[cfg(feature = "http")]
 #[tokio::test]
 async fn overload_is_a_503_with_retry_after() {
-    use tower_distributed::http::refuse;
+    use tower_distributed::response::refuse;
 
     let _turn = MACHINE.read().await;
     let server = RedisServer::start().await;

@@ -84,10 +84,10 @@ async fn debug_of_primitives_and_layers_is_short_and_contains_no_password() {
         told.extend(faults(name, value));
     }
     let key: fn(&String) -> String = String::clone;
-    told.extend(faults("RateLimitLayer", &RateLimitLayer::new(bucket, key)));
+    told.extend(faults("RateLimitLayer", &RateLimitLayer::<String, ()>::new(bucket, key)));
     told.extend(faults("ConcurrencyLimitLayer", &ConcurrencyLimitLayer::new(group, key)));
     told.extend(faults("RwLockLayer", &RwLockLayer::new(lock, key)));
-    told.extend(faults("DedupeLayer", &DedupeLayer::new(dedupe, key)));
+    told.extend(faults("DedupeLayer", &DedupeLayer::<String, (), ()>::new(dedupe, key)));
     assert_none(&told);
 }
 

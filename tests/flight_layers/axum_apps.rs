@@ -12,7 +12,9 @@ use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use tower::{Layer as _, Service, ServiceBuilder, ServiceExt as _};
-use tower_distributed::http::{AnswerCodec, InsertLease, path_and_query, single_flight};
+use tower_distributed::extract::{SharedGet, shared_get};
+use tower_distributed::response::AnswerCodec;
+use tower_distributed::web::{InsertLease, single_flight};
 use tower_distributed::{LeaseHandle, SingleFlight, Store};
 
 use crate::messages::Apps;
@@ -29,8 +31,8 @@ on_each_store!(
     clients_that_go_away_hand_over,
 );
 
-fn flight(store: &Store) -> SingleFlight<tower_distributed::http::Answer> {
-    SingleFlight::builder(AnswerCodec).life(HOUR).build(store, "pages").unwrap()
+fn flight(store: &Store) -> SingleFlight<tower_distributed::response::Answer> {
+    SingleFlight::builder(AnswerCodec).ttl(HOUR).build(store, "pages").unwrap()
 }
 
 /// Counts up with each request that it handles.
@@ -44,8 +46,10 @@ fn counts(
 async fn routes_share_a_layer_and_each_has_its_answers(stores: Stores) {
     let count = Arc::default();
     let app = || {
-        let layer =
-            single_flight(flight(&stores.open()), |request: &Request<Body>| request.uri().path().to_owned());
+        let layer = single_flight(
+            flight(&stores.open()),
+            SharedGet::new(|request: &Request<Body>| request.uri().path().to_owned()),
+        );
         let routes = Router::new().route("/a", on_get(counts(&count))).route("/b", on_get(counts(&count)));
         serve(routes.layer(layer))
     };
@@ -59,14 +63,14 @@ async fn routes_share_a_layer_and_each_has_its_answers(stores: Stores) {
 }
 
 async fn a_route_layer_leaves_unknown_paths_alone(stores: Stores) {
-    let layer = single_flight(flight(&stores.open()), path_and_query());
+    let layer = single_flight(flight(&stores.open()), shared_get());
     let url = serve(Router::new().route("/", on_get(async || "hello")).route_layer(layer)).await;
     assert_eq!(get(&format!("{url}/nowhere"), &[]).await.status, StatusCode::NOT_FOUND);
     assert_eq!(get(&url, &[]).await.body, "hello");
 }
 
 async fn handlers_can_have_the_lease(stores: Stores) {
-    let layer = single_flight(flight(&stores.open()), path_and_query()).on_lease(InsertLease);
+    let layer = single_flight(flight(&stores.open()), shared_get()).on_lease(InsertLease);
     let fence = async |lease: Option<Extension<LeaseHandle>>| {
         lease.map_or("none".into(), |lease| format!("{:?}", lease.token()))
     };
@@ -79,7 +83,7 @@ async fn handlers_can_have_the_lease(stores: Stores) {
 
 async fn whoever_writes_is_handled_each_time(stores: Stores) {
     let count = Arc::default();
-    let layer = single_flight(flight(&stores.open()), path_and_query());
+    let layer = single_flight(flight(&stores.open()), shared_get());
     let url = serve(Router::new().route("/", on_get(counts(&count)).post(counts(&count))).layer(layer)).await;
     for number in 0..3 {
         assert_eq!(
@@ -95,7 +99,7 @@ async fn clients_that_go_away_hand_over(stores: Stores) {
     let upstream = Upstream::start().await;
     let hangs = Arc::new(AtomicUsize::new(2));
     let app = async || {
-        let layer = single_flight(flight(&stores.open()), |_: &Request<Body>| "all");
+        let layer = single_flight(flight(&stores.open()), SharedGet::new(|_: &Request<Body>| "all"));
         let (url, hangs) = (upstream.url.clone(), Arc::clone(&hangs));
         let proxy = move |_: Request<Body>| {
             // The first two never get an answer.
@@ -127,7 +131,7 @@ async fn a_service_that_cannot_fail_still_cannot() {
     fn cannot_fail<S: Service<Request<Body>, Error = Infallible>>(service: S) -> S {
         service
     }
-    let layer = single_flight(flight(&Store::in_memory()), path_and_query());
+    let layer = single_flight(flight(&Store::in_memory()), shared_get());
     let hello =
         tower::service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::from("hello"))));
     let service = cannot_fail(ServiceBuilder::new().layer(layer.clone()).service(hello));
@@ -144,7 +148,7 @@ async fn what_is_for_one_is_handled_for_all() {
     let apps = Apps::start(
         &Stores::in_memory(),
         Default::default(),
-        |flight| flight.ttl(Duration::from_secs(60)),
+        |flight| flight.lease_ttl(Duration::from_secs(60)),
         || Response::builder().header("set-cookie", "a=b").body(Body::from("hello")).unwrap(),
     )
     .await;

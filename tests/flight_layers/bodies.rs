@@ -10,7 +10,7 @@ use futures::{StreamExt as _, stream};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
-use tower_distributed::http::Responses;
+use tower_distributed::response::Responses;
 use tower_distributed::single_flight::Unpublished;
 
 use crate::messages::{Apps, Received};

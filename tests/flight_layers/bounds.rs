@@ -4,16 +4,15 @@ use std::convert::Infallible;
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower::{BoxError, Layer};
-use tower_distributed::single_flight_layer::{Flying, ResponseFuture, Whole};
-use tower_distributed::{AsError, Key, SingleFlightLayer};
+use tower_distributed::single_flight::{ResponseFuture, SingleFlightService, WholeResponse};
+use tower_distributed::{AsError, SingleFlightLayer};
 
 use crate::probe::{Echo, Probe};
 
-type By = fn(&String) -> Option<Key>;
-type Flights = SingleFlightLayer<By, String, Infallible>;
-type Service = Flying<Probe, By, String, Infallible, Whole, (), AsError>;
+type Flights = SingleFlightLayer<String, String>;
+type Service = SingleFlightService<Probe, String, String>;
 type Future =
-    ResponseFuture<Echo<String>, String, By, String, Infallible, Whole, (), AsError, String, BoxError>;
+    ResponseFuture<Echo<String>, String, String, Infallible, WholeResponse, AsError, String, BoxError>;
 
 assert_impl_all!(Flights: Clone, Send, Sync, std::fmt::Debug, Layer<Probe>);
 assert_impl_all!(Service: Clone, Send, Sync, std::fmt::Debug, tower::Service<String, Error = BoxError>);

@@ -20,7 +20,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 use tower_distributed::SingleFlight;
-use tower_distributed::http::{AnswerCodec, path_and_query, single_flight};
+use tower_distributed::extract::shared_get;
+use tower_distributed::response::AnswerCodec;
+use tower_distributed::web::single_flight;
 
 use crate::stores::{HOUR, Stores, on_each_store};
 
@@ -58,7 +60,7 @@ impl<'a> Cache<'a> {
     /// The answers to requests that come one after the other.
     async fn ask(&self, status: u16, fields: Fields<'_>, requests: &[Fields<'_>]) -> Vec<Received> {
         let flight =
-            SingleFlight::builder(AnswerCodec).life(HOUR).build(&self.stores.open(), "cache").unwrap();
+            SingleFlight::builder(AnswerCodec).ttl(HOUR).build(&self.stores.open(), "cache").unwrap();
         let (numbers, fields) = (Arc::new(AtomicU64::new(0)), headers(fields));
         let origin = service_fn(move |_: Request<Body>| {
             let number = numbers.fetch_add(1, Ordering::SeqCst);
@@ -67,7 +69,7 @@ impl<'a> Cache<'a> {
             *response.headers_mut() = fields.clone();
             async { Ok::<_, Infallible>(response) }
         });
-        let service = ServiceBuilder::new().layer(single_flight(flight, path_and_query())).service(origin);
+        let service = ServiceBuilder::new().layer(single_flight(flight, shared_get())).service(origin);
         let path = format!("/{}", self.cases.fetch_add(1, Ordering::SeqCst));
         let mut received = Vec::new();
         for fields in requests {

@@ -7,7 +7,9 @@ use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn};
-use tower_distributed::http::{Answer, AnswerCodec, Checked, Responses, path_and_query, single_flight};
+use tower_distributed::extract::{SharedGet, path_and_query, shared_get};
+use tower_distributed::response::{Answer, AnswerCodec, Responses};
+use tower_distributed::web::single_flight;
 use tower_distributed::{RefusalKind, SingleFlight, SingleFlightLayer};
 
 use crate::flights::kind;
@@ -24,7 +26,7 @@ on_each_store!(
 );
 
 fn flight(stores: &Stores) -> SingleFlight<Answer> {
-    SingleFlight::builder(AnswerCodec).life(HOUR).build(&stores.open(), "upstream").unwrap()
+    SingleFlight::builder(AnswerCodec).ttl(HOUR).build(&stores.open(), "upstream").unwrap()
 }
 
 async fn text<B>(response: Response<B>) -> String
@@ -38,7 +40,7 @@ where
 async fn hyper_asks_once(stores: Stores) {
     let upstream = Upstream::start().await;
     let guarded = || {
-        let layer = SingleFlightLayer::new(flight(&stores), Checked::new(path_and_query()))
+        let layer = SingleFlightLayer::new(flight(&stores), SharedGet::new(path_and_query()))
             .capture(Responses::default());
         ServiceBuilder::new().layer(layer).service(hyper_client())
     };
@@ -62,7 +64,7 @@ async fn reqwest_asks_once(stores: Stores) {
             let client = client.clone();
             async move { client.execute(request.try_into()?).await.map(Response::<reqwest::Body>::from) }
         });
-        let layer = single_flight(flight(&stores), path_and_query());
+        let layer = single_flight(flight(&stores), shared_get());
         ServiceBuilder::new().layer(layer).service(send)
     };
     let (here, there) = (guarded(), guarded());
@@ -79,7 +81,7 @@ async fn reqwest_asks_once(stores: Stores) {
 
 async fn ports_are_services_of_their_own(stores: Stores) {
     let (one, other) = (Upstream::start().await, Upstream::start().await);
-    let layer = single_flight(flight(&stores), path_and_query());
+    let layer = single_flight(flight(&stores), shared_get());
     let service = ServiceBuilder::new().layer(layer).service(hyper_client());
     for upstream in [&one, &other, &one, &other] {
         assert_eq!(text(service.clone().oneshot(upstream.get("/")).await.unwrap()).await, "hello");
@@ -110,7 +112,7 @@ async fn who_goes_away_leaves_nothing(stores: Stores) {
 
 async fn failures_are_told_to_those_who_wait(stores: Stores) {
     let upstream = Upstream::start().await;
-    let layer = single_flight(flight(&stores), path_and_query());
+    let layer = single_flight(flight(&stores), shared_get());
     let service = ServiceBuilder::new().layer(layer).service(hyper_client());
     for outcome in join_all((0..5).map(|_| service.clone().oneshot(upstream.get("/fail")))).await {
         assert_eq!(outcome.unwrap().status(), StatusCode::INTERNAL_SERVER_ERROR);
@@ -130,7 +132,7 @@ async fn failures_are_told_to_those_who_wait(stores: Stores) {
 async fn while_the_store_is_away_nothing_leaves() {
     let upstream = Upstream::start().await;
     let away = SingleFlight::builder(AnswerCodec).alone_when_away(false).build(&away(), "upstream").unwrap();
-    let layer = SingleFlightLayer::new(away, Checked::new(path_and_query())).capture(Responses::default());
+    let layer = SingleFlightLayer::new(away, SharedGet::new(path_and_query())).capture(Responses::default());
     let guarded = ServiceBuilder::new().layer(layer).service(hyper_client());
     let error: BoxError = guarded.oneshot(upstream.get("/")).await.err().unwrap();
     assert_eq!(kind(&error), Some(RefusalKind::StoreUnavailable));

@@ -32,7 +32,7 @@ impl Codec<String> for Text {
 
 /// Nothing comes about by the time that passes: neither lease nor answer ends while a test runs.
 pub(crate) fn builder<E: Send + Sync + 'static>() -> SingleFlightBuilder<String, E> {
-    SingleFlight::builder(Text).life(HOUR).ttl(HOUR)
+    SingleFlight::builder(Text).ttl(HOUR).lease_ttl(HOUR)
 }
 
 pub(crate) fn build<E>(builder: SingleFlightBuilder<String, E>, store: &Store) -> SingleFlight<String, E>
@@ -43,7 +43,7 @@ where
 }
 
 /// By closures that name a key or none.
-pub(crate) type Named<E> = SingleFlightLayer<fn(&String) -> Option<Key>, String, E>;
+pub(crate) type Named<E> = SingleFlightLayer<String, String, E>;
 
 /// Of `ann:7` the key is `ann`; what has no colon passes.
 #[allow(clippy::ptr_arg, reason = "the request is a String")]
@@ -106,7 +106,7 @@ pub(crate) fn kind(error: &BoxError) -> Option<RefusalKind> {
 
 /// Until nobody flies a key any more, and no answer is left.
 pub(crate) async fn becomes_free(stores: &Stores, key: &'static str) {
-    let flight = build::<Infallible>(builder().longest_wait(SOON / 10), &stores.open());
+    let flight = build::<Infallible>(builder().max_wait(SOON / 10), &stores.open());
     eventually(&format!("{key} to be free"), SOON, async || {
         flight.forget(key).await.unwrap();
         flight.run(key, async || "free".to_owned()).await.is_ok_and(|answer| answer == "free")

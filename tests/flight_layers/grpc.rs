@@ -17,8 +17,10 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
 use tower::util::MapRequestLayer;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn};
-use tower_distributed::http::{Answer, AnswerCodec, Responses, header, path_and_query, single_flight};
+use tower_distributed::extract::{SharedGet, header, shared_get};
+use tower_distributed::response::{Answer, AnswerCodec, Responses};
 use tower_distributed::single_flight::{Codec, SingleFlightBuilder};
+use tower_distributed::web::single_flight;
 use tower_distributed::{SingleFlight, SingleFlightLayer, Store, grpc};
 
 use crate::net::listen;
@@ -54,7 +56,7 @@ macro_rules! serve {
 type Builder = SingleFlightBuilder<Answer, Infallible>;
 
 fn builder() -> Builder {
-    SingleFlight::builder(AnswerCodec).life(HOUR).ttl(Duration::from_secs(20))
+    SingleFlight::builder(AnswerCodec).ttl(HOUR).lease_ttl(Duration::from_secs(20))
 }
 
 fn build(builder: Builder, store: &Store) -> SingleFlight<Answer> {
@@ -72,7 +74,7 @@ async fn check(channel: &Channel) -> Result<(), Status> {
 }
 
 async fn a_server_passes_calls(stores: Stores) {
-    let (channel, calls) = serve!(single_flight(build(builder(), &stores.open()), path_and_query()));
+    let (channel, calls) = serve!(single_flight(build(builder(), &stores.open()), shared_get()));
     for outcome in join_all((0..10).map(|_| check(&channel))).await {
         outcome.unwrap();
     }
@@ -83,7 +85,7 @@ async fn a_server_passes_calls(stores: Stores) {
 
 async fn a_channel_passes_calls(stores: Stores) {
     let (channel, calls) = serve!(tower::layer::util::Identity::new());
-    let layer = single_flight(build(builder(), &stores.open()), path_and_query());
+    let layer = single_flight(build(builder(), &stores.open()), shared_get());
     let client = HealthClient::new(ServiceBuilder::new().layer(layer).service(channel));
     let all = (0..10).map(|_| {
         let mut client = client.clone();
@@ -99,7 +101,7 @@ async fn a_channel_passes_calls(stores: Stores) {
 
 /// A key of one's own lets calls take part; their answers are still not shared, and a stream is not held back.
 async fn what_is_taken_for_alike_is_passed_too(stores: Stores) {
-    let layer = single_flight(build(builder(), &stores.open()), header("x-tenant").unwrap());
+    let layer = single_flight(build(builder(), &stores.open()), SharedGet::new(header("x-tenant").unwrap()));
     let (channel, calls) = serve!(layer.reject_with(grpc::refuse()));
     for outcome in join_all((0..10).map(|_| check(&channel))).await {
         outcome.unwrap();
@@ -155,7 +157,7 @@ async fn typed(
             let mut client = client.clone();
             async move { Ok(client.check(HealthCheckRequest { service: name }).await?.into_inner().status) }
         });
-        let flight = set(SingleFlight::builder(Numbers).life(HOUR)).build(&stores.open(), "health").unwrap();
+        let flight = set(SingleFlight::builder(Numbers).ttl(HOUR)).build(&stores.open(), "health").unwrap();
         ServiceBuilder::new()
             .layer(SingleFlightLayer::new(flight, |name: &String| name.clone()))
             .service(check)
@@ -176,8 +178,7 @@ async fn typed_answers_are_shared(stores: Stores) {
 async fn typed_failures_are_shared_where_the_flight_says_so(stores: Stores) {
     let (told, calls) = typed(&stores, |flight| flight, "nobody").await;
     assert_eq!((told, calls), (vec![Err(Code::NotFound); 10], 10));
-    let (told, calls) =
-        typed(&stores, |flight| flight.share_errors(Numbers).error_life(HOUR), "nobody").await;
+    let (told, calls) = typed(&stores, |flight| flight.share_errors(Numbers).error_ttl(HOUR), "nobody").await;
     assert_eq!((told, calls), (vec![Err(Code::NotFound); 10], 1));
 }
 
@@ -195,7 +196,7 @@ async fn who_waits_too_long_exceeds_the_deadline(stores: Stores) {
         held.load(Ordering::SeqCst) == 1
     })
     .await;
-    let flight = build(builder().longest_wait(Duration::from_millis(30)), &stores.open());
+    let flight = build(builder().max_wait(Duration::from_millis(30)), &stores.open());
     let layer = SingleFlightLayer::new(flight, header("x-tenant").unwrap()).capture(Responses::default());
     let (channel, _) = serve!(layer.reject_with(grpc::refuse()));
     let status = check(&channel).await.unwrap_err();

@@ -14,7 +14,9 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 use tower_distributed::SingleFlight;
-use tower_distributed::http::{Answer, AnswerCodec, path_and_query, single_flight};
+use tower_distributed::extract::{SharedGet, shared_get};
+use tower_distributed::response::{Answer, AnswerCodec};
+use tower_distributed::web::single_flight;
 
 use crate::net::{get, listen};
 use crate::stores::{HOUR, Stores, on_each_store};
@@ -44,7 +46,7 @@ where
 }
 
 fn flight(stores: &Stores) -> SingleFlight<Answer> {
-    SingleFlight::builder(AnswerCodec).life(HOUR).build(&stores.open(), "pages").unwrap()
+    SingleFlight::builder(AnswerCodec).ttl(HOUR).build(&stores.open(), "pages").unwrap()
 }
 
 async fn full_bodies(stores: Stores) {
@@ -54,7 +56,7 @@ async fn full_bodies(stores: Stores) {
         let number = counted.fetch_add(1, Ordering::SeqCst);
         async move { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(format!("hello {number}")))) }
     });
-    let layer = single_flight(flight(&stores), path_and_query());
+    let layer = single_flight(flight(&stores), shared_get());
     let url = serve(ServiceBuilder::new().layer(layer).service(hello)).await;
     for answer in join_all((0..20).map(|_| get(&url, &[]))).await {
         assert_eq!((answer.status, &*answer.body), (StatusCode::OK, "hello 0"));
@@ -66,7 +68,7 @@ async fn full_bodies(stores: Stores) {
 async fn mapped_bodies(stores: Stores) {
     let hello =
         service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new("hello".to_owned())));
-    let layers = ServiceBuilder::new().layer(single_flight(flight(&stores), path_and_query())).map_response(
+    let layers = ServiceBuilder::new().layer(single_flight(flight(&stores), shared_get())).map_response(
         |response: Response<String>| response.map(|body| body.map_frame(|frame| frame.map_data(Bytes::from))),
     );
     let url = serve(layers.service(hello)).await;
@@ -89,7 +91,8 @@ async fn many_at_once_over_http2(stores: Stores) {
             *request.uri_mut() = request.uri().path().parse().unwrap();
             request
         };
-        let layers = ServiceBuilder::new().map_request(host).layer(single_flight(flight(&stores), by));
+        let layers =
+            ServiceBuilder::new().map_request(host).layer(single_flight(flight(&stores), SharedGet::new(by)));
         serve(layers.service(service))
     };
     let (here, there) = (app().await, app().await);

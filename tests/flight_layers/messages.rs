@@ -13,7 +13,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::TokioExecutor;
 use tower_distributed::SingleFlight;
-use tower_distributed::http::{AnswerCodec, Responses, path_and_query, single_flight};
+use tower_distributed::extract::shared_get;
+use tower_distributed::response::{AnswerCodec, Responses};
+use tower_distributed::web::single_flight;
 
 use crate::net::serve;
 use crate::privacy::Builder;
@@ -47,7 +49,7 @@ impl Apps {
         let handled = Arc::new(AtomicUsize::new(0));
         let mut urls = Vec::new();
         for _ in 0..2 {
-            let flight = settings(SingleFlight::builder(AnswerCodec).life(HOUR));
+            let flight = settings(SingleFlight::builder(AnswerCodec).ttl(HOUR));
             let flight = flight.build(&stores.open(), "messages").unwrap();
             let (handled, answer) = (Arc::clone(&handled), answer.clone());
             let handle = async move |_: Request<Body>| {
@@ -56,7 +58,7 @@ impl Apps {
                 tokio::task::yield_now().await;
                 answer()
             };
-            let layer = single_flight(flight, path_and_query()).capture(responses.clone());
+            let layer = single_flight(flight, shared_get()).capture(responses.clone());
             urls.push(serve(Router::new().fallback(handle).layer(layer)).await);
         }
         let client = Client::builder(TokioExecutor::new()).build_http();

@@ -9,9 +9,9 @@ use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{Request, StatusCode};
 use tower::ServiceBuilder;
-use tower_distributed::http::{
-    AnswerCodec, Checked, PathAndQuery, concurrency_limit, path_and_query, refuse, rw_lock, single_flight,
-};
+use tower_distributed::extract::shared_get;
+use tower_distributed::response::{AnswerCodec, refuse};
+use tower_distributed::web::{concurrency_limit, rw_lock, single_flight};
 use tower_distributed::{RateLimitLayer, RwLock, SingleFlight, SingleFlightLayer, WaitGroup};
 
 use crate::net::{get, serve};
@@ -27,18 +27,17 @@ on_each_store!(
     a_lock_inside_is_held_by_who_leads,
 );
 
-type Layer<K> = SingleFlightLayer<
-    K,
-    tower_distributed::http::Answer,
+type Layer = SingleFlightLayer<
+    Request<Body>,
+    tower_distributed::response::Answer,
     std::convert::Infallible,
-    tower_distributed::http::Responses,
-    (),
-    tower_distributed::http::Refuse,
+    tower_distributed::response::Responses,
+    tower_distributed::response::Refuse,
 >;
 
-fn flights(stores: &Stores) -> Layer<Checked<PathAndQuery>> {
-    let flight = SingleFlight::builder(AnswerCodec).life(HOUR).build(&stores.open(), "pages").unwrap();
-    single_flight(flight, path_and_query())
+fn flights(stores: &Stores) -> Layer {
+    let flight = SingleFlight::builder(AnswerCodec).ttl(HOUR).build(&stores.open(), "pages").unwrap();
+    single_flight(flight, shared_get())
 }
 
 fn everything(_: &Request<Body>) -> &'static str {
@@ -100,7 +99,7 @@ async fn a_refusal_from_inside_is_its_callers_own(stores: Stores) {
 async fn a_concurrency_limit_outside_counts_who_follows(stores: Stores) {
     let handled = Arc::default();
     let group = WaitGroup::new(&stores.open(), "permits", 4).unwrap();
-    let limit = concurrency_limit(group.clone(), everything).wait_up_to(SOON);
+    let limit = concurrency_limit(group.clone(), everything).max_wait(SOON);
     let layers = ServiceBuilder::new().layer(limit).layer(flights(&stores));
     let url = serve(app(&handled).layer(layers)).await;
     assert_eq!(ask(&url, 20, StatusCode::SERVICE_UNAVAILABLE).await, (20, 0));

@@ -59,7 +59,7 @@ async fn an_error_is_its_callers_own_elsewhere_too(stores: Stores) {
 async fn errors_are_shared_where_the_flight_says_so(stores: Stores) {
     let probe = Probe::yielding(2);
     let service = || {
-        let flight = build(builder().share_errors(Text).error_life(HOUR), &stores.open());
+        let flight = build(builder().share_errors(Text).error_ttl(HOUR), &stores.open());
         SingleFlightLayer::new(flight, by_name).layer(moody(&probe))
     };
     let (here, there) = (service(), service());
@@ -122,7 +122,7 @@ async fn while_it_hangs_the_others_can_go_away(stores: Stores) {
 async fn nobody_follows_for_ever(stores: Stores) {
     let probe = Probe::hanging();
     let service = || {
-        let flight = build::<Infallible>(builder().longest_wait(Duration::from_millis(50)), &stores.open());
+        let flight = build::<Infallible>(builder().max_wait(Duration::from_millis(50)), &stores.open());
         SingleFlightLayer::new(flight, by_name).layer(probe.clone())
     };
     let (here, there) = (service(), service());

@@ -8,8 +8,10 @@ use axum::Router;
 use axum::extract::Request;
 use axum::routing::get as on_get;
 use tokio_test::{assert_pending, task};
-use tower_distributed::http::{Answer as Shared, AnswerCodec, single_flight};
+use tower_distributed::extract::SharedGet;
+use tower_distributed::response::{Answer as Shared, AnswerCodec};
 use tower_distributed::single_flight::SingleFlightBuilder;
+use tower_distributed::web::single_flight;
 use tower_distributed::{SingleFlight, Store};
 
 use crate::net::{Answer, get, serve};
@@ -25,7 +27,7 @@ fn everything(_: &Request) -> &'static str {
 type Builder = SingleFlightBuilder<Shared, std::convert::Infallible>;
 
 fn builder() -> Builder {
-    SingleFlight::builder(AnswerCodec).ttl(Duration::from_secs(20))
+    SingleFlight::builder(AnswerCodec).lease_ttl(Duration::from_secs(20))
 }
 
 fn build(builder: Builder, store: &Store) -> SingleFlight<Shared> {
@@ -34,7 +36,7 @@ fn build(builder: Builder, store: &Store) -> SingleFlight<Shared> {
 
 async fn behind(flight: SingleFlight<Shared>) -> String {
     let app = Router::new().route("/", on_get(async || "hello"));
-    serve(app.layer(single_flight(flight, everything))).await
+    serve(app.layer(single_flight(flight, SharedGet::new(everything)))).await
 }
 
 /// The status; the seconds in Retry-After; the title of the problem, whose status is the same.
@@ -64,7 +66,7 @@ macro_rules! while_held {
             runs.load(Ordering::SeqCst)
         })
         .await;
-        let $url = behind(build($builder.longest_wait(Duration::from_millis(30)), &$stores.open())).await;
+        let $url = behind(build($builder.max_wait(Duration::from_millis(30)), &$stores.open())).await;
         $block
         drop(holding);
         eventually("it to be free", SOON, async || get(&$url, &[]).await.body == "hello").await;

@@ -15,7 +15,9 @@ use tower::retry::Policy;
 use tower::timeout::error::Elapsed;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
-use tower_distributed::http::{Answer, AnswerCodec, FlightBody, Responses, single_flight};
+use tower_distributed::extract::SharedGet;
+use tower_distributed::response::{Answer, AnswerCodec, FlightBody, Responses};
+use tower_distributed::web::single_flight;
 use tower_distributed::{SingleFlight, SingleFlightLayer};
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
@@ -41,12 +43,12 @@ on_each_store!(
 );
 
 type By = fn(&Request<String>) -> &'static str;
-type Flights = SingleFlightLayer<By, Answer, Infallible, Responses>;
+type Flights = SingleFlightLayer<Request<String>, Answer, Infallible, Responses>;
 
 const SHORT: Duration = Duration::from_millis(50);
 
 fn build(stores: &Stores) -> SingleFlight<Answer> {
-    SingleFlight::builder(AnswerCodec).life(HOUR).ttl(HOUR).build(&stores.open(), "upstream").unwrap()
+    SingleFlight::builder(AnswerCodec).ttl(HOUR).lease_ttl(HOUR).build(&stores.open(), "upstream").unwrap()
 }
 
 fn flights(stores: &Stores) -> Flights {
@@ -180,8 +182,9 @@ fn by_path(request: &Request<Body>) -> &str {
 }
 
 async fn in_trace_layer(stores: Stores) {
-    let layers =
-        ServiceBuilder::new().layer(TraceLayer::new_for_http()).layer(single_flight(build(&stores), by_path));
+    let layers = ServiceBuilder::new()
+        .layer(TraceLayer::new_for_http())
+        .layer(single_flight(build(&stores), SharedGet::new(by_path)));
     let url = serve(Router::new().route("/", on_get(async || "hello")).layer(layers)).await;
     for answer in join_all((0..5).map(|_| get(&url, &[]))).await {
         assert_eq!((answer.status, &*answer.body), (StatusCode::OK, "hello"));
@@ -190,8 +193,9 @@ async fn in_trace_layer(stores: Stores) {
 
 /// Its bodies are such that the layer can be around it as it is.
 async fn around_trace_layer(stores: Stores) {
-    let layers =
-        ServiceBuilder::new().layer(single_flight(build(&stores), by_path)).layer(TraceLayer::new_for_http());
+    let layers = ServiceBuilder::new()
+        .layer(single_flight(build(&stores), SharedGet::new(by_path)))
+        .layer(TraceLayer::new_for_http());
     let url = serve(Router::new().route("/", on_get(async || "hello")).layer(layers)).await;
     for answer in join_all((0..5).map(|_| get(&url, &[]))).await {
         assert_eq!((answer.status, &*answer.body), (StatusCode::OK, "hello"));
@@ -200,7 +204,8 @@ async fn around_trace_layer(stores: Stores) {
 
 async fn around_the_timeout_of_tower_http(stores: Stores) {
     let timeout = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, SHORT);
-    let layers = ServiceBuilder::new().layer(single_flight(build(&stores), by_path)).layer(timeout);
+    let layers =
+        ServiceBuilder::new().layer(single_flight(build(&stores), SharedGet::new(by_path))).layer(timeout);
     let hang = on_get(std::future::pending::<StatusCode>);
     let url = serve(Router::new().route("/", hang).layer(layers)).await;
     for answer in join_all((0..3).map(|_| get(&url, &[]))).await {

@@ -116,9 +116,9 @@ async fn degrade_refills_at_the_share_of_the_rate() {
 
 #[tokio::test(start_paused = true)]
 async fn degrade_waits_where_the_layer_waits() {
-    // `wait_up_to` comes last: the order of settings makes no difference.
+    // `max_wait` comes last: the order of settings makes no difference.
     let layer = RateLimitLayer::new(quick_and_away().await, everything).on_store_failure(shared_by(4));
-    let mut service = layer.wait_up_to(Duration::from_secs(2)).layer(Probe::default());
+    let mut service = layer.max_wait(Duration::from_secs(2)).layer(Probe::default());
     let began = Instant::now();
     for seconds in 0..3 {
         assert_eq!(refusals(&mut service, &[1]).await, [ADMITTED]);

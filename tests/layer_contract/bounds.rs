@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower::{Layer as _, Service, ServiceExt as _};
-use tower_distributed::rate_limit::{OneToken, RateLimit, ResponseFuture, SameQuotas};
 use tower_distributed::token_bucket::{BucketState, Decision, Reservation};
+use tower_distributed::token_bucket::{RateLimit, ResponseFuture};
 use tower_distributed::{
     AsError, Error, Key, Quota, Quotas, RateLimitLayer, Refusal, Store, StoreBuilder, StoreFailure,
     TokenBucket,
@@ -21,9 +21,8 @@ use tower_distributed::{
 use crate::probe::Probe;
 use crate::stores::at_most;
 
-type ByName = fn(&String) -> &str;
-type Limited<S> = RateLimit<S, ByName, OneToken, SameQuotas, (), AsError>;
-type Future<S, Req> = ResponseFuture<S, Req, ByName, OneToken, SameQuotas, (), AsError>;
+type Limited<S> = RateLimit<S, String, String>;
+type Future<S, Req> = ResponseFuture<S, Req, AsError>;
 
 assert_impl_all!(Store: Clone, Send, Sync, Unpin, Debug);
 assert_impl_all!(StoreBuilder: Clone, Send, Sync, Debug);
@@ -38,7 +37,7 @@ assert_impl_all!(StoreFailure: Copy, Send, Sync, Debug);
 assert_impl_all!(Error: Clone, Send, Sync, std::error::Error);
 assert_impl_all!(Refusal: Clone, Send, Sync, std::error::Error);
 
-assert_impl_all!(RateLimitLayer<ByName>: Clone, Send, Sync, Unpin, Debug);
+assert_impl_all!(RateLimitLayer<String, String>: Clone, Send, Sync, Unpin, Debug);
 assert_impl_all!(Limited<Probe>: Clone, Send, Sync, Unpin, Debug, Service<String>);
 assert_impl_all!(Future<Probe, String>: Send, Unpin, Debug, std::future::Future);
 // No more is asked of a service than it gives.

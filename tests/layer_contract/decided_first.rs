@@ -72,7 +72,7 @@ async fn while_a_request_waits_nothing_arrives() {
     let bucket = at_most(1, &Store::in_memory());
     bucket.allow("ann").await.unwrap();
     let (inner, mut handle): (Mock, _) = mock::pair();
-    let mut service = RateLimitLayer::new(bucket, by_name).wait_up_to(HOUR).layer(inner);
+    let mut service = RateLimitLayer::new(bucket, by_name).max_wait(HOUR).layer(inner);
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
     assert_pending!(call.poll());
     let second = Duration::from_secs(1);
@@ -90,7 +90,7 @@ async fn while_a_request_waits_nothing_arrives() {
 async fn requests_that_wait_arrive_first_come_first_served() {
     let bucket = TokenBucket::new(&Store::in_memory(), "requests", Quota::per_second(1)).unwrap();
     let (inner, mut handle): (Mock, _) = mock::pair();
-    let limit = RateLimitLayer::new(bucket, |_: &&str| "all").wait_up_to(HOUR);
+    let limit = RateLimitLayer::new(bucket, |_: &&str| "all").max_wait(HOUR);
     let mut service = limit.layer(inner);
     handle.allow(3);
     let began = tokio::time::Instant::now();
@@ -111,7 +111,7 @@ async fn who_would_wait_too_long_is_refused_at_once() {
     let bucket = at_most(1, &Store::in_memory());
     bucket.allow("ann").await.unwrap();
     let (inner, _handle): (Mock, _) = mock::pair();
-    let mut service = RateLimitLayer::new(bucket, by_name).wait_up_to(HOUR - SOON).layer(inner);
+    let mut service = RateLimitLayer::new(bucket, by_name).max_wait(HOUR - SOON).layer(inner);
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
     assert!(assert_ready_err!(call.poll()).is::<Refusal>());
 }

@@ -80,8 +80,7 @@ async fn while_it_waits_for_its_turn(stores: Stores) {
     let bucket = at_most(1, &stores.open());
     bucket.allow("ann").await.unwrap();
     let probe = Probe::default();
-    let mut service =
-        RateLimitLayer::new(bucket.clone(), by_name).wait_up_to(100 * HOUR).layer(probe.clone());
+    let mut service = RateLimitLayer::new(bucket.clone(), by_name).max_wait(100 * HOUR).layer(probe.clone());
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
     // Until the reservation is seen, and the future knows of it.
     eventually("the reservation", SOON, async || {
@@ -101,7 +100,7 @@ async fn while_it_waits_for_its_turn(stores: Stores) {
 async fn before_others_that_wait(stores: Stores) {
     let bucket = at_most(1, &stores.open());
     bucket.allow("ann").await.unwrap();
-    let limit = RateLimitLayer::new(bucket.clone(), by_name).wait_up_to(100 * HOUR);
+    let limit = RateLimitLayer::new(bucket.clone(), by_name).max_wait(100 * HOUR);
     let mut service = limit.layer(Probe::default());
     let available_after = async || bucket.peek("ann").await.unwrap().available_after(1).unwrap();
     let mut calls = Vec::new();
@@ -141,7 +140,7 @@ impl<Res> Policy<&'static str, Res, BoxError> for Stubborn {
 async fn again_and_again_by_a_retry_over_a_time_out(stores: Stores) {
     let bucket = TokenBucket::new(&stores.open(), "retried", Quota::per_second(5).burst(3)).unwrap();
     bucket.allow_n("ann", 3).await.unwrap();
-    let limit = RateLimitLayer::new(bucket.clone(), by_name).cost(|_: &&'static str| 3).wait_up_to(HOUR);
+    let limit = RateLimitLayer::new(bucket.clone(), by_name).cost(|_: &&'static str| 3).max_wait(HOUR);
     let service = ServiceBuilder::new()
         .retry(Stubborn)
         .timeout(Duration::from_millis(150))
@@ -200,7 +199,7 @@ async fn while_the_service_works() {
 async fn after_its_time_to_act_nothing_is_given_back() {
     let bucket = at_most(1, &Store::in_memory());
     bucket.allow("ann").await.unwrap();
-    let mut service = RateLimitLayer::new(bucket.clone(), by_name).wait_up_to(HOUR).layer(Probe::hanging());
+    let mut service = RateLimitLayer::new(bucket.clone(), by_name).max_wait(HOUR).layer(Probe::hanging());
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
     assert_pending!(call.poll());
     tokio::time::advance(HOUR).await;
@@ -213,7 +212,7 @@ async fn after_its_time_to_act_nothing_is_given_back() {
 fn without_a_runtime_a_drop_does_not_panic() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bucket = at_most(1, &Store::in_memory());
-    let limit = RateLimitLayer::new(bucket.clone(), by_name).wait_up_to(100 * HOUR);
+    let limit = RateLimitLayer::new(bucket.clone(), by_name).max_wait(100 * HOUR);
     let mut service = limit.layer(Probe::default());
     runtime.block_on(async {
         bucket.allow("ann").await.unwrap();

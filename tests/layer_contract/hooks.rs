@@ -87,7 +87,7 @@ async fn in_shadow_mode_all_pass(stores: Stores) {
     let [admitted, refused] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
     let (admits, refuses) = (Arc::clone(&admitted), Arc::clone(&refused));
     let layer = RateLimitLayer::new(bucket.clone(), everything)
-        .wait_up_to(100 * HOUR)
+        .max_wait(100 * HOUR)
         .cost(|lines: &Vec<String>| if lines.is_empty() { 1 } else { 7 })
         .on_admit(move |_: &_, _: &mut Vec<String>| {
             admits.fetch_add(1, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tower::{Layer as _, Service, ServiceExt as _};
-use tower_distributed::rate_limit::Ban;
+use tower_distributed::token_bucket::Ban;
 use tower_distributed::{LiveQuotas, Quota, QuotaTable, Quotas, RateLimitLayer, TokenBucket};
 
 use crate::probe::Probe;
@@ -75,7 +75,7 @@ async fn who_is_refused_too_often_is_banned(stores: Stores) {
     let left = bucket.peek(7_u32).await.unwrap().blocked_for();
     assert!(left > Duration::from_secs(3500) && left <= Duration::from_secs(3600), "{left:?}");
 
-    let layer = RateLimitLayer::new(bucket.clone(), |key: &u32| *key);
+    let layer = RateLimitLayer::<u32, ()>::new(bucket.clone(), |key: &u32| *key);
     for (refusals, span) in [(0, Duration::from_secs(1)), (5, Duration::ZERO), (5, Duration::MAX)] {
         let error = layer.clone().ban_after(refusals, span).unwrap_err();
         assert!(error.is_invalid() && error.to_string().contains("ban"), "{error}");

@@ -55,7 +55,7 @@ async fn rate_limits_refuse() {
     for on_store_failure in ON_STORE_FAILURE {
         let layer = RateLimitLayer::new(at_most(9, &full().await), by_request);
         refused(layer.on_store_failure(on_store_failure)).await;
-        let waiting = at_most(9, &full().await).with_longest_wait(Duration::from_secs(9));
+        let waiting = at_most(9, &full().await).with_max_wait(Duration::from_secs(9));
         refused(RateLimitLayer::new(waiting, by_request).on_store_failure(on_store_failure)).await;
     }
 }
@@ -133,7 +133,7 @@ fn bad_bounds_are_named() {
 async fn over_http_it_is_503() {
     use tower_distributed::Reject as _;
     let refusal = refused(RateLimitLayer::new(at_most(9, &full().await), by_request)).await;
-    let refuse = tower_distributed::http::refuse();
+    let refuse = tower_distributed::response::refuse();
     let response: Result<http::Response<String>, Infallible> = refuse.reject(refusal);
     let response = response.unwrap();
     assert_eq!(

@@ -138,7 +138,8 @@ async fn quotas_are_those_of_the_first_limit(stores: Stores) {
     assert_eq!(admitted, [3, 2, 1]);
     assert!(ask(&service, 16).await.is_ok());
     assert_eq!(by(ask(&service, 18).await), "all");
-    let error = RateLimitLayer::all_of(limits, KEYS).prefetch(Duration::from_millis(10)).unwrap_err();
+    let error =
+        RateLimitLayer::<_, ()>::all_of(limits, KEYS).prefetch(Duration::from_millis(10)).unwrap_err();
     assert!(error.is_invalid() && error.to_string().contains("one limit"), "{error}");
 }
 
@@ -147,13 +148,13 @@ async fn a_request_waits_for_all_limits(stores: Stores) {
     let callers = TokenBucket::new(&store, "callers", Quota::per_second(20).burst(1)).unwrap();
     let all = TokenBucket::new(&store, "all", Quota::per_hour(1).burst(2)).unwrap();
     let limits = TokenBuckets::new([callers, all]).unwrap();
-    let layer = RateLimitLayer::all_of(limits, (caller, everybody)).wait_up_to(SOON);
+    let layer = RateLimitLayer::all_of(limits, (caller, everybody)).max_wait(SOON);
     let service = layer.layer(Probe::default());
     assert!(ask(&service, 1).await.is_ok());
     let began = tokio::time::Instant::now();
     assert!(ask(&service, 1).await.is_ok());
     assert!(began.elapsed() >= Duration::from_millis(40), "{:?}", began.elapsed());
-    assert_eq!(by(ask(&service, 1).await), "callers", "at once: there is none within the longest wait");
+    assert_eq!(by(ask(&service, 1).await), "callers", "at once: there is none within `max_wait`");
     assert_eq!(by(ask(&service, 2).await), "all");
 }
 

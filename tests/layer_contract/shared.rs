@@ -44,7 +44,7 @@ async fn names_do_not(stores: Stores) {
 
 #[test]
 fn the_inner_service_can_be_reached() {
-    let layer = RateLimitLayer::new(at_most(1, &Stores::in_memory().open()), everything);
+    let layer = RateLimitLayer::<_, ()>::new(at_most(1, &Stores::in_memory().open()), everything);
     let mut service = layer.layer(String::from("inner"));
     assert_eq!(service.get_ref(), "inner");
     service.get_mut().push_str(", changed");

@@ -108,20 +108,20 @@ async fn extremes_are_legal() {
         let all = permits.add_n("k", u32::MAX).await.unwrap();
         assert_eq!(permits.count("k").await.unwrap(), u32::MAX);
         assert!(permits.try_add("k").await.unwrap_err().is_refused());
-        let error = permits.with_longest_wait(Duration::ZERO).add("k").await.unwrap_err();
+        let error = permits.with_max_wait(Duration::ZERO).add("k").await.unwrap_err();
         assert!(error.is_waited_too_long() && error.is_refused(), "{error}");
-        let error = WaitGroup::builder(1).longest_queue(0).build(&store, "extreme").unwrap();
+        let error = WaitGroup::builder(1).max_waiters(0).build(&store, "extreme").unwrap();
         let error = error.add("k").await.unwrap_err();
         assert!(error.is_queue_full() && error.is_refused(), "{error}");
         assert!(all.done().await.unwrap());
 
-        let for_ever = permits.with_longest_wait(Duration::MAX);
+        let for_ever = permits.with_max_wait(Duration::MAX);
         assert!(for_ever.add("k").await.unwrap().done().await.unwrap());
         for_ever.wait("k").await.unwrap();
-        let lock = RwLock::builder().longest_wait(Duration::MAX).most_writers(u32::MAX);
+        let lock = RwLock::builder().max_wait(Duration::MAX).most_writers(u32::MAX);
         let lock = lock.build(&store, "rw").unwrap();
         assert!(lock.write("k").await.unwrap().release().await.unwrap());
-        let slow = Mutex::builder().tries(u32::MAX).retry_delay(Duration::MAX).longest_wait(Duration::MAX);
+        let slow = Mutex::builder().tries(u32::MAX).retry_delay(Duration::MAX).max_wait(Duration::MAX);
         for slow in [slow.clone(), slow.exact_names(), Mutex::builder().retry_delay_with(|_| Duration::MAX)] {
             let slow = slow.build(&store, "slow").unwrap();
             let guard = slow.lock("k").await.unwrap();

@@ -68,7 +68,7 @@ async fn a_crowd_of_dead_waiters_is_dropped_at_once() {
     const DEAD: usize = 5000;
     let server = RedisServer::start().await;
     let store = open(&server.url());
-    let mutex = Mutex::builder().ttl(LONG).longest_queue(1).build(&store, "m").unwrap();
+    let mutex = Mutex::builder().ttl(LONG).max_waiters(1).build(&store, "m").unwrap();
     let holder = mutex.lock("k").await.unwrap();
     let tokens: Vec<_> = (0..DEAD).map(|id| format!("0123456789abcdef-{id:x}.1c9c380")).collect();
     let mut push = vec!["RPUSH", "td:{m:k}:queue"];

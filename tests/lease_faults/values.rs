@@ -91,7 +91,7 @@ async fn a_value_is_free_again_though_a_node_is_gone() {
 async fn a_value_is_not_waited_for_without_bound() {
     let server = RedisServer::start().await;
     let store = Store::builder().timeout(Duration::from_millis(300)).redis(&server.url()).unwrap();
-    let mutex = named("worker-1").longest_wait(Duration::from_millis(300)).build(&store, "m").unwrap();
+    let mutex = named("worker-1").max_wait(Duration::from_millis(300)).build(&store, "m").unwrap();
     let guard = mutex.lock("k").await.unwrap();
     server.pause();
     drop(guard);

@@ -85,9 +85,9 @@ async fn any_part_of_another_type_is_named() {
     let server = RedisServer::start().await;
     let (store, wait) = (open(&server.url()), Duration::from_millis(50));
     let families = [
-        Family::Permits(WaitGroup::builder(1).longest_wait(wait).build(&store, "permits").unwrap()),
-        Family::Mutex(Mutex::builder().longest_wait(wait).build(&store, "mutex").unwrap()),
-        Family::Writers(RwLock::builder().longest_wait(wait).build(&store, "rw").unwrap()),
+        Family::Permits(WaitGroup::builder(1).max_wait(wait).build(&store, "permits").unwrap()),
+        Family::Mutex(Mutex::builder().max_wait(wait).build(&store, "mutex").unwrap()),
+        Family::Writers(RwLock::builder().max_wait(wait).build(&store, "rw").unwrap()),
     ];
     let mut told = 0;
     for family in families {

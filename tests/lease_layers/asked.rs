@@ -149,7 +149,7 @@ async fn what_has_its_lease_is_shown_it(stores: Stores) {
             assert!(lease.is_held() && lease.key().as_bytes() == b"ann" && !lease.token().is_empty());
             job.fence = lease.fence();
         };
-        let mut service = layer.on_lease(show).wait_up_to(SOON).layer(Probe::default());
+        let mut service = layer.on_lease(show).max_wait(SOON).layer(Probe::default());
         for _ in 0..2 {
             fences.push(service.ready().await.unwrap().call(job("ann", 1)).await.unwrap().fence);
         }

@@ -67,7 +67,7 @@ async fn refuse_is_the_default_and_tells_the_cause() {
 
 #[tokio::test]
 async fn locks_are_refused() {
-    let service = RwLockLayer::new(locks(&away()), everything).wait_up_to(SOON).layer(Probe::default());
+    let service = RwLockLayer::new(locks(&away()), everything).max_wait(SOON).layer(Probe::default());
     for _ in 0..6 {
         let error = service.clone().oneshot(1).await.unwrap_err();
         assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::StoreUnavailable);
@@ -132,7 +132,7 @@ async fn degrade_waits_where_the_layer_waits_and_goes_by_its_limit() {
     let probe = Probe::hanging();
     // What is set last counts as well as what is set first.
     let layer = ConcurrencyLimitLayer::new(permits(&away(), 1), everything).on_store_failure(shared_by(2));
-    let layer = layer.limit(|_: &u32| Some(4)).wait_up_to(SOON);
+    let layer = layer.limit(|_: &u32| Some(4)).max_wait(SOON);
     let service = BoxCloneService::new(layer.layer(probe.clone()));
     let (held, _second) =
         (start(&service, &probe, 1).await.unwrap(), start(&service, &probe, 1).await.unwrap());

@@ -7,7 +7,8 @@ use axum::{Extension, Router};
 use http::{Method, StatusCode};
 use tokio::sync::{Semaphore, watch};
 use tower_distributed::LeaseHandle;
-use tower_distributed::http::{header, path, rw_lock};
+use tower_distributed::extract::{header, path};
+use tower_distributed::web::rw_lock;
 
 use crate::layers::locks;
 use crate::net::{client, serve};
@@ -37,7 +38,7 @@ async fn fence(lease: Option<Extension<LeaseHandle>>) -> String {
 }
 
 async fn handlers_see_their_fences(stores: Stores) {
-    let lock = rw_lock(locks(&stores.open()), path()).wait_up_to(SOON);
+    let lock = rw_lock(locks(&stores.open()), path()).max_wait(SOON);
     let url = serve(Router::new().route("/{id}", on_get(fence).put(fence).delete(fence)).layer(lock)).await;
     let (one, other) = (format!("{url}/1"), format!("{url}/2"));
     assert_eq!(send(Method::GET, &one).await, (StatusCode::OK, "held".into()), "nobody has written yet");
@@ -70,7 +71,7 @@ impl Desk {
             "done"
         };
         let lock = rw_lock(locks(&stores.open()), path());
-        let lock = if wait { lock.wait_up_to(SOON) } else { lock };
+        let lock = if wait { lock.max_wait(SOON) } else { lock };
         let routes = on_get(work.clone()).put(work.clone()).options(work);
         Self { url: serve(Router::new().route("/1", routes).layer(lock)).await + "/1", inside, leave }
     }

@@ -10,7 +10,9 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tower_distributed::WaitGroup;
-use tower_distributed::http::{LeaseEnd, UntilBodyEnd, concurrency_limit, header};
+use tower_distributed::extract::header;
+use tower_distributed::response::{LeaseEnd, UntilBodyEnd};
+use tower_distributed::web::concurrency_limit;
 
 use crate::layers::permits;
 use crate::net::{client, get, serve};
@@ -149,7 +151,7 @@ async fn a_client_that_stops_reading_is_cut_off_where_that_is_set(stores: Stores
 
 async fn requests_wait_for_slow_readers(stores: Stores) {
     let chunks = Chunks::default();
-    let limit = concurrency_limit(permits(&stores.open(), 1), header("x-api-key").unwrap()).wait_up_to(SOON);
+    let limit = concurrency_limit(permits(&stores.open(), 1), header("x-api-key").unwrap()).max_wait(SOON);
     let url = serve(app(&chunks).layer(limit)).await;
     let (first, second) = (chunks.next(), chunks.next());
     let response = slow(&url).await;

@@ -8,7 +8,7 @@ use http::Response;
 use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
 use hyper::body::{Body, Bytes, Frame};
 use tower::{BoxError, Layer as _, Service, ServiceExt as _, service_fn};
-use tower_distributed::http::UntilBodyEnd;
+use tower_distributed::response::UntilBodyEnd;
 
 use crate::layers::{becomes_free, by_name, is_free, on_each_layer};
 use crate::stores::{Stores, on_each_store};

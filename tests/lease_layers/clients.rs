@@ -3,7 +3,7 @@
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use tower::{ServiceBuilder, ServiceExt as _};
-use tower_distributed::http::UntilBodyEnd;
+use tower_distributed::response::UntilBodyEnd;
 use tower_distributed::{ConcurrencyLimitLayer, Refusal, RefusalKind};
 
 use crate::layers::{becomes_free, is_free, permits};
@@ -44,7 +44,7 @@ async fn reqwest_is_limited_by_host(stores: Stores) {
 
 async fn reqwest_waits_for_its_turn(stores: Stores) {
     let upstream = Upstream::start().await;
-    let limit = || ConcurrencyLimitLayer::new(permits(&stores.open(), 2), by_host).wait_up_to(SOON);
+    let limit = || ConcurrencyLimitLayer::new(permits(&stores.open(), 2), by_host).max_wait(SOON);
     let here = ServiceBuilder::new().layer(limit()).service(client());
     let there = ServiceBuilder::new().layer(limit()).service(client());
     let calls = (0..5).flat_map(|_| [here.clone(), there.clone()]);

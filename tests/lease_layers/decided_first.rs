@@ -54,7 +54,7 @@ async fn while_a_request_waits_nothing_arrives(stores: Stores) {
     let mut waiting = Vec::new();
     on_each_layer!(stores, by_name, |layer| {
         let (inner, mut handle): (Mock, _) = mock::pair();
-        let mut service = layer.wait_up_to(HOUR).layer(inner);
+        let mut service = layer.max_wait(HOUR).layer(inner);
         let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
         assert_pending!(call.poll());
         assert_pending!(handle.poll_request());
@@ -87,7 +87,7 @@ async fn who_waits_too_long_is_refused(stores: Stores) {
     let longest = Duration::from_millis(50);
     on_each_layer!(stores, by_name, |layer| {
         let (inner, mut handle): (Mock, _) = mock::pair();
-        let mut service = layer.wait_up_to(longest).layer(inner);
+        let mut service = layer.max_wait(longest).layer(inner);
         let began = Instant::now();
         let error = service.ready().await.unwrap().call("ann").await.unwrap_err();
         assert!(began.elapsed() >= longest);

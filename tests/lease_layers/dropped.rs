@@ -57,7 +57,7 @@ async fn in_line_for_a_permit(stores: Stores) {
     let group = permits(&stores.open(), 2);
     let held = group.add("ann").await.unwrap();
     let probe = Probe::default();
-    let layer = ConcurrencyLimitLayer::new(group.clone(), by_name).weight(|_: &&str| 2).wait_up_to(HOUR);
+    let layer = ConcurrencyLimitLayer::new(group.clone(), by_name).weight(|_: &&str| 2).max_wait(HOUR);
     let mut service = layer.layer(probe.clone());
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
     // One is free, and kept for who waits for two.
@@ -77,7 +77,7 @@ async fn in_line_for_a_lock(stores: Stores) {
     let lock = locks(&stores.open());
     let held = lock.read("ann").await.unwrap();
     let probe = Probe::default();
-    let layer = RwLockLayer::new(lock.clone(), by_name).access(|_: &&str| Access::Write).wait_up_to(HOUR);
+    let layer = RwLockLayer::new(lock.clone(), by_name).access(|_: &&str| Access::Write).max_wait(HOUR);
     let mut service = layer.layer(probe.clone());
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
     eventually("its intent", SOON, async || {
@@ -98,7 +98,7 @@ async fn when_its_turn_has_come(stores: Stores) {
     let probe = Probe::default();
     let mut calls = Vec::new();
     on_each_layer!(stores, by_name, |layer| {
-        let mut service = layer.wait_up_to(HOUR).layer(probe.clone());
+        let mut service = layer.max_wait(HOUR).layer(probe.clone());
         calls.push(task::spawn(
             tower::util::BoxCloneService::new(service.ready().await.unwrap().clone()).oneshot("ann"),
         ));

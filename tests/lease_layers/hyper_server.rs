@@ -14,7 +14,8 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 use tower_distributed::LeaseHandle;
-use tower_distributed::http::{concurrency_limit, path, rw_lock};
+use tower_distributed::extract::path;
+use tower_distributed::web::{concurrency_limit, rw_lock};
 
 use crate::layers::{Other, locks, permits};
 use crate::net::{get, listen};
@@ -83,7 +84,7 @@ async fn serve_three(stores: &Stores, gauge: &Arc<Gauge>) -> String {
             Ok::<_, Infallible>(Response::new("hello".to_owned()))
         }
     });
-    let limit = concurrency_limit(permits(&stores.open(), 3), path()).wait_up_to(SOON);
+    let limit = concurrency_limit(permits(&stores.open(), 3), path()).max_wait(SOON);
     serve(ServiceBuilder::new().layer(limit).service(work)).await
 }
 

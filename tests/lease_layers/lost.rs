@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio_test::{assert_pending, task};
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
-use tower_distributed::http::{LeaseEnd, LeasedBody, UntilBodyEnd};
+use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
 use tower_distributed::{
     ConcurrencyLimitLayer, Error, LeaseHandle, Refusal, RefusalKind, RwLock, RwLockLayer, Store, WaitGroup,
 };

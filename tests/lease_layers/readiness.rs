@@ -50,7 +50,7 @@ async fn it_is_kept_while_a_request_waits(stores: Stores) {
     let mut waiting = Vec::new();
     on_each_layer!(stores, by_name, |layer| {
         let probe = Probe::default();
-        let mut service = layer.wait_up_to(HOUR).layer(probe.clone());
+        let mut service = layer.max_wait(HOUR).layer(probe.clone());
         let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
         assert_pending!(call.poll());
         // Others are served meanwhile, each by an instance of its own.

@@ -95,7 +95,7 @@ async fn whatever_a_reject_makes_of_it(stores: Stores) {
         let layer = layer.reject_with(Patient);
         let mut service = layer.clone().layer(Probe::default());
         assert!(service.ready().await.unwrap().call("ann").await.is_err());
-        let mut service = layer.wait_up_to(Duration::from_millis(20)).layer(Probe::default());
+        let mut service = layer.max_wait(Duration::from_millis(20)).layer(Probe::default());
         assert_eq!(service.ready().await.unwrap().call("ann").await.unwrap(), "it took too long");
     });
     other.leaves().await;
@@ -104,12 +104,12 @@ async fn whatever_a_reject_makes_of_it(stores: Stores) {
 async fn too_many_that_wait_are_refused_at_once(stores: Stores) {
     let other = Other::holds(&stores, "ann").await;
     let store = stores.open();
-    let group = WaitGroup::builder(1).longest_queue(0).build(&store, "permits").unwrap();
-    let lock = RwLock::builder().longest_queue(0).build(&store, "locks").unwrap();
+    let group = WaitGroup::builder(1).max_waiters(0).build(&store, "permits").unwrap();
+    let lock = RwLock::builder().max_waiters(0).build(&store, "locks").unwrap();
     let mut kinds = Vec::new();
-    let mut service = ConcurrencyLimitLayer::new(group, by_name).wait_up_to(SOON).layer(Probe::default());
+    let mut service = ConcurrencyLimitLayer::new(group, by_name).max_wait(SOON).layer(Probe::default());
     kinds.push(service.ready().await.unwrap().call("ann").await.unwrap_err());
-    let mut service = RwLockLayer::new(lock, by_name).wait_up_to(SOON).layer(Probe::default());
+    let mut service = RwLockLayer::new(lock, by_name).max_wait(SOON).layer(Probe::default());
     kinds.push(service.ready().await.unwrap().call("ann").await.unwrap_err());
     let kinds: Vec<_> = kinds.iter().map(|error| error.downcast_ref::<Refusal>().unwrap()).collect();
     assert!(kinds.iter().all(|refusal| refusal.get_ref().is_queue_full()));

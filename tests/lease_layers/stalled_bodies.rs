@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 use tokio_test::{assert_pending, task};
 use tower::{BoxError, Layer as _, ServiceExt as _};
 use tower_distributed::Error;
-use tower_distributed::http::{LeaseEnd, LeasedBody, UntilBodyEnd};
+use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
 
 use crate::bodies::{answers, data, reads, responds, slow};
 use crate::layers::{becomes_free, by_name, is_free, on_each_layer};

@@ -6,7 +6,8 @@ use axum::Router;
 use axum::extract::Request;
 use axum::routing::get as on_get;
 use http::StatusCode;
-use tower_distributed::http::{concurrency_limit, refuse, rw_lock};
+use tower_distributed::response::refuse;
+use tower_distributed::web::{concurrency_limit, rw_lock};
 use tower_distributed::{RwLock, Store, WaitGroup};
 
 use crate::layers::{Other, locks, permits};
@@ -49,7 +50,7 @@ async fn permits_that_are_not_to_be_had(stores: Stores) {
     assert_eq!((status, &*title), (429, "Too Many Requests"));
     assert!(after.is_some_and(|after| (15..=30).contains(&after)), "{after:?}");
 
-    let url = behind!(limit().wait_up_to(Duration::from_millis(20)));
+    let url = behind!(limit().max_wait(Duration::from_millis(20)));
     assert_eq!(told(&get(&url, &[]).await), (503, None, REDUCED.into()));
     other.leaves().await;
     assert_eq!(get(&url, &[]).await.body, "hello");
@@ -62,7 +63,7 @@ async fn locks_that_are_held(stores: Stores) {
     let (status, after, title) = told(&get(&url, &[]).await);
     assert_eq!((status, &*title), (423, "Locked"));
     assert!(after.is_some_and(|after| (15..=30).contains(&after)), "{after:?}");
-    let waiting = behind!(lock().wait_up_to(Duration::from_millis(20)));
+    let waiting = behind!(lock().max_wait(Duration::from_millis(20)));
     assert_eq!(told(&get(&waiting, &[]).await), (503, None, REDUCED.into()));
     other.leaves().await;
     assert_eq!(get(&url, &[]).await.body, "hello");

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use tokio_test::{assert_pending, task};
 use tower::{BoxError, Layer as _, Service as _, ServiceExt as _, service_fn};
-use tower_distributed::leased::{LeaseSlot, OnLease};
+use tower_distributed::lease::{LeaseSlot, OnLease};
 use tower_distributed::{Lease, LeaseHandle};
 
 use crate::layers::{becomes_free, is_free, on_each_layer};

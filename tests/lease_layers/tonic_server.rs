@@ -11,7 +11,8 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
-use tower_distributed::http::{LeaseEnd, UntilBodyEnd, header};
+use tower_distributed::extract::header;
+use tower_distributed::response::{LeaseEnd, UntilBodyEnd};
 use tower_distributed::{ConcurrencyLimitLayer, RwLockLayer, grpc};
 
 use crate::layers::{Other, becomes_free, locks, permits};
@@ -84,9 +85,9 @@ async fn a_lock_that_is_held_is_aborted(stores: Stores) {
 async fn who_waits_too_long_exceeds_the_deadline(stores: Stores) {
     let other = Other::holds(&stores, "ann").await;
     let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap());
-    let limited = serve!(limit.wait_up_to(Duration::from_millis(20)).reject_with(grpc::refuse()));
+    let limited = serve!(limit.max_wait(Duration::from_millis(20)).reject_with(grpc::refuse()));
     let lock = RwLockLayer::new(locks(&stores.open()), header("x-tenant").unwrap());
-    let locked = serve!(lock.wait_up_to(Duration::from_millis(20)).reject_with(grpc::refuse()));
+    let locked = serve!(lock.max_wait(Duration::from_millis(20)).reject_with(grpc::refuse()));
     for channel in [limited, locked] {
         let status = check(&channel, "ann").await.unwrap_err();
         assert_eq!((status.code(), retry_delay(&status)), (Code::DeadlineExceeded, None));

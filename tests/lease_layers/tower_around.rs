@@ -38,9 +38,9 @@ const SHORT: Duration = Duration::from_millis(50);
 async fn in_timeout(stores: Stores) {
     let upstream = Upstream::start().await;
     let other = Other::holds(&stores, ALL).await;
-    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), everything).wait_up_to(HOUR);
+    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), everything).max_wait(HOUR);
     let limited = ServiceBuilder::new().timeout(SHORT).layer(limit).service(hyper_client());
-    let lock = RwLockLayer::new(locks(&stores.open()), everything).wait_up_to(HOUR);
+    let lock = RwLockLayer::new(locks(&stores.open()), everything).max_wait(HOUR);
     let locked = ServiceBuilder::new().timeout(SHORT).layer(lock).service(hyper_client());
     assert!(limited.clone().oneshot(upstream.get("/")).await.unwrap_err().is::<Elapsed>());
     assert!(locked.clone().oneshot(upstream.get("/")).await.unwrap_err().is::<Elapsed>());
@@ -90,7 +90,7 @@ impl<E> Policy<Request<String>, Response<Incoming>, E> for Again {
 async fn in_retry(stores: Stores) {
     let upstream = Upstream::start().await;
     // Each attempt waits for the permit of the one before, which is on its way back.
-    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), everything).wait_up_to(SOON);
+    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), everything).max_wait(SOON);
     let service = ServiceBuilder::new().retry(Again(9)).layer(limit).service(hyper_client());
     let response = service.oneshot(upstream.get("/fail")).await.unwrap();
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);

@@ -12,8 +12,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tower::{Layer as _, service_fn};
-use tower_distributed::http::{InsertLease, UntilBodyEnd};
-use tower_distributed::leased::LeaseSlot;
+use tower_distributed::lease::LeaseSlot;
+use tower_distributed::response::UntilBodyEnd;
+use tower_distributed::web::InsertLease;
 
 use crate::hyper_server::serve;
 use crate::layers::{becomes_free, is_free, on_each_layer};

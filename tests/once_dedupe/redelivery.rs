@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode};
 use rand::seq::SliceRandom as _;
 use tokio::sync::Notify;
 use tower::{Service, ServiceBuilder, ServiceExt as _, service_fn};
-use tower_distributed::{Dedupe, http as limits};
+use tower_distributed::{Dedupe, extract, web};
 
 use crate::fleet::{Fleet, LONG, filter, store_of_role};
 use crate::judge::judge;
@@ -114,11 +114,11 @@ async fn role_worker() {
     let worker = Worker { process, referee, messages, unsure };
     let dedupe = Dedupe::builder().remember_forever().ttl(TTL).build(&filter(&store_of_role())).unwrap();
     let told = worker.unsure.clone();
-    let mut layer = limits::dedupe(dedupe, limits::header("webhook-id").unwrap()).on_unsure(move |unsure| {
+    let mut layer = web::dedupe(dedupe, extract::header("webhook-id").unwrap()).on_unsure(move |unsure| {
         told.lock().unwrap().insert(String::from_utf8(unsure.key.as_bytes().to_vec()).unwrap());
     });
     if worker.process.ends_with(['0', '2', '4', '6', '8']) {
-        layer = layer.wait_up_to(LONG);
+        layer = layer.max_wait(LONG);
     }
     let referee = worker.referee.clone();
     let service = ServiceBuilder::new()

@@ -49,7 +49,7 @@ fn is_good<B, E>(outcome: &Result<Response<B>, E>) -> bool {
 async fn in_timeout(stores: Stores) {
     let upstream = Upstream::start().await;
     let other = claim(&stores, "/").await;
-    let layer = once!(stores).wait_up_to(HOUR);
+    let layer = once!(stores).max_wait(HOUR);
     let service = ServiceBuilder::new().timeout(SHORT).layer(layer).service(hyper_client());
     assert!(service.clone().oneshot(upstream.get("/")).await.unwrap_err().is::<Elapsed>());
     assert!(other.release().await.unwrap());

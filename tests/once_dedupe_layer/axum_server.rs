@@ -8,7 +8,8 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Router, response::IntoResponse};
 use tokio::sync::Notify;
-use tower_distributed::http::{Duplicate, MarkDuplicate, dedupe as once, header};
+use tower_distributed::extract::header;
+use tower_distributed::web::{Duplicate, MarkDuplicate, dedupe as once};
 use tower_distributed::{LeaseHandle, StoreFailure};
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -93,7 +94,7 @@ async fn what_is_in_flight_is_a_conflict_for_a_while(stores: Stores) {
     assert_eq!(answer.status, StatusCode::CONFLICT);
     let after: u64 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!((16..=30).contains(&after), "{after}");
-    let brief = layer!(stores).wait_up_to(Duration::from_millis(20));
+    let brief = layer!(stores).max_wait(Duration::from_millis(20));
     let answer = send(&serve(app().layer(brief)).await, "/status/200", "evt_1").await;
     assert_ne!(answer.status, StatusCode::OK);
     assert!(other.release().await.unwrap());
@@ -103,7 +104,7 @@ async fn what_is_in_flight_is_a_conflict_for_a_while(stores: Stores) {
 async fn what_is_in_flight_is_waited_for(stores: Stores) {
     for (id, is_confirmed) in [("evt_1", true), ("evt_2", false)] {
         let other = claim(&stores, id).await;
-        let url = serve(app().layer(layer!(stores).wait_up_to(SOON))).await;
+        let url = serve(app().layer(layer!(stores).max_wait(SOON))).await;
         let waiting = tokio::spawn(async move { send(&url, "/status/202", id).await });
         if is_confirmed {
             assert!(other.confirm().await.unwrap());
@@ -183,7 +184,7 @@ async fn a_duplicate_that_was_looked_up_is_acknowledged(stores: Stores) {
     let perhaps = send(&url, "/status/202", "evt_1").await;
     assert_eq!((perhaps.status, perhaps.header("duplicate")), (StatusCode::CONFLICT, None));
     let sure = |_: &axum::extract::Request| std::future::ready(true);
-    let all = layer!(stores).confirm_duplicate(sure).conflict();
+    let all = layer!(stores).confirm_duplicate(sure).refuse_duplicates();
     let refused = send(&serve(app().layer(all)).await, "/status/202", "evt_1").await;
     assert_eq!(refused.status, StatusCode::CONFLICT);
 }

@@ -71,7 +71,7 @@ async fn what_is_in_flight_is_refused(stores: Stores) {
 async fn what_is_in_flight_is_waited_for(stores: Stores) {
     for (item, is_confirmed) in [("a", true), ("b", false)] {
         let other = claim(&stores, item).await;
-        let layer = DedupeLayer::new(dedupe(&stores.open()), by_name).wait_up_to(HOUR);
+        let layer = DedupeLayer::new(dedupe(&stores.open()), by_name).max_wait(HOUR);
         let mut call = task::spawn(layer.layer(Probe::default()).oneshot(item));
         assert_pending!(call.poll());
         if is_confirmed {
@@ -122,7 +122,7 @@ async fn what_turns_out_to_be_one_under_the_claim_is_not_handled(stores: Stores)
                 Ok::<_, BoxError>(())
             }
         });
-        let layer = DedupeLayer::new(dedupe(&stores.open()), by_name).wait_up_to(HOUR);
+        let layer = DedupeLayer::new(dedupe(&stores.open()), by_name).max_wait(HOUR);
         let layer = layer.confirm_duplicate(move |_: &&'static str| {
             let is_known = truth.load(Ordering::SeqCst) > 0;
             async move { is_known }

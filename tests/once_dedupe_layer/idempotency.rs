@@ -11,8 +11,8 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use tokio::sync::Notify;
-use tower_distributed::http::{IdempotencyBuilder, idempotency};
-use tower_distributed::{Key, KeyExtractor, Store};
+use tower_distributed::web::{IdempotencyBuilder, idempotency};
+use tower_distributed::{Key, Store};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::net::{Answer, client, serve};
@@ -46,7 +46,7 @@ fn by_user(request: &Request) -> Option<Key> {
     request.extensions().get::<User>().map(|user| Key::from(&user.0))
 }
 
-fn layer(store: &Store) -> IdempotencyBuilder<impl KeyExtractor<Request> + Send + Sync + Clone + 'static> {
+fn layer(store: &Store) -> IdempotencyBuilder<axum::body::Body> {
     idempotency(store, "payments", by_user)
 }
 
@@ -71,10 +71,7 @@ fn app() -> App {
 
 impl App {
     /// With the layer, behind what authenticates.
-    async fn serve<P>(&self, builder: IdempotencyBuilder<P>) -> String
-    where
-        P: KeyExtractor<Request> + Send + Sync + 'static,
-    {
+    async fn serve(&self, builder: IdempotencyBuilder<axum::body::Body>) -> String {
         let router = self.router.clone().layer(builder.build().unwrap());
         serve(router.layer(CatchPanicLayer::new()).layer(from_fn(authenticate))).await
     }

@@ -44,7 +44,7 @@ async fn a_refusal_uses_up_the_readiness(stores: Stores) {
 async fn it_is_kept_while_a_request_waits(stores: Stores) {
     let other = claim(&stores, "ann").await;
     let probe = Probe::default();
-    let mut service = DedupeLayer::new(dedupe(&stores.open()), by_name).wait_up_to(HOUR).layer(probe.clone());
+    let mut service = DedupeLayer::new(dedupe(&stores.open()), by_name).max_wait(HOUR).layer(probe.clone());
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
     assert_pending!(call.poll());
     // Others are served meanwhile, each by an instance of its own.

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
-use tower_distributed::http::header;
+use tower_distributed::extract::header;
 use tower_distributed::{DedupeLayer, Store, grpc};
 
 use crate::items::{claim, dedupe, handled, is_handled};
@@ -25,7 +25,7 @@ async fn serve(store: &Store, wait: Option<Duration>) -> Channel {
         .success(grpc::IsHandled)
         .reject_with(grpc::refuse());
     if let Some(wait) = wait {
-        layer = layer.wait_up_to(wait);
+        layer = layer.max_wait(wait);
     }
     let server = Server::builder().layer(layer).add_service(health);
     tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));

@@ -25,15 +25,15 @@ fn plain(builder: Builder) -> Builder {
 }
 
 fn with_errors(builder: Builder) -> Builder {
-    builder.share_errors(Postcard).error_life(LIFE)
+    builder.share_errors(Postcard).error_ttl(LIFE)
 }
 
 fn for_nobody(builder: Builder) -> Builder {
-    builder.unpublished(Unpublished::ToNobody).life_with(|run| run.is_multiple_of(2).then_some(LIFE))
+    builder.unpublished(Unpublished::ToNobody).ttl_with(|run| run.is_multiple_of(2).then_some(LIFE))
 }
 
 fn stale(builder: Builder) -> Builder {
-    builder.stale_for(LIFE * 3)
+    builder.stale_while_revalidate(LIFE * 3)
 }
 
 fn going_on(builder: Builder) -> Builder {
@@ -106,7 +106,7 @@ async fn visit(flight: &Flight, work: &Work) -> Option<bool> {
 
 /// Whoever stays gets an answer, and in the end nothing is left.
 async fn come_and_go(place: Place, settings: fn(Builder) -> Builder) {
-    let build = |store| settings(builder().life(LIFE)).build(store, "flights").unwrap();
+    let build = |store| settings(builder().ttl(LIFE)).build(store, "flights").unwrap();
     let flights: Vec<Flight> = place.stores.iter().map(build).collect();
     let work = Work::open();
     let callers = (0..CALLERS).map(|caller| {

@@ -63,7 +63,7 @@ async fn what_becomes_of_answers_is_told() {
     let server = Place::redis(1).await;
     for store in [Store::in_memory(), server.stores[0].clone()] {
         let work = Work::open();
-        let json = || SingleFlight::<u64, String>::builder(Json).life(LONG);
+        let json = || SingleFlight::<u64, String>::builder(Json).ttl(LONG);
         let sign = || async { "+".to_owned() };
         let small = SingleFlight::<String>::builder(Json).largest_answer(2).build(&store, "small").unwrap();
         assert_eq!(small.run(SECRET, sign).await.unwrap(), "+");
@@ -75,10 +75,10 @@ async fn what_becomes_of_answers_is_told() {
         assert_eq!(ended(tokio::spawn(call(&postcard, SECRET, &work))).await.unwrap(), 2);
         is_told(&seen, "f", "answer_foreign").await;
 
-        let text = SingleFlight::<String>::builder(Postcard).life(LONG).build(&store, "f").unwrap();
+        let text = SingleFlight::<String>::builder(Postcard).ttl(LONG).build(&store, "f").unwrap();
         let long = || async { "quite another type".to_owned() };
         assert_eq!(text.run("text", long).await.unwrap(), "quite another type");
-        let number = SingleFlight::<bool>::builder(Postcard).life(LONG).build(&store, "f").unwrap();
+        let number = SingleFlight::<bool>::builder(Postcard).ttl(LONG).build(&store, "f").unwrap();
         assert!(number.run("text", || async { true }).await.unwrap());
         is_told(&seen, "f", "answer_garbled").await;
 
@@ -94,7 +94,7 @@ async fn what_becomes_of_answers_is_told() {
 async fn what_is_not_stored_is_told() {
     listening!(seen);
     let place = Place::redis(1).await;
-    let flight = SingleFlight::<String>::builder(Json).life(LONG).largest_answer(1000).max_stored(64 << 10);
+    let flight = SingleFlight::<String>::builder(Json).ttl(LONG).largest_answer(1000).max_stored(64 << 10);
     let flight = flight.build(&place.stores[0], "f").unwrap();
     const ASKED: usize = 500;
     for question in 0..ASKED {

@@ -15,7 +15,7 @@ pub(crate) type Outcome = Result<u64, RunError<String>>;
 
 /// Nothing ends by its time.
 pub(crate) fn builder() -> SingleFlightBuilder<u64, String> {
-    SingleFlight::builder(Postcard).life(LONG).ttl(LONG).longest_wait(LONG)
+    SingleFlight::builder(Postcard).ttl(LONG).lease_ttl(LONG).max_wait(LONG)
 }
 
 pub(crate) fn flights(place: &Place) -> Vec<Flight> {

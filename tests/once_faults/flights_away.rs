@@ -266,9 +266,9 @@ async fn a_run_may_end_with_its_lease() {
     let server = place.server.as_ref().unwrap();
     for cancel in [true, false] {
         let name = format!("cancel-{cancel}");
-        let flight = SingleFlight::<u64, String>::builder(Postcard).life(LONG);
+        let flight = SingleFlight::<u64, String>::builder(Postcard).ttl(LONG);
         let flight =
-            flight.ttl(Duration::from_secs(1)).cancel_when_lost(cancel).build(&place.stores[0], &name);
+            flight.lease_ttl(Duration::from_secs(1)).cancel_when_lost(cancel).build(&place.stores[0], &name);
         let (flight, work) = (flight.unwrap(), Work::shut());
         let leader = lead(&flight, "k", &work).await;
         server.cli(&["SET", &format!("td:{{{name}:k}}:flight:lock"), "somebody", "PX", "3000"]);
@@ -289,7 +289,7 @@ async fn who_follows_hears_of_an_outage_or_goes_on_alone() {
     let work = Work::shut();
     let longest = Duration::from_secs(8); // several beats
     let build = |number: usize, name, alone| {
-        builder().longest_wait(longest).alone_when_away(alone).build(&place.stores[number], name).unwrap()
+        builder().max_wait(longest).alone_when_away(alone).build(&place.stores[number], name).unwrap()
     };
     let leaders = [build(0, "told", false), build(0, "alone", false)];
     let leaders = [lead(&leaders[0], "k", &work).await, lead(&leaders[1], "k", &work).await];

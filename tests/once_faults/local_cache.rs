@@ -21,7 +21,7 @@ struct Process {
 
 impl Process {
     fn start(server: &RedisServer, local_bytes: u64) -> Self {
-        let builder = SingleFlight::builder(Postcard).life(LONG).local_cache(local_bytes);
+        let builder = SingleFlight::builder(Postcard).ttl(LONG).local_cache(local_bytes);
         let flight = builder.build(&Store::redis(&server.url()).unwrap(), "local").unwrap();
         Self { flight, runs: Arc::default() }
     }
@@ -97,7 +97,7 @@ async fn what_is_forgotten_is_forgotten_everywhere() {
 #[tokio::test]
 async fn what_is_too_large_is_not_kept() {
     let server = RedisServer::start().await;
-    let builder = SingleFlight::builder(Postcard).life(LONG).local_cache(1 << 20).largest_answer(100);
+    let builder = SingleFlight::builder(Postcard).ttl(LONG).local_cache(1 << 20).largest_answer(100);
     let flight = builder.build(&Store::redis(&server.url()).unwrap(), "local").unwrap();
     let here = Process { flight, runs: Arc::default() };
     here.keeps(&server, "k").await;

@@ -7,7 +7,8 @@ use axum::extract::ConnectInfo;
 use axum::routing::get as on_get;
 use http::StatusCode;
 use tower_distributed::RateLimitLayer;
-use tower_distributed::http::{ClientAddr, Peer, client_addr, peer, refuse};
+use tower_distributed::extract::{ClientAddr, Peer, client_addr, peer};
+use tower_distributed::response::refuse;
 
 use crate::net::{get, serve_with_peers};
 use crate::stores::{Stores, at_most, on_each_store};

@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::routing::get as on_get;
 use http::StatusCode;
 use serde_json::json;
-use tower_distributed::http::{RateLimitFields, refuse};
+use tower_distributed::response::{RateLimitFields, refuse};
 use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
 
 use crate::net::{Answer, get, serve};

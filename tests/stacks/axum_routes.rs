@@ -5,8 +5,10 @@ use axum::{Extension, Router};
 use http::StatusCode;
 use tower::ServiceBuilder;
 use tower_distributed::RateLimitLayer;
-use tower_distributed::http::{InsertDecision, RateLimitFields, header, path, refuse};
+use tower_distributed::extract::{header, path};
+use tower_distributed::response::{RateLimitFields, refuse};
 use tower_distributed::token_bucket::Decision;
+use tower_distributed::web::InsertDecision;
 
 use crate::net::{get, serve};
 use crate::stores::{Stores, at_most, on_each_store};

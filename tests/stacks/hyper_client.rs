@@ -9,7 +9,8 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::TokioExecutor;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
-use tower_distributed::http::{RateLimitFields, Refuse, header, path, refuse};
+use tower_distributed::extract::{header, path};
+use tower_distributed::response::{RateLimitFields, Refuse, refuse};
 use tower_distributed::{RateLimitLayer, Refusal, Reject};
 
 use crate::stores::{Stores, at_most, on_each_store};

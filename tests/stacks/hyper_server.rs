@@ -12,8 +12,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
-use tower_distributed::http::{InsertDecision, RateLimitFields, header, peer, refuse};
+use tower_distributed::extract::{header, peer};
+use tower_distributed::response::{RateLimitFields, refuse};
 use tower_distributed::token_bucket::Decision;
+use tower_distributed::web::InsertDecision;
 use tower_distributed::{Quota, RateLimitLayer, TokenBucket};
 
 use crate::net::{get, listen};
@@ -95,7 +97,7 @@ async fn requests_wait_over_http2(stores: Stores) {
     let period = Duration::from_millis(50);
     let bucket = TokenBucket::new(&stores.open(), "requests", Quota::new(1, period)).unwrap();
     let limit = RateLimitLayer::new(bucket, |_: &Request<Incoming>| "all")
-        .wait_up_to(Duration::from_secs(60))
+        .max_wait(Duration::from_secs(60))
         .reject_with(refuse());
     let hello =
         service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new("hello".to_owned())));

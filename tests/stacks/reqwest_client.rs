@@ -60,7 +60,7 @@ async fn requests_wait_for_their_turn(stores: Stores) {
     let period = Duration::from_millis(50);
     let limit = |stores: &Stores| {
         let bucket = TokenBucket::new(&stores.open(), "upstream", Quota::new(1, period)).unwrap();
-        RateLimitLayer::new(bucket, by_host).wait_up_to(Duration::from_secs(60))
+        RateLimitLayer::new(bucket, by_host).max_wait(Duration::from_secs(60))
     };
     let here = ServiceBuilder::new().layer(limit(&stores)).service(client());
     let there = ServiceBuilder::new().layer(limit(&stores)).service(client());
@@ -76,7 +76,7 @@ async fn requests_wait_for_their_turn(stores: Stores) {
 
 async fn who_would_wait_too_long_is_refused_at_once(stores: Stores) {
     let upstream = Upstream::start().await;
-    let limit = RateLimitLayer::new(at_most(1, &stores.open()), by_host).wait_up_to(Duration::from_secs(60));
+    let limit = RateLimitLayer::new(at_most(1, &stores.open()), by_host).max_wait(Duration::from_secs(60));
     let guarded = ServiceBuilder::new().layer(limit).service(client());
     guarded.clone().oneshot(request(&upstream)).await.unwrap();
     let began = Instant::now();

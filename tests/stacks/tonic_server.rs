@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
-use tower_distributed::http::{header, peer};
+use tower_distributed::extract::{header, peer};
 use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, grpc};
 
 use crate::net::listen;
@@ -99,7 +99,7 @@ async fn an_outage_is_unavailable() {
 async fn requests_wait_for_their_turn() {
     let period = Duration::from_millis(50);
     let bucket = TokenBucket::new(&Store::in_memory(), "requests", Quota::new(1, period)).unwrap();
-    let limit = RateLimitLayer::new(bucket, header("x-tenant").unwrap()).wait_up_to(Duration::from_secs(60));
+    let limit = RateLimitLayer::new(bucket, header("x-tenant").unwrap()).max_wait(Duration::from_secs(60));
     let channel = serve!(limit.reject_with(grpc::refuse()));
     let began = std::time::Instant::now();
     let outcomes = futures::future::join_all((0..4).map(|_| check(&channel, "ann"))).await;

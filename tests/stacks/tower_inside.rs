@@ -12,7 +12,7 @@ use tower::retry::Policy;
 use tower::timeout::error::Elapsed;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
-use tower_distributed::http::refuse;
+use tower_distributed::response::refuse;
 use tower_distributed::{RateLimitLayer, Refusal};
 use tower_http::trace::TraceLayer;
 
@@ -70,7 +70,7 @@ async fn in_box_clone_service(stores: Stores) {
 async fn in_timeout(stores: Stores) {
     let upstream = Upstream::start().await;
     let bucket = at_most(1, &stores.open());
-    let limit = RateLimitLayer::new(bucket.clone(), |_: &Request<String>| "all").wait_up_to(100 * HOUR);
+    let limit = RateLimitLayer::new(bucket.clone(), |_: &Request<String>| "all").max_wait(100 * HOUR);
     let service =
         ServiceBuilder::new().timeout(Duration::from_millis(50)).layer(limit).service(hyper_client());
     bucket.allow("all").await.unwrap();

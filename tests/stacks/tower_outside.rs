@@ -11,7 +11,7 @@ use tower::timeout::error::Elapsed;
 use tower::util::{BoxCloneService, BoxCloneSyncService};
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_distributed::RateLimitLayer;
-use tower_distributed::http::refuse;
+use tower_distributed::response::refuse;
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 

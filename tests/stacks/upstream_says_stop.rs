@@ -11,7 +11,7 @@ use http::{Request, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tower::{ServiceBuilder, ServiceExt as _};
-use tower_distributed::http::RetryAfter;
+use tower_distributed::response::RetryAfter;
 use tower_distributed::{RateLimitLayer, Refusal, TokenBucket};
 
 use crate::net::{client, serve};

@@ -77,7 +77,7 @@ pub(crate) async fn waiting_takes_its_time(store: &Store, name: &str) {
     assert!(began.elapsed() >= Duration::from_millis(149), "{:?}", began.elapsed());
 
     let slow = TokenBucket::new(store, &format!("{name}.slow"), Quota::per_hour(1)).unwrap();
-    let slow = slow.with_longest_wait(Duration::from_secs(60));
+    let slow = slow.with_max_wait(Duration::from_secs(60));
     slow.wait("k").await.unwrap();
     let error = slow.wait("k").await.unwrap_err();
     assert!(error.is_refused() && error.decision().unwrap().retry_after() > Some(Duration::from_secs(3000)));

@@ -126,7 +126,7 @@ impl Drop for Inside<'_> {
 
 /// Answers live for long, and a leader is not given up soon.
 pub(crate) fn builder<E: Send + Sync + 'static>() -> SingleFlightBuilder<u64, E> {
-    SingleFlight::builder(Postcard).life(LONG).ttl(LONG).longest_wait(LONG)
+    SingleFlight::builder(Postcard).ttl(LONG).lease_ttl(LONG).max_wait(LONG)
 }
 
 /// Several of one name, which know of each other by the store alone.

@@ -79,9 +79,9 @@ async fn no_lease_leaves_a_key_without_ttl() {
         (stores::cluster().await, stores::CLUSTER.get().unwrap().nodes().iter().collect()),
     ] {
         let short = Duration::from_millis(30);
-        let permits = WaitGroup::builder(3).longest_wait(short).build(&place, "left-permits").unwrap();
-        let mutex = Mutex::builder().longest_wait(short).build(&place, "left-mutex").unwrap();
-        let lock = RwLock::builder().longest_wait(short).build(&place, "left-lock").unwrap();
+        let permits = WaitGroup::builder(3).max_wait(short).build(&place, "left-permits").unwrap();
+        let mutex = Mutex::builder().max_wait(short).build(&place, "left-mutex").unwrap();
+        let lock = RwLock::builder().max_wait(short).build(&place, "left-lock").unwrap();
         for key in ["a", "b", "c"] {
             let held = (permits.add_n(key, 3).await.unwrap(), mutex.lock(key).await.unwrap());
             let (reader, writer) = (lock.read(key).await.unwrap(), lock.write(key).await);

@@ -84,7 +84,7 @@ pub(crate) async fn what_is_dropped_is_released(place: &Place, name: &str) {
 
 pub(crate) async fn nobody_waits_longer_than_the_longest_wait(place: &Place, name: &str) {
     let longest = Duration::from_millis(60);
-    for family in each!(place, name, longest_wait(longest)) {
+    for family in each!(place, name, max_wait(longest)) {
         let taken = family.take("k").await.unwrap();
         let began = Instant::now();
         let error = family.take("k").await.unwrap_err();
@@ -97,7 +97,7 @@ pub(crate) async fn nobody_waits_longer_than_the_longest_wait(place: &Place, nam
 }
 
 pub(crate) async fn no_more_wait_than_the_longest_queue(place: &Place, name: &str) {
-    for family in each!(place, name, longest_queue(2)) {
+    for family in each!(place, name, max_waiters(2)) {
         let taken = family.take("k").await.unwrap();
         let mut waiters = Vec::new();
         for number in 1..=2 {

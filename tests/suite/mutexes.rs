@@ -124,7 +124,7 @@ pub(crate) async fn tries_go_on_until_it_is_free(place: &Place, name: &str) {
     assert!(waiter.await.unwrap().unlock().await.unwrap());
     assert!(waiting.lock("k").await.unwrap().unlock().await.unwrap());
 
-    let bounded = Mutex::builder().tries(u32::MAX).retry_delay(retry).longest_wait(Duration::from_millis(50));
+    let bounded = Mutex::builder().tries(u32::MAX).retry_delay(retry).max_wait(Duration::from_millis(50));
     let bounded = bounded.build(place, name).unwrap();
     let guard = mutex.lock("k").await.unwrap();
     assert!(bounded.lock("k").await.unwrap_err().is_waited_too_long());

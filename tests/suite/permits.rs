@@ -112,7 +112,7 @@ pub(crate) async fn waits_until_none_is_left(place: &Place, name: &str) {
     assert_eq!(group.count("k").await.unwrap(), 0);
 
     let held = group.add("k").await.unwrap();
-    let error = group.with_longest_wait(Duration::from_millis(50)).wait("k").await.unwrap_err();
+    let error = group.with_max_wait(Duration::from_millis(50)).wait("k").await.unwrap_err();
     assert!(error.is_waited_too_long(), "{error}");
     assert!(held.done().await.unwrap());
 }

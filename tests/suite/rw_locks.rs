@@ -253,9 +253,9 @@ pub(crate) async fn waits_and_settings(place: &Place, name: &str) {
     let lock = RwLock::builder().app_id("shop/ä").build(place, name).unwrap();
     let writer = lock.write("k").await.unwrap();
     assert!(writer.token().contains("@shop%2f%c3%a4/"), "{}", writer.token());
-    let error = lock.with_longest_wait(Duration::from_millis(50)).read("k").await.unwrap_err();
+    let error = lock.with_max_wait(Duration::from_millis(50)).read("k").await.unwrap_err();
     assert!(error.is_waited_too_long(), "{error}");
-    let full = RwLock::builder().longest_queue(0).build(place, name).unwrap();
+    let full = RwLock::builder().max_waiters(0).build(place, name).unwrap();
     assert!(full.read("k").await.unwrap_err().is_queue_full());
     let waiting = lock.clone();
     let state = format!("{name}:k");

@@ -71,7 +71,7 @@ async fn decisions_of_rate_limits_are_counted_by_layers_and_by_calls() {
         let direct = bucket("direct");
         assert!(direct.allow(KEY).await.unwrap().is_admitted());
         assert!(!direct.allow(KEY).await.unwrap().is_admitted());
-        direct.with_longest_wait(std::time::Duration::ZERO).wait(KEY).await.unwrap_err();
+        direct.with_max_wait(std::time::Duration::ZERO).wait(KEY).await.unwrap_err();
         assert_eq!(counts("token_bucket", &format!("direct-{place}")), [("admitted", 1.0), ("refused", 2.0)]);
     }
     assert_no_secrets();

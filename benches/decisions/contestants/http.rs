@@ -8,7 +8,7 @@ use axum::body::Body;
 use http::{HeaderValue, Request, Response, StatusCode};
 use redis_032::aio::MultiplexedConnection;
 use tower::{Layer, Service, ServiceExt};
-use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, http as limits};
+use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, extract, response};
 use tower_rate_limit_redis::KeyResolver;
 
 use super::Contestant;
@@ -21,9 +21,9 @@ pub struct Layered<S>(S);
 
 pub fn ours(store: &Store, quota: Quota) -> impl Contestant {
     let bucket = TokenBucket::new(store, "bench", quota).unwrap();
-    let layer = RateLimitLayer::new(bucket, limits::header(FIELD).unwrap())
+    let layer = RateLimitLayer::new(bucket, extract::header(FIELD).unwrap())
         .cache_refusals(false)
-        .reject_with(limits::refuse());
+        .reject_with(response::refuse());
     Layered(layer.layer(Inner))
 }
 

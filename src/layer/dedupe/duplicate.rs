@@ -5,9 +5,13 @@ use std::future::Future;
 use futures_util::future::BoxFuture;
 
 /// Decides what becomes of a duplicate.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not decide what becomes of a duplicate `{Req}` whose response is a `{Res}`",
+    note = "use `refuse_duplicates()`, `answer_duplicates(|request: &Request| response)` or `mark_duplicates(..)`"
+)]
 pub trait OnDuplicate<Req, Res> {
     /// What does.
-    fn on_duplicate(&self, request: Req, evidence: Evidence) -> Verdict<Req, Res>;
+    fn on_duplicate(&self, request: Req, evidence: Evidence) -> DuplicateAction<Req, Res>;
 }
 
 /// By what a request is taken for a duplicate.
@@ -23,7 +27,7 @@ pub enum Evidence {
 
 /// What becomes of a duplicate.
 #[derive(Debug)]
-pub enum Verdict<Req, Res> {
+pub enum DuplicateAction<Req, Res> {
     /// It is refused.
     Refuse,
     /// It passes to the inner service.
@@ -37,43 +41,38 @@ pub enum Verdict<Req, Res> {
 pub struct RefuseDuplicates;
 
 impl<Req, Res> OnDuplicate<Req, Res> for RefuseDuplicates {
-    fn on_duplicate(&self, _: Req, _: Evidence) -> Verdict<Req, Res> {
-        Verdict::Refuse
+    fn on_duplicate(&self, _: Req, _: Evidence) -> DuplicateAction<Req, Res> {
+        DuplicateAction::Refuse
     }
 }
 
 /// Duplicates pass, marked by a closure of `&mut Req`.
-#[derive(Clone, Copy, Debug)]
-pub struct MarkWith<F>(pub(super) F);
+pub(super) struct MarkWith<F>(pub(super) F);
 
 impl<Req, Res, F: Fn(&mut Req)> OnDuplicate<Req, Res> for MarkWith<F> {
-    fn on_duplicate(&self, mut request: Req, _: Evidence) -> Verdict<Req, Res> {
+    fn on_duplicate(&self, mut request: Req, _: Evidence) -> DuplicateAction<Req, Res> {
         (self.0)(&mut request);
-        Verdict::Pass(request)
+        DuplicateAction::Pass(request)
     }
 }
 
 /// Duplicates are answered by a closure from `&Req`.
-#[derive(Clone, Copy, Debug)]
-pub struct AnswerWith<F>(pub(super) F);
+pub(super) struct AnswerWith<F>(pub(super) F);
 
 impl<Req, Res, F: Fn(&Req) -> Res> OnDuplicate<Req, Res> for AnswerWith<F> {
-    fn on_duplicate(&self, request: Req, _: Evidence) -> Verdict<Req, Res> {
-        Verdict::Answer((self.0)(&request))
+    fn on_duplicate(&self, request: Req, _: Evidence) -> DuplicateAction<Req, Res> {
+        DuplicateAction::Answer((self.0)(&request))
     }
 }
 
-/// Looks up whether what the filter takes for a duplicate is one. Functions and closures from `&Req` to a future of
-/// `bool` do; `()` believes the filter.
+/// Verifies a filter hit against your own record. Functions and closures from `&Req` to a future of `bool` do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not verify whether a `{Req}` is a duplicate",
+    note = "pass a closure with a typed argument that returns a future of `bool`, which borrows nothing from the request"
+)]
 pub trait ConfirmDuplicate<Req> {
-    /// Whether it is; `None`: it is, and there is nothing to look up.
-    fn confirm(&self, request: &Req) -> Option<BoxFuture<'static, bool>>;
-}
-
-impl<Req> ConfirmDuplicate<Req> for () {
-    fn confirm(&self, _: &Req) -> Option<BoxFuture<'static, bool>> {
-        None
-    }
+    /// Whether the request is a duplicate.
+    fn confirm(&self, request: &Req) -> BoxFuture<'static, bool>;
 }
 
 impl<Req, F, Fut> ConfirmDuplicate<Req> for F
@@ -81,7 +80,7 @@ where
     F: Fn(&Req) -> Fut,
     Fut: Future<Output = bool> + Send + 'static,
 {
-    fn confirm(&self, request: &Req) -> Option<BoxFuture<'static, bool>> {
-        Some(Box::pin(self(request)))
+    fn confirm(&self, request: &Req) -> BoxFuture<'static, bool> {
+        Box::pin(self(request))
     }
 }

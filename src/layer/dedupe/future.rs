@@ -10,22 +10,19 @@ use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::{
-    Away, Common, Config, ConfirmDuplicate, Evidence, IsSuccess, OnDuplicate, OnUnsure, Unsure, Verdict,
-};
-use crate::dedupe::{Claim, Known, Looked};
-use crate::leased::OnLease;
+use super::{Away, Common, Config, DuplicateAction, Evidence, OnUnsure, Unsure};
+use crate::primitive::dedupe::{Claim, Known, Looked};
 use crate::telemetry::Outcome;
-use crate::{Dedupe, Error, Key, Reject};
+use crate::{Dedupe, Error, Extracted, Key, Reject};
 
 pin_project! {
-    /// The future of [`Deduped`](super::Deduped).
+    /// The future of [`DedupeService`](super::DedupeService).
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<S, Req, K, U, D, Q, N, R>
+    pub struct ResponseFuture<S, Req, R>
     where
         S: Service<Req>,
     {
-        config: Arc<Config<K, U, D, Q, N, R>>,
+        config: Arc<Config<Req, S::Response, S::Error, R>>,
         key: Key,
         #[pin]
         state: State<S, Req>,
@@ -54,6 +51,10 @@ pin_project! {
     where
         S: Service<Req>,
     {
+        Extracting {
+            extracting: Extracted,
+            call: Call<S, Req>,
+        },
         Claiming {
             claiming: Claiming,
             insists: Insists,
@@ -82,16 +83,31 @@ pin_project! {
     }
 }
 
-impl<S, Req, K, U, D, Q, N, R> ResponseFuture<S, Req, K, U, D, Q, N, R>
+impl<S, Req, R> ResponseFuture<S, Req, R>
 where
     S: Service<Req>,
 {
-    pub(super) fn passing(future: S::Future, config: Arc<Config<K, U, D, Q, N, R>>) -> Self {
+    pub(super) fn passing(future: S::Future, config: Arc<Config<Req, S::Response, S::Error, R>>) -> Self {
         let state = State::Calling { future, claim: None, lost: None };
         Self { config, key: Key::from(""), state }
     }
 
-    pub(super) fn claiming(key: Key, inner: S, request: Req, config: Arc<Config<K, U, D, Q, N, R>>) -> Self {
+    pub(super) fn extracting(
+        extracting: Extracted,
+        inner: S,
+        request: Req,
+        config: Arc<Config<Req, S::Response, S::Error, R>>,
+    ) -> Self {
+        let state = State::Extracting { extracting, call: Some((inner, request)) };
+        Self { config, key: Key::from(""), state }
+    }
+
+    pub(super) fn claiming(
+        key: Key,
+        inner: S,
+        request: Req,
+        config: Arc<Config<Req, S::Response, S::Error, R>>,
+    ) -> Self {
         let state = claiming(&config.common, &key, Insists::No, (inner, request));
         Self { config, key, state }
     }
@@ -102,12 +118,12 @@ fn claiming<S, Req>(common: &Common, key: &Key, insists: Insists, call: (S, Req)
 where
     S: Service<Req>,
 {
-    let Common { dedupe, longest_wait, away, .. } = common.clone();
+    let Common { dedupe, max_wait, away, .. } = common.clone();
     let key = key.clone();
     let claiming = Box::pin(async move {
         let claim = async |dedupe: &Dedupe| match insists {
-            Insists::No => dedupe.look(key.as_bytes(), longest_wait).await,
-            _ => dedupe.insist(key.as_bytes(), longest_wait).await,
+            Insists::No => dedupe.look(key.as_bytes(), max_wait).await,
+            _ => dedupe.insist(key.as_bytes(), max_wait).await,
         };
         let admitted = if insists == Insists::Full { Outcome::FilterFull } else { Outcome::Admitted };
         let (claimed, outcome) = match (claim(&dedupe).await, away) {
@@ -153,18 +169,18 @@ fn settle(claim: Claim, key: Key, success: bool, on_unsure: OnUnsure) -> BoxFutu
 }
 
 /// Calls the inner service, with its claim if there is one.
-fn call<S, Req, K, U, D, Q, N, R>(
-    config: &Config<K, U, D, Q, N, R>,
+fn call<S, Req, R>(
+    config: &Config<Req, S::Response, S::Error, R>,
     claim: Option<Claim>,
     (mut inner, mut request): (S, Req),
 ) -> State<S, Req>
 where
     S: Service<Req>,
-    N: OnLease<Req>,
 {
     let mut lost: Option<BoxFuture<'static, ()>> = None;
     if let Some(claim) = &claim {
-        config.on_lease.on_lease(&claim.handle(), &mut request);
+        let handle = claim.handle();
+        config.on_lease.iter().for_each(|told| told.on_lease(&handle, &mut request));
         if config.common.cancel_when_lost {
             lost = Some(Box::pin(claim.lost()));
         }
@@ -172,13 +188,9 @@ where
     State::Calling { future: inner.call(request), claim, lost }
 }
 
-impl<S, Req, K, U, D, Q, N, R> Future for ResponseFuture<S, Req, K, U, D, Q, N, R>
+impl<S, Req, R> Future for ResponseFuture<S, Req, R>
 where
     S: Service<Req>,
-    U: IsSuccess<S::Response, S::Error>,
-    D: OnDuplicate<Req, S::Response>,
-    Q: ConfirmDuplicate<Req>,
-    N: OnLease<Req>,
     R: Reject<S::Response, S::Error>,
 {
     type Output = Result<S::Response, R::Error>;
@@ -188,6 +200,19 @@ where
         let config = &**this.config;
         loop {
             let next = match this.state.as_mut().project() {
+                StateProjection::Extracting { extracting, call: kept } => {
+                    let extracted = ready!(Pin::new(extracting).poll(context));
+                    let extracted = config.common.dedupe.decisions().extracted(extracted);
+                    let Some((mut inner, request)) = kept.take() else { return Poll::Pending };
+                    match extracted {
+                        Ok(Some(found)) => {
+                            *this.key = found;
+                            claiming(&config.common, this.key, Insists::No, (inner, request))
+                        }
+                        Ok(None) => State::Calling { future: inner.call(request), claim: None, lost: None },
+                        Err(error) => return Poll::Ready(config.reject.reject(error.into())),
+                    }
+                }
                 StateProjection::Claiming { claiming: asking, insists, call: kept } => {
                     let claimed = match ready!(asking.as_mut().poll(context)) {
                         Ok(claimed) => claimed,
@@ -210,7 +235,9 @@ where
                             continue;
                         }
                     };
-                    let (confirming, evidence) = match (config.confirm_duplicate.confirm(&request), known) {
+                    let confirming =
+                        config.confirm_duplicate.as_ref().map(|look_up| look_up.confirm(&request));
+                    let (confirming, evidence) = match (confirming, known) {
                         (Some(confirming), _) => (confirming, Evidence::LookedUp),
                         (None, Known::ByFullFilter) => {
                             let call = (inner, request);
@@ -241,13 +268,13 @@ where
                     drop(held.take());
                     let verdict = config.on_duplicate.on_duplicate(request, *evidence);
                     decisions.count(match verdict {
-                        Verdict::Pass(_) => Outcome::Admitted,
-                        Verdict::Answer(_) | Verdict::Refuse => Outcome::Refused,
+                        DuplicateAction::Pass(_) => Outcome::Admitted,
+                        DuplicateAction::Answer(_) | DuplicateAction::Refuse => Outcome::Refused,
                     });
                     let request = match verdict {
-                        Verdict::Pass(request) => request,
-                        Verdict::Answer(response) => return Poll::Ready(Ok(response)),
-                        Verdict::Refuse => {
+                        DuplicateAction::Pass(request) => request,
+                        DuplicateAction::Answer(response) => return Poll::Ready(Ok(response)),
+                        DuplicateAction::Refuse => {
                             return Poll::Ready(config.reject.reject(Error::duplicate().into()));
                         }
                     };
@@ -283,7 +310,7 @@ where
     }
 }
 
-impl<S, Req, K, U, D, Q, N, R> fmt::Debug for ResponseFuture<S, Req, K, U, D, Q, N, R>
+impl<S, Req, R> fmt::Debug for ResponseFuture<S, Req, R>
 where
     S: Service<Req>,
 {

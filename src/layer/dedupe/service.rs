@@ -6,19 +6,18 @@ use std::task::{Context, Poll};
 
 use tower::Service;
 
+use super::Config;
 use super::future::ResponseFuture;
-use super::{Config, ConfirmDuplicate, IsSuccess, OnDuplicate};
-use crate::leased::OnLease;
-use crate::{KeyExtractor, Reject};
+use crate::{AsError, Extracted, KeyExtractor as _, Reject};
 
 /// The [`Service`] of a [`DedupeLayer`](super::DedupeLayer).
-pub struct Deduped<S, K, U, D, Q, N, R> {
+pub struct DedupeService<S, Req, Res, E, R = AsError> {
     inner: S,
-    config: Arc<Config<K, U, D, Q, N, R>>,
+    config: Arc<Config<Req, Res, E, R>>,
 }
 
-impl<S, K, U, D, Q, N, R> Deduped<S, K, U, D, Q, N, R> {
-    pub(super) fn new(inner: S, config: Config<K, U, D, Q, N, R>) -> Self {
+impl<S, Req, Res, E, R> DedupeService<S, Req, Res, E, R> {
+    pub(super) fn new(inner: S, config: Config<Req, Res, E, R>) -> Self {
         Self { inner, config: Arc::new(config) }
     }
 
@@ -41,19 +40,14 @@ impl<S, K, U, D, Q, N, R> Deduped<S, K, U, D, Q, N, R> {
     }
 }
 
-impl<S, Req, K, U, D, Q, N, R> Service<Req> for Deduped<S, K, U, D, Q, N, R>
+impl<S, Req, Res, E, R> Service<Req> for DedupeService<S, Req, Res, E, R>
 where
-    S: Service<Req> + Clone,
-    K: KeyExtractor<Req>,
-    U: IsSuccess<S::Response, S::Error>,
-    D: OnDuplicate<Req, S::Response>,
-    Q: ConfirmDuplicate<Req>,
-    N: OnLease<Req>,
-    R: Reject<S::Response, S::Error>,
+    S: Service<Req, Response = Res, Error = E> + Clone,
+    R: Reject<Res, E>,
 {
-    type Response = S::Response;
+    type Response = Res;
     type Error = R::Error;
-    type Future = ResponseFuture<S, Req, K, U, D, Q, N, R>;
+    type Future = ResponseFuture<S, Req, R>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context).map_err(|error| self.config.reject.inner_error(error))
@@ -61,25 +55,29 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let config = Arc::clone(&self.config);
-        let Some(key) = config.key.extract(&request) else {
+        let extracted = config.key.extract(&request);
+        if let Extracted::Ready(Ok(None)) = extracted {
             return ResponseFuture::passing(self.inner.call(request), config);
-        };
+        }
         // The instance that was polled ready is the one to call; its clone is not ready yet.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture::claiming(key, inner, request, config)
+        match extracted {
+            Extracted::Ready(Ok(Some(key))) => ResponseFuture::claiming(key, inner, request, config),
+            extracted => ResponseFuture::extracting(extracted, inner, request, config),
+        }
     }
 }
 
-impl<S: Clone, K, U, D, Q, N, R> Clone for Deduped<S, K, U, D, Q, N, R> {
+impl<S: Clone, Req, Res, E, R> Clone for DedupeService<S, Req, Res, E, R> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
     }
 }
 
-impl<S: fmt::Debug, K, U, D, Q, N, R> fmt::Debug for Deduped<S, K, U, D, Q, N, R> {
+impl<S: fmt::Debug, Req, Res, E, R> fmt::Debug for DedupeService<S, Req, Res, E, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Deduped")
+        f.debug_struct("DedupeService")
             .field("inner", &self.inner)
             .field("config", &self.config)
             .finish_non_exhaustive()

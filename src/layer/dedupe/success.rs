@@ -1,6 +1,10 @@
 //! Which outcomes mean that an item was handled.
 
 /// Decides of an outcome whether the item was handled. Functions and closures of `&Result<Res, E>` do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say whether a `Result<{Res}, {E}>` is a success",
+    note = "pass a closure with a typed argument that returns `bool`: `|outcome: &Result<Response, Error>| outcome.is_ok()`"
+)]
 pub trait IsSuccess<Res, E> {
     /// Whether it was.
     fn is_success(&self, outcome: &Result<Res, E>) -> bool;
@@ -13,8 +17,7 @@ impl<Res, E, F: Fn(&Result<Res, E>) -> bool> IsSuccess<Res, E> for F {
 }
 
 /// Any response, and no error: the default outside of HTTP.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct IsOk;
+pub(super) struct IsOk;
 
 impl<Res, E> IsSuccess<Res, E> for IsOk {
     fn is_success(&self, outcome: &Result<Res, E>) -> bool {

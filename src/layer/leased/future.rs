@@ -10,17 +10,17 @@ use pin_project_lite::pin_project;
 use tower::Service;
 
 use super::slot::Slotted;
-use super::{Config, Hold, Leasing, OnLease};
+use super::{Config, DynProvide, Hold, Leasing};
 use crate::{Error, Reject};
 
 pin_project! {
-    /// The future of [`Leased`](super::Leased).
+    /// The future of [`LeaseService`](super::LeaseService).
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<S, Req, K, P, H, N, R>
+    pub struct ResponseFuture<S, Req, H, R>
     where
         S: Service<Req>,
     {
-        config: Arc<Config<K, P, H, N, R>>,
+        config: Arc<Config<Req, DynProvide<Req>, H, R>>,
         #[pin]
         state: State<S, Req>,
     }
@@ -57,11 +57,11 @@ pin_project! {
     }
 }
 
-impl<S, Req, K, P, H, N, R> ResponseFuture<S, Req, K, P, H, N, R>
+impl<S, Req, H, R> ResponseFuture<S, Req, H, R>
 where
     S: Service<Req>,
 {
-    pub(super) fn passing(future: S::Future, config: Arc<Config<K, P, H, N, R>>) -> Self {
+    pub(super) fn passing(future: S::Future, config: Arc<Config<Req, DynProvide<Req>, H, R>>) -> Self {
         Self { config, state: State::Calling { future, lease: None, lost: None } }
     }
 
@@ -69,17 +69,16 @@ where
         leasing: Leasing,
         inner: S,
         request: Req,
-        config: Arc<Config<K, P, H, N, R>>,
+        config: Arc<Config<Req, DynProvide<Req>, H, R>>,
     ) -> Self {
         Self { config, state: State::Asking { asking: Asking { leasing, call: Some((inner, request)) } } }
     }
 }
 
-impl<S, Req, K, P, H, N, R> Future for ResponseFuture<S, Req, K, P, H, N, R>
+impl<S, Req, H, R> Future for ResponseFuture<S, Req, H, R>
 where
     S: Service<Req>,
     H: Hold<S::Response>,
-    N: OnLease<Req>,
     R: Reject<H::Response, S::Error>,
 {
     type Output = Result<H::Response, R::Error>;
@@ -100,7 +99,8 @@ where
                         let handle = lease.handle();
                         lost = config.cancel_when_lost.then(|| Box::pin(lease.lost()) as Lost);
                         let lease = Slotted::new(lease);
-                        config.on_lease.on_slot(&handle, &lease.slot(), &mut request);
+                        let slot = lease.slot();
+                        config.on_lease.iter().for_each(|told| told.on_slot(&handle, &slot, &mut request));
                         lease
                     });
                     let future = inner.call(request);
@@ -130,7 +130,7 @@ where
     }
 }
 
-impl<S, Req, K, P, H, N, R> fmt::Debug for ResponseFuture<S, Req, K, P, H, N, R>
+impl<S, Req, H, R> fmt::Debug for ResponseFuture<S, Req, H, R>
 where
     S: Service<Req>,
 {

@@ -3,6 +3,10 @@
 use crate::Lease;
 
 /// Decides until when the lease of a request is held, once there is a response.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot hold a lease with a response `{Res}`",
+    note = "`UntilResponse` holds the lease until there is any response; `response::UntilBodyEnd` needs an `http::Response`"
+)]
 pub trait Hold<Res> {
     /// What becomes of the response.
     type Response;

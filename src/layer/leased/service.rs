@@ -7,17 +7,18 @@ use std::task::{Context, Poll};
 use tower::Service;
 
 use super::future::ResponseFuture;
-use super::{Config, Hold, OnLease, Provide};
-use crate::{KeyExtractor, Reject};
+use super::{Config, DynProvide, Hold, UntilResponse};
+use crate::{AsError, Extracted, KeyExtractor as _, Reject};
 
-/// A [`Service`] that handles each request under a lease.
-pub struct Leased<S, K, P, H, N, R> {
+/// A [`Service`] that handles each request under a lease: that of [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer),
+/// [`MutexLayer`](crate::MutexLayer) and [`RwLockLayer`](crate::RwLockLayer).
+pub struct LeaseService<S, Req, H = UntilResponse, R = AsError> {
     inner: S,
-    config: Arc<Config<K, P, H, N, R>>,
+    config: Arc<Config<Req, DynProvide<Req>, H, R>>,
 }
 
-impl<S, K, P, H, N, R> Leased<S, K, P, H, N, R> {
-    pub(crate) fn new(inner: S, config: Config<K, P, H, N, R>) -> Self {
+impl<S, Req, H, R> LeaseService<S, Req, H, R> {
+    pub(super) fn new(inner: S, config: Config<Req, DynProvide<Req>, H, R>) -> Self {
         Self { inner, config: Arc::new(config) }
     }
 
@@ -40,18 +41,15 @@ impl<S, K, P, H, N, R> Leased<S, K, P, H, N, R> {
     }
 }
 
-impl<S, Req, K, P, H, N, R> Service<Req> for Leased<S, K, P, H, N, R>
+impl<S, Req, H, R> Service<Req> for LeaseService<S, Req, H, R>
 where
     S: Service<Req> + Clone,
-    K: KeyExtractor<Req>,
-    P: Provide<Req>,
     H: Hold<S::Response>,
-    N: OnLease<Req>,
     R: Reject<H::Response, S::Error>,
 {
     type Response = H::Response;
     type Error = R::Error;
-    type Future = ResponseFuture<S, Req, K, P, H, N, R>;
+    type Future = ResponseFuture<S, Req, H, R>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context).map_err(|error| self.config.reject.inner_error(error))
@@ -59,8 +57,9 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let config = Arc::clone(&self.config);
-        let Some(key) = config.key.extract(&request) else {
-            return ResponseFuture::passing(self.inner.call(request), config);
+        let key = match config.key.extract(&request) {
+            Extracted::Ready(Ok(None)) => return ResponseFuture::passing(self.inner.call(request), config),
+            key => key,
         };
         let leasing = config.provide.lease(key, &request);
         // The instance that was polled ready is the one to call; its clone is not ready yet.
@@ -70,17 +69,14 @@ where
     }
 }
 
-impl<S: Clone, K, P, H, N, R> Clone for Leased<S, K, P, H, N, R> {
+impl<S: Clone, Req, H, R> Clone for LeaseService<S, Req, H, R> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
     }
 }
 
-impl<S: fmt::Debug, K, P: fmt::Debug, H, N, R> fmt::Debug for Leased<S, K, P, H, N, R> {
+impl<S: fmt::Debug, Req, H, R> fmt::Debug for LeaseService<S, Req, H, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leased")
-            .field("inner", &self.inner)
-            .field("config", &self.config)
-            .finish_non_exhaustive()
+        f.debug_struct("LeaseService").field("inner", &self.inner).finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::token_bucket::Decision;
+use crate::primitive::token_bucket::Decision;
 use crate::{Error, Key, Quota, TokenBucket};
 
 /// When a key is banned, and for how long.
@@ -15,7 +15,7 @@ use crate::{Error, Key, Quota, TokenBucket};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_distributed::rate_limit::Ban;
+/// use tower_distributed::token_bucket::Ban;
 /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {

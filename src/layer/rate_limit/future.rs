@@ -6,26 +6,26 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
 use tokio::task::coop::consume_budget;
 use tower::Service;
 
-use super::hooks::{Afterwards, Hooks};
+use super::hooks::Afterwards;
 use super::layer::{Away, Config};
 use super::limiter;
-use super::quotas::QuotasFuture;
+use crate::primitive::token_bucket::Decision;
 use crate::telemetry::Outcome;
-use crate::token_bucket::Decision;
-use crate::{Error, Key, Refusal, Reject};
+use crate::{Error, Key, Quotas, Refusal, Reject};
 
 pin_project! {
     /// The future of [`RateLimit`](super::RateLimit).
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<S, Req, K, C, Q, H, R>
+    pub struct ResponseFuture<S, Req, R>
     where
         S: Service<Req>,
     {
-        config: Arc<Config<K, C, Q, H, R>>,
+        config: Arc<Config<Req, S::Response, R>>,
         #[pin]
         state: State<S, Req>,
     }
@@ -38,11 +38,14 @@ pub(super) struct Granted {
     pub(super) by_share: bool,
 }
 
-/// What is kept while quotas are looked up.
+/// A key and its quotas, being looked up; `None`: the request passes.
+pub(super) type LookedUp = BoxFuture<'static, Result<Option<(Key, Option<Quotas>)>, Error>>;
+
+/// What is kept while the key or the quotas are looked up.
 struct LookingUp<S, Req> {
-    quotas: QuotasFuture,
-    /// The key, the cost, the ready service and the request; `None` once asked for.
-    then: Option<(Key, u32, S, Req)>,
+    asked: LookedUp,
+    /// The cost, the ready service and the request; `None` once asked for.
+    then: Option<(u32, S, Req)>,
 }
 
 /// What is kept while the store is asked. In a box, so that requests that are decided at once carry no room for it.
@@ -87,7 +90,7 @@ impl<S, Req> Asking<S, Req> {
     }
 }
 
-impl<S, Req, K, C, Q, H, R> ResponseFuture<S, Req, K, C, Q, H, R>
+impl<S, Req, R> ResponseFuture<S, Req, R>
 where
     S: Service<Req>,
 {
@@ -95,24 +98,23 @@ where
         future: S::Future,
         key: Option<Key>,
         granted: Option<Granted>,
-        config: Arc<Config<K, C, Q, H, R>>,
+        config: Arc<Config<Req, S::Response, R>>,
     ) -> Self {
         Self { config, state: State::Calling { future, key, granted } }
     }
 
     pub(super) fn looking_up(
-        quotas: QuotasFuture,
-        key: Key,
+        asked: LookedUp,
         cost: u32,
         inner: S,
         request: Req,
-        config: Arc<Config<K, C, Q, H, R>>,
+        config: Arc<Config<Req, S::Response, R>>,
     ) -> Self {
-        let looking = Box::new(LookingUp { quotas, then: Some((key, cost, inner, request)) });
+        let looking = Box::new(LookingUp { asked, then: Some((cost, inner, request)) });
         Self { config, state: State::LookingUp { looking } }
     }
 
-    pub(super) fn refused(refusal: Refusal, config: Arc<Config<K, C, Q, H, R>>) -> Self {
+    pub(super) fn refused(refusal: Refusal, config: Arc<Config<Req, S::Response, R>>) -> Self {
         Self { config, state: State::Refused { refusal: Some(refusal) } }
     }
 
@@ -120,16 +122,15 @@ where
         acquire: limiter::Asking,
         inner: S,
         request: Req,
-        config: Arc<Config<K, C, Q, H, R>>,
+        config: Arc<Config<Req, S::Response, R>>,
     ) -> Self {
         Self { config, state: State::Asking { asking: Asking::new(acquire, inner, request) } }
     }
 }
 
-impl<S, Req, K, C, Q, H, R> Future for ResponseFuture<S, Req, K, C, Q, H, R>
+impl<S, Req, R> Future for ResponseFuture<S, Req, R>
 where
     S: Service<Req>,
-    H: Hooks<Req, S::Response>,
     R: Reject<S::Response, S::Error>,
 {
     type Output = Result<S::Response, R::Error>;
@@ -140,10 +141,21 @@ where
         loop {
             match this.state.as_mut().project() {
                 StateProjection::LookingUp { looking } => {
-                    let quotas = ready!(looking.quotas.as_mut().poll(context));
-                    let Some((key, cost, inner, request)) = looking.then.take() else { return Poll::Pending };
-                    let acquire = settings.acquire(quotas.as_ref(), key, cost);
-                    this.state.set(State::Asking { asking: Asking::new(acquire, inner, request) });
+                    let asked = ready!(looking.asked.as_mut().poll(context));
+                    let Some((cost, mut inner, request)) = looking.then.take() else { return Poll::Pending };
+                    let next = match asked {
+                        Ok(Some((key, quotas))) => {
+                            let acquire = settings.acquire(quotas.as_ref(), key, cost);
+                            State::Asking { asking: Asking::new(acquire, inner, request) }
+                        }
+                        Err(error) if !settings.passes_without_key(&error) => {
+                            return Poll::Ready(config.reject.reject(error.into()));
+                        }
+                        Ok(None) | Err(_) => {
+                            State::Calling { future: inner.call(request), key: None, granted: None }
+                        }
+                    };
+                    this.state.set(next);
                 }
                 StateProjection::Asking { asking } => {
                     let Asking { acquire, outage, call } = &mut **asking;
@@ -221,7 +233,7 @@ where
     }
 }
 
-impl<S, Req, K, C, Q, H, R> fmt::Debug for ResponseFuture<S, Req, K, C, Q, H, R>
+impl<S, Req, R> fmt::Debug for ResponseFuture<S, Req, R>
 where
     S: Service<Req>,
 {

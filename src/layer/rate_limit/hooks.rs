@@ -1,11 +1,16 @@
 //! What a request asks, and what is told of the answer: the parts that a layer is put together from.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Key;
-use crate::token_bucket::Decision;
+use crate::primitive::token_bucket::Decision;
 
 /// How many tokens a request costs. Functions and closures from `&Req` to `u32` do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say what a `{Req}` costs",
+    note = "pass a closure with a typed argument that returns `u32`: `|request: &Request| 1`"
+)]
 pub trait Cost<Req> {
     /// The cost in tokens.
     fn cost(&self, request: &Req) -> u32;
@@ -17,17 +22,11 @@ impl<Req, F: Fn(&Req) -> u32> Cost<Req> for F {
     }
 }
 
-/// Every request costs one token: the default.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OneToken;
-
-impl<Req> Cost<Req> for OneToken {
-    fn cost(&self, _: &Req) -> u32 {
-        1
-    }
-}
-
 /// Sees an admitted request before the inner service does. Functions and closures of `(&Decision, &mut Req)` do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be called with an admitted `{Req}`",
+    note = "pass a closure with typed arguments: `|decision: &Decision, request: &mut Request| ...`"
+)]
 pub trait OnAdmit<Req> {
     /// Called with the decision that admitted the request.
     fn on_admit(&self, decision: &Decision, request: &mut Req);
@@ -40,6 +39,10 @@ impl<Req, F: Fn(&Decision, &mut Req)> OnAdmit<Req> for F {
 }
 
 /// Sees the response to an admitted request. Functions and closures of `(&Decision, &mut Res)` do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be called with a response `{Res}`",
+    note = "pass a closure with typed arguments: `|decision: &Decision, response: &mut Response| ...`"
+)]
 pub trait OnResponse<Res> {
     /// Called with the decision that admitted the request.
     fn on_response(&self, decision: &Decision, response: &mut Res);
@@ -53,6 +56,10 @@ impl<Res, F: Fn(&Decision, &mut Res)> OnResponse<Res> for F {
 
 /// Reads in a response for how long its key is to be blocked. Functions and closures from `&Res` to
 /// `Option<Duration>` do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not read how long to wait from a `{Res}`",
+    note = "pass a closure with a typed argument that returns `Option<Duration>`, or `response::RetryAfter`"
+)]
 pub trait Observe<Res> {
     /// For how long; `None`: not at all.
     fn observe(&self, response: &Res) -> Option<Duration>;
@@ -65,6 +72,10 @@ impl<Res, F: Fn(&Res) -> Option<Duration>> Observe<Res> for F {
 }
 
 /// Says what a request turned out to cost. Functions and closures from `&Res` to `u32` do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say what a response `{Res}` costs",
+    note = "pass a closure with a typed argument that returns `u32`: `|response: &Response| 1`"
+)]
 pub trait ChargeAfter<Res> {
     /// The tokens that are to be charged on top of what was charged before.
     fn charge_after(&self, response: &Res) -> u32;
@@ -78,14 +89,18 @@ impl<Res, F: Fn(&Res) -> u32> ChargeAfter<Res> for F {
 
 /// What is to be done after a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Afterwards {
+pub(super) struct Afterwards {
     /// For how long to block the key.
-    pub block: Option<Duration>,
+    pub(super) block: Option<Duration>,
     /// How many tokens to charge.
-    pub charge: u32,
+    pub(super) charge: u32,
 }
 
 /// Sees a request that is refused. Functions and closures of `(&Req, &Key, &Decision)` do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be called with a refused `{Req}`",
+    note = "pass a closure with typed arguments: `|request: &Request, key: &Key, decision: &Decision| ...`"
+)]
 pub trait OnRefused<Req> {
     /// Called with the decision that refused the request, before anybody is told.
     fn on_refused(&self, request: &Req, key: &Key, decision: &Decision);
@@ -97,99 +112,57 @@ impl<Req, F: Fn(&Req, &Key, &Decision)> OnRefused<Req> for F {
     }
 }
 
-/// What is done about requests and their responses. `()` does nothing; [`Both`] puts several together.
-pub trait Hooks<Req, Res> {
+/// What is done about requests and their responses, each in the order in which it was set.
+pub(super) struct Hooks<Req, Res> {
+    pub(super) on_admit: Vec<Arc<dyn OnAdmit<Req> + Send + Sync>>,
+    pub(super) on_refused: Vec<Arc<dyn OnRefused<Req> + Send + Sync>>,
+    pub(super) on_response: Vec<Arc<dyn OnResponse<Res> + Send + Sync>>,
+    pub(super) observe: Vec<Arc<dyn Observe<Res> + Send + Sync>>,
+    pub(super) charge_after: Vec<Arc<dyn ChargeAfter<Res> + Send + Sync>>,
+}
+
+impl<Req, Res> Hooks<Req, Res> {
+    pub(super) const NONE: Self = Self {
+        on_admit: Vec::new(),
+        on_refused: Vec::new(),
+        on_response: Vec::new(),
+        observe: Vec::new(),
+        charge_after: Vec::new(),
+    };
+
     /// Before the inner service is called.
-    fn admitted(&self, decision: &Decision, request: &mut Req) {
-        let _ = (decision, request);
+    pub(super) fn admitted(&self, decision: &Decision, request: &mut Req) {
+        self.on_admit.iter().for_each(|hook| hook.on_admit(decision, request));
     }
 
     /// Before a refusal is told.
-    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
-        let _ = (request, key, decision);
+    pub(super) fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
+        self.on_refused.iter().for_each(|hook| hook.on_refused(request, key, decision));
     }
 
-    /// After the inner service has answered.
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
-        let _ = (decision, response);
-        Afterwards::default()
-    }
-}
-
-impl<Req, Res> Hooks<Req, Res> for () {}
-
-/// Two hooks, one after the other. The longer block counts, and both charges.
-#[derive(Clone, Copy, Debug)]
-pub struct Both<A, B>(pub(super) A, pub(super) B);
-
-impl<Req, Res, A: Hooks<Req, Res>, B: Hooks<Req, Res>> Hooks<Req, Res> for Both<A, B> {
-    fn admitted(&self, decision: &Decision, request: &mut Req) {
-        self.0.admitted(decision, request);
-        self.1.admitted(decision, request);
-    }
-
-    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
-        self.0.refused(request, key, decision);
-        self.1.refused(request, key, decision);
-    }
-
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
-        let (one, other) = (self.0.answered(decision, response), self.1.answered(decision, response));
-        Afterwards { block: one.block.max(other.block), charge: one.charge.saturating_add(other.charge) }
-    }
-}
-
-/// The hook that is an [`OnAdmit`].
-#[derive(Clone, Copy, Debug)]
-pub struct Admitted<F>(pub(super) F);
-
-impl<Req, Res, F: OnAdmit<Req>> Hooks<Req, Res> for Admitted<F> {
-    fn admitted(&self, decision: &Decision, request: &mut Req) {
-        self.0.on_admit(decision, request);
-    }
-}
-
-/// The hook that is an [`OnRefused`].
-#[derive(Clone, Copy, Debug)]
-pub struct Refused<F>(pub(super) F);
-
-impl<Req, Res, F: OnRefused<Req>> Hooks<Req, Res> for Refused<F> {
-    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
-        self.0.on_refused(request, key, decision);
-    }
-}
-
-/// The hook that is an [`OnResponse`].
-#[derive(Clone, Copy, Debug)]
-pub struct Answered<F>(pub(super) F);
-
-impl<Req, Res, F: OnResponse<Res>> Hooks<Req, Res> for Answered<F> {
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
+    /// After the inner service has answered. The longest block counts, and all charges.
+    pub(super) fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
+        let mut afterwards = Afterwards::default();
         if let Some(decision) = decision {
-            self.0.on_response(decision, response);
+            self.on_response.iter().for_each(|hook| hook.on_response(decision, response));
+            // What nothing was decided about is charged nothing.
+            let charges = self.charge_after.iter().map(|hook| hook.charge_after(response));
+            afterwards.charge = charges.fold(0, u32::saturating_add);
         }
-        Afterwards::default()
+        afterwards.block = self.observe.iter().filter_map(|hook| hook.observe(response)).max();
+        afterwards
     }
 }
 
-/// The hook that is an [`Observe`].
-#[derive(Clone, Copy, Debug)]
-pub struct Observed<F>(pub(super) F);
-
-impl<Req, Res, F: Observe<Res>> Hooks<Req, Res> for Observed<F> {
-    fn answered(&self, _: Option<&Decision>, response: &mut Res) -> Afterwards {
-        Afterwards { block: self.0.observe(response), charge: 0 }
-    }
-}
-
-/// The hook that is a [`ChargeAfter`].
-#[derive(Clone, Copy, Debug)]
-pub struct Charged<F>(pub(super) F);
-
-impl<Req, Res, F: ChargeAfter<Res>> Hooks<Req, Res> for Charged<F> {
-    fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
-        // What nothing was decided about is charged nothing.
-        let charge = decision.map_or(0, |_| self.0.charge_after(response));
-        Afterwards { block: None, charge }
+impl<Req, Res> Clone for Hooks<Req, Res> {
+    fn clone(&self) -> Self {
+        let Self { on_admit, on_refused, on_response, observe, charge_after } = self;
+        Self {
+            on_admit: on_admit.clone(),
+            on_refused: on_refused.clone(),
+            on_response: on_response.clone(),
+            observe: observe.clone(),
+            charge_after: charge_after.clone(),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The layer and its settings.
 
 use std::fmt;
+use std::future::Future;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,47 +10,46 @@ use tower_layer::Layer;
 
 use super::ban::{Ban, Bans};
 use super::future::Granted;
-use super::hooks::{Admitted, Answered, Both, Charged, Hooks, Observed, OneToken, Refused};
-use super::limiter::{AllOf, Asking, Limiter};
-use super::quotas::{InTable, LookUp, QuotaTable, SameQuotas};
+use super::hooks::{ChargeAfter, Cost, Hooks, Observe, OnAdmit, OnRefused, OnResponse};
+use super::limiter::{AllOf, Asking, KeyExtractors, Limiter};
+use super::quotas::{ChooseQuotas, DynQuotas, InTable, LookUp, QuotaTable, QuotasFuture, RowName};
 use super::service::RateLimit;
-use crate::layer::key::SkipIf;
+use crate::layer::key::{DynKey, SkipIf};
+use crate::primitive::token_bucket::Decision;
 use crate::telemetry::Outcome;
-use crate::token_bucket::Decision;
-use crate::{AsError, Key, Quotas, Store, TokenBucket, TokenBuckets};
-
-/// What to do with requests while the store gives no answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StoreFailure {
-    /// Refuse them, as [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable): nothing goes unlimited.
-    #[default]
-    FailClosed,
-    /// Let them all through, without a decision: what [`on_admit`](RateLimitLayer::on_admit) would do is not done.
-    FailOpen,
-    /// Limit in this process alone, which gets its share: the rate and the burst (at least 1) divided by the
-    /// number of processes. What costs more than that burst is refused as under `FailClosed`.
-    LocalShare {
-        /// How many processes share the limit.
-        replicas: NonZeroU32,
-    },
-}
+use crate::{AsError, Key, KeyExtractor, Quotas, Store, StoreFailure, TokenBucket, TokenBuckets};
 
 /// A [`Layer`] that limits how many requests of a key reach the inner service; see the [module](super) for
 /// the whole story.
-#[derive(Clone)]
-pub struct RateLimitLayer<K, C = OneToken, Q = SameQuotas, H = (), R = AsError> {
-    config: Config<K, C, Q, H, R>,
+///
+/// Its parameters are the types of the requests and the responses, and what becomes of refusals: errors, or responses
+/// by [`reject_with`](Self::reject_with). Closures are not part of the type, so a function can return the layer and a
+/// struct can hold it:
+///
+/// ```
+/// use tower_distributed::{Error, Quota, RateLimitLayer, Store, TokenBucket};
+///
+/// struct Mail { sender: String }
+///
+/// fn per_sender(store: &Store) -> Result<RateLimitLayer<Mail, ()>, Error> {
+///     let bucket = TokenBucket::new(store, "mail", Quota::per_minute(10))?;
+///     Ok(RateLimitLayer::new(bucket, |mail: &Mail| mail.sender.clone()))
+/// }
+/// # per_sender(&Store::in_memory()).unwrap();
+/// ```
+pub struct RateLimitLayer<Req, Res, R = AsError> {
+    config: Config<Req, Res, R>,
 }
 
 /// All that a service needs to know; shared by its clones.
-#[derive(Clone)]
-pub(super) struct Config<K, C, Q, H, R> {
+pub(super) struct Config<Req, Res, R> {
     pub(super) settings: Settings,
-    pub(super) key: K,
-    pub(super) cost: C,
-    pub(super) quotas: Q,
-    pub(super) hooks: H,
+    pub(super) key: DynKey<Req>,
+    /// `None`: every request costs one token.
+    pub(super) cost: Option<Arc<dyn Cost<Req> + Send + Sync>>,
+    /// `None`: those of the bucket.
+    pub(super) quotas: Option<DynQuotas<Req>>,
+    pub(super) hooks: Hooks<Req, Res>,
     pub(super) reject: R,
 }
 
@@ -70,24 +70,22 @@ pub(super) enum Away {
     LocalShare { replicas: NonZeroU32, local: Limiter },
 }
 
-impl<K> RateLimitLayer<K> {
+impl<Req, Res> RateLimitLayer<Req, Res> {
     /// Limits requests by the buckets of a namespace, each by its key.
     ///
-    /// Requests that cannot be admitted now are refused; [`wait_up_to`](Self::wait_up_to) lets them wait.
+    /// Requests that cannot be admitted now are refused; [`max_wait`](Self::max_wait) lets them wait.
     #[must_use]
-    pub fn new(bucket: TokenBucket, key: K) -> Self {
-        Self::of(Limiter::One(bucket.with_longest_wait(Duration::ZERO)), key)
+    pub fn new(bucket: TokenBucket, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
+        Self::of(Limiter::One(bucket.with_max_wait(Duration::ZERO)), Arc::new(key))
     }
 
-    fn of(limiter: Limiter, key: K) -> Self {
+    fn of(limiter: Limiter, key: DynKey<Req>) -> Self {
         let limiter = limiter.cache_refusals(true);
         let settings = Settings { limiter, on_store_failure: Away::FailClosed, shadow: false, ban: None };
-        let config = Config { settings, key, cost: OneToken, quotas: SameQuotas, hooks: (), reject: AsError };
-        Self { config }
+        let hooks = Hooks::NONE;
+        Self { config: Config { settings, key, cost: None, quotas: None, hooks, reject: AsError } }
     }
-}
 
-impl<K, const N: usize> RateLimitLayer<AllOf<K, N>> {
     /// Limits requests by several limits at once, each by a key of its own, by a tuple of [`KeyExtractor`](crate::KeyExtractor)s:
     /// per user, per tenant and for all. A request is charged to all of them or to none; see [`TokenBuckets`]. A limit whose
     /// key is `None` is not asked; where all are, the request passes.
@@ -95,7 +93,7 @@ impl<K, const N: usize> RateLimitLayer<AllOf<K, N>> {
     /// The first limit is that of whoever makes the request: [`quotas`](Self::quotas) and tables set those of the first,
     /// [`ban`](Self::ban) counts its refusals, and [`observe`](Self::observe) blocks its key; requests without a first key
     /// have none of these. [`on_refused`](Self::on_refused) gets the key of the limit that refused. Requests that
-    /// [wait](Self::wait_up_to) ask again when there may be tokens, in no order: in a crowd some may be refused in the end
+    /// [wait](Self::max_wait) ask again when there may be tokens, in no order: in a crowd some may be refused in the end
     /// whose turn it was.
     ///
     /// ```
@@ -115,18 +113,21 @@ impl<K, const N: usize> RateLimitLayer<AllOf<K, N>> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn all_of(limits: TokenBuckets<N>, keys: K) -> Self {
-        Self::of(Limiter::all(limits.several()), AllOf(keys))
+    pub fn all_of<K, const N: usize>(limits: TokenBuckets<N>, keys: K) -> Self
+    where
+        K: KeyExtractors<Req, N> + Send + Sync + 'static,
+    {
+        Self::of(Limiter::all(limits.several()), Arc::new(AllOf(keys)))
     }
 }
 
-impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
+impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// How many tokens a request costs, by a closure from `&Req` to `u32`. Default: one. What costs nothing
     /// passes without asking.
     #[must_use]
-    pub fn cost<C2>(self, cost: C2) -> RateLimitLayer<K, C2, Q, H, R> {
-        let Config { settings, key, cost: _, quotas, hooks, reject } = self.config;
-        RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
+    pub fn cost(mut self, cost: impl Cost<Req> + Send + Sync + 'static) -> Self {
+        self.config.cost = Some(Arc::new(cost));
+        self
     }
 
     /// Under which quotas a request comes, by a closure from `&Req` to `Option<Quotas>`; `None`: the
@@ -135,21 +136,21 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// For quotas that change at run time there is [`LiveQuotas`](crate::LiveQuotas), for those that have to be looked up
     /// [`look_up_quotas`](Self::look_up_quotas), for those of routes [`quota_table`](Self::quota_table).
     #[must_use]
-    pub fn quotas<Q2>(self, quotas: Q2) -> RateLimitLayer<K, C, Q2, H, R> {
-        let Config { settings, key, cost, quotas: _, hooks, reject } = self.config;
-        RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
+    pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Self {
+        self.config.quotas = Some(Arc::new(quotas));
+        self
     }
 
     /// Lets requests wait for their tokens up to this long: first come, first served, but for those of
     /// [several limits](Self::all_of). Refusals are then no longer
     /// [cached](Self::cache_refusals), unless that is switched on afterwards.
     #[must_use]
-    pub fn wait_up_to(self, longest: Duration) -> Self {
-        self.map_limiter(|limiter| limiter.with_max_wait(longest).cache_refusals(longest.is_zero()))
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        self.map_limiter(|limiter| limiter.with_max_wait(max_wait).cache_refusals(max_wait.is_zero()))
     }
 
     /// Whether requests are refused without asking the store where it would refuse them, by what it told last; see
-    /// [`TokenBucket::cache_refusals`]. Default: `true`; with [`wait_up_to`](Self::wait_up_to), `false`.
+    /// [`TokenBucket::cache_refusals`]. Default: `true`; with [`max_wait`](Self::max_wait), `false`.
     #[must_use]
     pub fn cache_refusals(self, cache: bool) -> Self {
         self.map_limiter(|limiter| limiter.cache_refusals(cache))
@@ -185,15 +186,17 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// Shows admitted requests the decision, by a closure of `(&Decision, &mut Req)`: to count, or to put it
     /// where the inner service finds it. For HTTP there is `http::InsertDecision`.
     #[must_use]
-    pub fn on_admit<F>(self, on_admit: F) -> RateLimitLayer<K, C, Q, Both<H, Admitted<F>>, R> {
-        self.map_hooks(|hooks| Both(hooks, Admitted(on_admit)))
+    pub fn on_admit(mut self, on_admit: impl OnAdmit<Req> + Send + Sync + 'static) -> Self {
+        self.config.hooks.on_admit.push(Arc::new(on_admit));
+        self
     }
 
     /// Shows requests that are refused, with their keys and the decision, by a closure of `(&Req, &Key, &Decision)`: to log
     /// them, or to count them by what they ask for. Refusals without a decision, as in an outage, are not shown.
     #[must_use]
-    pub fn on_refused<F>(self, on_refused: F) -> RateLimitLayer<K, C, Q, Both<H, Refused<F>>, R> {
-        self.map_hooks(|hooks| Both(hooks, Refused(on_refused)))
+    pub fn on_refused(mut self, on_refused: impl OnRefused<Req> + Send + Sync + 'static) -> Self {
+        self.config.hooks.on_refused.push(Arc::new(on_refused));
+        self
     }
 
     /// Lets all requests through, at once, as if there were no limit, and counts those that would have been refused or would
@@ -209,16 +212,18 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// Shows the responses to admitted requests the decision, by a closure of `(&Decision, &mut Res)`. For
     /// HTTP there is `http::RateLimitFields`.
     #[must_use]
-    pub fn on_response<F>(self, on_response: F) -> RateLimitLayer<K, C, Q, Both<H, Answered<F>>, R> {
-        self.map_hooks(|hooks| Both(hooks, Answered(on_response)))
+    pub fn on_response(mut self, on_response: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
+        self.config.hooks.on_response.push(Arc::new(on_response));
+        self
     }
 
     /// Reads in the inner service's responses for how long their key is to be blocked, by a closure from
     /// `&Res` to `Option<Duration>`: one process hears the upstream's 429, all stop. For HTTP there is
     /// `http::RetryAfter`.
     #[must_use]
-    pub fn observe<F>(self, observe: F) -> RateLimitLayer<K, C, Q, Both<H, Observed<F>>, R> {
-        self.map_hooks(|hooks| Both(hooks, Observed(observe)))
+    pub fn observe(mut self, observe: impl Observe<Res> + Send + Sync + 'static) -> Self {
+        self.config.hooks.observe.push(Arc::new(observe));
+        self
     }
 
     /// Charges what a request turned out to cost, once the inner service has answered, by a closure from `&Res` to `u32`: the rows
@@ -242,8 +247,9 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn charge_after<F>(self, cost: F) -> RateLimitLayer<K, C, Q, Both<H, Charged<F>>, R> {
-        self.map_hooks(|hooks| Both(hooks, Charged(cost)))
+    pub fn charge_after(mut self, cost: impl ChargeAfter<Res> + Send + Sync + 'static) -> Self {
+        self.config.hooks.charge_after.push(Arc::new(cost));
+        self
     }
 
     /// Lets requests pass without a limit, by a closure from `&Req` to `bool`: health checks, or callers on a list.
@@ -259,9 +265,12 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn skip_if<F>(self, skip: F) -> RateLimitLayer<SkipIf<K, F>, C, Q, H, R> {
-        let Config { settings, key, cost, quotas, hooks, reject } = self.config;
-        RateLimitLayer { config: Config { settings, key: SkipIf(key, skip), cost, quotas, hooks, reject } }
+    pub fn skip_if(mut self, skip: impl Fn(&Req) -> bool + Send + Sync + 'static) -> Self
+    where
+        Req: 'static,
+    {
+        self.config.key = Arc::new(SkipIf(self.config.key, skip));
+        self
     }
 
     /// Bans a key that was refused too often: it is refused everything for a while, in all processes. See [`Ban`].
@@ -299,22 +308,19 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn quota_table<N>(
-        self,
-        table: QuotaTable,
-        name: N,
-    ) -> RateLimitLayer<InTable<K, N>, C, InTable<Q, N>, H, R>
+    pub fn quota_table(self, table: QuotaTable, name: impl RowName<Req> + Send + Sync + 'static) -> Self
     where
-        N: Clone,
+        Req: 'static,
     {
-        let Config { mut settings, key, cost, quotas, hooks, reject } =
-            self.map_limiter(Limiter::in_table).config;
+        let mut layer = self.map_limiter(Limiter::in_table);
+        let Config { settings, key, quotas, .. } = &mut layer.config;
         if let Away::LocalShare { local, .. } = &mut settings.on_store_failure {
             *local = local.clone().in_table();
         }
-        let key = InTable { table: table.clone(), name: name.clone(), outside: key };
-        let quotas = InTable { table, name, outside: quotas };
-        RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
+        let name = Arc::new(name);
+        *key = Arc::new(InTable { table: table.clone(), name: Arc::clone(&name), outside: Arc::clone(key) });
+        *quotas = Some(Arc::new(InTable { table, name, outside: quotas.take() }));
+        layer
     }
 
     /// Looks up the quotas of a request, by a closure from `&Req` to a future of `Option<Quotas>`: the plan of a customer, in a
@@ -335,7 +341,11 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn look_up_quotas<F>(self, look_up: F) -> RateLimitLayer<K, C, LookUp<F>, H, R> {
+    pub fn look_up_quotas<F, Fut>(self, look_up: F) -> Self
+    where
+        F: Fn(&Req) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Option<Quotas>> + Send + 'static,
+    {
         self.quotas(LookUp(look_up))
     }
 
@@ -343,7 +353,7 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     /// [`Reject`](crate::Reject). The service's error is then the inner service's. For HTTP there is
     /// `http::refuse()`, for gRPC `grpc::refuse()`.
     #[must_use]
-    pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<K, C, Q, H, R2> {
+    pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<Req, Res, R2> {
         let Config { settings, key, cost, quotas, hooks, reject: _ } = self.config;
         RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
     }
@@ -351,11 +361,6 @@ impl<K, C, Q, H, R> RateLimitLayer<K, C, Q, H, R> {
     fn map_limiter(mut self, map: impl FnOnce(Limiter) -> Limiter) -> Self {
         self.config.settings.limiter = map(self.config.settings.limiter);
         self
-    }
-
-    fn map_hooks<H2>(self, map: impl FnOnce(H) -> H2) -> RateLimitLayer<K, C, Q, H2, R> {
-        let Config { settings, key, cost, quotas, hooks, reject } = self.config;
-        RateLimitLayer { config: Config { settings, key, cost, quotas, hooks: map(hooks), reject } }
     }
 }
 
@@ -368,6 +373,12 @@ impl Settings {
     /// As what a request is counted.
     pub(super) fn counted(&self, outcome: Outcome, may_pass: bool) -> Outcome {
         if self.shadow && !may_pass { Outcome::Shadowed } else { outcome }
+    }
+
+    /// Whether a request passes whose extractor failed. It is counted.
+    pub(super) fn passes_without_key(&self, error: &crate::Error) -> bool {
+        self.limiter.decisions().count(self.counted(Outcome::of_error(error), false));
+        self.shadow
     }
 
     /// Sees to it that a key is blocked, in a task of its own.
@@ -388,12 +399,24 @@ impl Settings {
     }
 }
 
-impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
+impl<Req, Res, R> Config<Req, Res, R> {
+    /// How many tokens a request costs.
+    pub(super) fn cost(&self, request: &Req) -> u32 {
+        self.cost.as_ref().map_or(1, |cost| cost.cost(request))
+    }
+
+    /// Under which quotas a request comes; `None`: those of the bucket.
+    pub(super) fn quotas(&self, request: &Req) -> Option<Quotas> {
+        self.quotas.as_ref()?.quotas(request)
+    }
+
+    /// The same, where they are looked up.
+    pub(super) fn look_up_quotas(&self, request: &Req) -> Option<QuotasFuture> {
+        self.quotas.as_ref()?.look_up(request)
+    }
+
     /// A request is refused.
-    pub(super) fn refused<Req, Res>(&self, request: &Req, key: &Key, decision: &Decision)
-    where
-        H: Hooks<Req, Res>,
-    {
+    pub(super) fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
         let by = self.settings.limiter.refused(key, decision);
         let (limit, key) = by.as_ref().map_or((0, key), |(limit, key)| (*limit, key));
         self.hooks.refused(request, key, decision);
@@ -406,22 +429,35 @@ impl<K, C, Q, H, R> Config<K, C, Q, H, R> {
     }
 }
 
-impl<S, K, C, Q, H, R> Layer<S> for RateLimitLayer<K, C, Q, H, R>
-where
-    K: Clone,
-    C: Clone,
-    Q: Clone,
-    H: Clone,
-    R: Clone,
-{
-    type Service = RateLimit<S, K, C, Q, H, R>;
+impl<S, Req, Res, R: Clone> Layer<S> for RateLimitLayer<Req, Res, R> {
+    type Service = RateLimit<S, Req, Res, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
         RateLimit::new(inner, Arc::new(self.config.clone()))
     }
 }
 
-impl<K, C, Q, H, R> fmt::Debug for RateLimitLayer<K, C, Q, H, R> {
+impl<Req, Res, R: Clone> Clone for RateLimitLayer<Req, Res, R> {
+    fn clone(&self) -> Self {
+        Self { config: self.config.clone() }
+    }
+}
+
+impl<Req, Res, R: Clone> Clone for Config<Req, Res, R> {
+    fn clone(&self) -> Self {
+        let Self { settings, key, cost, quotas, hooks, reject } = self;
+        Self {
+            settings: settings.clone(),
+            key: Arc::clone(key),
+            cost: cost.clone(),
+            quotas: quotas.clone(),
+            hooks: hooks.clone(),
+            reject: reject.clone(),
+        }
+    }
+}
+
+impl<Req, Res, R> fmt::Debug for RateLimitLayer<Req, Res, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").field("settings", &self.config.settings).finish_non_exhaustive()
     }

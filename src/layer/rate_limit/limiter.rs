@@ -1,7 +1,6 @@
 //! What a layer asks: the buckets of one limit, or those of several.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::Pin;
@@ -10,10 +9,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::primitive::token_bucket::{Acquire, AcquireAll, Decision, Keys, Several};
 use crate::store::parts;
 use crate::telemetry::Decisions;
-use crate::token_bucket::{Acquire, AcquireAll, Decision, Keys, Several};
-use crate::{Error, Key, KeyExtractor, Quotas, Store, TokenBucket};
+use crate::{Error, Extracted, Key, KeyExtractor, Quotas, Store, TokenBucket};
 
 #[derive(Clone, Debug)]
 pub(super) enum Limiter {
@@ -99,7 +98,7 @@ impl Limiter {
         match self {
             Self::One(bucket) => {
                 let bucket = quotas.map_or_else(|| bucket.clone(), |quotas| bucket.with_quotas(quotas));
-                let bucket = if may_wait { bucket } else { bucket.with_longest_wait(Duration::ZERO) };
+                let bucket = if may_wait { bucket } else { bucket.with_max_wait(Duration::ZERO) };
                 Asking::One(bucket.acquire(key, cost))
             }
             Self::All(all) => {
@@ -117,7 +116,7 @@ impl Limiter {
 
     pub(super) fn with_max_wait(self, max_wait: Duration) -> Self {
         match self {
-            Self::One(bucket) => Self::One(bucket.with_longest_wait(max_wait)),
+            Self::One(bucket) => Self::One(bucket.with_max_wait(max_wait)),
             Self::All(all) => Self::All(All { max_wait, ..all }),
         }
     }
@@ -247,33 +246,51 @@ impl Future for Asking {
 }
 
 /// The keys of a request for several limits, by a tuple of extractors.
-#[derive(Clone, Copy)]
-pub struct AllOf<K, const N: usize>(pub(super) K);
+pub(super) struct AllOf<K, const N: usize>(pub(super) K);
 
 /// Tuples of [`KeyExtractor`]s, one for each of several limits: up to eight.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name a key of a `{Req}` for each of {N} limits",
+    note = "pass a tuple with a key extractor for each limit, in their order: `(|r: &Request| .., |r: &Request| ..)`"
+)]
 pub trait KeyExtractors<Req, const N: usize> {
     /// The key for each limit; `None`: that limit is not asked.
-    fn extract_all(&self, request: &Req) -> [Option<Key>; N];
+    fn extract_all(&self, request: &Req) -> [Extracted; N];
 }
 
 impl<Req, K: KeyExtractors<Req, N>, const N: usize> KeyExtractor<Req> for AllOf<K, N> {
-    fn extract(&self, request: &Req) -> Option<Key> {
-        let keys = self.0.extract_all(request);
-        keys.iter().any(Option::is_some).then(|| Key::of_some(keys.iter().map(Option::as_ref)))
+    fn extract(&self, request: &Req) -> Extracted {
+        let mut extracted = self.0.extract_all(request);
+        if extracted.iter().any(|one| matches!(one, Extracted::Pending(_))) {
+            return Extracted::Pending(Box::pin(async move {
+                let mut keys = [const { None }; N];
+                for (key, extracted) in keys.iter_mut().zip(extracted) {
+                    *key = extracted.await?;
+                }
+                Ok(joined(&keys))
+            }));
+        }
+        let mut keys = [const { None }; N];
+        for (key, extracted) in keys.iter_mut().zip(&mut extracted) {
+            match std::mem::replace(extracted, Extracted::NONE) {
+                Extracted::Ready(Ok(found)) => *key = found,
+                other => return other,
+            }
+        }
+        joined(&keys).into()
     }
 }
 
-impl<K, const N: usize> fmt::Debug for AllOf<K, N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AllOf").finish_non_exhaustive()
-    }
+/// One key of those for each limit; `None`: no limit is asked.
+fn joined(keys: &[Option<Key>]) -> Option<Key> {
+    keys.iter().any(Option::is_some).then(|| Key::of_some(keys.iter().map(Option::as_ref)))
 }
 
 macro_rules! tuples {
     ($($count:literal: $($extractor:ident)*;)*) => {$(
         impl<Req, $($extractor: KeyExtractor<Req>),*> KeyExtractors<Req, $count> for ($($extractor,)*) {
             #[expect(non_snake_case, reason = "named as their types")]
-            fn extract_all(&self, request: &Req) -> [Option<Key>; $count] {
+            fn extract_all(&self, request: &Req) -> [Extracted; $count] {
                 let ($($extractor,)*) = self;
                 [$($extractor.extract(request)),*]
             }

@@ -1,18 +1,23 @@
 //! Under which quotas a request comes.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::{Error, Key, KeyExtractor, LiveQuotas, Quotas};
+use crate::layer::key::DynKey;
+use crate::{Error, Extracted, Key, KeyExtractor, LiveQuotas, Quotas};
 
 /// Quotas that are being looked up; `None`: those of the bucket.
 pub type QuotasFuture = Pin<Box<dyn Future<Output = Option<Quotas>> + Send>>;
 
 /// Under which quotas a request comes; `None`: those of the bucket. Functions and closures from `&Req` to
 /// `Option<Quotas>` do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not choose the quotas of a `{Req}`",
+    note = "pass a closure with a typed argument that returns `Option<Quotas>`, or `LiveQuotas`",
+    note = "for quotas that are looked up asynchronously there is `look_up_quotas`"
+)]
 pub trait ChooseQuotas<Req> {
     /// The quotas.
     fn quotas(&self, request: &Req) -> Option<Quotas>;
@@ -23,6 +28,9 @@ pub trait ChooseQuotas<Req> {
         None
     }
 }
+
+/// A [`ChooseQuotas`] whose type is erased.
+pub(super) type DynQuotas<Req> = Arc<dyn ChooseQuotas<Req> + Send + Sync>;
 
 impl<Req, F: Fn(&Req) -> Option<Quotas>> ChooseQuotas<Req> for F {
     fn quotas(&self, request: &Req) -> Option<Quotas> {
@@ -36,19 +44,8 @@ impl<Req> ChooseQuotas<Req> for LiveQuotas {
     }
 }
 
-/// All requests come under the quotas of the bucket: the default.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SameQuotas;
-
-impl<Req> ChooseQuotas<Req> for SameQuotas {
-    fn quotas(&self, _: &Req) -> Option<Quotas> {
-        None
-    }
-}
-
 /// Quotas that a closure looks up; see [`look_up_quotas`](super::RateLimitLayer::look_up_quotas).
-#[derive(Clone, Copy)]
-pub struct LookUp<F>(pub(super) F);
+pub(super) struct LookUp<F>(pub(super) F);
 
 impl<Req, F, Fut> ChooseQuotas<Req> for LookUp<F>
 where
@@ -61,12 +58,6 @@ where
 
     fn look_up(&self, request: &Req) -> Option<QuotasFuture> {
         Some(Box::pin((self.0)(request)))
-    }
-}
-
-impl<F> fmt::Debug for LookUp<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LookUp").finish_non_exhaustive()
     }
 }
 
@@ -120,17 +111,21 @@ impl QuotaTable {
 }
 
 /// Names the row of a request. Functions and closures from `&Req` to text do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name the row of a `{Req}`",
+    note = "pass a closure with a typed argument that returns text: `|request: &Request| request.method().to_string()`"
+)]
 pub trait RowName<Req> {
     /// Hands the name to `then`.
-    fn with_name<R>(&self, request: &Req, then: impl FnOnce(&str) -> R) -> R;
+    fn with_name(&self, request: &Req, then: &mut dyn FnMut(&str));
 }
 
 impl<Req, F> RowName<Req> for F
 where
     F: for<'a> RowNameFn<&'a Req>,
 {
-    fn with_name<R>(&self, request: &Req, then: impl FnOnce(&str) -> R) -> R {
-        then(self(request).as_ref())
+    fn with_name(&self, request: &Req, then: &mut dyn FnMut(&str)) {
+        then(self(request).as_ref());
     }
 }
 
@@ -149,39 +144,45 @@ where
 }
 
 /// By the row of a table; see [`quota_table`](super::RateLimitLayer::quota_table).
-#[derive(Clone)]
-pub struct InTable<T, N> {
+pub(super) struct InTable<T, N> {
     pub(super) table: QuotaTable,
-    pub(super) name: N,
+    pub(super) name: Arc<N>,
     /// What goes for requests that are in no row.
     pub(super) outside: T,
 }
 
-impl<Req, K: KeyExtractor<Req>, N: RowName<Req>> KeyExtractor<Req> for InTable<K, N> {
-    fn extract(&self, request: &Req) -> Option<Key> {
-        let key = self.outside.extract(request)?;
-        // A bucket for each row. No key of a request outside of the table is one of those, whatever clients choose.
-        Some(self.name.with_name(request, |name| match self.table.get(name) {
-            Some(_) => Key::of([name.as_bytes(), key.as_bytes()]),
-            None => Key::of([key.as_bytes()]),
-        }))
+impl<T, N> InTable<T, N> {
+    /// The row of a request: its name and quotas.
+    fn row<Req>(&self, request: &Req) -> Option<(Key, Quotas)>
+    where
+        N: RowName<Req>,
+    {
+        let mut row = None;
+        self.name.with_name(request, &mut |name| {
+            row = self.table.get(name).map(|quotas| (Key::from(name), quotas.clone()));
+        });
+        row
     }
 }
 
-impl<Req, Q: ChooseQuotas<Req>, N: RowName<Req>> ChooseQuotas<Req> for InTable<Q, N> {
+impl<Req, N: RowName<Req>> KeyExtractor<Req> for InTable<DynKey<Req>, N> {
+    fn extract(&self, request: &Req) -> Extracted {
+        let row = self.row(request);
+        // A bucket for each row. No key of a request outside of the table is one of those, whatever clients choose.
+        self.outside.extract(request).map(|key| match row {
+            Some((name, _)) => Key::of([name, key]),
+            None => Key::of([key]),
+        })
+    }
+}
+
+impl<Req, N: RowName<Req>> ChooseQuotas<Req> for InTable<Option<DynQuotas<Req>>, N> {
     fn quotas(&self, request: &Req) -> Option<Quotas> {
-        let row = self.name.with_name(request, |name| self.table.get(name).cloned());
-        row.or_else(|| self.outside.quotas(request))
+        let row = self.row(request).map(|(_, quotas)| quotas);
+        row.or_else(|| self.outside.as_ref()?.quotas(request))
     }
 
     fn look_up(&self, request: &Req) -> Option<QuotasFuture> {
-        let is_in_table = self.name.with_name(request, |name| self.table.get(name).is_some());
-        if is_in_table { None } else { self.outside.look_up(request) }
-    }
-}
-
-impl<T, N> fmt::Debug for InTable<T, N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InTable").field("table", &self.table).finish_non_exhaustive()
+        if self.row(request).is_some() { None } else { self.outside.as_ref()?.look_up(request) }
     }
 }

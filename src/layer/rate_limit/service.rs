@@ -7,20 +7,42 @@ use std::task::{Context, Poll};
 use tower::Service;
 
 use super::future::{Granted, ResponseFuture};
-use super::hooks::{Cost, Hooks};
 use super::layer::Config;
-use super::quotas::ChooseQuotas;
 use crate::telemetry::Outcome;
-use crate::{KeyExtractor, Refusal, Reject};
+use crate::{AsError, Extracted, KeyExtractor as _, Refusal, Reject};
 
 /// A [`Service`] that asks a bucket before each call; see the [module](super) for the whole story.
-pub struct RateLimit<S, K, C, Q, H, R> {
+///
+/// Its type can be written down, so a struct can hold it:
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::pin::Pin;
+/// use tower::{Layer, Service, ServiceExt, util::BoxCloneSyncService};
+/// use tower_distributed::token_bucket::RateLimit;
+/// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+///
+/// type Sender = BoxCloneSyncService<String, (), Infallible>;
+///
+/// struct Mailer {
+///     send: RateLimit<Sender, String, ()>,
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(5))?;
+/// let limit = RateLimitLayer::new(bucket, |address: &String| address.clone());
+/// let send = tower::service_fn(async |_: String| Ok(()));
+/// let mut mailer = Mailer { send: limit.layer(Sender::new(send)) };
+/// mailer.send.ready().await?.call("ann@example.com".into()).await?;
+/// # Ok(()) }
+/// ```
+pub struct RateLimit<S, Req, Res, R = AsError> {
     inner: S,
-    config: Arc<Config<K, C, Q, H, R>>,
+    config: Arc<Config<Req, Res, R>>,
 }
 
-impl<S, K, C, Q, H, R> RateLimit<S, K, C, Q, H, R> {
-    pub(super) fn new(inner: S, config: Arc<Config<K, C, Q, H, R>>) -> Self {
+impl<S, Req, Res, R> RateLimit<S, Req, Res, R> {
+    pub(super) fn new(inner: S, config: Arc<Config<Req, Res, R>>) -> Self {
         Self { inner, config }
     }
 
@@ -52,18 +74,14 @@ impl<S, K, C, Q, H, R> RateLimit<S, K, C, Q, H, R> {
     }
 }
 
-impl<S, Req, K, C, Q, H, R> Service<Req> for RateLimit<S, K, C, Q, H, R>
+impl<S, Req, Res, R> Service<Req> for RateLimit<S, Req, Res, R>
 where
-    S: Service<Req> + Clone,
-    K: KeyExtractor<Req>,
-    C: Cost<Req>,
-    Q: ChooseQuotas<Req>,
-    H: Hooks<Req, S::Response>,
-    R: Reject<S::Response, S::Error>,
+    S: Service<Req, Response = Res> + Clone,
+    R: Reject<Res, S::Error>,
 {
-    type Response = S::Response;
+    type Response = Res;
     type Error = R::Error;
-    type Future = ResponseFuture<S, Req, K, C, Q, H, R>;
+    type Future = ResponseFuture<S, Req, R>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context).map_err(|error| self.config.reject.inner_error(error))
@@ -71,15 +89,38 @@ where
 
     fn call(&mut self, mut request: Req) -> Self::Future {
         let config = Arc::clone(&self.config);
-        let (key, cost) = match (config.key.extract(&request), config.cost.cost(&request)) {
-            (Some(key), cost @ 1..) => (key, cost),
-            _ => return ResponseFuture::calling(self.inner.call(request), None, None, config),
-        };
-        if let Some(quotas) = config.quotas.look_up(&request) {
-            let inner = self.take_ready();
-            return ResponseFuture::looking_up(quotas, key, cost, inner, request, config);
+        let cost = config.cost(&request);
+        if cost == 0 {
+            return ResponseFuture::calling(self.inner.call(request), None, None, config);
         }
-        let (quotas, settings) = (config.quotas.quotas(&request), &config.settings);
+        let extracted = config.key.extract(&request);
+        let looked_up = config.look_up_quotas(&request);
+        let key = match (extracted, looked_up) {
+            (Extracted::Ready(Ok(None)), _) => {
+                return ResponseFuture::calling(self.inner.call(request), None, None, config);
+            }
+            (Extracted::Ready(Err(error)), _) => {
+                return match config.settings.passes_without_key(&error) {
+                    true => ResponseFuture::calling(self.inner.call(request), None, None, config),
+                    false => ResponseFuture::refused(error.into(), config),
+                };
+            }
+            (Extracted::Ready(Ok(Some(key))), None) => key,
+            (key, looked_up) => {
+                let quotas = if looked_up.is_none() { config.quotas(&request) } else { None };
+                let asked = Box::pin(async move {
+                    let Some(key) = key.await? else { return Ok(None) };
+                    let quotas = match looked_up {
+                        Some(looked_up) => looked_up.await,
+                        None => quotas,
+                    };
+                    Ok(Some((key, quotas)))
+                });
+                let inner = self.take_ready();
+                return ResponseFuture::looking_up(asked, cost, inner, request, config);
+            }
+        };
+        let (quotas, settings) = (config.quotas(&request), &config.settings);
         if let Some(decided) = settings.limiter.at_once(quotas.as_ref(), &key, cost) {
             let outcome = decided.as_ref().map_or_else(Outcome::of_error, Outcome::of);
             let decision = decided.map_err(Refusal::from).and_then(|decision| {
@@ -105,13 +146,13 @@ where
     }
 }
 
-impl<S: Clone, K, C, Q, H, R> Clone for RateLimit<S, K, C, Q, H, R> {
+impl<S: Clone, Req, Res, R> Clone for RateLimit<S, Req, Res, R> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
     }
 }
 
-impl<S: fmt::Debug, K, C, Q, H, R> fmt::Debug for RateLimit<S, K, C, Q, H, R> {
+impl<S: fmt::Debug, Req, Res, R> fmt::Debug for RateLimit<S, Req, Res, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit")
             .field("inner", &self.inner)

@@ -2,11 +2,17 @@
 
 use std::future::{Future, ready};
 
-use crate::single_flight::Share;
+use crate::primitive::single_flight::Share;
 
 /// Makes answers of what a service returns, and what a service returns of answers.
 ///
-/// [`Whole`] is for services whose response is the answer; for HTTP there is `http::Responses`.
+/// [`WholeResponse`] is for services whose response is the answer; for HTTP there is `response::Responses`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot share a response `{Res}` to a `{Req}`",
+    label = "the response cannot be shared as it is",
+    note = "for HTTP use `web::single_flight(flight, extract::shared_get())`, which shares the response with its body",
+    note = "elsewhere the response must be `Clone`, and the type of the `SingleFlight`"
+)]
 pub trait Capture<Req, Res, E>: Clone + Send + Sync + 'static {
     /// What is shared.
     type Answer: Send + 'static;
@@ -58,9 +64,9 @@ pub struct Captured<Res, A> {
 
 /// The response is the answer, and errors are as they are.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Whole;
+pub struct WholeResponse;
 
-impl<Req, Res, E> Capture<Req, Res, E> for Whole
+impl<Req, Res, E> Capture<Req, Res, E> for WholeResponse
 where
     Res: Clone + Send + 'static,
     E: Send + 'static,

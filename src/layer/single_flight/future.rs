@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,22 +13,21 @@ use super::{Capture, Config};
 use crate::Reject;
 
 pin_project! {
-    /// The future of [`Flying`](super::Flying), of a request of type `Req`.
+    /// The future of [`SingleFlightService`](super::SingleFlightService).
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<Fut, Req, K, A, F, C, N, R, Res, Err> {
+    pub struct ResponseFuture<Fut, Req, A, F, C, R, Res, Err> {
         #[pin]
-        state: State<Fut, K, A, F, C, N, R, Res, Err>,
-        request: PhantomData<fn(Req)>,
+        state: State<Fut, Req, A, F, C, R, Res, Err>,
     }
 }
 
 pin_project! {
     #[project = StateProjection]
-    enum State<Fut, K, A, F, C, N, R, Res, Err> {
+    enum State<Fut, Req, A, F, C, R, Res, Err> {
         Passing {
             #[pin]
             future: Fut,
-            config: Arc<Config<K, A, F, C, N, R>>,
+            config: Arc<Config<Req, A, F, C, R>>,
         },
         Served {
             response: Option<Res>,
@@ -41,22 +39,21 @@ pin_project! {
     }
 }
 
-impl<Fut, Req, K, A, F, C, N, R, Res, Err> ResponseFuture<Fut, Req, K, A, F, C, N, R, Res, Err> {
-    pub(super) fn passing(future: Fut, config: Arc<Config<K, A, F, C, N, R>>) -> Self {
-        Self { state: State::Passing { future, config }, request: PhantomData }
+impl<Fut, Req, A, F, C, R, Res, Err> ResponseFuture<Fut, Req, A, F, C, R, Res, Err> {
+    pub(super) fn passing(future: Fut, config: Arc<Config<Req, A, F, C, R>>) -> Self {
+        Self { state: State::Passing { future, config } }
     }
 
     pub(super) fn served(response: Res) -> Self {
-        Self { state: State::Served { response: Some(response) }, request: PhantomData }
+        Self { state: State::Served { response: Some(response) } }
     }
 
     pub(super) fn flying(flight: BoxFuture<'static, Result<Res, Err>>) -> Self {
-        Self { state: State::Flying { flight }, request: PhantomData }
+        Self { state: State::Flying { flight } }
     }
 }
 
-impl<Fut, Req, K, A, F, C, N, R, Response, E> Future
-    for ResponseFuture<Fut, Req, K, A, F, C, N, R, C::Response, R::Error>
+impl<Fut, Req, A, F, C, R, Response, E> Future for ResponseFuture<Fut, Req, A, F, C, R, C::Response, R::Error>
 where
     Fut: Future<Output = Result<Response, E>>,
     C: Capture<Req, Response, E>,
@@ -78,9 +75,7 @@ where
     }
 }
 
-impl<Fut, Req, K, A, F, C, N, R, Res, Err> fmt::Debug
-    for ResponseFuture<Fut, Req, K, A, F, C, N, R, Res, Err>
-{
+impl<Fut, Req, A, F, C, R, Res, Err> fmt::Debug for ResponseFuture<Fut, Req, A, F, C, R, Res, Err> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -1,5 +1,6 @@
 //! The service.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -7,20 +8,19 @@ use std::task::{Context, Poll};
 use tower::Service;
 
 use super::future::ResponseFuture;
-use super::{Capture, Captured, Config};
-use crate::leased::OnLease;
-use crate::single_flight::{Flown, Landed, Share};
+use super::{Capture, Captured, Config, WholeResponse};
+use crate::primitive::single_flight::{Flown, Landed, Share};
 use crate::store::lock;
-use crate::{Error, Key, KeyExtractor, LeaseHandle, Reject};
+use crate::{AsError, Error, Extracted, Key, KeyExtractor as _, LeaseHandle, Reject};
 
 /// The [`Service`] of a [`SingleFlightLayer`](super::SingleFlightLayer).
-pub struct Flying<S, K, A, F, C, N, R> {
+pub struct SingleFlightService<S, Req, A, F = Infallible, C = WholeResponse, R = AsError> {
     inner: S,
-    config: Arc<Config<K, A, F, C, N, R>>,
+    config: Arc<Config<Req, A, F, C, R>>,
 }
 
-impl<S, K, A, F, C, N, R> Flying<S, K, A, F, C, N, R> {
-    pub(super) fn new(inner: S, config: Config<K, A, F, C, N, R>) -> Self {
+impl<S, Req, A, F, C, R> SingleFlightService<S, Req, A, F, C, R> {
+    pub(super) fn new(inner: S, config: Config<Req, A, F, C, R>) -> Self {
         Self { inner, config: Arc::new(config) }
     }
 
@@ -36,6 +36,15 @@ impl<S, K, A, F, C, N, R> Flying<S, K, A, F, C, N, R> {
         &mut self.inner
     }
 
+    /// The instance that was polled ready, which is the one to call; its clone is not ready yet.
+    fn take_ready(&mut self) -> S
+    where
+        S: Clone,
+    {
+        let clone = self.inner.clone();
+        std::mem::replace(&mut self.inner, clone)
+    }
+
     /// The inner service, unwrapped.
     #[must_use]
     pub fn into_inner(self) -> S {
@@ -43,24 +52,22 @@ impl<S, K, A, F, C, N, R> Flying<S, K, A, F, C, N, R> {
     }
 }
 
-impl<S, Req, K, A, F, C, N, R> Service<Req> for Flying<S, K, A, F, C, N, R>
+impl<S, Req, A, F, C, R> Service<Req> for SingleFlightService<S, Req, A, F, C, R>
 where
     S: Service<Req> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Response: Send + 'static,
     S::Error: Send + 'static,
     Req: Send + 'static,
-    K: KeyExtractor<Req> + Send + Sync + 'static,
     A: Clone + Send + Sync + 'static,
     F: Send + Sync + 'static,
     C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
-    N: OnLease<Req> + Send + Sync + 'static,
     R: Reject<C::Response, S::Error> + Send + Sync + 'static,
     R::Error: 'static,
 {
     type Response = C::Response;
     type Error = R::Error;
-    type Future = ResponseFuture<S::Future, Req, K, A, F, C, N, R, C::Response, R::Error>;
+    type Future = ResponseFuture<S::Future, Req, A, F, C, R, C::Response, R::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context).map_err(|error| self.config.reject.inner_error(error))
@@ -68,17 +75,28 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let config = Arc::clone(&self.config);
-        let Some(key) = config.key.extract(&request) else {
-            return ResponseFuture::passing(self.inner.call(request), config);
+        let key = match config.key.extract(&request) {
+            Extracted::Ready(Ok(Some(key))) => key,
+            Extracted::Ready(Ok(None)) => return ResponseFuture::passing(self.inner.call(request), config),
+            looked_up => {
+                let mut inner = self.take_ready();
+                return ResponseFuture::flying(Box::pin(async move {
+                    match looked_up.await {
+                        Ok(Some(key)) => fly(config, key, inner, request).await,
+                        Ok(None) => match inner.call(request).await {
+                            Ok(response) => Ok(config.capture.pass(response)),
+                            Err(error) => Err(config.reject.inner_error(error)),
+                        },
+                        Err(error) => config.reject.reject(error.into()),
+                    }
+                }));
+            }
         };
         let fits = |answer: &A| config.capture.variant(&request, answer).is_none();
         if let Some(answer) = config.flight.cached(&key, fits) {
             return ResponseFuture::served(config.capture.restore(answer));
         }
-        // The instance that was polled ready is the one to call; its clone is not ready yet.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture::flying(Box::pin(fly(config, key, inner, request)))
+        ResponseFuture::flying(Box::pin(fly(config, key, self.take_ready(), request)))
     }
 }
 
@@ -86,8 +104,8 @@ where
 type Slot<S, Req> = Arc<Mutex<Option<(S, Req)>>>;
 
 /// A request that takes part.
-async fn fly<S, Req, K, A, F, C, N, R>(
-    config: Arc<Config<K, A, F, C, N, R>>,
+async fn fly<S, Req, A, F, C, R>(
+    config: Arc<Config<Req, A, F, C, R>>,
     key: Key,
     inner: S,
     request: Req,
@@ -98,11 +116,9 @@ where
     S::Response: Send + 'static,
     S::Error: Send + 'static,
     Req: Send + 'static,
-    K: Send + Sync + 'static,
     A: Clone + Send + Sync + 'static,
     F: Send + Sync + 'static,
     C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
-    N: OnLease<Req> + Send + Sync + 'static,
     R: Reject<C::Response, S::Error> + Send + Sync + 'static,
 {
     let slot: Slot<S, Req> = Arc::new(Mutex::new(Some((inner, request))));
@@ -125,7 +141,7 @@ where
                     return Flown { own: None, shared: Share::Nobody };
                 };
                 if let Some(lease) = &lease {
-                    config.on_lease.on_lease(lease, &mut request);
+                    config.on_lease.iter().for_each(|told| told.on_lease(lease, &mut request));
                 }
                 let context = config.capture.context(&request);
                 let outcome = inner.call(request).await;
@@ -171,15 +187,15 @@ where
     }
 }
 
-impl<S: Clone, K, A, F, C, N, R> Clone for Flying<S, K, A, F, C, N, R> {
+impl<S: Clone, Req, A, F, C, R> Clone for SingleFlightService<S, Req, A, F, C, R> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
     }
 }
 
-impl<S: fmt::Debug, K, A, F, C, N, R> fmt::Debug for Flying<S, K, A, F, C, N, R> {
+impl<S: fmt::Debug, Req, A, F, C, R> fmt::Debug for SingleFlightService<S, Req, A, F, C, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flying")
+        f.debug_struct("SingleFlightService")
             .field("inner", &self.inner)
             .field("config", &self.config)
             .finish_non_exhaustive()

@@ -57,13 +57,13 @@ pub(super) struct Asked {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     /// How long; `None`: as long as it takes.
-    pub(crate) longest: Option<Duration>,
+    pub(crate) max_wait: Option<Duration>,
     /// A queue of so many takes no more.
-    pub(crate) most: u32,
+    pub(crate) max_waiters: u32,
 }
 
 impl Wait {
-    pub(crate) const FOR_EVER: Self = Self { longest: None, most: u32::MAX };
+    pub(crate) const FOR_EVER: Self = Self { max_wait: None, max_waiters: u32::MAX };
 }
 
 impl<K: Kind> Leases<K> {
@@ -75,8 +75,8 @@ impl<K: Kind> Leases<K> {
         mut ask: Ask<Query<K>>,
     ) -> Result<Got<Found<K>>, Error> {
         // What is too long to be told is for ever.
-        let longest = ask.wait.and_then(|wait| wait.longest);
-        let deadline = longest.and_then(|longest| Instant::now().checked_add(longest));
+        let max_wait = ask.wait.and_then(|wait| wait.max_wait);
+        let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         let mut asked_at = None;
         loop {
             if let Some(got) = self.ask_once(&key, &ask, deadline, &mut asked_at).await? {

@@ -95,7 +95,7 @@ impl<K: Kind> Admission<K> {
         holding: &Holding,
         ask: &Ask<Query<K>>,
     ) -> Result<Answer<Found<K>>, Error> {
-        let max_waiters = ask.wait.map_or(0, |wait| wait.most.into());
+        let max_waiters = ask.wait.map_or(0, |wait| wait.max_waiters.into());
         let terms = Terms { ttl: micros(holding.options.ttl), max_waiters, rank: ask.rank };
         let verb = if ask.bypass { Verb::Bypass } else { Verb::Acquire };
         let operation = self.operation(token, verb, terms);

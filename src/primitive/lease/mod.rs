@@ -9,7 +9,7 @@
 //! Its validity is counted from the moment when the call that got it was *sent*, less an allowance for clocks that
 //! run at different speeds; so while [`is_held`](Lease::is_held) says yes, nobody else has been granted it.
 //! [`lost`](Lease::lost) ends no later than the lease may, even if a renewal hangs and even if the store is
-//! out of reach. What it cannot promise, see [`pitfalls`](crate::pitfalls).
+//! out of reach. What it cannot promise, see [`guarantees`](crate::guarantees).
 
 mod acquire;
 mod admission;

@@ -94,16 +94,16 @@ impl MutexBuilder {
     }
 
     /// How long to wait for one's turn. Default: as long as it takes.
-    pub fn longest_wait(mut self, longest: Duration) -> Self {
-        self.settings.wait.longest = Some(longest);
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.settings.wait.max_wait = Some(max_wait);
         self
     }
 
     /// How many may wait for a key in the store's queue; more are refused at once. Each who waits has a place of its own
     /// there then. Nobody stands in it with [`exact_names`](Self::exact_names), unless [`strict_fifo`](Self::strict_fifo) is
     /// set: together with those it [is invalid](Error::is_invalid). Default: any number.
-    pub fn longest_queue(mut self, most: u32) -> Self {
-        self.settings.wait.most = most;
+    pub fn max_waiters(mut self, most: u32) -> Self {
+        self.settings.wait.max_waiters = most;
         self
     }
 
@@ -228,11 +228,11 @@ impl MutexBuilder {
         if tries == Some(0) {
             return Err(Error::invalid("tries must be at least 1, got 0"));
         }
-        if self.settings.polls() && wait.most != u32::MAX {
+        if self.settings.polls() && wait.max_waiters != u32::MAX {
             let text = format!(
-                "with exact names those who wait poll, and no queue can be kept to {} of them: leave longest_queue out, or set \
+                "with exact names those who wait poll, and no queue can be kept to {} of them: leave max_waiters out, or set \
                  strict_fifo",
-                wait.most
+                wait.max_waiters
             );
             return Err(Error::invalid(text));
         }
@@ -247,7 +247,10 @@ impl MutexBuilder {
                 false => self.options.ask_every,
             },
             // Each stands in the queue by itself where it is to be counted, or has a value of its own.
-            cohorts: !strict_fifo && !exact_names && self.settings.value.is_none() && wait.most == u32::MAX,
+            cohorts: !strict_fifo
+                && !exact_names
+                && self.settings.value.is_none()
+                && wait.max_waiters == u32::MAX,
             ..self.options.clone()
         };
         let namespace = match exact_names {

@@ -1,72 +1,4 @@
-//! A distributed mutex per key, on one Redis or on a quorum of independent ones.
-//!
-//! ```
-//! use tower_distributed::{Mutex, Store};
-//!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
-//! let invoices = Mutex::new(&store, "invoices")?;
-//!
-//! let guard = invoices.lock("invoice-42").await?;
-//! println!("fencing token {}", guard.fence());
-//! assert!(invoices.try_lock("invoice-42").await.unwrap_err().is_refused());
-//! assert!(guard.unlock().await?); // it was held to the end
-//! # Ok(()) }
-//! ```
-//!
-//! # What holds
-//!
-//! Who waits on one server is woken; on a quorum and with [`exact_names`](MutexBuilder::exact_names) it polls. Within a process the lock goes round in the order of arrival, through whatever values of
-//! that name it is asked for. A process that has the lock hands it on within itself without asking the store, each time with
-//! a greater fence: up to 31 times or for 2 ms, whichever is first (lock cohorting; Dice, Marathe, Shavit, "Lock Cohorting",
-//! PPoPP 2012). Then the process has its turn that has waited longest. So a process waits for at most one such turn of each
-//! other process. [`strict_fifo`](MutexBuilder::strict_fifo) keeps the order of arrival across processes instead, at the cost
-//! of a call each time.
-//!
-//! The lock of a crashed process is free again after its [time to live](MutexBuilder::ttl). While a guard is held it is
-//! renewed, and it tells when it is [lost](Lease::lost). The [fencing token](MutexGuard::fence) only grows, so that
-//! what is written to can refuse a holder that does not know yet that it is none: see [`pitfalls`](crate::pitfalls).
-//! A future that is granted the lock and not polled keeps it for 1 s at most; where it had just asked for a lock that was
-//! free, for the time that [a call can take](crate::StoreBuilder#how-long-a-call-can-take) and 1.5 s. Then it goes to the
-//! next, and the future asks anew.
-//!
-//! # Beside locks of others
-//!
-//! The lock is a plain string with a time to live, set if there is none, and compared before it is deleted: what
-//! redsync, rslock, node-redlock and the pattern in Redis's documentation do. With
-//! [`exact_names`](MutexBuilder::exact_names) it has the name that they give it, and they exclude ours and the other
-//! way round. They poll, and would never find a lock free that goes from one who waits in a queue to the next. So with exact
-//! names those who wait here poll as well, every [`retry_delay`](MutexBuilder::retry_delay), and all have the same chance.
-//!
-//! # On a quorum (Redlock)
-//!
-//! [`quorum`](Mutex::quorum) locks on several servers that know nothing of each other, and holds what a majority has
-//! granted (Antirez, "Distributed locks with Redis"). It survives the loss of a minority of servers and of their
-//! state; in return there is no queue: those who wait try again after a delay. Four servers tolerate the loss of one,
-//! as three do, so take an odd number. The fencing token costs a second round trip, in which a majority learns it.
-//!
-//! # Coming from redsync, gocorex, rslock
-//!
-//! | there | here |
-//! |---|---|
-//! | redsync `NewMutex(name, options…)` | [`Mutex::builder`], [`MutexBuilder::build`]; the name is the key of each call |
-//! | several pools | [`MutexBuilder::build_quorum`] |
-//! | `WithExpiry` (8 s) | [`ttl`](MutexBuilder::ttl) (30 s, renewed; 10 ms at least, of which the allowance for clocks takes 2 ms and more) |
-//! | `WithTries` (32) | [`tries`](MutexBuilder::tries) (none on one server: waits its turn; 32 on a quorum) |
-//! | `WithRetryDelay`, `WithRetryDelayFunc` (50–250 ms) | [`retry_delay`](MutexBuilder::retry_delay), [`retry_delay_with`](MutexBuilder::retry_delay_with); called before each pause, but for exact names with `strict_fifo`: once, when it is built |
-//! | `WithDriftFactor` (0.01) | [`drift_factor`](MutexBuilder::drift_factor) |
-//! | `WithTimeoutFactor` (0.05) | [`timeout_factor`](MutexBuilder::timeout_factor) |
-//! | `WithGenValueFunc`, `WithValue` | [`value_with`](MutexBuilder::value_with); a value does not make two holders one; one that a guard of this process has already is refused |
-//! | `WithSetNXOnExtend` | none: what was lost is never taken again by extending; lock anew |
-//! | `WithFailFast` | [`fail_fast`](MutexBuilder::fail_fast) |
-//! | `WithShufflePools` | [`shuffle_nodes`](MutexBuilder::shuffle_nodes) |
-//! | `Lock`, `TryLock`, `Unlock` | [`lock`](Mutex::lock), [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock) |
-//! | `Extend`, a goroutine that does so | [`extend`](Lease::extend), [`watchdog`](MutexBuilder::watchdog) |
-//! | `Until`, `Value`, `Name` | [`until`](Lease::until), [`token`](Lease::token), [`key`](Lease::key) |
-//! | `ErrTaken`, `ErrFailed`; `ErrLockAlreadyExpired` | [`Error::is_refused`], [`Error::is_unavailable`]; [`Error::is_lost`], by [`extend`](Lease::extend) and [`unlock_checked`](MutexGuard::unlock_checked) |
-//! | gocorex `NewLock(client, key, expiration)`, `Lock(id)`, `UnLock(id)` | [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock); `id` by [`value_with`](MutexBuilder::value_with) |
-//! | rslock `LockManager`, `lock`, `acquire`, `extend`, `unlock` | [`Mutex::quorum`], [`try_lock`](Mutex::try_lock), [`lock`](Mutex::lock), [`extend`](Lease::extend), [`unlock`](MutexGuard::unlock) |
-//! | "lock or skip" (billing) | [`try_run`](Mutex::try_run), [`MutexLayer`](crate::MutexLayer) |
+//! The mutexes. See the public module `mutex`.
 
 mod builder;
 pub(crate) mod holder;
@@ -154,7 +86,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it takes longer than the longest wait or more than the tries allowed,
+    /// [`is_refused`](Error::is_refused) where it takes longer than `max_wait` or more than the tries allowed,
     /// or too many wait already; [`is_interrupted`](Error::is_interrupted) after [`close`](Self::close);
     /// [`is_unavailable`](Error::is_unavailable); [`is_invalid`](Error::is_invalid) where an exact name or a value
     /// is not allowed.
@@ -241,11 +173,11 @@ impl Mutex {
         &self.name
     }
 
-    /// Locks by waiting for up to `longest`, or not at all. Not counted as a decision.
-    pub(crate) async fn acquire(&self, key: Key, longest: Option<Duration>) -> Result<MutexGuard, Error> {
-        match longest {
+    /// Locks by waiting for up to `max_wait`, or not at all. Not counted as a decision.
+    pub(crate) async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
+        match max_wait {
             None => self.ask(key, None).await,
-            longest => self.wait(key, Wait { longest, ..self.settings.wait }).await,
+            max_wait => self.wait(key, Wait { max_wait, ..self.settings.wait }).await,
         }
     }
 
@@ -261,7 +193,7 @@ impl Mutex {
             (Place::Store(_), Some(tries)) => tries,
             (Place::Quorum(_), tries) => tries.unwrap_or(32),
         };
-        self.try_often(key, wait.longest, tries).await
+        self.try_often(key, wait.max_wait, tries).await
     }
 
     /// One attempt, with or without a place in the queue.
@@ -291,9 +223,9 @@ impl Mutex {
     }
 
     /// Attempts with pauses in between.
-    async fn try_often(&self, key: Key, longest: Option<Duration>, tries: u32) -> Result<MutexGuard, Error> {
+    async fn try_often(&self, key: Key, max_wait: Option<Duration>, tries: u32) -> Result<MutexGuard, Error> {
         let settings = &self.settings;
-        let deadline = longest.and_then(|longest| Instant::now().checked_add(longest));
+        let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         let mut closed = match &self.place {
             Place::Store(leases) => leases.holding.closed.subscribe(),
             Place::Quorum(quorum) => quorum.closed(),

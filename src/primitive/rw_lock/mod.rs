@@ -1,46 +1,4 @@
-//! A distributed reader-writer lock per key: readers share it, a writer is alone.
-//!
-//! ```
-//! use tower_distributed::{RwLock, Store};
-//!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
-//! let documents = RwLock::new(&store, "documents")?;
-//!
-//! let (first, second) = (documents.read("42").await?, documents.read("42").await?);
-//! assert!(documents.try_write("42").await.unwrap_err().is_refused());
-//! drop((first, second));
-//!
-//! let writer = documents.write("42").await?;
-//! println!("writing with fence {}", writer.fence());
-//! assert!(writer.release().await?);
-//! # Ok(()) }
-//! ```
-//!
-//! # What holds
-//!
-//! A writer is never beside anybody. Every reader has a lease of its own, so a crashed one frees only itself, and a
-//! writer's intent is its place in the queue, which dies with it. A writer that waits stops new readers, unless
-//! [`Prefer::Readers`] is set; but after [`most_writers`](RwLockBuilder::most_writers) in a row that went before
-//! readers that waited, these readers go first, so neither starves.
-//!
-//! Readers may come in [groups](RwLock::with_group): those of one group share, groups exclude each other.
-//!
-//! # Coming from redis-rwlock (e-chip)
-//!
-//! | there | here |
-//! |---|---|
-//! | `New(client, prefix, Options{})` | [`RwLock::new`]`(&store, name)`; the key is an argument of each call |
-//! | `Read(ctx, fn)`, `Write(ctx, fn)` | [`read`](RwLock::read), [`write`](RwLock::write): guards |
-//! | `LockTTL`, refreshed every half of it | [`ttl`](RwLockBuilder::ttl), renewed every third of it |
-//! | `RetryCount` × `RetryInterval` | [`longest_wait`](RwLockBuilder::longest_wait): nobody retries, who waits is woken |
-//! | `AppID` | [`app_id`](RwLockBuilder::app_id) |
-//! | `ReaderLockToken` | [`with_group`](RwLock::with_group) |
-//! | the mode option, which does nothing | [`prefer`](RwLockBuilder::prefer) |
-//! | `ErrTimeout` | [`Error::is_waited_too_long`] |
-//! | `ErrInterrupted` | drop the future; or [`close`](RwLock::close), and [`Error::is_interrupted`] |
-//! | `ErrNotReleased` | [`release`](RwLockWriteGuard::release) says `false` |
-//! | hash tags in the prefix, for a Cluster | by itself |
+//! The reader-writer locks. See the public module `rw_lock`.
 
 pub(crate) mod holders;
 
@@ -121,8 +79,8 @@ impl RwLock {
 
     /// The same locks, waited for no longer than this.
     #[must_use]
-    pub fn with_longest_wait(&self, longest: Duration) -> Self {
-        let wait = Wait { longest: Some(longest), ..self.settings.wait };
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        let wait = Wait { max_wait: Some(max_wait), ..self.settings.wait };
         Self { settings: Settings { wait, ..self.settings }, ..self.clone() }
     }
 
@@ -130,7 +88,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it takes longer than the longest wait, or too many wait already;
+    /// [`is_refused`](Error::is_refused) where it takes longer than `max_wait`, or too many wait already;
     /// [`is_interrupted`](Error::is_interrupted) after [`close`](Self::close);
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn read(&self, key: impl Into<Key>) -> Result<RwLockReadGuard, Error> {
@@ -174,6 +132,10 @@ impl RwLock {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) fn decisions(&self) -> &Decisions {
+        &self.decisions
     }
 
     pub(crate) fn wait(&self) -> Wait {
@@ -284,14 +246,14 @@ impl RwLockBuilder {
     }
 
     /// How long to wait for one's turn. Default: as long as it takes.
-    pub fn longest_wait(mut self, longest: Duration) -> Self {
-        self.settings.wait.longest = Some(longest);
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.settings.wait.max_wait = Some(max_wait);
         self
     }
 
     /// How many may wait for a key; more are refused at once. Default: any number.
-    pub fn longest_queue(mut self, most: u32) -> Self {
-        self.settings.wait.most = most;
+    pub fn max_waiters(mut self, most: u32) -> Self {
+        self.settings.wait.max_waiters = most;
         self
     }
 

@@ -32,7 +32,7 @@ pub struct SingleFlightBuilder<T, E> {
     options: LeaseOptions,
     version: String,
     max_parallel: Option<u32>,
-    error_life: Option<Duration>,
+    error_ttl: Option<Duration>,
     format: Format<T, E>,
     spans: Vec<(&'static str, Duration)>,
 }
@@ -47,10 +47,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
             options: LeaseOptions { ttl: Duration::from_secs(5), ..LeaseOptions::default() },
             version: String::new(),
             max_parallel: None,
-            error_life: None,
+            error_ttl: None,
             format: Format {
                 codec: Arc::new(codec),
-                life: Arc::new(|_| Some(Duration::from_secs(1))),
+                ttl: Arc::new(|_| Some(Duration::from_secs(1))),
                 failures: None,
             },
             spans: Vec::new(),
@@ -67,24 +67,24 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
 
     /// For how long an answer is served to those who come after it was published, 1 ms to 1 day. Followers are told of
     /// it at once, and get small ones (8 KiB) with the news; larger ones they read, within that time. Default: 1 s.
-    pub fn life(mut self, life: Duration) -> Self {
-        self.spans.push(("the life of an answer", life));
-        self.format.life = Arc::new(move |_| Some(life));
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.spans.push(("the ttl of an answer", ttl));
+        self.format.ttl = Arc::new(move |_| Some(ttl));
         self
     }
 
     /// The same for each answer, by a closure; more than a day counts as a day. `None`: it is private, for the caller alone
     /// whose run it was. Callers that wait run themselves, at once, and so do later ones [for a while](Self::pass_for).
-    pub fn life_with(mut self, life: impl Fn(&T) -> Option<Duration> + Send + Sync + 'static) -> Self {
-        self.format.life = Arc::new(move |answer| life(answer).map(|life| life.clamp(SHORTEST, LONGEST)));
+    pub fn ttl_with(mut self, ttl: impl Fn(&T) -> Option<Duration> + Send + Sync + 'static) -> Self {
+        self.format.ttl = Arc::new(move |answer| ttl(answer).map(|ttl| ttl.clamp(SHORTEST, LONGEST)));
         self
     }
 
-    /// For how long after its life an answer is served while a fresh one is made in the background, 1 ms to 1 day.
+    /// For how long after its ttl an answer is served while a fresh one is made in the background, 1 ms to 1 day.
     /// Where that fails, the next caller has it tried again: one at a time in the fleet, without a pause. Default: not
     /// at all.
-    pub fn stale_for(mut self, stale: Duration) -> Self {
-        self.spans.push(("how long an answer is served after its life", stale));
+    pub fn stale_while_revalidate(mut self, stale: Duration) -> Self {
+        self.spans.push(("how long an answer is served after its ttl", stale));
         self.settings.times.stale = stale;
         self
     }
@@ -98,25 +98,25 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     }
 
     /// Keeps answers in this process as well, up to so many bytes as the codec writes them, at least 64 KiB: who asks again
-    /// within their life gets them without a call of the store. Default: not at all.
+    /// within their ttl gets them without a call of the store. Default: not at all.
     ///
     /// [`forget`](SingleFlight::forget) takes an answer out of all processes, by a message that takes as long as a message
     /// of Redis does. While this process hears no messages nothing is served from here, and what was kept before is not
     /// served after that. A connection that is lost without a word is noticed within 20 s: so what was forgotten is served
-    /// for as long at most, and never beyond its life.
+    /// for as long at most, and never beyond its ttl.
     pub fn local_cache(mut self, bytes: u64) -> Self {
         self.settings.local_cache = Some(bytes);
         self
     }
 
-    /// Makes answers anew before their life is over, at random: the likelier the nearer the end is, the longer runs took of
+    /// Makes answers anew before their ttl is over, at random: the likelier the nearer the end is, the longer runs took of
     /// late in this process, and the larger `beta` is, 0.01 to 100. 1 is a good choice. Who asks gets the answer that there
     /// is; the run is in the background, one at a time in the fleet. Default: not at all.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
-    /// let rates = SingleFlight::<f64>::builder(Postcard).life(Duration::from_secs(30)).refresh_early(1.0);
+    /// let rates = SingleFlight::<f64>::builder(Postcard).ttl(Duration::from_secs(30)).refresh_early(1.0);
     /// let rates = rates.build(&Store::in_memory(), "rates")?;
     /// # Ok::<(), tower_distributed::Error>(())
     /// ```
@@ -159,28 +159,28 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         E: Clone,
     {
         self.format.failures =
-            Some(Failures { codec: Arc::new(codec), clone: E::clone, life: Duration::ZERO });
+            Some(Failures { codec: Arc::new(codec), clone: E::clone, ttl: Duration::ZERO });
         self
     }
 
     /// For how long an error that is [shared](Self::share_errors) is given to those too who come later, 1 ms to 1 day.
     /// Default: not at all.
-    pub fn error_life(mut self, life: Duration) -> Self {
-        self.spans.push(("the life of an error", life));
-        self.error_life = Some(life);
+    pub fn error_ttl(mut self, ttl: Duration) -> Self {
+        self.spans.push(("the ttl of an error", ttl));
+        self.error_ttl = Some(ttl);
         self
     }
 
     /// How long to follow, counted from the call; then the caller is refused. It is to be longer than it takes to ask the
     /// store. Default: 30 s.
-    pub fn longest_wait(mut self, longest: Duration) -> Self {
-        self.settings.longest_wait = longest;
+    pub fn max_wait(mut self, longest: Duration) -> Self {
+        self.settings.max_wait = longest;
         self
     }
 
     /// How long a run has the lead, 1 ms to 1 day: then its lease is given back and the next caller runs, here or elsewhere.
     /// What comes of the run after that is for the caller alone whose it is, and it ends when that goes away. Default: ten
-    /// times the [time to live](Self::ttl), and 5 min at most.
+    /// times the [time to live](Self::lease_ttl), and 5 min at most.
     pub fn max_run(mut self, longest: Duration) -> Self {
         self.spans.push(("the longest run", longest));
         self.settings.max_run = Some(longest);
@@ -203,7 +203,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     }
 
     /// After what time a follower takes over from a leader that was killed, 10 ms to 1 day. Default: 5 s.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
+    pub fn lease_ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
@@ -269,11 +269,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
                 return Err(Error::invalid("max_parallel must be at least 1, is 0"));
             }
         }
-        match (self.error_life, &mut self.format.failures) {
-            (Some(life), Some(failures)) => failures.life = life,
-            (Some(life), None) => {
+        match (self.error_ttl, &mut self.format.failures) {
+            (Some(ttl), Some(failures)) => failures.ttl = ttl,
+            (Some(ttl), None) => {
                 return Err(Error::invalid(format!(
-                    "errors are to live for {life:?}, but are not shared (share_errors)"
+                    "errors are to live for {ttl:?}, but are not shared (share_errors)"
                 )));
             }
             (None, _) => {}

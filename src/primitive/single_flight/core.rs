@@ -48,7 +48,7 @@ pub(crate) struct Core<T, E> {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(super) unpublished: Unpublished,
-    pub(super) longest_wait: Duration,
+    pub(super) max_wait: Duration,
     /// `None`: as the time to live says.
     pub(super) max_run: Option<Duration>,
     pub(super) largest: usize,
@@ -80,7 +80,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             unpublished: Unpublished::InMemory,
-            longest_wait: Duration::from_secs(30),
+            max_wait: Duration::from_secs(30),
             max_run: None,
             largest: 1 << 20,
             times: Times { stale: Duration::ZERO, pass: Duration::from_secs(10) },

@@ -241,7 +241,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// How long before the end of an answer's life this process is to make it anew, if at all: drawn each time.
+    /// How long before the end of an answer's ttl this process is to make it anew, if at all: drawn each time.
     fn ahead(&self) -> Option<Duration> {
         Some(self.settings.refresh_early?.ahead(self.leases.admission.hold_time()?))
     }

@@ -1,4 +1,4 @@
-//! When an answer is made anew before its life is over: each who asks draws, the more likely the nearer the end is and the
+//! When an answer is made anew before its ttl is over: each who asks draws, the more likely the nearer the end is and the
 //! longer a run takes, so that one is early and the others never meet the end (Vattani, Chierichetti and Lowenstein,
 //! "Optimal Probabilistic Cache Stampede Prevention", 2015).
 
@@ -13,7 +13,7 @@ pub(super) struct Early(pub(super) f64);
 impl Early {
     pub(super) const BETAS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
-    /// How long before the end of an answer's life it is made anew: drawn each time, of an exponential distribution whose
+    /// How long before the end of an answer's ttl it is made anew: drawn each time, of an exponential distribution whose
     /// mean is the time that a run takes, times beta.
     pub(super) fn ahead(self, run: Duration) -> Duration {
         // Without 0 its logarithm is never infinite.

@@ -1,80 +1,4 @@
-//! One caller does the work, the others get its answer: across all processes.
-//!
-//! ```
-//! use tower_distributed::{SingleFlight, Store};
-//!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
-//! let reports = SingleFlight::<String>::new(&store, "reports")?;
-//!
-//! let (one, other) = tokio::join!(
-//!     reports.run("2026-11", || async { "expensive".to_owned() }),
-//!     reports.run("2026-11", || async { unreachable!("the first is at it") }),
-//! );
-//! assert_eq!(one?, other?);
-//! # Ok(()) }
-//! ```
-//!
-//! # What holds
-//!
-//! Callers of one key in one process share one run. Processes share through the store: whoever comes first *leads*, holds
-//! a lease that is renewed while it works, and publishes its answer for a short [life](SingleFlightBuilder::life).
-//! Those who *follow* are woken and read it; who comes later, and within its life, reads it too. So while the leader
-//! lives, keeps its lease and shares its answer, there is one run.
-//!
-//! * If the leader dies, loses its lease, or goes away, exactly one follower takes over: at once where it can be told,
-//!   after the lease's [time to live](SingleFlightBuilder::ttl) where it was killed.
-//!   A leader that has lost its lease finishes for its own process, and publishes nothing; so there can be two runs
-//!   at a time then. Work that must not be done twice needs the fencing token of a [mutex](crate::mutex).
-//! * The work runs in a task of its own, so that no caller that stops polling holds up the others. When the last caller
-//!   in its process goes away it is dropped, and a follower elsewhere takes over, unless it is to
-//!   [go on](SingleFlightBuilder::go_on). A panic goes on in the caller whose work it was.
-//! * An answer that is [too large](SingleFlightBuilder::largest_answer) or that the codec cannot encode reaches the
-//!   callers of its own process; in each other process one caller runs, for all of it. An event tells of it.
-//! * Nobody waits for what is not shared. See [below](#what-is-not-shared).
-//! * A leader that hangs is given up after the [longest run](SingleFlightBuilder::max_run), and a follower takes over.
-//! * Nobody follows for longer than the [longest wait](SingleFlightBuilder::longest_wait).
-//! * What another codec or version wrote is not read, and what cannot be decoded counts as no answer; an event tells.
-//!
-//! All processes must be built with the same settings.
-//!
-//! # Stale answers
-//!
-//! With [`stale_for`](SingleFlightBuilder::stale_for) the last good answer is served for a while after its life. The first
-//! who finds it stale gets it at once, and its work runs in the background, once in the fleet; meanwhile all get the
-//! stale one. So nobody waits where there is any answer. A run that fails leaves the last good answer as it is.
-//!
-//! With [`refresh_early`](SingleFlightBuilder::refresh_early) an answer is made anew before its life is over: who asks gets
-//! the answer that there is, and now and then, the likelier the nearer its end is, has a run begin in the background.
-//! Where keys are asked for often nobody meets the end, without an answer that is older than its life.
-//!
-//! # What is not shared
-//!
-//! | outcome | callers that wait now | callers in the time after it |
-//! |---|---|---|
-//! | an answer | get it | get it, for its [life](SingleFlightBuilder::life) |
-//! | an error, with [`share_errors`](SingleFlightBuilder::share_errors); of HTTP, a 5xx | get it, in all processes | run; one leads, the others wait |
-//! | an error otherwise | all run at once | run; one leads, the others wait |
-//! | a private answer: [`life_with`](SingleFlightBuilder::life_with) says `None`; of HTTP, `Set-Cookie`, `no-store` and the like | all run at once | all run at once, for [10 s](SingleFlightBuilder::pass_for) |
-//! | an answer that is too large | its process gets it; elsewhere one of each process runs | one of each process runs, for the answer's life |
-//!
-//! [`max_parallel`](SingleFlightBuilder::max_parallel) bounds how many of a key run at once in a process.
-//!
-//! # Coming from …
-//!
-//! | there | here |
-//! |---|---|
-//! | Go `singleflight.Group`: `Do(key, fn)` | [`run`](SingleFlight::run), [`try_run`](SingleFlight::try_run), for all processes |
-//! | `DoChan` | the future that these return; with a [longest wait](SingleFlightBuilder::longest_wait) |
-//! | `Forget(key)` | [`forget`](SingleFlight::forget), of the published answer |
-//! | "lock or skip" (billing) | [`Mutex::try_run`](crate::Mutex::try_run), [`MutexLayer`](crate::MutexLayer) |
-//! | nginx `proxy_cache_lock`, `proxy_cache_use_stale updating` | `http::single_flight`, [`stale_for`](SingleFlightBuilder::stale_for) |
-//!
-//! # Events
-//!
-//! With the feature `tracing` or `metrics`: `answer_too_large`, `answer_not_encodable`, `answer_not_published`,
-//! `answer_over_budget`, `flight_lost`, `flight_given_up`, `answer_foreign`, `answer_garbled`. What they mean, and all others: [`telemetry`](crate::telemetry).
-//! With `tracing` the work runs in the span of the caller whose it is.
+//! The single flights. See the public module `single_flight`.
 
 pub(crate) mod answer;
 mod builder;
@@ -155,7 +79,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     /// # Errors
     ///
     /// [`RunError::Failed`] where the work failed. [`RunError::Flight`] with an error that
-    /// [is refused](Error::is_refused) where it [took longer](Error::is_waited_too_long) than the longest wait; or that
+    /// [is refused](Error::is_refused) where it [took longer](Error::is_waited_too_long) than `max_wait`; or that
     /// [is an outage](Error::is_unavailable), where it is not to run then.
     ///
     /// # Panics
@@ -219,7 +143,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
         // What is too long to be told is for ever.
-        let deadline = Instant::now().checked_add(self.0.settings.longest_wait);
+        let deadline = Instant::now().checked_add(self.0.settings.max_wait);
         self.0.fly(key, Work { fits, work, deadline }).await
     }
 }

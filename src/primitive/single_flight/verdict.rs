@@ -11,12 +11,12 @@ use crate::Error;
 /// How what comes of a run is shared.
 pub(crate) struct Format<T, E> {
     pub(super) codec: Arc<dyn Codec<T>>,
-    pub(super) life: Life<T>,
+    pub(super) ttl: Ttl<T>,
     pub(super) failures: Option<Failures<E>>,
 }
 
 /// For how long an answer lives; `None`: it is not shared.
-type Life<T> = Arc<dyn Fn(&T) -> Option<Duration> + Send + Sync>;
+type Ttl<T> = Arc<dyn Fn(&T) -> Option<Duration> + Send + Sync>;
 
 /// For how long answers are served stale, and keys whose answers are private are not shared.
 #[derive(Clone, Debug)]
@@ -30,20 +30,20 @@ pub(super) struct Failures<E> {
     pub(super) codec: Arc<dyn Codec<E>>,
     pub(super) clone: fn(&E) -> E,
     /// Zero: they are for those alone who wait.
-    pub(super) life: Duration,
+    pub(super) ttl: Duration,
 }
 
 /// Whom what came of a run is for, besides the caller whose run it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Share<T> {
-    /// Callers that wait, and later ones: it is stored for its [life](super::SingleFlightBuilder::life).
+    /// Callers that wait, and later ones: it is stored for its [ttl](super::SingleFlightBuilder::ttl).
     Stored {
         /// What is shared.
         answer: T,
         /// For how long at most, where it says so itself.
         at_most: Option<Duration>,
-        /// Whether it may be served [stale](super::SingleFlightBuilder::stale_for).
+        /// Whether it may be served [stale](super::SingleFlightBuilder::stale_while_revalidate).
         stale: bool,
     },
     /// Callers that wait now, in all processes. Later ones run. It tells of a failure: where there is a good answer that may
@@ -210,13 +210,13 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
         let judged = |verdict, fresh, stale| Judged { verdict, fresh, stale, has_failed };
         let pass = |fresh| judged(Verdict::Pass(Pass::Caller), fresh, ZERO);
         let failure = |error| match &self.failures {
-            Some(failures) => judged(Verdict::Failure(error, failures.clone), failures.life, ZERO),
+            Some(failures) => judged(Verdict::Failure(error, failures.clone), failures.ttl, ZERO),
             None => pass(ZERO),
         };
         match shared {
-            Share::Stored { answer: Ok(answer), at_most, stale } => match (self.life)(&answer) {
-                Some(life) => {
-                    let fresh = at_most.map_or(life, |most| most.min(life));
+            Share::Stored { answer: Ok(answer), at_most, stale } => match (self.ttl)(&answer) {
+                Some(ttl) => {
+                    let fresh = at_most.map_or(ttl, |most| most.min(ttl));
                     judged(Verdict::Answer(answer), fresh, if stale { times.stale } else { ZERO })
                 }
                 None => pass(times.pass),

@@ -130,7 +130,7 @@ impl Future for Acquire {
             match &mut self.step {
                 Step::Asked => {
                     let (bucket, key, waker) = (&self.bucket, self.key.clone(), context.waker().clone());
-                    let decide = Decide::new(bucket, key, self.cost, bucket.longest_wait, waker);
+                    let decide = Decide::new(bucket, key, self.cost, bucket.max_wait, waker);
                     self.step = Step::Deciding(decide);
                 }
                 Step::Deciding(decide) => {
@@ -159,7 +159,7 @@ impl Future for Acquire {
                         self.step = Step::Done;
                         return Poll::Ready(Ok(decision));
                     }
-                    // To the end of the queue, for what is left of the longest wait: the end of the block lets
+                    // To the end of the queue, for what is left of `max_wait`: the end of the block lets
                     // nobody through but at the usual pace.
                     let waited = decision.delay();
                     self.bucket = self.bucket.with_less_wait(waited);

@@ -1,88 +1,4 @@
-//! A token bucket per key: Go's `x/time/rate`, distributed.
-//!
-//! [`TokenBucket`] is a namespace of buckets in a [`Store`]; the key is an argument of each call. A bucket holds
-//! up to `burst` tokens, one comes back every period/rate, and a request takes as many as it costs or none.
-//!
-//! ```
-//! use tower_distributed::{Quota, Store, TokenBucket};
-//!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
-//! let bucket = TokenBucket::new(&store, "sms", Quota::per_minute(10).burst(2))?;
-//!
-//! assert!(bucket.allow("user-7").await?.is_admitted());
-//! assert!(bucket.allow("user-7").await?.is_admitted());
-//! let refused = bucket.allow("user-7").await?;
-//! assert!(refused.retry_after().is_some_and(|after| after.as_secs() <= 6));
-//! assert!(bucket.allow("user-8").await?.is_admitted());
-//! # Ok(()) }
-//! ```
-//!
-//! # The algorithm
-//!
-//! The generic cell rate algorithm (GCRA, ITU-T I.371), which is a token bucket whose state is one time: the
-//! *theoretical arrival time* at which the bucket is full again. With a token every `T`, a request for `n` at
-//! `now` moves it to `max(TAT, now) + n·T` and acts at that less `burst·T`, or at once if that is past. Times are
-//! exact fractions, so a limit of 7 per second is neither 6.99 nor 7.01. In every interval of length `t`,
-//! at most `burst + rate·t` tokens' worth of requests act.
-//!
-//! # Windows
-//!
-//! There is no second algorithm, such as a sliding window. An upstream that allows `N` in a window of `W`, however its windows
-//! fall, is satisfied by `Quota::new(N - b, W).burst(b)`: by the bound above, at most `b + (N − b)` act within `W`. A small `b`
-//! spreads requests evenly, a large one lets more through at once after a pause. What a window has and this has not is all
-//! `N` at once, and then none for `W`: kept exactly, that takes a time for each request rather than one for each key, and what
-//! keeps it in two counters is wrong by as much as the last window was uneven.
-//!
-//! ```
-//! use std::time::Duration;
-//! use tower_distributed::Quota;
-//!
-//! // At most 100 in every minute, 20 of them at once.
-//! let quota = Quota::new(80, Duration::from_secs(60)).burst(20);
-//! # let _ = quota;
-//! ```
-//!
-//! # When quotas change
-//!
-//! A bucket has a *level* for each quota of the calls that it has seen, and charges them all for each request: those that
-//! the request does not come under until they are used up. So calls under different quotas may share a bucket, and each
-//! quota holds for the requests that come under it, in every interval. A quota is known by its rate and burst; its name
-//! and its place among others do not matter.
-//!
-//! A quota that is new to a bucket in use takes over the level of the next slower quota, or else of the slowest: what is
-//! owed stays owed, in tokens, and comes back at the new rate. With a smaller burst, as many tokens are left as before, up to
-//! that burst. What is cancelled or given back is given back to the quotas of the call that charged it. So a change never
-//! refills a bucket, and a higher rate makes nobody wait longer. A bucket forgets its levels when
-//! all of them are full; it keeps 16 at most.
-//!
-//! # Differences from `x/time/rate`
-//!
-//! * `SetLimit(r)` is [`with_quotas`](TokenBucket::with_quotas) with another rate: both keep the tokens as they are.
-//!   `SetBurst(b)` with a smaller `b` keeps them up to `b`, here as there. With a larger one Go keeps the tokens as they are,
-//!   and here what is missing stays as it is, so the tokens that the burst has more are to be had at once.
-//! * Several quotas at once; quotas per call; [`block_for`](TokenBucket::block_for).
-//! * A cost above the burst is an error rather than a reservation that is not OK.
-//! * Cancelling reservations out of order gives back what Go gives back, except where that would let more
-//!   than the limit through: Go forgets reservations yet to act when a later one acts earlier.
-//! * A caller that goes away while its request is being decided gets it undone, if nothing has come after it
-//!   in its bucket; else the charge stands, and comes back with time.
-//!
-//! # Coming from …
-//!
-//! | there | here |
-//! |---|---|
-//! | gocorex `NewRedisLimiter(rdb, qps, burst, key)` | [`TokenBucket::new`]`(&store, name, Quota::per_second(qps).burst(burst))`; the key is an argument of each call |
-//! | gocorex, `x/time/rate`: `Allow`, `AllowN(now, n)` | [`allow`](TokenBucket::allow), [`allow_n`](TokenBucket::allow_n); the time is the server's |
-//! | gocorex `ReserveN(now, n, maxFutureReserve)` | [`reserve_n`](TokenBucket::reserve_n) of a bucket [`with_longest_wait`](TokenBucket::with_longest_wait) |
-//! | `Reservation`: `OK`, `Delay`, `Cancel` | `Result`, [`delay`](Reservation::delay), [`cancel`](Reservation::cancel) |
-//! | `Wait(ctx)`, `WaitN(ctx, n)` | [`wait`](TokenBucket::wait), [`wait_n`](TokenBucket::wait_n); drop the future in place of cancelling `ctx` |
-//! | bucket4j `addTokens`, `consumeIgnoringRateLimits`; rate-limiter-flexible `reward`, `penalty`, `block` | [`give_back`](TokenBucket::give_back), [`charge`](TokenBucket::charge), [`block_for`](TokenBucket::block_for) |
-//! | Gubernator and Envoy: quotas held by each instance | [`prefetch`](TokenBucket::prefetch) |
-//! | `Tokens`, `SetLimit`, `SetBurst` | [`peek`](TokenBucket::peek), [`with_quotas`](TokenBucket::with_quotas) |
-//! | gocorex `qps = 0` | [`Quota::non_refilling`](crate::Quota::non_refilling) |
-//! | `tower_governor`: `per_second`, `burst_size`, `key_extractor`, `use_headers` | [`Quota`](crate::Quota), [`RateLimitLayer::new`](crate::RateLimitLayer::new), `http::RateLimitFields` |
-//! | `tower-rate-limit-redis`: `fail_open`, `timeout` | [`StoreFailure`](crate::StoreFailure), [`StoreBuilder::timeout`](crate::StoreBuilder::timeout) |
+//! The token buckets. See the public module `token_bucket`.
 
 mod acquire;
 mod adjust;
@@ -140,8 +56,8 @@ use crate::{Error, Key, Quota, Store};
 pub struct TokenBucket {
     clients: Arc<Clients>,
     quotas: Quotas,
-    /// The longest delay, µs.
-    longest_wait: i64,
+    /// The max_wait delay, µs.
+    max_wait: i64,
     local: Local,
 }
 
@@ -179,7 +95,7 @@ impl TokenBucket {
     {
         let quotas = quotas.try_into()?;
         let clients = Arc::new(Clients::new(store, name, &Namespace::new(store, name)?));
-        Ok(Self { clients, quotas, longest_wait: MAX_SPAN, local: Local::default() })
+        Ok(Self { clients, quotas, max_wait: MAX_SPAN, local: Local::default() })
     }
 
     /// The same buckets under other quotas: those of a customer's plan, say.
@@ -200,8 +116,8 @@ impl TokenBucket {
 
     /// The same buckets, where [`reserve`](Self::reserve) and [`wait`](Self::wait) refuse delays above this.
     #[must_use]
-    pub fn with_longest_wait(&self, longest: Duration) -> Self {
-        Self { longest_wait: to_micros(longest), ..self.clone() }
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self { max_wait: to_micros(max_wait), ..self.clone() }
     }
 
     /// The same buckets, where this process refuses without asking what the store would refuse, by what the store told last.
@@ -283,10 +199,10 @@ impl TokenBucket {
     ///
     /// [`is_unavailable`](Error::is_unavailable); [`is_exceeds_burst`](Error::is_exceeds_burst) where no
     /// bucket ever holds so many; [`is_refused`](Error::is_refused) where the delay would exceed the
-    /// [longest wait](Self::with_longest_wait) or the tokens never come back.
+    /// [`max_wait`](Self::with_max_wait) or the tokens never come back.
     pub async fn reserve_n(&self, key: impl Into<Key>, n: u32) -> Result<Reservation, Error> {
         let key: Key = key.into();
-        let decision = self.decide(key.clone(), n, self.longest_wait).await?;
+        let decision = self.decide(key.clone(), n, self.max_wait).await?;
         if decision.is_admitted() {
             Ok(Reservation::new(self.clone(), key, decision))
         } else {
@@ -431,9 +347,9 @@ impl TokenBucket {
         self.clients.peek.run(key, Peek { quotas: self.quotas.clone() })
     }
 
-    /// The same buckets with a longest wait that is shorter by what has been waited already.
+    /// The same buckets with a `max_wait` that is shorter by what has been waited already.
     fn with_less_wait(&self, waited: Duration) -> Self {
-        Self { longest_wait: (self.longest_wait - to_micros(waited)).max(0), ..self.clone() }
+        Self { max_wait: (self.max_wait - to_micros(waited)).max(0), ..self.clone() }
     }
 
     pub(crate) fn acquire(self, key: Key, cost: u32) -> Acquire {
@@ -448,14 +364,14 @@ impl TokenBucket {
         cost: u32,
     ) -> Option<Result<Decision, Error>> {
         let quotas = quotas.unwrap_or(&self.quotas);
-        let ask = Ask { cost: cost.into(), wait: self.longest_wait };
+        let ask = Ask { cost: cost.into(), wait: self.max_wait };
         if cost > quotas.max_cost() {
             return None;
         }
         if !self.clients.reserve.is_in_memory() {
             return self.local.known(quotas, key, ask).map(Ok);
         }
-        if self.longest_wait > 0 {
+        if self.max_wait > 0 {
             return None;
         }
         self.clients.reserve.step(key, || Reserve { quotas: quotas.clone(), ask })
@@ -493,12 +409,12 @@ impl TokenBucket {
     pub(crate) fn beside(&self, ending: &str, quota: Quota) -> Result<Self, Error> {
         let (store, name) = (&self.clients.store, format!("{}{ending}", self.name()));
         let clients = Arc::new(Clients::new(store, &name, &Namespace::open(store, &name)));
-        Ok(Self { clients, quotas: quota.try_into()?, longest_wait: 0, local: Local::default() })
+        Ok(Self { clients, quotas: quota.try_into()?, max_wait: 0, local: Local::default() })
     }
 
     /// The same buckets, as they are asked together with others: nobody waits, and nothing is charged ahead.
     fn as_one_of_several(&self) -> Self {
-        Self { longest_wait: 0, local: self.local.clone().without_prefetch(), ..self.clone() }
+        Self { max_wait: 0, local: self.local.clone().without_prefetch(), ..self.clone() }
     }
 
     /// Takes a token, which is no decision on a request.
@@ -517,9 +433,9 @@ impl TokenBucket {
         }
     }
 
-    /// These buckets with the longest wait of `other` and a share of its quotas.
+    /// These buckets with `max_wait` of `other` and a share of its quotas.
     pub(crate) fn standing_in_for(&self, other: &Self, parts: NonZeroU32) -> Self {
-        Self { quotas: other.quotas.share(parts), longest_wait: other.longest_wait, ..self.clone() }
+        Self { quotas: other.quotas.share(parts), max_wait: other.max_wait, ..self.clone() }
     }
 
     async fn decide(&self, key: Key, cost: u32, wait: i64) -> Result<Decision, Error> {

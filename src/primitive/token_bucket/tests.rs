@@ -156,7 +156,7 @@ async fn cancelling_after_the_time_to_act_does_nothing() {
 #[tokio::test]
 async fn a_delay_above_the_longest_wait_is_refused() {
     let world = World::new([Quota::per_second(10).burst(1)]);
-    let bucket = world.bucket.with_longest_wait(ms(150));
+    let bucket = world.bucket.with_max_wait(ms(150));
     assert_eq!(bucket.reserve("k").await.unwrap().delay(), Duration::ZERO);
     assert_eq!(bucket.reserve("k").await.unwrap().delay(), ms(100));
     let error = bucket.reserve("k").await.unwrap_err();

@@ -1,47 +1,4 @@
-//! A distributed WaitGroup: at most so many at once per key, across all processes.
-//!
-//! [`WaitGroup`] is a namespace in a [`Store`]; the key is an argument of each call. [`add`](WaitGroup::add) gets a
-//! [`Permit`], in turn where none is free; dropping it or [`done`](Permit::done) gives it back;
-//! [`wait`](WaitGroup::wait) ends when none is left.
-//!
-//! ```
-//! use tower_distributed::{Store, WaitGroup};
-//!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-//! let store = Store::in_memory(); // or Store::redis("redis://127.0.0.1/")?
-//! let exports = WaitGroup::new(&store, "exports", 2)?;
-//!
-//! let first = exports.add("acme").await?;
-//! let second = exports.try_add("acme").await?;
-//! assert!(exports.try_add("acme").await.unwrap_err().is_refused());
-//! assert_eq!(exports.count("acme").await?, 2);
-//!
-//! assert!(first.done().await?); // it was held to the end
-//! drop(second);
-//! exports.wait("acme").await?;
-//! # Ok(()) }
-//! ```
-//!
-//! # What holds
-//!
-//! There are never more permits out than the limit, not for a moment. Who waits is served in the order of arrival
-//! at the store, whatever process it waits in; a heavy one is not overtaken by lighter ones. A crashed holder's permits
-//! are free again after its [time to live](WaitGroupBuilder::ttl); a crashed waiter holds nobody up for longer than
-//! a grant to it takes to lapse (1.5 s), or where those behind it cannot be told from it, until it has not been heard of
-//! for 7 s. Permits are renewed while they are held, so they may be held for ever.
-//!
-//! # Coming from …
-//!
-//! | there | here |
-//! |---|---|
-//! | redis-rate-limiter (joshrendek) `NewRateLimiter(client, key, limit)` | [`WaitGroup::new`]`(&store, name, limit)`; the key is an argument of each call |
-//! | `Add()`: waits, returns a uuid | [`add`](WaitGroup::add): waits in turn, returns a [`Permit`] |
-//! | `Add(i)`, whose `i` does nothing | [`add_n`](WaitGroup::add_n), whose `n` is the weight |
-//! | `Done(uuid)` | [`Permit::done`], or drop it; from another task or process [`Permit::into_id`] and [`WaitGroup::done`] |
-//! | sleep between attempts | none: who waits is woken |
-//! | worker time-out | [`ttl`](WaitGroupBuilder::ttl), renewed while the permit is held |
-//! | cleaning of dead workers | in every step |
-//! | `sync.WaitGroup`: `Wait` | [`wait`](WaitGroup::wait) |
+//! The permits. See the public module `wait_group`.
 
 pub(crate) mod holders;
 mod id;
@@ -102,8 +59,8 @@ impl WaitGroup {
 
     /// The same permits, waited for no longer than this.
     #[must_use]
-    pub fn with_longest_wait(&self, longest: Duration) -> Self {
-        Self { wait: Wait { longest: Some(longest), ..self.wait }, ..self.clone() }
+    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
+        Self { wait: Wait { max_wait: Some(max_wait), ..self.wait }, ..self.clone() }
     }
 
     /// Gets a permit; waits its turn where none is free.
@@ -119,7 +76,7 @@ impl WaitGroup {
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it takes longer than the longest wait, or too many wait already;
+    /// [`is_refused`](Error::is_refused) where it takes longer than `max_wait`, or too many wait already;
     /// [`is_exceeds_limit`](Error::is_exceeds_limit) where `n` is above the limit, and
     /// [`is_invalid`](Error::is_invalid) where it is 0; [`is_interrupted`](Error::is_interrupted) after
     /// [`close`](Self::close); [`is_unavailable`](Error::is_unavailable).
@@ -151,11 +108,11 @@ impl WaitGroup {
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it takes longer than the longest wait;
+    /// [`is_refused`](Error::is_refused) where it takes longer than `max_wait`;
     /// [`is_interrupted`](Error::is_interrupted) after [`close`](Self::close);
     /// [`is_unavailable`](Error::is_unavailable).
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
-        let wait = Wait { most: u32::MAX, ..self.wait };
+        let wait = Wait { max_waiters: u32::MAX, ..self.wait };
         let ask = Ask::new(Subject::Permit, IDLE.into(), 1, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // It holds nothing, which says nothing of how long others hold.
@@ -331,14 +288,14 @@ impl WaitGroupBuilder {
     }
 
     /// How long to wait for one's turn. Default: as long as it takes.
-    pub fn longest_wait(mut self, longest: Duration) -> Self {
-        self.wait.longest = Some(longest);
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.wait.max_wait = Some(max_wait);
         self
     }
 
     /// How many may wait for a key; more are refused at once. Default: any number.
-    pub fn longest_queue(mut self, most: u32) -> Self {
-        self.wait.most = most;
+    pub fn max_waiters(mut self, most: u32) -> Self {
+        self.wait.max_waiters = most;
         self
     }
 

@@ -9,7 +9,9 @@ use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{HeaderMap, Request, Response};
 use tower::ServiceExt as _;
-use tower_distributed::http::{AnswerCodec, path, path_and_query, single_flight};
+use tower_distributed::extract::{SharedGet, path, path_and_query, shared_get};
+use tower_distributed::response::AnswerCodec;
+use tower_distributed::web::single_flight;
 use tower_distributed::{SingleFlight, Store};
 
 use super::origin::Origin;
@@ -42,10 +44,10 @@ fn stale_apps(stores: &Stores, app: &Router) -> [Router; 2] {
     [(); 2].map(|()| {
         let flight = SingleFlight::builder(AnswerCodec)
             .pass_for(std::time::Duration::from_millis(1))
-            .life(Duration::from_millis(1))
-            .stale_for(HOUR);
+            .ttl(Duration::from_millis(1))
+            .stale_while_revalidate(HOUR);
         let flight = flight.build(&stores.open(), "public").unwrap();
-        app.clone().layer(single_flight(flight, path_and_query()).private_if("x-api-key").unwrap())
+        app.clone().layer(single_flight(flight, shared_get().private_if("x-api-key").unwrap()))
     })
 }
 
@@ -84,7 +86,7 @@ async fn a_private_request_never_sees_a_stale_answer(stores: Stores) {
 /// What was for all may be served while it is stale; what is for one is for one.
 async fn what_turned_private_is_not_shared(stores: Stores) {
     let origin = Origin::default();
-    let flight = |flight: super::Builder| flight.life(Duration::from_millis(1)).stale_for(HOUR);
+    let flight = |flight: super::Builder| flight.ttl(Duration::from_millis(1)).stale_while_revalidate(HOUR);
     let app = origin.behind(&stores.open(), flight);
     for _ in 0..40 {
         let request = Request::get("/sometimes").header("x-nonce", "1").body(Body::empty()).unwrap();
@@ -97,7 +99,7 @@ async fn what_turned_private_is_not_shared(stores: Stores) {
 /// Each variant has a place of its own, whichever came first.
 async fn two_variants_do_not_flip(stores: Stores) {
     let origin = Origin::default();
-    let apps = [(); 2].map(|()| origin.behind(&stores.open(), |flight| flight.life(HOUR)));
+    let apps = [(); 2].map(|()| origin.behind(&stores.open(), |flight| flight.ttl(HOUR)));
     for round in 0..10 {
         let calls = (0..20).map(|number| {
             let own = ["de", "en"][(round + number) % 2];
@@ -123,10 +125,12 @@ async fn no_key_gives_one_user_what_is_anothers(stores: Stores) {
     let apps = [(); 2].map(|()| {
         let flight = SingleFlight::builder(AnswerCodec)
             .pass_for(std::time::Duration::from_millis(1))
-            .life(HOUR)
+            .ttl(HOUR)
             .build(&stores.open(), "public")
             .unwrap();
-        Router::new().route("/me", axum::routing::any(echo)).layer(single_flight(flight, path()))
+        Router::new()
+            .route("/me", axum::routing::any(echo))
+            .layer(single_flight(flight, SharedGet::new(path())))
     });
     let users = (0..60).map(|number| {
         let (app, user) = (apps[number % 2].clone(), format!("user-{number}"));
@@ -152,10 +156,10 @@ async fn no_key_gives_one_user_what_is_anothers(stores: Stores) {
 async fn nested_routers_do_not_answer_for_each_other() {
     let flight = SingleFlight::builder(AnswerCodec)
         .pass_for(std::time::Duration::from_millis(1))
-        .life(HOUR)
+        .ttl(HOUR)
         .build(&Store::in_memory(), "public")
         .unwrap();
-    let key = path_and_query().uri(|uri: &OriginalUri| &uri.0);
+    let key = SharedGet::new(path_and_query().uri(|uri: &OriginalUri| &uri.0));
     let layer = single_flight(flight, key);
     let version =
         |text: &'static str| Router::new().route("/prices", on_get(async move || text)).layer(layer.clone());
@@ -167,8 +171,9 @@ async fn nested_routers_do_not_answer_for_each_other() {
 #[tokio::test]
 async fn a_client_cannot_hold_up_what_is_refreshed_in_the_background() {
     let origin = Origin::default();
-    let app =
-        origin.behind(&Store::in_memory(), |flight| flight.life(Duration::from_millis(1)).stale_for(HOUR));
+    let app = origin.behind(&Store::in_memory(), |flight| {
+        flight.ttl(Duration::from_millis(1)).stale_while_revalidate(HOUR)
+    });
     asks(&app, "/plain", &[]).await;
     let handled = origin.handled();
     eventually("a fresh answer to be made", SOON, async || {

@@ -13,7 +13,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_distributed::SingleFlight;
-use tower_distributed::http::{AnswerCodec, path_and_query, single_flight};
+use tower_distributed::extract::shared_get;
+use tower_distributed::response::AnswerCodec;
+use tower_distributed::web::single_flight;
 
 pub(crate) use self::origin::Builder;
 use self::origin::{Origin, never};
@@ -96,7 +98,7 @@ fn assert_private(tally: &Tally) {
 }
 
 async fn users_of_two_gateways(stores: Stores) {
-    let settings = |flight: Builder| flight.life(Duration::from_millis(20));
+    let settings = |flight: Builder| flight.ttl(Duration::from_millis(20));
     let (_, tally) = until(stores, settings, is_shared).await;
     assert_private(&tally);
 }
@@ -105,7 +107,7 @@ async fn users_of_two_gateways(stores: Stores) {
 #[tokio::test]
 async fn a_hundred_thousand_requests_of_two_gateways() {
     let stores = Stores::redis().await;
-    let settings = |flight: Builder| flight.life(Duration::from_millis(20)).local_cache(1 << 20);
+    let settings = |flight: Builder| flight.ttl(Duration::from_millis(20)).local_cache(1 << 20);
     let origin = Origin::default();
     let gateways = vec![origin.behind(&stores.open(), settings), origin.behind(&stores.open(), settings)];
     let mut tally = Tally::default();
@@ -117,14 +119,16 @@ async fn a_hundred_thousand_requests_of_two_gateways() {
 }
 
 async fn stale_answers(stores: Stores) {
-    let settings = |flight: Builder| flight.life(Duration::from_millis(1)).stale_for(Duration::from_secs(60));
+    let settings = |flight: Builder| {
+        flight.ttl(Duration::from_millis(1)).stale_while_revalidate(Duration::from_secs(60))
+    };
     let (_, tally) = until(stores, settings, is_shared).await;
     assert_private(&tally);
 }
 
 /// With the shortest life, nearly all meet in the flights themselves.
 async fn with_turns_of_the_runtime_only(stores: Stores) {
-    until(stores, |flight| flight.life(Duration::from_millis(1)), |tally| tally.sums().0 > 0).await;
+    until(stores, |flight| flight.ttl(Duration::from_millis(1)), |tally| tally.sums().0 > 0).await;
 }
 
 /// Each gateway is a proxy whose client to the origin is guarded.
@@ -136,13 +140,11 @@ async fn through_proxies_over_sockets(stores: Stores) {
     let gateways = (0..2).map(|_| {
         let flight = SingleFlight::builder(AnswerCodec)
             .pass_for(std::time::Duration::from_millis(1))
-            .life(Duration::from_millis(20));
+            .ttl(Duration::from_millis(20));
         let flight = flight.build(&stores.open(), "public").unwrap();
         let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
         let guarded = ServiceBuilder::new()
-            .layer(
-                single_flight(flight, path_and_query()).private_if("x-api-key").unwrap().reject_with(never),
-            )
+            .layer(single_flight(flight, shared_get().private_if("x-api-key").unwrap()).reject_with(never))
             .service(client);
         let upstream = upstream.clone();
         Router::new().fallback(move |mut request: Request<Body>| {

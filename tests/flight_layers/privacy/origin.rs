@@ -7,8 +7,10 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use serde_json::{Map, Value, json};
-use tower_distributed::http::{AnswerCodec, Checked, FlightBody, path_and_query, single_flight};
+use tower_distributed::extract::{SharedGet, path_and_query};
+use tower_distributed::response::{AnswerCodec, FlightBody};
 use tower_distributed::single_flight::SingleFlightBuilder;
+use tower_distributed::web::single_flight;
 use tower_distributed::{Refusal, SingleFlight, Store};
 
 /// The field that tells requests apart; an answer that depends on it is for one request alone.
@@ -76,7 +78,7 @@ impl Origin {
             settings(SingleFlight::builder(AnswerCodec).pass_for(std::time::Duration::from_millis(1)))
                 .build(store, "public")
                 .unwrap();
-        let key = Checked::new(path_and_query()).private_if("x-api-key").unwrap();
+        let key = SharedGet::new(path_and_query()).private_if("x-api-key").unwrap();
         let origin = self.clone();
         Router::new()
             .fallback(move |request: Request<Body>| origin.clone().answer(request))
@@ -89,7 +91,7 @@ pub(super) fn never<B: http_body::Body<Data = Bytes>>(refusal: Refusal) -> Respo
     panic!("{refusal:?}")
 }
 
-pub(crate) type Builder = SingleFlightBuilder<tower_distributed::http::Answer, std::convert::Infallible>;
+pub(crate) type Builder = SingleFlightBuilder<tower_distributed::response::Answer, std::convert::Infallible>;
 
 struct Decided {
     status: StatusCode,

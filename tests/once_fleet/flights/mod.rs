@@ -14,6 +14,6 @@ type Flights = SingleFlight<Vec<u8>>;
 
 /// Answers that live to the end of the test.
 fn flights(store: &Store, ttl: Duration) -> Flights {
-    let builder = SingleFlight::builder(Postcard).life(Duration::from_secs(3600));
-    builder.ttl(ttl).longest_wait(Duration::from_secs(600)).build(store, "flights").unwrap()
+    let builder = SingleFlight::builder(Postcard).ttl(Duration::from_secs(3600));
+    builder.lease_ttl(ttl).max_wait(Duration::from_secs(600)).build(store, "flights").unwrap()
 }

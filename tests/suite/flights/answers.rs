@@ -48,7 +48,7 @@ fn settings(
     codec: impl Codec<u64>,
     unpublished: Unpublished,
 ) -> SingleFlightBuilder<u64, std::convert::Infallible> {
-    SingleFlight::builder(codec).life(LONG).ttl(LONG).largest_answer(8).unpublished(unpublished)
+    SingleFlight::builder(codec).ttl(LONG).lease_ttl(LONG).largest_answer(8).unpublished(unpublished)
 }
 
 async fn crowd(flights: &[SingleFlight<u64>], origin: &Origin) -> Vec<u64> {
@@ -103,7 +103,7 @@ const ROOM_FOR_THREE: u64 = 8 + 1024;
 /// A process that has stored as much as it may replaces what there is all the same.
 pub(crate) async fn a_refresh_takes_the_place_of_what_is_stale(place: &Place, name: &str) {
     let build = || {
-        let stale = builder().life(Duration::from_millis(1)).stale_for(LONG);
+        let stale = builder().ttl(Duration::from_millis(1)).stale_while_revalidate(LONG);
         stale.largest_answer(8).max_stored(ROOM_FOR_THREE)
     };
     let (flights, origin) = (several(place, name, 2, build), Origin::open());
@@ -148,7 +148,7 @@ pub(crate) async fn what_goes_beyond_the_budget_is_for_those_who_wait(place: &Pl
 /// As many bytes as are allowed, not one more.
 pub(crate) async fn the_largest_answer_is_shared(place: &Place, name: &str) {
     let build = |bytes: usize| {
-        let flight = SingleFlight::<Vec<u8>>::builder(Json).life(LONG).largest_answer(bytes);
+        let flight = SingleFlight::<Vec<u8>>::builder(Json).ttl(LONG).largest_answer(bytes);
         flight.build(place, name).unwrap()
     };
     let answer = || async { vec![1, 2, 3] };
@@ -162,7 +162,7 @@ pub(crate) async fn the_largest_answer_is_shared(place: &Place, name: &str) {
 }
 
 pub(crate) async fn answers_of_another_codec_or_version_are_not_read(place: &Place, name: &str) {
-    let json = || SingleFlight::builder(Json).life(LONG).build(place, name).unwrap();
+    let json = || SingleFlight::builder(Json).ttl(LONG).build(place, name).unwrap();
     let version = |version: &str| builder().version(version).build(place, name).unwrap();
     let writers: [SingleFlight<u64>; 4] = [version(""), version("1"), version("2"), json()];
     let origin = Origin::open();
@@ -195,8 +195,8 @@ impl Codec<u64> for Picky {
 
 /// One runs, however many find it.
 pub(crate) async fn what_cannot_be_decoded_counts_as_none(place: &Place, name: &str) {
-    let garbles = SingleFlight::builder(Picky(false)).life(LONG).build(place, name).unwrap();
-    let flights = several(place, name, 6, || SingleFlight::builder(Picky(true)).life(LONG).ttl(LONG));
+    let garbles = SingleFlight::builder(Picky(false)).ttl(LONG).build(place, name).unwrap();
+    let flights = several(place, name, 6, || SingleFlight::builder(Picky(true)).ttl(LONG).lease_ttl(LONG));
     let origin = Origin::shut();
     origin.let_go(1);
     assert_eq!(garbles.run("k", origin.work()).await.unwrap(), 1);

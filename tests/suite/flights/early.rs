@@ -13,7 +13,7 @@ use crate::support::eventually;
 const RUN: Duration = Duration::from_millis(300);
 
 fn early<E: Send + Sync + 'static>() -> SingleFlightBuilder<u64, E> {
-    builder().life(100 * RUN).refresh_early(100.0)
+    builder().ttl(100 * RUN).refresh_early(100.0)
 }
 
 pub(crate) async fn an_answer_is_made_anew_before_its_end(place: &Place, name: &str) {

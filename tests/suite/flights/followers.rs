@@ -16,7 +16,7 @@ fn is_over(error: &Error) {
 }
 
 pub(crate) async fn nobody_follows_longer_than_the_longest_wait(place: &Place, name: &str) {
-    let flights = several(place, name, 2, || builder().longest_wait(SHORT));
+    let flights = several(place, name, 2, || builder().max_wait(SHORT));
     let origin = Origin::shut();
     let leader = begin_run(&flights[0], &origin).await;
     let mut followers = Vec::new();
@@ -40,7 +40,7 @@ pub(crate) async fn nobody_follows_longer_than_the_longest_wait(place: &Place, n
 pub(crate) async fn who_takes_over_follows_no_more(place: &Place, name: &str) {
     for number in 0..2 {
         let name = &format!("{name}.{number}");
-        let flights = several::<String>(place, name, 2, || builder().longest_wait(SHORT));
+        let flights = several::<String>(place, name, 2, || builder().max_wait(SHORT));
         let origin = Origin::shut();
         let call = |number: usize| {
             let (flight, work) = (flights[number].clone(), origin.failing(0));
@@ -69,7 +69,7 @@ pub(crate) async fn who_takes_over_follows_no_more(place: &Place, name: &str) {
 /// Who waits with it goes on with work of its own.
 pub(crate) async fn the_work_of_who_was_refused_does_not_run(place: &Place, name: &str) {
     let [leads, follows] =
-        [builder(), builder().longest_wait(SHORT)].map(|builder| builder.build(place, name).unwrap());
+        [builder(), builder().max_wait(SHORT)].map(|builder| builder.build(place, name).unwrap());
     let (origin, refused, other) = (Origin::shut(), Origin::open(), Origin::open());
     let leader = begin_run(&leads, &origin).await;
     let began = Instant::now();

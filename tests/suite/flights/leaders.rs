@@ -117,7 +117,7 @@ pub(crate) async fn an_answer_is_published_though_its_caller_is_content(place: &
         let (content, is_content) = std::sync::mpsc::channel();
         let is_content = Mutex::new(is_content);
         let name = format!("{name}.{unpublished:?}");
-        let leads = builder().unpublished(unpublished).life_with(move |_| {
+        let leads = builder().unpublished(unpublished).ttl_with(move |_| {
             // It may also have to wait for this.
             let _ = is_content.lock().unwrap().recv_timeout(Duration::from_millis(100));
             Some(LONG)

@@ -44,21 +44,21 @@ const NANO: Duration = Duration::from_nanos(1);
 fn spans() {
     for span in [Duration::ZERO, Duration::from_millis(1) - NANO, DAY + NANO, Duration::MAX] {
         let shown = format!("{span:?}");
-        is_told(builder().life(span), &["the life of an answer", "1 ms to 1 day", &shown]);
-        is_told(builder().stale_for(span), &["after its life", "1 ms to 1 day", &shown]);
+        is_told(builder().ttl(span), &["the life of an answer", "1 ms to 1 day", &shown]);
+        is_told(builder().stale_while_revalidate(span), &["after its life", "1 ms to 1 day", &shown]);
         is_told(
-            builder().share_errors(Postcard).error_life(span),
+            builder().share_errors(Postcard).error_ttl(span),
             &["the life of an error", "1 ms to 1 day", &shown],
         );
     }
     for span in [Duration::from_millis(1), DAY] {
-        is_fine(builder().life(span).stale_for(span).share_errors(Postcard).error_life(span));
+        is_fine(builder().ttl(span).stale_while_revalidate(span).share_errors(Postcard).error_ttl(span));
     }
     for ttl in [Duration::from_millis(1), Duration::ZERO, DAY + NANO] {
-        is_told(builder().ttl(ttl), &["time to live", "10 ms to 1 day", &format!("{ttl:?}")]);
+        is_told(builder().lease_ttl(ttl), &["time to live", "10 ms to 1 day", &format!("{ttl:?}")]);
     }
     for longest in [Duration::ZERO, Duration::MAX] {
-        is_fine(builder().longest_wait(longest));
+        is_fine(builder().max_wait(longest));
     }
 }
 
@@ -119,5 +119,5 @@ fn what_runs_at_once() {
     is_told(builder().max_parallel(0), &["max_parallel", "at least 1", "is 0"]);
     is_fine(builder().max_parallel(1).pass_for(DAY));
     is_told(builder().pass_for(Duration::ZERO), &["a key is passed", "1 ms to 1 day", "0ns"]);
-    is_told(builder().error_life(DAY), &["share_errors", "86400s"]);
+    is_told(builder().error_ttl(DAY), &["share_errors", "86400s"]);
 }

@@ -46,7 +46,7 @@ pub(crate) async fn callers_everywhere_share_one_run(place: &Place, name: &str) 
 
 pub(crate) async fn an_answer_lives_for_its_life(place: &Place, name: &str) {
     const LIFE: Duration = Duration::from_millis(300);
-    let (flights, origin) = (several(place, name, 2, || builder().life(LIFE)), Origin::open());
+    let (flights, origin) = (several(place, name, 2, || builder().ttl(LIFE)), Origin::open());
     let began = Instant::now();
     assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), 1);
     eventually("another run", SOON, async || match flights[1].run("k", origin.work()).await.unwrap() {
@@ -63,7 +63,7 @@ pub(crate) async fn an_answer_lives_for_its_life(place: &Place, name: &str) {
 /// A key under load: whenever its answer has run out, one runs.
 pub(crate) async fn each_answer_of_a_hot_key_lives_for_its_life(place: &Place, name: &str) {
     const LIFE: Duration = Duration::from_millis(40);
-    let flights = several(place, name, 4, || builder::<String>().life(LIFE));
+    let flights = several(place, name, 4, || builder::<String>().ttl(LIFE));
     let (sender, mut ends) = tokio::sync::mpsc::unbounded_channel();
     let mut callers = Vec::new();
     let until = Instant::now() + LIFE * 40;
@@ -101,7 +101,7 @@ pub(crate) async fn each_answer_of_a_hot_key_lives_for_its_life(place: &Place, n
 }
 
 pub(crate) async fn answers_without_life_are_for_one(place: &Place, name: &str) {
-    let flights = visible(place, name, 3, || builder().life_with(|_| None));
+    let flights = visible(place, name, 3, || builder().ttl_with(|_| None));
     let origin = Origin::crowded();
     let mut callers = vec![begin_run(&flights[0], &origin).await];
     for _ in 0..3 {
@@ -123,7 +123,7 @@ pub(crate) async fn answers_without_life_are_for_one(place: &Place, name: &str) 
     assert!(all_differ(&answers), "{answers:?}");
     assert_eq!(origin.runs(), 11);
     // Each answer has a life of its own.
-    let even = || builder().life_with(|run| (run % 2 == 0).then_some(super::LONG));
+    let even = || builder().ttl_with(|run| (run % 2 == 0).then_some(super::LONG));
     let flights = several(place, &format!("{name}.even"), 2, even);
     let origin = Origin::open();
     for (number, key, expected) in
@@ -184,7 +184,7 @@ pub(crate) async fn errors_are_shared_with_those_who_wait(place: &Place, name: &
 /// So many of a key run at once in a process, where nothing is shared.
 pub(crate) async fn those_who_run_at_once_are_bounded(place: &Place, name: &str) {
     let origin = Origin::crowded();
-    let flight = builder().life_with(|_| None).max_parallel(2).build(place, name).unwrap();
+    let flight = builder().ttl_with(|_| None).max_parallel(2).build(place, name).unwrap();
     let mut callers = vec![begin_run(&flight, &origin).await];
     for _ in 0..5 {
         let (flight, work) = (flight.clone(), origin.work());
@@ -203,7 +203,7 @@ pub(crate) async fn those_who_run_at_once_are_bounded(place: &Place, name: &str)
 }
 
 pub(crate) async fn errors_that_are_shared_fail_all_alike(place: &Place, name: &str) {
-    let shared = || builder::<String>().share_errors(Postcard).error_life(Duration::from_secs(3));
+    let shared = || builder::<String>().share_errors(Postcard).error_ttl(Duration::from_secs(3));
     let (flights, origin) = (several(place, name, 3, shared), Origin::shut());
     let mut callers = Vec::new();
     for number in [0, 0, 1, 1, 2, 2] {

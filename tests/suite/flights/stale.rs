@@ -12,7 +12,7 @@ use crate::support::eventually;
 const LIFE: Duration = Duration::from_millis(50);
 
 fn stale<E: Send + Sync + 'static>() -> SingleFlightBuilder<u64, E> {
-    builder().life(LIFE).stale_for(Duration::from_secs(3600))
+    builder().ttl(LIFE).stale_while_revalidate(Duration::from_secs(3600))
 }
 
 pub(crate) async fn what_is_stale_is_served_while_one_runs(place: &Place, name: &str) {
@@ -57,7 +57,7 @@ pub(crate) async fn what_is_stale_is_served_while_one_runs(place: &Place, name: 
 /// The last good answer is served on, whether or not errors are shared.
 pub(crate) async fn a_refresh_that_fails_changes_nothing(place: &Place, name: &str) {
     refreshes_that_fail(several(place, name, 2, stale)).await;
-    let shared = || stale().share_errors(Postcard).error_life(LIFE);
+    let shared = || stale().share_errors(Postcard).error_ttl(LIFE);
     refreshes_that_fail(several(place, &format!("{name}/errors"), 2, shared)).await;
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn what_is_stale_can_be_forgotten(place: &Place, name: &str) {
 /// An answer without a stale time is not served after its life, to whom it is all the same.
 pub(crate) async fn what_is_stale_may_be_unwanted(place: &Place, name: &str) {
     let origin = Origin::shut();
-    let [keeps, reads] = [stale(), builder().life(LIFE)].map(|builder| builder.build(place, name).unwrap());
+    let [keeps, reads] = [stale(), builder().ttl(LIFE)].map(|builder| builder.build(place, name).unwrap());
     origin.let_go(1);
     assert_eq!(keeps.run("k", origin.work()).await.unwrap(), 1);
     refreshing(&keeps, &origin).await;

@@ -9,7 +9,7 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 use super::bucket::Bucket;
 use super::layout::{Digest, Layout};
-use crate::dedupe::{Claim, Claimed, Dedupe};
+use crate::primitive::dedupe::{Claim, Claimed, Dedupe};
 use crate::primitive::lease::agreement::CLOCK;
 use crate::store::background::Background;
 use crate::store::{Cell as _, Clock, Source};

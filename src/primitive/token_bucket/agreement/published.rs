@@ -115,7 +115,7 @@ async fn reserving(world: &mut World) {
 
     // Not beyond what one is ready to wait.
     world.limiter(10, 2);
-    let patient = world.bucket.with_longest_wait(Duration::from_millis(200));
+    let patient = world.bucket.with_max_wait(Duration::from_millis(200));
     let delay = async |n| patient.reserve_n(world.key, n).await.map(|reserved| reserved.delay());
     (world.clock)(START);
     assert_eq!(delay(2).await.unwrap(), Duration::ZERO);

@@ -117,7 +117,7 @@ impl<const N: usize> TokenBuckets<N> {
     ///
     /// As [`allow`](Self::allow), and [`is_exceeds_burst`](Error::is_exceeds_burst) where one of them never holds so many.
     pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: u32) -> Result<Decision, Error> {
-        let keys: SmallVec<[Option<Key>; 3]> = keys.into_iter().map(IntoKey::into_key).collect();
+        let keys: Keys = keys.into_iter().map(IntoKey::into_key).collect::<Result<_, _>>()?;
         let key = Key::of_some(keys.iter().map(Option::as_ref));
         let decided = self.0.decide(key, n).await;
         self.0.decisions().settle(decided.map(|decision| {

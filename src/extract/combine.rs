@@ -1,0 +1,181 @@
+//! Extractors made of extractors.
+
+use std::fmt;
+
+use crate::layer::key::SkipIf;
+use crate::{Error, Extracted, IntoKey, Key, KeyExtractor};
+
+/// Gives the combinators to an extractor.
+macro_rules! combinators {
+    ($extractor:ident $(<$($parameter:ident),*>)?) => {
+        impl $(<$($parameter),*>)? $extractor $(<$($parameter),*>)? {
+            /// By another extractor where this one is `None`. A key of the one is never a key of the other.
+            #[must_use]
+            pub fn or<Other>(self, other: Other) -> $crate::extract::Or<Self, Other> {
+                $crate::extract::Or::new(self, other)
+            }
+
+            /// By this extractor and another one. `None` where either is.
+            #[must_use]
+            pub fn and<Other>(self, other: Other) -> $crate::extract::And<Self, Other> {
+                $crate::extract::And::new(self, other)
+            }
+
+            /// With a constant part before the key.
+            #[must_use]
+            pub fn prefixed(self, prefix: &str) -> $crate::extract::Prefixed<Self> {
+                $crate::extract::Prefixed::new(self, prefix)
+            }
+
+            /// With the key changed, by a closure from [`Key`](crate::Key) to anything that is
+            /// [`IntoKey`](crate::IntoKey).
+            #[must_use]
+            pub fn map<Change>(self, change: Change) -> $crate::extract::Map<Self, Change> {
+                $crate::extract::Map::new(self, change)
+            }
+
+            /// `None` where a closure from `&Request` is `true`, so that the request passes.
+            #[must_use]
+            pub fn skip_if<Skip>(self, skip: Skip) -> $crate::extract::SkipIf<Self, Skip> {
+                $crate::extract::SkipIf(self, skip)
+            }
+        }
+    };
+}
+pub(super) use combinators;
+
+/// By a closure, to be combined with other extractors.
+///
+/// ```
+/// use tower_distributed::{KeyExtractor, extract::by};
+///
+/// struct Job { tenant: Option<String>, id: u64 }
+///
+/// let key = by(|job: &Job| job.tenant.clone()).or(|job: &Job| job.id);
+/// let (one, other) = (Job { tenant: Some("7".into()), id: 1 }, Job { tenant: None, id: 7 });
+/// assert_ne!(format!("{:?}", key.extract(&one)), format!("{:?}", key.extract(&other)));
+/// ```
+pub fn by<F>(key: F) -> By<F> {
+    By(key)
+}
+
+/// See [`by`].
+#[derive(Clone, Copy)]
+pub struct By<F>(F);
+
+combinators!(By<F>);
+
+impl<Req, F: KeyExtractor<Req>> KeyExtractor<Req> for By<F> {
+    fn extract(&self, request: &Req) -> Extracted {
+        self.0.extract(request)
+    }
+}
+
+/// By one extractor, or by another one where the first is `None`.
+#[derive(Clone, Copy)]
+pub struct Or<A, B>(A, B);
+
+combinators!(Or<A, B>);
+
+impl<A, B> Or<A, B> {
+    pub(super) fn new(one: A, other: B) -> Self {
+        Self(one, other)
+    }
+}
+
+impl<Req, A: KeyExtractor<Req>, B: KeyExtractor<Req>> KeyExtractor<Req> for Or<A, B> {
+    fn extract(&self, request: &Req) -> Extracted {
+        // Each with its place, so that what one extractor takes from a client cannot be a key of the other.
+        let one = self.0.extract(request).map(|key| Key::of(["0".into(), key]));
+        one.or(|| self.1.extract(request).map(|key| Key::of(["1".into(), key])))
+    }
+}
+
+/// By two extractors.
+#[derive(Clone, Copy)]
+pub struct And<A, B>(A, B);
+
+combinators!(And<A, B>);
+
+impl<A, B> And<A, B> {
+    pub(super) fn new(one: A, other: B) -> Self {
+        Self(one, other)
+    }
+}
+
+impl<Req, A: KeyExtractor<Req>, B: KeyExtractor<Req>> KeyExtractor<Req> for And<A, B> {
+    fn extract(&self, request: &Req) -> Extracted {
+        self.0.extract(request).and(|| self.1.extract(request))
+    }
+}
+
+/// With a constant part before the key.
+#[derive(Clone)]
+pub struct Prefixed<K> {
+    inner: K,
+    prefix: Key,
+}
+
+combinators!(Prefixed<K>);
+
+impl<K> Prefixed<K> {
+    pub(super) fn new(inner: K, prefix: &str) -> Self {
+        Self { inner, prefix: prefix.into() }
+    }
+}
+
+impl<Req, K: KeyExtractor<Req>> KeyExtractor<Req> for Prefixed<K> {
+    fn extract(&self, request: &Req) -> Extracted {
+        let prefix = self.prefix.clone();
+        self.inner.extract(request).map(|key| Key::of([prefix, key]))
+    }
+}
+
+/// With the key changed by a closure.
+#[derive(Clone, Copy)]
+pub struct Map<K, F> {
+    inner: K,
+    change: F,
+}
+
+combinators!(Map<K, F>);
+
+impl<K, F> Map<K, F> {
+    pub(super) fn new(inner: K, change: F) -> Self {
+        Self { inner, change }
+    }
+}
+
+impl<Req, K, F, T> KeyExtractor<Req> for Map<K, F>
+where
+    K: KeyExtractor<Req>,
+    F: Fn(Key) -> T + Clone + Send + 'static,
+    T: IntoKey,
+{
+    fn extract(&self, request: &Req) -> Extracted {
+        match self.inner.extract(request) {
+            Extracted::Ready(key) => Extracted::Ready(key.and_then(|key| changed(&self.change, key))),
+            Extracted::Pending(key) => {
+                let change = self.change.clone();
+                Extracted::Pending(Box::pin(async move { key.await.and_then(|key| changed(&change, key)) }))
+            }
+        }
+    }
+}
+
+fn changed<T: IntoKey>(change: impl Fn(Key) -> T, key: Option<Key>) -> Result<Option<Key>, Error> {
+    key.map_or(Ok(None), |key| change(key).into_key())
+}
+
+combinators!(SkipIf<K, F>);
+
+macro_rules! debug {
+    ($($extractor:ident<$($parameter:ident),*>)*) => {$(
+        impl<$($parameter),*> fmt::Debug for $extractor<$($parameter),*> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($extractor)).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+debug! { By<F> Or<A, B> And<A, B> Prefixed<K> Map<K, F> }

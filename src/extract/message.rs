@@ -1,0 +1,83 @@
+//! Keys from the request line.
+
+use http::Request;
+
+use super::combinators;
+use crate::{Extracted, Key, KeyExtractor};
+
+/// By the method.
+///
+/// ```
+/// use tower_distributed::{KeyExtractor, extract::method};
+///
+/// let request = http::Request::put("/document/42").body(()).unwrap();
+/// assert_eq!(method().extract(&request), Some("PUT".into()));
+/// ```
+#[must_use]
+pub fn method() -> Method {
+    Method
+}
+
+/// See [`method`].
+#[derive(Clone, Copy, Debug)]
+pub struct Method;
+
+combinators!(Method);
+
+impl<B> KeyExtractor<Request<B>> for Method {
+    fn extract(&self, request: &Request<B>) -> Extracted {
+        Key::from(request.method().as_str()).into()
+    }
+}
+
+/// By the service of a gRPC call, such as `shop.Orders`. Requests whose path is not that of a call pass.
+///
+/// ```
+/// use tower_distributed::{KeyExtractor, extract::{grpc_method, grpc_service}};
+///
+/// let call = http::Request::post("http://[::1]/shop.Orders/Place").body(()).unwrap();
+/// assert_eq!(grpc_service().extract(&call), Some("shop.Orders".into()));
+/// assert_eq!(grpc_method().extract(&call), Some("shop.Orders/Place".into()));
+/// ```
+#[must_use]
+pub fn grpc_service() -> GrpcService {
+    GrpcService
+}
+
+/// See [`grpc_service`].
+#[derive(Clone, Copy, Debug)]
+pub struct GrpcService;
+
+combinators!(GrpcService);
+
+impl<B> KeyExtractor<Request<B>> for GrpcService {
+    fn extract(&self, request: &Request<B>) -> Extracted {
+        call(request.uri().path()).map(|(service, _)| Key::from(service)).into()
+    }
+}
+
+/// By the service and method of a gRPC call, such as `shop.Orders/Place`. Requests whose path is not that of a call pass.
+/// See [`grpc_service`] for an example.
+#[must_use]
+pub fn grpc_method() -> GrpcMethod {
+    GrpcMethod
+}
+
+/// See [`grpc_method`].
+#[derive(Clone, Copy, Debug)]
+pub struct GrpcMethod;
+
+combinators!(GrpcMethod);
+
+impl<B> KeyExtractor<Request<B>> for GrpcMethod {
+    fn extract(&self, request: &Request<B>) -> Extracted {
+        let path = request.uri().path();
+        call(path).map(|_| Key::from(path.trim_start_matches('/'))).into()
+    }
+}
+
+/// The service and the method of a call.
+fn call(path: &str) -> Option<(&str, &str)> {
+    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+    (!service.is_empty() && !method.is_empty() && !method.contains('/')).then_some((service, method))
+}

@@ -1,0 +1,80 @@
+//! Key extractors: which key a request has.
+//!
+//! An extractor names the key of a request. A closure is one, and so is each function of this module. They combine:
+//!
+//! ```
+//! use tower_distributed::KeyExtractor;
+//! use tower_distributed::extract::{header, method};
+//!
+//! # fn main() -> Result<(), tower_distributed::Error> {
+//! // By API key where there is one, else one key for all; and for each method its own.
+//! let key = header("x-api-key")?.or(|_: &http::Request<()>| "anonymous").and(method());
+//!
+//! let request = |key: &str| http::Request::get("/").header("x-api-key", key).body(()).unwrap();
+//! assert_ne!(key.extract(&request("ann")), key_of(&key, &request("bob")));
+//! # fn key_of(by: &impl KeyExtractor<http::Request<()>>, request: &http::Request<()>) -> Option<tower_distributed::Key> {
+//! #     match by.extract(request) { tower_distributed::extract::Extracted::Ready(Ok(key)) => key, _ => None }
+//! # }
+//! # Ok(()) }
+//! ```
+//!
+//! | extractor | the key is | `None` (the request passes) |
+//! |---|---|---|
+//! | [`header`], [`cookie`], [`query`] | the value, hashed unless it is [`plain`](Header::plain) | where it is missing |
+//! | [`bearer`] | what a closure makes of the token | where there is no token, or the closure says so |
+//! | [`client_ip`] | the client's address; of IPv6 its /64 network | never |
+//! | [`method`], [`path`], [`matched_path`], [`path_and_query`] | as named | never |
+//! | [`grpc_service`], [`grpc_method`] | as named | where the path is not that of a call |
+//! | [`shared_get`] | all that HTTP lets a response depend on | where the request must not be shared |
+//! | [`look_up`] | the result of an asynchronous closure | where the closure says so |
+//!
+//! | combinator | |
+//! |---|---|
+//! | `a.or(b)` | `b` where `a` is `None`. A key of `a` is never a key of `b`, so no client can name the bucket of another kind. |
+//! | `a.and(b)` | both; `None` where either is. Keys of several parts are unambiguous ([`Key::of`](crate::Key::of)). |
+//! | `a.prefixed("text")` | with a constant part before it |
+//! | `a.map(closure)` | changed by a closure from [`Key`](crate::Key) |
+//! | `a.skip_if(closure)` | `None` where a closure from `&Request` is `true` |
+//!
+//! **`None` lets a request pass without a limit**: a client that leaves a header out is not limited by it. End with an
+//! extractor that is never `None`, such as `.or(client_ip())`.
+
+mod combine;
+#[cfg(feature = "http")]
+mod digest;
+#[cfg(feature = "http")]
+mod header;
+#[cfg(feature = "http")]
+mod message;
+#[cfg(feature = "http")]
+mod path;
+#[cfg(feature = "http")]
+mod peer;
+#[cfg(feature = "http")]
+mod query;
+#[cfg(feature = "http")]
+mod shared_get;
+
+pub use self::combine::{And, By, Map, Or, Prefixed, by};
+#[cfg(feature = "http")]
+pub use self::header::{Bearer, Cookie, Header, bearer, cookie, header};
+#[cfg(feature = "http")]
+pub use self::message::{GrpcMethod, GrpcService, Method, grpc_method, grpc_service, method};
+#[cfg(feature = "axum")]
+pub use self::path::{MatchedPath, matched_path};
+#[cfg(feature = "http")]
+pub use self::path::{Path, PathAndQuery, path, path_and_query};
+#[cfg(feature = "http")]
+pub use self::peer::{ClientAddr, Peer, client_addr, peer};
+#[cfg(feature = "http")]
+pub use self::query::{Query, query};
+#[cfg(feature = "http")]
+pub(crate) use self::shared_get::tells_scheme;
+#[cfg(feature = "http")]
+pub use self::shared_get::{SharedGet, shared_get};
+pub use crate::layer::key::SkipIf;
+pub use crate::layer::{Extracted, IntoKey, KeyExtractor, KeyFn, LookUp, look_up};
+
+use self::combine::combinators;
+
+combinators!(LookUp<F>);

@@ -1,0 +1,51 @@
+//! Keys from the query of a request.
+
+use std::borrow::Cow;
+
+use http::Request;
+use smallvec::SmallVec;
+
+use super::combinators;
+use super::digest::Digest;
+use crate::{Extracted, KeyExtractor};
+
+/// By the value of a query parameter, decoded, and hashed unless it is [`plain`](Query::plain). Requests without it pass.
+///
+/// ```
+/// use tower_distributed::{KeyExtractor, extract::query};
+///
+/// let request = http::Request::get("/search?tenant=acme%20inc&page=2").body(()).unwrap();
+/// assert_eq!(query("tenant").plain().extract(&request), Some("acme inc".into()));
+/// ```
+#[must_use]
+pub fn query(name: &str) -> Query {
+    Query { name: name.into(), digest: Digest::default() }
+}
+
+/// See [`query`].
+#[derive(Clone, Debug)]
+pub struct Query {
+    name: Box<str>,
+    digest: Digest,
+}
+
+combinators!(Query);
+
+impl Query {
+    /// Keeps the value as it is, up to 256 bytes: it can be read in Redis. For what is public.
+    #[must_use]
+    pub fn plain(self) -> Self {
+        Self { digest: Digest { plain: true }, ..self }
+    }
+}
+
+impl<B> KeyExtractor<Request<B>> for Query {
+    fn extract(&self, request: &Request<B>) -> Extracted {
+        let query = request.uri().query().unwrap_or_default();
+        let values: SmallVec<[Cow<'_, str>; 1]> = form_urlencoded::parse(query.as_bytes())
+            .filter(|(name, _)| *name == *self.name)
+            .map(|(_, value)| value)
+            .collect();
+        self.digest.key(values.iter().map(|value| value.as_bytes())).into()
+    }
+}

@@ -1,0 +1,212 @@
+use bytes::Bytes;
+use http::Uri;
+use http::header::{COOKIE, HOST};
+use http_body_util::{Empty, Full};
+
+use super::*;
+use crate::extract::{PathAndQuery, path_and_query};
+
+fn checked() -> SharedGet<PathAndQuery> {
+    SharedGet::new(path_and_query())
+}
+
+fn keyed<B: Body>(by: &SharedGet<PathAndQuery>, request: http::request::Builder, body: B) -> Option<Key> {
+    by.extract(&request.body(body).unwrap()).now()
+}
+
+fn key(request: http::request::Builder) -> Option<Key> {
+    keyed(&SharedGet::new(path_and_query()), request, Empty::<Bytes>::new())
+}
+
+#[test]
+fn the_key_is_method_scheme_host_path_and_query() {
+    let expected = Some(Key::from("GET https example.com:8443 /a/B?q=%20&Q"));
+    assert_eq!(key(Request::get("https://Example.com:8443/a/B?q=%20&Q")), expected);
+    assert_eq!(key(Request::get("/a?b").header("host", "Example.com")), Some("GET  example.com /a?b".into()));
+    assert_eq!(key(Request::get("/")), Some("GET   /".into()));
+    assert_eq!(key(Request::head("http://a")), Some("HEAD http a /".into()));
+
+    let all = [
+        "http://a/",
+        "https://a/",
+        "http://b/",
+        "http://a/?",
+        "http://a/?b",
+        "http://a/b",
+        "http://a/B",
+        "/",
+    ];
+    let keys: std::collections::HashSet<_> = all.iter().map(|uri| key(Request::get(*uri)).unwrap()).collect();
+    assert_eq!(keys.len(), all.len());
+}
+
+#[test]
+fn a_host_cannot_pose_as_another_target() {
+    let asked = |host: &str, path: &str| key(Request::get(path).header("host", host));
+    assert_ne!(asked("a/b", "/c"), asked("a", "/b/c"));
+    for host in ["a /b", "http a", " a", "ann@a"] {
+        assert_eq!(asked(host, "/"), None, "{host}");
+    }
+}
+
+#[test]
+fn several_hosts_make_no_key() {
+    assert_eq!(key(Request::get("/").header("host", "a").header("host", "b")), None);
+    assert_eq!(key(Request::get("http://a/").header("host", "b").header("host", "b")), None);
+    assert_eq!(
+        key(Request::get("http://a/").header("host", "B:8")),
+        Some("GET http* a host:B:8\n\n/".into())
+    );
+    assert_eq!(key(Request::get("http://a/").header("host", "A")), Some("GET http a /".into()));
+}
+
+#[test]
+fn only_get_and_head_have_keys() {
+    for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY", "get"] {
+        assert_eq!(key(Request::builder().method(method).uri("/")), None, "{method}");
+    }
+}
+
+#[test]
+fn what_may_be_private_has_no_key() {
+    for field in ["authorization", "proxy-authorization", "cookie"] {
+        assert_eq!(key(Request::get("/").header(field, "")), None, "{field}");
+    }
+    assert_eq!(key(Request::get("http://ann:secret@a/")), None);
+}
+
+#[test]
+fn what_asks_for_something_of_its_own_has_no_key() {
+    for field in [
+        "range",
+        "if-match",
+        "if-none-match",
+        "if-modified-since",
+        "if-unmodified-since",
+        "if-range",
+        "upgrade",
+    ] {
+        assert_eq!(key(Request::get("/").header(field, "x")), None, "{field}");
+    }
+    let get = || Request::get("/");
+    assert_eq!(keyed(&SharedGet::new(path_and_query()), get(), Full::new(Bytes::from_static(b"body"))), None);
+    assert!(keyed(&SharedGet::new(path_and_query()), get(), String::new()).is_some());
+    assert!(keyed(&SharedGet::new(path_and_query()), get(), axum::body::Body::empty()).is_some());
+    assert!(keyed(&SharedGet::new(path_and_query()), get(), reqwest::Body::from("")).is_some());
+}
+
+#[test]
+fn a_client_can_force_no_run() {
+    let with = |value| Request::get("/").header("cache-control", value);
+    assert_eq!(key(with("max-age=5, No-Store")), None, "nothing of it may be stored");
+    for value in ["no-cache", "max-age=0, No-Cache", "max-age=0"] {
+        assert_eq!(key(with(value)), key(Request::get("/")), "{value}");
+    }
+    let allowed = checked().allow_no_cache();
+    assert_eq!(keyed(&allowed, with("max-age=0, No-Cache"), String::new()), None);
+    assert!(keyed(&allowed, with("max-age=0"), String::new()).is_some());
+}
+
+#[test]
+fn cookies_that_do_not_matter_are_ignored() {
+    let by = checked().ignore_cookies(["_ga", "theme"]).unwrap();
+    let with = |cookies: &[&str]| {
+        let request =
+            cookies.iter().fold(Request::get("/"), |request, cookie| request.header(COOKIE, *cookie));
+        keyed(&by, request, String::new())
+    };
+    for cookies in [&[][..], &["_ga=1"], &["theme=dark; _ga=1.2"], &["_ga=1", " theme = x"], &["_ga"]] {
+        assert_eq!(with(cookies), key(Request::get("/")), "{cookies:?}");
+    }
+    for cookies in
+        [&["session=1"][..], &["_ga=1; session=1"], &["_ga=1", "sid=2"], &[""], &["_ga=1;"], &["_GA=1"]]
+    {
+        assert_eq!(with(cookies), None, "{cookies:?}");
+    }
+    for name in ["", "a b", "a=b", "é", "a;b"] {
+        let error = checked().ignore_cookies(["_ga", name]).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(&format!("{name:?}")), "{error}");
+    }
+}
+
+/// What a request makes a service believe of its scheme, host, path or method is in the key.
+#[test]
+fn nobody_can_choose_what_others_get() {
+    let with = |fields: &[(&'static str, &str)]| {
+        let get = Request::get("/a").header(HOST, "a.com");
+        key(fields.iter().fold(get, |request, (name, value)| request.header(*name, *value))).unwrap()
+    };
+    let plain = with(&[]);
+    assert_eq!(plain, Key::from("GET  a.com /a"));
+    for name in &REWRITES {
+        assert_ne!(with(&[(*name, "evil")]), plain, "{name}");
+        assert_ne!(with(&[(*name, "evil")]), with(&[(*name, "good")]), "{name}");
+    }
+    assert_eq!(with(&[("forwarded", "for=1.2.3.4;by=proxy"), ("x-forwarded-for", "1.2.3.4")]), plain);
+    let https = with(&[("forwarded", "for=1.2.3.4; proto=https, For=5.6.7.8")]);
+    assert_eq!(https, with(&[("forwarded", "for=8.8.8.8;proto=https")]));
+    assert_ne!(https, plain);
+    assert_eq!(
+        with(&[("x-forwarded-proto", "https")]),
+        Key::from("GET * a.com x-forwarded-proto:https\n\n/a")
+    );
+    let [proto, host] = [("x-forwarded-proto", "https"), ("x-forwarded-host", "b.com")];
+    assert_eq!(with(&[proto, host]), with(&[host, proto]), "in whatever order they come");
+}
+
+#[test]
+fn whose_scheme_is_told() {
+    let tells = |request: http::request::Builder| tells_scheme(&request.body(()).unwrap());
+    assert!(tells(Request::get("https://a.com/")));
+    assert!(!tells(Request::get("/").header(HOST, "a.com").header("forwarded", "for=1.2.3.4")));
+    for (name, value) in
+        [("x-forwarded-proto", "https"), ("forwarded", "for=1; Proto=https"), ("x-forwarded-ssl", "on")]
+    {
+        assert!(tells(Request::get("/").header(name, value)), "{name}");
+    }
+}
+
+#[test]
+fn named_fields_make_a_request_private() {
+    let by = checked().private_if("X-Api-Key").unwrap().private_if("x-user").unwrap();
+    let with = |field: &str| keyed(&by, Request::get("/").header(field, "7"), String::new());
+    assert_eq!(with("x-api-key"), None);
+    assert_eq!(with("x-user"), None);
+    assert!(with("x-other").is_some());
+    assert!(key(Request::get("/").header("x-api-key", "7")).is_some(), "it is not known to be private");
+
+    let error = checked().private_if("x api key").unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("\"x api key\""), "{error}");
+}
+
+#[test]
+fn the_host_is_as_it_was_sent() {
+    for host in ["a.com:80", "a.com", "[::1]:3000", "[::1]"] {
+        let expected = format!("GET  {host} /a");
+        assert_eq!(key(Request::get("/a").header(HOST, host)), Some(expected.into()), "{host}");
+    }
+    assert_eq!(key(Request::get("http://a.com:8001/a")), Some("GET http a.com:8001 /a".into()));
+}
+
+#[test]
+fn the_uri_can_be_one_that_was_put_aside() {
+    #[derive(Clone)]
+    struct Whole(Uri);
+
+    let by = SharedGet::new(path_and_query().uri(|whole: &Whole| &whole.0));
+    let keyed = |request| keyed(&by, request, String::new()).unwrap();
+    let whole = Request::get("/prices").extension(Whole(Uri::from_static("/v1/prices?of=tea")));
+    assert_eq!(keyed(whole), "GET   /prices /v1/prices?of=tea".into());
+    assert_eq!(keyed(Request::get("/prices")), "GET   /prices".into());
+}
+
+/// Whatever an extractor leaves out, no two targets have one key.
+#[test]
+fn the_target_is_in_every_key() {
+    let by = SharedGet::new(crate::extract::path());
+    let asked = |target: &str| by.extract(&Request::get(target).body(String::new()).unwrap()).now().unwrap();
+    assert_ne!(asked("/me?token=ann"), asked("/me?token=bob"));
+    let by = SharedGet::new(|_: &Request<String>| "");
+    let asked = |target: &str| by.extract(&Request::get(target).body(String::new()).unwrap()).now().unwrap();
+    assert_ne!(asked("/a"), asked("/b"));
+}

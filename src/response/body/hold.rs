@@ -1,0 +1,172 @@
+//! [`UntilBodyEnd`], and its limits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+use http_body::Body;
+
+use super::LeasedBody;
+use super::timed_lease::{Limits, TimedLease};
+use super::timers::Timers;
+use crate::layer::leased::Hold;
+use crate::{Error, Lease};
+
+/// Holds the lease of a request until its response's body has ended, failed, or been dropped; no longer than its limits
+/// allow.
+///
+/// | limit | default | the lease is released |
+/// |---|---|---|
+/// | [`idle_timeout`](Self::idle_timeout) | 60 s | when the body has yielded no frame for this long |
+/// | [`max_hold`](Self::max_hold) | none | this long after the head of the response, whatever the body does |
+///
+/// A client that stops reading makes the server stop polling the body, so it meets the idle timeout. Streams that send
+/// something now and then, such as server-sent events with keep-alives, do not. The limits run on this crate's own thread:
+/// they act whether or not anybody polls the body, and also while its runtime stands still.
+///
+/// By default the body goes on without its lease then. [`LeaseEnd::Abort`] ends it with an error.
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::get};
+/// use tower_distributed::response::{LeaseEnd, UntilBodyEnd};
+/// use tower_distributed::{Store, WaitGroup};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let hold = UntilBodyEnd::default()
+///     .idle_timeout(Duration::from_secs(30))?
+///     .max_hold(Duration::from_secs(3600))?
+///     .on_lease_end(LeaseEnd::Abort);
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
+/// let limit = web::concurrency_limit(exports, extract::path()).hold(hold);
+/// let app: Router = Router::new().route("/export", get(async || "all of it")).layer(limit);
+/// # Ok(()) }
+/// ```
+///
+/// # Upgrades
+///
+/// The lease of a connection that is upgraded ends with the head of the response: at `101 Switching Protocols`
+/// (WebSocket), and at a successful response to `CONNECT`, whose body servers drop. To hold the lease for as long as the
+/// upgraded connection, the handler takes it along: see [`LeaseSlot`](crate::lease::LeaseSlot).
+#[derive(Clone, Debug)]
+pub struct UntilBodyEnd {
+    limits: Limits,
+    timers: Arc<Timers>,
+}
+
+/// What becomes of a body whose lease ends before it: see [`UntilBodyEnd::on_lease_end`].
+///
+/// ```
+/// use std::{convert::Infallible, time::Duration};
+/// use axum::body::{Body, Bytes};
+/// use http::{Request, Response};
+/// use http_body_util::BodyExt;
+/// use tower::{Layer, ServiceExt, service_fn};
+/// use tower_distributed::response::{LeaseEnd, UntilBodyEnd};
+/// use tower_distributed::{ConcurrencyLimitLayer, Error, Store, WaitGroup};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let silent = service_fn(async |_: Request<Body>| {
+///     let chunks = futures::stream::pending::<Result<Bytes, Infallible>>();
+///     Ok::<_, Infallible>(Response::new(Body::from_stream(chunks)))
+/// });
+/// let hold = UntilBodyEnd::default().idle_timeout(Duration::from_millis(10))?.on_lease_end(LeaseEnd::Abort);
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 1)?;
+/// let service = ConcurrencyLimitLayer::new(exports.clone(), |_: &Request<Body>| "all").hold(hold).layer(silent);
+///
+/// let response = service.oneshot(Request::new(Body::empty())).await?;
+/// let error = response.into_body().collect().await.unwrap_err();
+/// assert!(error.downcast_ref::<Error>().is_some_and(Error::is_body_timeout));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeaseEnd {
+    /// The body goes on without the lease. Others may get the permit or the lock meanwhile.
+    #[default]
+    Detach,
+    /// The body ends with an [`Error`]: one that [is a body timeout](Error::is_body_timeout) at a limit, one that
+    /// [is lost](Error::is_lost) where the lease was lost. Servers then close the connection or reset the stream, so that
+    /// the client sees an incomplete response.
+    ///
+    /// The lease is released at the limit in any case. The error is told at the next poll of the body, and wakes the task
+    /// that last polled it. A server whose client does not read may poll it only once the client reads on.
+    Abort,
+}
+
+impl UntilBodyEnd {
+    /// Releases the lease when the body has yielded no frame for this long: of data or of trailers, counted from the
+    /// head of the response and then from frame to frame. Default: 60 s.
+    ///
+    /// A stream that is silent for longer on purpose needs a longer one, keep-alives in the stream, or
+    /// [`no_idle_timeout`](Self::no_idle_timeout). HTTP/2 pings are no frames of the body.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for 0 s.
+    pub fn idle_timeout(mut self, span: Duration) -> Result<Self, Error> {
+        self.limits.idle_timeout = Some(positive("idle_timeout", span)?);
+        Ok(self)
+    }
+
+    /// Lets the body be silent for as long as it lasts. Set [`max_hold`](Self::max_hold) then: a client that stops
+    /// reading holds its lease until its connection is closed.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::response::UntilBodyEnd;
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let hold = UntilBodyEnd::default().no_idle_timeout().max_hold(Duration::from_secs(3600))?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn no_idle_timeout(mut self) -> Self {
+        self.limits.idle_timeout = None;
+        self
+    }
+
+    /// Releases the lease this long after the head of the response, also while the body makes progress. Default: no such
+    /// limit. The time that the handler takes for the head does not count.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for 0 s. To hold leases until the head only, set `until_response` on the layer.
+    pub fn max_hold(mut self, span: Duration) -> Result<Self, Error> {
+        self.limits.max_hold = Some(positive("max_hold", span)?);
+        Ok(self)
+    }
+
+    /// What becomes of a body whose lease ends before it does: released at a limit, or lost. Default:
+    /// [`LeaseEnd::Detach`].
+    #[must_use]
+    pub fn on_lease_end(mut self, on_lease_end: LeaseEnd) -> Self {
+        self.limits.on_lease_end = on_lease_end;
+        self
+    }
+}
+
+fn positive(name: &str, span: Duration) -> Result<Duration, Error> {
+    if span.is_zero() {
+        return Err(Error::invalid(format!("{name} must be more than 0 s, is {span:?}")));
+    }
+    Ok(span)
+}
+
+impl Default for UntilBodyEnd {
+    fn default() -> Self {
+        Self { limits: Limits::default(), timers: Timers::new() }
+    }
+}
+
+impl<B: Body> Hold<Response<B>> for UntilBodyEnd {
+    type Response = Response<LeasedBody<B>>;
+
+    fn hold(&self, response: Response<B>, lease: Option<Lease>) -> Self::Response {
+        let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        response.map(|body| {
+            let lease = lease.filter(|_| !is_upgrade && !body.is_end_stream());
+            let lease = lease.map(|lease| TimedLease::new(lease, self.limits, &self.timers));
+            LeasedBody::new(body, lease)
+        })
+    }
+}

@@ -1,0 +1,125 @@
+use std::convert::Infallible;
+use std::io;
+
+use futures::stream;
+use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
+
+use super::*;
+
+type Frames = Vec<io::Result<Frame<Bytes>>>;
+type Stream = StreamBody<stream::Iter<std::vec::IntoIter<io::Result<Frame<Bytes>>>>>;
+
+fn stream(frames: Frames) -> Stream {
+    StreamBody::new(stream::iter(frames))
+}
+
+fn data(text: &'static str) -> Frame<Bytes> {
+    Frame::data(Bytes::from_static(text.as_bytes()))
+}
+
+fn trailers() -> HeaderMap {
+    HeaderMap::from_iter([(http::header::ETAG, "\"7\"".parse().unwrap())])
+}
+
+/// Its data, its trailers, and how it failed.
+async fn all<B: Body<Data = Bytes>>(
+    body: FlightBody<B>,
+) -> (Vec<Bytes>, Option<HeaderMap>, Option<B::Error>) {
+    let mut body = Box::pin(body);
+    let (mut chunks, mut trailers) = (vec![], None);
+    while let Some(frame) = body.frame().await {
+        match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => chunks.push(data),
+            Ok(Err(frame)) => trailers = frame.into_trailers().ok(),
+            Err(error) => return (chunks, trailers, Some(error)),
+        }
+    }
+    assert_eq!(body.size_hint().lower(), 0);
+    (chunks, trailers, None)
+}
+
+#[tokio::test]
+async fn whole_bytes_are_one_frame_of_a_known_length() {
+    let body = FlightBody::<Stream>::whole("whole".into(), None);
+    assert_eq!(body.size_hint().exact(), Some(5));
+    assert!(!body.is_end_stream());
+    assert_eq!(all(body).await.0, ["whole"]);
+}
+
+#[tokio::test]
+async fn an_empty_body_has_ended_from_the_start() {
+    for body in [FlightBody::<Stream>::default(), FlightBody::from(String::new())] {
+        assert_eq!(body.size_hint().exact(), Some(0));
+        assert!(body.is_end_stream());
+        assert!(all(body).await.0.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn trailers_come_last_and_keep_the_length_open() {
+    let body = FlightBody::<Stream>::whole("whole".into(), Some(trailers()));
+    assert_eq!((body.size_hint().lower(), body.size_hint().upper()), (5, None));
+    let (chunks, last, _) = all(body).await;
+    assert_eq!((chunks, last), (vec!["whole".into()], Some(trailers())));
+}
+
+#[tokio::test]
+async fn an_untouched_body_is_as_it_was() {
+    let body = FlightBody::untouched(Full::new(Bytes::from_static(b"full")));
+    assert_eq!(body.size_hint().exact(), Some(4));
+    assert!(!body.is_end_stream());
+    assert_eq!(all(body).await.0, ["full"]);
+    assert!(FlightBody::untouched(Empty::<Bytes>::new()).is_end_stream());
+
+    let frames = vec![Ok(data("a")), Ok(data("b")), Ok(Frame::trailers(trailers()))];
+    let (chunks, last, _) = all(FlightBody::untouched(stream(frames))).await;
+    assert_eq!((chunks, last), (vec!["a".into(), "b".into()], Some(trailers())));
+}
+
+#[tokio::test]
+async fn what_was_read_comes_before_the_rest() {
+    let rest = Box::pin(Full::new(Bytes::from_static(b"the rest")));
+    let mut body = FlightBody::begun(vec!["read, ".into(), "and ".into()], rest);
+    assert_eq!(body.size_hint().exact(), Some(18));
+    let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!((first, body.size_hint().exact()), ("read, ".into(), Some(12)));
+    assert_eq!(all(body).await.0, ["and ", "the rest"]);
+
+    let rest = Box::pin(stream(vec![Ok(data("more")), Ok(Frame::trailers(trailers()))]));
+    let body = FlightBody::begun(vec!["read".into()], rest);
+    assert_eq!((body.size_hint().lower(), body.size_hint().upper()), (4, None));
+    let (chunks, last, _) = all(body).await;
+    assert_eq!((chunks, last), (vec!["read".into(), "more".into()], Some(trailers())));
+}
+
+#[tokio::test]
+async fn an_error_follows_what_was_read() {
+    let body = FlightBody::<Stream>::failed(vec!["read".into()], io::Error::other("broken"));
+    assert_eq!((body.size_hint().lower(), body.size_hint().upper()), (4, None));
+    let (chunks, _, error) = all(body).await;
+    assert_eq!((chunks, error.unwrap().to_string()), (vec!["read".into()], "broken".into()));
+
+    let mut body = FlightBody::<Stream>::failed(vec![], io::Error::other("broken"));
+    assert!(!body.is_end_stream());
+    assert!(body.frame().await.unwrap().is_err());
+    assert!(body.frame().await.is_none() && body.is_end_stream());
+}
+
+#[test]
+fn bodies_of_the_frameworks_compose() {
+    fn composes<B: Body<Data = Bytes> + Send + 'static>()
+    where
+        B::Error: Into<tower::BoxError> + Send,
+    {
+        fn body<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Send + 'static>() {}
+        fn refusal<B: From<String> + Default>() {}
+        body::<FlightBody<B>>();
+        refusal::<FlightBody<B>>();
+    }
+    composes::<axum::body::Body>();
+    composes::<hyper::body::Incoming>();
+    composes::<reqwest::Body>();
+    composes::<crate::response::LeasedBody<Full<Bytes>>>();
+    composes::<http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>>();
+    static_assertions::assert_impl_all!(FlightBody<axum::body::Body>: Unpin);
+}

@@ -1,0 +1,139 @@
+//! Refusals as HTTP responses.
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+
+use super::fields::{RateLimitFields, seconds};
+use crate::primitive::token_bucket::Decision;
+use crate::{Refusal, RefusalKind, Reject};
+
+/// Refusals as responses with a problem document (RFC 9457) for a body:
+///
+/// | refusal | status | |
+/// |---|---|---|
+/// | [`RateLimited`](RefusalKind::RateLimited) | 429 | `Retry-After` (seconds, rounded up, at least 1), RateLimit fields |
+/// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | 400 | no `Retry-After`: it can never be admitted |
+/// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After`: when the next permit ends at the latest |
+/// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
+/// | [`Duplicate`](RefusalKind::Duplicate) | 409 | no `Retry-After` |
+/// | [`InFlight`](RefusalKind::InFlight) | 409 | `Retry-After` likewise |
+/// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | 503 | |
+/// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | 400 | it can never be admitted |
+/// | [`LeaseLost`](RefusalKind::LeaseLost), [`Closed`](RefusalKind::Closed) | 503 | |
+/// | [`Invalid`](RefusalKind::Invalid) | 500 | the mistake is the service's |
+/// | [`Overloaded`](RefusalKind::Overloaded) | 503 | `Retry-After`: 1 |
+/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | 503 | the cause is not told to the client |
+///
+/// A refusal by a quota that never refills is a 429 without `Retry-After`.
+///
+/// Works for every body that can be made of a `String`: axum's, `http_body_util::Full`, `String` itself.
+#[must_use]
+pub fn refuse() -> Refuse {
+    Refuse::default()
+}
+
+/// See [`refuse`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Refuse {
+    fields: RateLimitFields,
+    permits_per_client: bool,
+}
+
+impl Refuse {
+    /// With other header fields than the default.
+    #[must_use]
+    pub fn fields(self, fields: RateLimitFields) -> Self {
+        Self { fields, ..self }
+    }
+
+    /// Tells the want of a permit as 429: where each client has permits of its own, it is the client who asks too
+    /// much, and not the service that is short of them.
+    #[must_use]
+    pub fn permits_per_client(self) -> Self {
+        Self { permits_per_client: true, ..self }
+    }
+}
+
+impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
+    type Error = E;
+
+    fn reject(&self, refusal: Refusal) -> Result<Response<B>, E> {
+        let status = match refusal.kind() {
+            RefusalKind::NoPermit if self.permits_per_client => StatusCode::TOO_MANY_REQUESTS,
+            _ => status(&refusal),
+        };
+        let mut response = Response::new(B::from(problem(&refusal, status)));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(after) = refusal.retry_after() {
+            headers.insert(RETRY_AFTER, seconds(after).max(1).into());
+        }
+        if let Some(decision) = refusal.decision() {
+            self.fields.write(decision, headers);
+        }
+        Ok(response)
+    }
+
+    fn inner_error(&self, error: E) -> E {
+        error
+    }
+}
+
+fn status(refusal: &Refusal) -> StatusCode {
+    match refusal.kind() {
+        RefusalKind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+        RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => StatusCode::BAD_REQUEST,
+        RefusalKind::Locked => StatusCode::LOCKED,
+        RefusalKind::InFlight | RefusalKind::Duplicate => StatusCode::CONFLICT,
+        RefusalKind::Invalid => StatusCode::INTERNAL_SERVER_ERROR,
+        RefusalKind::NoPermit
+        | RefusalKind::WaitedTooLong
+        | RefusalKind::LeaseLost
+        | RefusalKind::Closed
+        | RefusalKind::Overloaded
+        | RefusalKind::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+/// The body. Nothing in it needs escaping: our own words, numbers, and names of quotas, which have no quotes.
+fn problem(refusal: &Refusal, status: StatusCode) -> String {
+    let (kind, title, more) = match (refusal.kind(), refusal.decision()) {
+        (RefusalKind::RateLimited, Some(decision)) => {
+            let kind = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+            (kind, "Quota exceeded", violated(decision))
+        }
+        (RefusalKind::Locked, _) => ("about:blank", "Locked", String::new()),
+        (RefusalKind::InFlight | RefusalKind::Duplicate, _) => ("about:blank", "Conflict", detail(refusal)),
+        (RefusalKind::Invalid, _) => ("about:blank", "Internal Server Error", String::new()),
+        (RefusalKind::NoPermit, _) if status == StatusCode::TOO_MANY_REQUESTS => {
+            ("about:blank", "Too Many Requests", String::new())
+        }
+        (RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit, _) => {
+            ("about:blank", "Bad Request", detail(refusal))
+        }
+        _ => {
+            let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+            (kind, "Temporarily reduced capacity", String::new())
+        }
+    };
+    let mut problem = String::with_capacity(192);
+    let parts =
+        ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str(), &more, "}"];
+    problem.extend(parts);
+    problem
+}
+
+fn detail(refusal: &Refusal) -> String {
+    format!(",\"detail\":\"{}\"", refusal.get_ref())
+}
+
+fn violated(decision: &Decision) -> String {
+    let mut violated = String::with_capacity(64);
+    for balance in decision.state().balances().filter(|balance| balance.remaining() < decision.cost()) {
+        let before = if violated.is_empty() { ",\"violated-policies\":[\"" } else { ",\"" };
+        violated.extend([before, balance.name(), "\""]);
+    }
+    violated.push_str(if violated.is_empty() { ",\"violated-policies\":[]" } else { "]" });
+    violated
+}

@@ -1,0 +1,330 @@
+//! HTTP responses as the answers of single flights.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use bytes::Bytes;
+use http::header::{AGE, LOCATION, VARY};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, response};
+use http_body::Body;
+
+use super::answer::Varied;
+use super::freshness::Freshness;
+use super::message::{end_to_end, has_length};
+use super::reading::Reading;
+use super::shareable::{is_for_all, items};
+use super::{Answer, FlightBody, is_shareable};
+use crate::extract::tells_scheme;
+use crate::layer::single_flight::{Capture, Captured};
+use crate::primitive::single_flight::Share;
+
+#[cfg(test)]
+mod tests;
+
+/// Shares responses with their bodies.
+///
+/// Only [what may be shared](Self::share_when) is read, and up to [a length](Self::largest_body): the caller whose
+/// request it was gets the response once its body is there as a whole. All else is passed on unread, as the stream
+/// that it is. Of a body that turns out too large, or for which there is [no room](Self::max_buffered), the caller whose request it was gets what has been read, and then
+/// the rest as it comes; of one that fails, what has been read, and then the error. Neither is shared, nor is a body
+/// of another length than its `Content-Length`. Nor are the service's errors, as opposed to its responses.
+///
+/// | response | callers that wait now | later callers |
+/// |---|---|---|
+/// | [shareable](is_shareable) | get it | get it, for as long as the flight and the response say |
+/// | the same with `max-age=0` or the like: it is over already | get it | run; one leads, the others wait |
+/// | 5xx, unless [told otherwise](Self::share_failures) | get it | run; one leads, the others wait |
+/// | other 4xx and 5xx, bodies that fail or for which there is no room, the service's errors | all run at once | run; one leads, the others wait |
+/// | private or too large; a redirect to an absolute URI where the request does not tell its scheme | all run at once | all run at once, [for a while](crate::single_flight::SingleFlightBuilder::pass_for) |
+///
+/// `s-maxage`, `max-age`, `Expires`, `Date` and `Age` count as in RFC 9111, 4.2, where they make the time that the flight
+/// [says](crate::single_flight::SingleFlightBuilder::life) shorter. With `must-revalidate`, `proxy-revalidate` or `s-maxage`
+/// nothing is served stale. What others get has an `Age`.
+///
+/// What others get is the status, the header fields and the body. They do not get trailers, the response's extensions
+/// (the caller whose request it was does), nor what concerns one connection only: `Connection` and what it names,
+/// `Keep-Alive`, `TE`, `Trailer`, `Transfer-Encoding`, `Upgrade` and the proxy's fields. `Content-Length` stays as it
+/// is, which is what HEAD is about.
+///
+/// Where the response has a `Vary`, it answers those who have sent the same in the fields that it names, byte by byte.
+/// Whose request differs in them meets others like it. What a response depends on and does not name there
+/// (`Origin`, `Accept-Language`, `X-Forwarded-Proto`), all get as the first has asked for it.
+///
+/// ```
+/// use http::StatusCode;
+/// use tower_distributed::response::{Responses, is_shareable};
+///
+/// let responses = Responses::default()
+///     .largest_body(64 * 1024)
+///     .share_when(|parts| is_shareable(parts) || parts.status == StatusCode::SERVICE_UNAVAILABLE);
+/// ```
+#[derive(Clone)]
+pub struct Responses {
+    largest_body: usize,
+    reading: Reading,
+    share_when: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
+    share_failures: bool,
+}
+
+impl Responses {
+    /// Bodies of up to so many bytes are shared: 1 MiB unless told otherwise. All callers of a process have one copy of a body,
+    /// which lasts until the slowest of them has read it; each key asked for at the same time has one of its own. What processes share, header fields and
+    /// all, has [a limit of its own](crate::single_flight::SingleFlightBuilder::largest_answer).
+    #[must_use]
+    pub fn largest_body(self, bytes: usize) -> Self {
+        Self { largest_body: bytes, ..self }
+    }
+
+    /// How many bytes of bodies are being read from the service at a time, by this value and its clones: 256 MiB unless
+    /// told otherwise. A body for which there is no room is passed on as it comes, and not shared. What has been read to its
+    /// end does not count any more, whoever still has it.
+    ///
+    /// ```
+    /// use tower_distributed::response::Responses;
+    ///
+    /// let responses = Responses::default().largest_body(8 << 20).max_buffered(64 << 20);
+    /// ```
+    #[must_use]
+    pub fn max_buffered(self, bytes: usize) -> Self {
+        Self { reading: Reading::new(bytes), ..self }
+    }
+
+    /// Which responses are shared: those that [are shareable](is_shareable) unless told otherwise.
+    ///
+    /// The closure has the last word. One that forgets `Set-Cookie` gives one client's session to another, and one
+    /// that lets an endless stream be read keeps back its beginning.
+    #[must_use]
+    pub fn share_when(self, share: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
+        Self { share_when: Arc::new(share), ..self }
+    }
+
+    /// Whether callers that wait get responses with 5xx too, in all processes, as long as these are not private by their
+    /// header fields. Default: yes. Else each runs itself, at once.
+    #[must_use]
+    pub fn share_failures(self, share: bool) -> Self {
+        Self { share_failures: share, ..self }
+    }
+
+    /// How long a body may be that is read: as there is room for at all.
+    fn largest(&self) -> usize {
+        self.largest_body.min(self.reading.most)
+    }
+
+    /// Whom a response is for, by its head.
+    fn choose(&self, parts: &response::Parts, tells_scheme: bool, now: SystemTime) -> Share<()> {
+        let (status, headers) = (parts.status, &parts.headers);
+        let failed = status.is_client_error() || status.is_server_error();
+        match (self.share_when)(parts) {
+            true if status.is_redirection() && !tells_scheme && is_absolute(headers.get(LOCATION)) => {
+                Share::Private
+            }
+            true => {
+                let Freshness { left, stale, .. } = Freshness::of(headers, now);
+                Share::Stored { answer: (), at_most: left, stale }
+            }
+            false if status.is_server_error() && self.share_failures && is_for_all(headers) => {
+                Share::Waiting(())
+            }
+            false if failed => Share::Nobody,
+            false => Share::Private,
+        }
+    }
+
+    /// Reads a body to its end, unless it is too large or fails, or there is no room: then also why.
+    async fn read<B>(&self, body: B) -> Result<(Bytes, Option<HeaderMap>), (FlightBody<B>, Unread)>
+    where
+        B: Body<Data = Bytes>,
+    {
+        if body.is_end_stream() {
+            return Ok((Bytes::new(), None));
+        }
+        let mut body = Box::pin(body);
+        let (mut read, mut trailers) = (Vec::new(), None);
+        let mut taken = self.reading.begin();
+        while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
+            match frame.map(http_body::Frame::into_data) {
+                Ok(Ok(data)) if data.is_empty() => {}
+                Ok(Ok(data)) => {
+                    let fits = taken.add(data.len());
+                    read.push(data);
+                    let is_too_large = taken.bytes() > self.largest();
+                    if is_too_large || !fits {
+                        let why = if is_too_large { Unread::TooLarge } else { Unread::Unlucky };
+                        return Err((FlightBody::begun(read, body), why));
+                    }
+                }
+                Ok(Err(frame)) => trailers = frame.into_trailers().ok().or(trailers),
+                Err(error) => return Err((FlightBody::failed(read, error), Unread::Unlucky)),
+            }
+        }
+        let whole = match &mut read[..] {
+            [one] => std::mem::take(one),
+            several => several.concat().into(),
+        };
+        Ok((whole, trailers))
+    }
+}
+
+/// Why a body was not read to its end.
+enum Unread {
+    /// As it may be of all of its key.
+    TooLarge,
+    /// It failed, or much else was being read.
+    Unlucky,
+}
+
+impl Responses {
+    /// Whether a response is to be shared, by its head.
+    pub(crate) fn shares(&self, parts: &response::Parts) -> bool {
+        (self.share_when)(parts)
+    }
+}
+
+impl Default for Responses {
+    fn default() -> Self {
+        Self {
+            largest_body: 1 << 20,
+            reading: Reading::new(256 << 20),
+            share_when: Arc::new(is_shareable),
+            share_failures: true,
+        }
+    }
+}
+
+impl<ReqB, B, E> Capture<Request<ReqB>, Response<B>, E> for Responses
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Send + 'static,
+{
+    type Answer = Answer;
+    type Failure = Infallible;
+    type Response = Response<FlightBody<B>>;
+    /// Its method and header fields, and whether its scheme is known.
+    type Context = (Method, HeaderMap, bool);
+
+    fn context(&self, request: &Request<ReqB>) -> Self::Context {
+        (request.method().clone(), request.headers().clone(), tells_scheme(request))
+    }
+
+    async fn capture(
+        &self,
+        (method, asked, tells_scheme): Self::Context,
+        response: Response<B>,
+    ) -> Captured<Self::Response, Answer> {
+        let (parts, body) = response.into_parts();
+        let unshared = |parts, body, shared| Captured { own: Response::from_parts(parts, body), shared };
+        let (began, now) = (Instant::now(), SystemTime::now());
+        let chosen = self.choose(&parts, tells_scheme, now);
+        let failed = parts.status.is_server_error();
+        let too_large = || if failed { Share::Nobody } else { Share::Private };
+        match chosen {
+            Share::Private => return unshared(parts, FlightBody::untouched(body), Share::Private),
+            Share::Nobody => return unshared(parts, FlightBody::untouched(body), Share::Nobody),
+            Share::Stored { .. } | Share::Waiting(()) if body.size_hint().lower() > self.largest() as u64 => {
+                let shared = too_large();
+                return unshared(parts, FlightBody::untouched(body), shared);
+            }
+            Share::Stored { .. } | Share::Waiting(()) => {}
+        }
+        let (body, trailers) = match self.read(body).await {
+            Ok(whole) => whole,
+            Err((begun, Unread::TooLarge)) => return unshared(parts, begun, too_large()),
+            Err((begun, Unread::Unlucky)) => return unshared(parts, begun, Share::Nobody),
+        };
+        let own = FlightBody::whole(body.clone(), trailers);
+        let is_head = method == Method::HEAD;
+        if !is_head && !has_length(&parts.headers, body.len()) {
+            return unshared(parts, own, Share::Nobody);
+        }
+        let made = now.checked_sub(Freshness::of(&parts.headers, now).age).map_or(0, unix_seconds);
+        let answer = Answer {
+            status: parts.status,
+            headers: end_to_end(parts.headers.clone()),
+            vary: varied(&parts.headers, &asked),
+            made,
+            is_head,
+            body,
+        };
+        Captured {
+            own: Response::from_parts(parts, own),
+            shared: chosen.map(|()| answer).aged(began.elapsed()),
+        }
+    }
+
+    fn restore(&self, answer: Answer) -> Self::Response {
+        let mut response = Response::new(FlightBody::whole(answer.body, None));
+        *response.status_mut() = answer.status;
+        *response.headers_mut() = answer.headers;
+        let age = unix_seconds(SystemTime::now()).saturating_sub(answer.made);
+        response.headers_mut().insert(AGE, HeaderValue::from(age));
+        response
+    }
+
+    fn pass(&self, response: Response<B>) -> Self::Response {
+        response.map(FlightBody::untouched)
+    }
+
+    fn variant(&self, request: &Request<ReqB>, answer: &Answer) -> Option<Vec<u8>> {
+        let own = |name| request.headers().get_all(name).iter();
+        if answer.vary.iter().all(|(name, values)| own(name).eq(values)) {
+            return None;
+        }
+        // As HTTP writes it, and as unambiguous: neither names nor values have line feeds, nor names colons.
+        let mut variant = Vec::new();
+        let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| variant.extend_from_slice(part));
+        for (name, _) in &answer.vary {
+            let bytes = name.as_str().as_bytes();
+            if own(name).next().is_none() {
+                write(&[bytes, b"\n"]);
+            }
+            for value in own(name) {
+                write(&[bytes, b":", value.as_bytes(), b"\n"]);
+            }
+        }
+        Some(variant)
+    }
+
+    fn failure<'a>(&self, _: &'a E) -> Option<&'a Infallible> {
+        None
+    }
+
+    fn fail(&self, failure: Infallible) -> E {
+        match failure {}
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Whether a URI names a scheme or a host.
+fn is_absolute(location: Option<&HeaderValue>) -> bool {
+    location.is_some_and(|location| {
+        let location = location.as_bytes();
+        let end = location.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(location.len());
+        location.starts_with(b"//") || location[..end].contains(&b':')
+    })
+}
+
+/// The fields that a response's `Vary` names, in one order however it does, as a request has them.
+fn varied(headers: &HeaderMap, asked: &HeaderMap) -> Vec<Varied> {
+    // What is no name, no request has.
+    let mut names: Vec<_> =
+        items(headers, &VARY).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    names.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+    names.dedup();
+    let with_values = |name| {
+        let values = asked.get_all(&name).iter().cloned().collect();
+        (name, values)
+    };
+    names.into_iter().map(with_values).collect()
+}
+
+impl fmt::Debug for Responses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Responses").field("largest_body", &self.largest_body).finish_non_exhaustive()
+    }
+}

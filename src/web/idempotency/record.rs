@@ -1,0 +1,141 @@
+//! What is kept of a request that was handled, and under which key.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderMap, request};
+use sha2::{Digest as _, Sha256};
+
+use crate::Key;
+use crate::primitive::single_flight::Codec as _;
+use crate::response::{Answer, AnswerCodec};
+
+/// How it is written: the fingerprint; then nothing where the response was not kept, else `1` and what [`AnswerCodec`] writes.
+pub(super) const FORMAT: &str = "idempotency/1+http/2";
+
+/// Longer keys are refused.
+const LONGEST_KEY: usize = 255;
+
+pub(super) type Fingerprint = [u8; 32];
+
+/// What was found.
+pub(super) enum Record {
+    /// The same request was answered so; `None`: its response was not kept.
+    Same(Option<Answer>),
+    Another,
+    Garbled,
+}
+
+/// The digest of several texts, in which none reaches over to the next.
+fn digest(parts: &[&[u8]]) -> Fingerprint {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// The `Idempotency-Key` of a request: the text of a string (RFC 9651), or a value without quotes; an error where it cannot be
+/// one.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&[u8]>, &'static str> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err("Idempotency-Key is there more than once");
+    }
+    let value = value.as_bytes().trim_ascii();
+    let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+    let visible = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\".contains(byte);
+    if inner.is_empty() || inner.len() > LONGEST_KEY || !inner.iter().all(visible) {
+        return Err(
+            "Idempotency-Key must be 1 to 255 visible ASCII characters without quotes and backslashes",
+        );
+    }
+    Ok(Some(inner))
+}
+
+/// Under which key a response is kept: nobody but the principal gets at it.
+pub(super) fn key(principal: &Key, idempotency_key: &[u8]) -> Key {
+    let digest = digest(&[principal.as_bytes(), idempotency_key]);
+    let mut key = String::with_capacity(76);
+    key.push_str("idempotency:");
+    for byte in digest {
+        key.extend([byte >> 4, byte & 15].map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])));
+    }
+    Key::from(key)
+}
+
+/// What tells a request from others.
+pub(super) fn fingerprint(parts: &request::Parts, body: &Bytes) -> Fingerprint {
+    let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+    let field = |name| parts.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
+    let host = parts.uri.authority().map_or(field(HOST), |authority| authority.as_str().as_bytes());
+    digest(&[parts.method.as_str().as_bytes(), host, target.as_bytes(), field(CONTENT_TYPE), body])
+}
+
+/// A response that cannot be written is not kept.
+pub(super) fn encode(fingerprint: &Fingerprint, answer: Option<&Answer>) -> Arc<[u8]> {
+    let answer = answer.and_then(|answer| AnswerCodec.encode(answer).ok());
+    let mut bytes = fingerprint.to_vec();
+    if let Some(answer) = answer {
+        bytes.push(b'1');
+        bytes.extend_from_slice(&answer);
+    }
+    bytes.into()
+}
+
+pub(super) fn decode(fingerprint: &Fingerprint, bytes: &[u8]) -> Record {
+    let Some((kept, answer)) = bytes.split_first_chunk::<32>() else { return Record::Garbled };
+    if kept != fingerprint {
+        return Record::Another;
+    }
+    match answer.split_first() {
+        None => Record::Same(None),
+        Some((b'1', answer)) => match AnswerCodec.decode(answer) {
+            Ok(answer) => Record::Same(Some(answer)),
+            Err(_) => Record::Garbled,
+        },
+        Some(_) => Record::Garbled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format_is_that_of_the_codec() {
+        assert!(FORMAT.ends_with(AnswerCodec.name()), "{FORMAT}");
+    }
+
+    #[test]
+    fn keys_are_strings_or_bare_and_bounded() {
+        let key = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("idempotency-key", value.parse().unwrap());
+            }
+            idempotency_key(&headers).map(|key| key.map(<[u8]>::to_vec))
+        };
+        assert_eq!(key(&[]), Ok(None));
+        for same in ["\"abc-1\"", "abc-1", " abc-1 "] {
+            assert_eq!(key(&[same]), Ok(Some(b"abc-1".to_vec())));
+        }
+        let longest = "x".repeat(255);
+        assert_eq!(key(&[&longest]), Ok(Some(longest.clone().into_bytes())));
+        let longer = longest + "x";
+        for bad in [&["a", "b"][..], &[""], &["\"\""], &["a b"], &["\"a"], &["a\\"], &[&longer]] {
+            assert!(key(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn principals_and_keys_do_not_reach_over() {
+        let of = |principal: &str, id: &str| key(&principal.into(), id.as_bytes());
+        assert_ne!(of("a", "bc"), of("ab", "c"));
+        assert_ne!(of("", "abc"), of("abc", ""));
+        assert_eq!(of("a", "b"), of("a", "b"));
+    }
+}

@@ -1,0 +1,212 @@
+//! The layers, set up for HTTP.
+
+use std::convert::Infallible;
+
+use http::{Method, Request, Response};
+
+use crate::extract::SharedGet;
+use crate::layer::leased::{LeaseSlot, OnLease};
+use crate::layer::rate_limit::OnAdmit;
+use crate::layer::rw_lock::ChooseAccess;
+use crate::primitive::rw_lock::Access;
+use crate::primitive::token_bucket::Decision;
+use crate::response::{Answer, RateLimitFields, Refuse, Responses, UntilBodyEnd, refuse};
+use crate::{
+    ConcurrencyLimitLayer, KeyExtractor, LeaseHandle, Mutex, MutexLayer, RateLimitLayer, RwLock, RwLockLayer,
+    SingleFlight, SingleFlightLayer, TokenBucket, WaitGroup,
+};
+
+/// A [`RateLimitLayer`] for HTTP: refusals are responses with `Retry-After`, and all responses have the
+/// [RateLimit fields](RateLimitFields). The handler gets the [`Decision`] as an extension.
+///
+/// ```
+/// use axum::{Router, extract::Request, response::Response, routing::get};
+/// use tower_distributed::{Error, Quota, RateLimitLayer, Store, TokenBucket, extract, response, web};
+///
+/// fn limit(store: &Store) -> Result<RateLimitLayer<Request, Response, response::Refuse>, Error> {
+///     let bucket = TokenBucket::new(store, "api", Quota::per_second(5).burst(10))?;
+///     Ok(web::rate_limit(bucket, extract::path()))
+/// }
+///
+/// # fn main() -> Result<(), Error> {
+/// let app: Router = Router::new().route("/", get(async || "hello")).layer(limit(&Store::in_memory())?);
+/// # Ok(()) }
+/// ```
+///
+/// Requests that cannot be admitted now are refused, unless they may [wait](RateLimitLayer::max_wait).
+#[must_use]
+pub fn rate_limit<B, B2>(
+    bucket: TokenBucket,
+    key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
+    RateLimitLayer::new(bucket, key)
+        .on_admit(InsertDecision)
+        .on_response(RateLimitFields::default())
+        .reject_with(refuse())
+}
+
+/// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
+///
+/// A body that makes no progress for 60 s gives its permit back: see [`UntilBodyEnd`], which sets other limits. The
+/// handler gets a [`LeaseHandle`] and a [`LeaseSlot`] as extensions: it can watch its permit, and take it along.
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::get};
+/// use tower_distributed::{Store, WaitGroup, extract, web};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
+/// let limit = web::concurrency_limit(exports, extract::path()).max_wait(Duration::from_secs(10));
+/// let app: Router = Router::new().route("/export", get(async || "all of it")).layer(limit);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn concurrency_limit<B>(
+    group: WaitGroup,
+    key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+) -> ConcurrencyLimitLayer<Request<B>, UntilBodyEnd, Refuse> {
+    ConcurrencyLimitLayer::new(group, key)
+        .hold(UntilBodyEnd::default())
+        .on_lease(InsertLease)
+        .reject_with(refuse())
+}
+
+/// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS read, all else writes; locks are held to the end of the response
+/// body, the handler gets a [`LeaseHandle`] and a [`LeaseSlot`] as extensions, refusals are responses.
+///
+/// A body that makes no progress for 60 s gives its lock back and goes on without it: see [`UntilBodyEnd`], which sets
+/// other limits, and [`LeaseEnd::Abort`](crate::response::LeaseEnd::Abort) for bodies that must not outlive their lock.
+///
+/// ```
+/// use axum::{Extension, Router, routing::get};
+/// use tower_distributed::{LeaseHandle, RwLock, Store, extract, web};
+///
+/// async fn write(Extension(lease): Extension<LeaseHandle>) -> String {
+///     format!("written with fence {:?}", lease.fence())
+/// }
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let documents = RwLock::new(&Store::in_memory(), "documents")?;
+/// let lock = web::rw_lock(documents, extract::path());
+/// let app: Router = Router::new().route("/document/{id}", get(async || "text").put(write)).layer(lock);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn rw_lock<B>(
+    lock: RwLock,
+    key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+) -> RwLockLayer<Request<B>, UntilBodyEnd, Refuse> {
+    RwLockLayer::new(lock, key)
+        .access(ByMethod)
+        .hold(UntilBodyEnd::default())
+        .on_lease(InsertLease)
+        .reject_with(refuse())
+}
+
+/// A [`MutexLayer`] for HTTP: locks are held to the end of the response body, the handler gets a [`LeaseHandle`] and a
+/// [`LeaseSlot`] as extensions, refusals are responses. Bodies are as of [`rw_lock`].
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tower_distributed::{Mutex, Store, extract, web};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let bills = Mutex::new(&Store::in_memory(), "bills")?;
+/// let app: Router =
+///     Router::new().route("/bill/{user}", post(async || "billed")).layer(web::mutex(bills, extract::path()));
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn mutex<B>(
+    mutex: Mutex,
+    key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+) -> MutexLayer<Request<B>, UntilBodyEnd, Refuse> {
+    MutexLayer::new(mutex, key).hold(UntilBodyEnd::default()).on_lease(InsertLease).reject_with(refuse())
+}
+
+/// A [`SingleFlightLayer`] for HTTP: [responses are shared](Responses) with their bodies, refusals are responses.
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::get};
+/// use tower_distributed::{SingleFlight, Store, extract, response::AnswerCodec, web};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let flight = SingleFlight::builder(AnswerCodec).ttl(Duration::from_millis(100));
+/// let flight = flight.build(&Store::in_memory(), "prices")?;
+/// let layer = web::single_flight(flight, extract::shared_get().private_if("x-api-key")?);
+/// let app: Router = Router::new().route("/prices", get(async || "all of them")).layer(layer);
+/// # Ok(()) }
+/// ```
+///
+/// [`shared_get`](crate::extract::shared_get) checks the requests: those take part that may be shared by what HTTP itself knows, which
+/// are GET and HEAD without a body, credentials, conditions and the like, and all others are answered by themselves. Method,
+/// scheme, host, path, query, and the fields by which services choose what they answer for are part of every key.
+///
+/// **Nobody may get what is another's.** Name all else that your service knows users by
+/// ([`private_if`](SharedGet::private_if)): fields of your own, such as `x-api-key`, or what a proxy before you adds.
+/// Client certificates and addresses cannot be seen here: where they matter, put them into the key by a closure. Tokens in
+/// the query are part of the key, and so safe.
+///
+/// Nor may anybody choose what others get. Whichever other field changes a response must be in its `Vary`, be part of the
+/// key, or not reach you from outside.
+///
+/// To share what is one user's among requests of that user, put the user into the key, and leave the check out:
+/// `SingleFlightLayer::new(flight, key).capture(Responses::default()).reject_with(refuse())`.
+#[must_use]
+pub fn single_flight<B, K>(
+    flight: SingleFlight<Answer>,
+    key: SharedGet<K>,
+) -> SingleFlightLayer<Request<B>, Answer, Infallible, Responses, Refuse>
+where
+    SharedGet<K>: KeyExtractor<Request<B>> + Send + Sync + 'static,
+{
+    SingleFlightLayer::new(flight, key).capture(Responses::default()).reject_with(refuse())
+}
+
+/// GET, HEAD and OPTIONS read, all else writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByMethod;
+
+impl<B> ChooseAccess<Request<B>> for ByMethod {
+    fn access(&self, request: &Request<B>) -> Access {
+        match *request.method() {
+            Method::GET | Method::HEAD | Method::OPTIONS => Access::Read,
+            _ => Access::Write,
+        }
+    }
+}
+
+/// Puts a [`LeaseHandle`] among the request's extensions, for the handler to read its fencing token and to hear when
+/// it is lost; and of a [`ConcurrencyLimitLayer`], [`MutexLayer`] or [`RwLockLayer`] also a [`LeaseSlot`], for the handler to take the
+/// lease along.
+///
+/// What passes without a lease has none there: requests without a key, and those that are let through while the
+/// store is away. So ask axum for an `Option<Extension<LeaseHandle>>` where that may be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InsertLease;
+
+impl<B> OnLease<Request<B>> for InsertLease {
+    fn on_lease(&self, lease: &LeaseHandle, request: &mut Request<B>) {
+        request.extensions_mut().insert(lease.clone());
+    }
+
+    fn on_slot(&self, lease: &LeaseHandle, slot: &LeaseSlot, request: &mut Request<B>) {
+        self.on_lease(lease, request);
+        request.extensions_mut().insert(slot.clone());
+    }
+}
+
+/// Puts the [`Decision`] among the request's extensions, for the handler to read what remains.
+///
+/// What passes without a decision has none there: requests without a key, and all of them while the store is away
+/// under [`StoreFailure::FailOpen`](crate::StoreFailure::FailOpen). So ask axum for an `Option<Extension<Decision>>`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InsertDecision;
+
+impl<B> OnAdmit<Request<B>> for InsertDecision {
+    fn on_admit(&self, decision: &Decision, request: &mut Request<B>) {
+        request.extensions_mut().insert(decision.clone());
+    }
+}

@@ -1,0 +1,34 @@
+//! One line per layer for HTTP: refusals are responses, and services that cannot fail still cannot.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tower_distributed::{Quota, Store, TokenBucket, extract, web};
+//!
+//! # fn main() -> Result<(), tower_distributed::Error> {
+//! let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(5).burst(10))?;
+//! let limit = web::rate_limit(bucket, extract::header("x-api-key")?.or(extract::method()));
+//! let app: Router = Router::new().route("/", get(async || "hello")).layer(limit);
+//! # Ok(()) }
+//! ```
+//!
+//! | function | layer |
+//! |---|---|
+//! | [`rate_limit`] | [`RateLimitLayer`](crate::RateLimitLayer), with `Retry-After` and RateLimit fields |
+//! | [`concurrency_limit`] | [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), to the end of the response body |
+//! | [`rw_lock`] | [`RwLockLayer`](crate::RwLockLayer), by the method, to the end of the response body |
+//! | [`mutex`] | [`MutexLayer`](crate::MutexLayer), to the end of the response body |
+//! | [`single_flight`] | [`SingleFlightLayer`](crate::SingleFlightLayer), for GET and HEAD |
+//! | [`dedupe`] | [`DedupeLayer`](crate::DedupeLayer), for webhooks |
+//! | [`idempotency`] | `Idempotency-Key`, with the response replayed |
+//!
+//! They work around every service of [`http::Request`]s and [`http::Response`]s: of axum, hyper, reqwest, or your own.
+
+mod dedupe;
+mod idempotency;
+mod layers;
+
+pub use self::dedupe::{AcknowledgeDuplicates, Duplicate, IsHandled, MarkDuplicate, dedupe};
+pub use self::idempotency::{IdempotencyBuilder, IdempotencyLayer, IdempotencyService, idempotency};
+pub use self::layers::{
+    ByMethod, InsertDecision, InsertLease, concurrency_limit, mutex, rate_limit, rw_lock, single_flight,
+};
