@@ -58,7 +58,7 @@ fn ours_with(bucket: TokenBucket) -> impl Service {
 }
 
 pub fn ours_by_peer() -> impl Service {
-    let key = extract::peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
+    let key = extract::client_ip().peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
     RateLimitLayer::new(bucket(), key).reject_with(response::refuse()).layer(Inner)
 }
 

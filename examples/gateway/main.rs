@@ -11,12 +11,13 @@ mod once;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::extract::ConnectInfo;
-use axum::http::{Request, StatusCode};
+use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Extension, Router};
-use tower_distributed::extract::{Header, Peer};
+
+use tower_distributed::extract::{client_ip, header};
 use tower_distributed::token_bucket::Decision;
-use tower_distributed::{Key, KeyExtractor, Quota, RateLimitLayer, Store, TokenBucket};
+use tower_distributed::{Quota, Store, TokenBucket, web};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,14 +55,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn app(store: &Store) -> Result<Router, tower_distributed::Error> {
     let bucket = TokenBucket::new(store, "gateway", Quota::per_second(5).burst(10))?;
-    let caller = Caller {
-        api_key: extract::header("x-api-key")?,
-        peer: extract::peer(|info: &ConnectInfo<SocketAddr>| info.0.ip()),
-    };
-    let limit = RateLimitLayer::new(bucket, caller)
-        .reject_with(response::refuse())
-        .on_admit(web::InsertDecision)
-        .on_response(response::RateLimitFields::default());
+    // With the feature `axum`, `client_ip()` finds the address by itself.
+    let address = client_ip().peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
+    let limit = web::rate_limit(bucket, header("x-api-key")?.or(address));
     let health = format!("ok, state: {store}\n");
     let store_asked = store.clone();
     Ok(Router::new()
@@ -87,24 +83,6 @@ async fn ready(store: Store) -> (StatusCode, String) {
 
 async fn limited(Extension(decision): Extension<Decision>) -> String {
     format!("hello, {} more at once\n", decision.remaining())
-}
-
-/// By API key where there is one, else by address. Two kinds of keys, told apart, so that nobody can name
-/// another's address as an API key and use up the tokens there.
-#[derive(Clone)]
-struct Caller {
-    api_key: Header,
-    peer: Peer,
-}
-
-impl<B> KeyExtractor<Request<B>> for Caller {
-    fn extract(&self, request: &Request<B>) -> Option<Key> {
-        let tagged = |tag: &[u8], key: Key| Key::from([tag, key.as_bytes()].concat());
-        match self.api_key.extract(request) {
-            Some(api_key) => Some(tagged(b"key ", api_key)),
-            None => self.peer.extract(request).map(|peer| tagged(b"addr ", peer)),
-        }
-    }
 }
 
 async fn interrupted() {

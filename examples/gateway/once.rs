@@ -6,13 +6,13 @@ use axum::extract::Path;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use tower_distributed::response::AnswerCodec;
-use tower_distributed::web::InsertLease;
-use tower_distributed::{BloomFilter, Dedupe, Error, LeaseHandle, SingleFlight, Store};
+use tower_distributed::{
+    BloomFilter, Dedupe, Error, LeaseHandle, SingleFlight, Store, extract, response, web,
+};
 
 pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
-    let reports = SingleFlight::builder(AnswerCodec).build(store, "gateway-reports")?;
-    let once = web::single_flight(reports, extract::path_and_query()).on_lease(InsertLease);
+    let reports = SingleFlight::builder(response::AnswerCodec).build(store, "gateway-reports")?;
+    let once = web::single_flight(reports, extract::shared_get()).on_lease(web::InsertLease);
     let webhooks = BloomFilter::builder()
         .capacity(1_000_000)
         .false_positive_rate(0.000_001)

@@ -39,6 +39,8 @@
 //! **`None` lets a request pass without a limit**: a client that leaves a header out is not limited by it. End with an
 //! extractor that is never `None`, such as `.or(client_ip())`.
 
+#[cfg(feature = "http")]
+mod client_ip;
 mod combine;
 #[cfg(feature = "http")]
 mod digest;
@@ -49,12 +51,12 @@ mod message;
 #[cfg(feature = "http")]
 mod path;
 #[cfg(feature = "http")]
-mod peer;
-#[cfg(feature = "http")]
 mod query;
 #[cfg(feature = "http")]
 mod shared_get;
 
+#[cfg(feature = "http")]
+pub use self::client_ip::{ClientIp, IntoNetwork, client_ip};
 pub use self::combine::{And, By, Map, Or, Prefixed, by};
 #[cfg(feature = "http")]
 pub use self::header::{Bearer, Cookie, Header, bearer, cookie, header};
@@ -64,8 +66,6 @@ pub use self::message::{GrpcMethod, GrpcService, Method, grpc_method, grpc_servi
 pub use self::path::{MatchedPath, matched_path};
 #[cfg(feature = "http")]
 pub use self::path::{Path, PathAndQuery, path, path_and_query};
-#[cfg(feature = "http")]
-pub use self::peer::{ClientAddr, Peer, client_addr, peer};
 #[cfg(feature = "http")]
 pub use self::query::{Query, query};
 #[cfg(feature = "http")]

@@ -65,6 +65,10 @@ named! {
         /// The filter of a deduplication has crossed 80 % of its capacity, or all of it.
         FilterNearlyFull = "filter_nearly_full",
         FilterFull = "filter_full",
+        /// A request has no address of its peer: the server does not provide it.
+        PeerMissing = "peer_missing",
+        /// A request has a forwarding header, and its peer is not a trusted proxy.
+        HeaderUntrusted = "forwarding_header_untrusted",
     }
 }
 

@@ -9,7 +9,7 @@ use super::names::{Event, METRICS, Outcome};
 
 const PAGE: &str = include_str!("../docs/telemetry.md");
 
-const EVENTS: [&str; 23] = [
+const EVENTS: [&str; 25] = [
     "outage_began",
     "outage_ended",
     "breaker_opened",
@@ -33,6 +33,8 @@ const EVENTS: [&str; 23] = [
     "claim_not_confirmed",
     "filter_nearly_full",
     "filter_full",
+    "peer_missing",
+    "forwarding_header_untrusted",
 ];
 
 const OUTCOMES: [&str; 10] = [

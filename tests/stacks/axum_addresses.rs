@@ -1,13 +1,12 @@
 //! Limits by address on an axum server: the peer's, and the client's behind proxies.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use axum::Router;
-use axum::extract::ConnectInfo;
 use axum::routing::get as on_get;
 use http::StatusCode;
 use tower_distributed::RateLimitLayer;
-use tower_distributed::extract::{ClientAddr, Peer, client_addr, peer};
+use tower_distributed::extract::{ClientIp, client_ip};
 use tower_distributed::response::refuse;
 
 use crate::net::{get, serve_with_peers};
@@ -19,18 +18,14 @@ on_each_store!(
     without_proxies_the_field_is_not_read,
 );
 
-fn axum_peer() -> Peer {
-    peer(|info: &ConnectInfo<SocketAddr>| info.0.ip())
-}
-
-async fn serve_by_client(stores: &Stores, by: ClientAddr) -> String {
+async fn serve_by_client(stores: &Stores, by: ClientIp) -> String {
     let layer = RateLimitLayer::new(at_most(1, &stores.open()), by).reject_with(refuse());
     let app = Router::new().route("/", on_get(async || "hello")).layer(layer);
     serve_with_peers(app.into_make_service_with_connect_info()).await
 }
 
 async fn each_peer_has_its_own_limit(stores: Stores) {
-    let layer = RateLimitLayer::new(at_most(1, &stores.open()), axum_peer()).reject_with(refuse());
+    let layer = RateLimitLayer::new(at_most(1, &stores.open()), client_ip()).reject_with(refuse());
     let app = Router::new().route("/", on_get(async || "hello")).layer(layer);
     let url = serve_with_peers(app.into_make_service_with_connect_info()).await;
     let status = async |from: [u8; 4]| {
@@ -44,7 +39,7 @@ async fn each_peer_has_its_own_limit(stores: Stores) {
 }
 
 async fn forged_fields_do_not_help_behind_a_proxy(stores: Stores) {
-    let url = serve_by_client(&stores, client_addr(1, axum_peer())).await;
+    let url = serve_by_client(&stores, client_ip().trust_hops(1).unwrap()).await;
     // What the client sends, and the one proxy's line at the end.
     let status = async |sent: &str, seen: &str| {
         get(&url, &[("x-forwarded-for", sent), ("x-forwarded-for", seen)]).await.status
@@ -59,7 +54,7 @@ async fn forged_fields_do_not_help_behind_a_proxy(stores: Stores) {
 }
 
 async fn without_proxies_the_field_is_not_read(stores: Stores) {
-    let url = serve_by_client(&stores, client_addr(0, axum_peer())).await;
+    let url = serve_by_client(&stores, client_ip()).await;
     assert_eq!(get(&url, &[("x-forwarded-for", "1.1.1.1")]).await.status, StatusCode::OK);
     let again = get(&url, &[("x-forwarded-for", "2.2.2.2")]).await.status;
     assert_eq!(again, StatusCode::TOO_MANY_REQUESTS);

@@ -1,7 +1,6 @@
 //! A hyper server through hyper-util, with bodies of its own choice, over HTTP/1 and HTTP/2.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -12,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
-use tower_distributed::extract::{header, peer};
+use tower_distributed::extract::{client_ip, header};
 use tower_distributed::response::{RateLimitFields, refuse};
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::web::InsertDecision;
@@ -81,7 +80,7 @@ async fn string_bodies(stores: Stores) {
 }
 
 async fn each_peer_has_its_own_limit(stores: Stores) {
-    let limit = RateLimitLayer::new(at_most(1, &stores.open()), peer(|from: &SocketAddr| from.ip()));
+    let limit = RateLimitLayer::new(at_most(1, &stores.open()), client_ip());
     let hello = service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new(String::new())));
     let url = serve(ServiceBuilder::new().layer(limit.reject_with(refuse())).service(hello)).await;
     let status = async |from: [u8; 4]| {

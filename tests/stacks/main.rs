@@ -8,6 +8,7 @@ mod support;
 
 mod stores;
 
+#[cfg(feature = "axum")]
 mod axum_addresses;
 mod axum_refusals;
 mod axum_routes;

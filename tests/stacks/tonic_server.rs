@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
-use tower_distributed::extract::{header, peer};
+use tower_distributed::extract::{client_ip, header};
 use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, grpc};
 
 use crate::net::listen;
@@ -73,10 +73,8 @@ async fn cost_above_the_burst_is_an_invalid_argument(stores: Stores) {
 }
 
 async fn peers_are_known_by_their_address(stores: Stores) {
-    use tonic::transport::server::TcpConnectInfo;
     let bucket = at_most(1, &stores.open());
-    let by = peer(|info: &TcpConnectInfo| info.remote_addr().unwrap().ip());
-    let channel = serve!(RateLimitLayer::new(bucket.clone(), by).reject_with(grpc::refuse()));
+    let channel = serve!(RateLimitLayer::new(bucket.clone(), client_ip()).reject_with(grpc::refuse()));
     check(&channel, "ann").await.unwrap();
     assert_eq!(check(&channel, "bob").await.unwrap_err().code(), Code::ResourceExhausted);
     assert_eq!(bucket.peek("127.0.0.1").await.unwrap().remaining(), 0);

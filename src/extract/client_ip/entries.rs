@@ -1,0 +1,109 @@
+//! The entries of a forwarding header, from the right.
+
+use std::iter::Rev;
+use std::net::IpAddr;
+
+use http::header::{FORWARDED, ValueIter};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{forwarded, node};
+
+#[cfg(test)]
+mod tests;
+
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+static FORWARDED_NAME: HeaderName = FORWARDED;
+
+/// The header that the proxies write.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ForwardingHeader {
+    XForwardedFor,
+    Forwarded,
+}
+
+impl ForwardingHeader {
+    pub(super) const ALL: [Self; 2] = [Self::XForwardedFor, Self::Forwarded];
+
+    pub(super) fn name(self) -> &'static HeaderName {
+        match self {
+            Self::XForwardedFor => &X_FORWARDED_FOR,
+            Self::Forwarded => &FORWARDED_NAME,
+        }
+    }
+
+    /// The entries of all fields with this name, from right to left.
+    pub(super) fn entries(self, headers: &HeaderMap) -> Entries<'_> {
+        Entries { header: self, fields: Some(headers.get_all(self.name()).iter().rev()), unread: None }
+    }
+
+    /// The last entry of a field, and what is left of the comma before it. `None` if the text that ends the field
+    /// cannot be divided into entries.
+    fn split_last(self, field: &[u8]) -> Option<Split<'_>> {
+        match self {
+            Self::XForwardedFor => Some(match field.iter().rposition(|&byte| byte == b',') {
+                Some(comma) => (Some(&field[..comma]), &field[comma + 1..]),
+                None => (None, field),
+            }),
+            Self::Forwarded => forwarded::split_last(field),
+        }
+    }
+
+    fn parse(self, entry: &[u8]) -> Option<IpAddr> {
+        match self {
+            Self::XForwardedFor => node::parse(unquoted(entry)),
+            Self::Forwarded => forwarded::parse(entry),
+        }
+    }
+}
+
+/// What is left of the last comma, and what is right of it.
+pub(super) type Split<'a> = (Option<&'a [u8]>, &'a [u8]);
+
+/// The addresses of the entries from right to left. `None` is an entry that is not an address.
+///
+/// Each step reads the bytes of one entry, and no byte is read more than a fixed number of times. Empty entries are
+/// skipped (RFC 9110, 5.6.1).
+#[derive(Debug)]
+pub(super) struct Entries<'a> {
+    header: ForwardingHeader,
+    /// The fields that are not read yet. `None` after a malformed one.
+    fields: Option<Rev<ValueIter<'a, HeaderValue>>>,
+    /// The left part of the current field.
+    unread: Option<&'a [u8]>,
+}
+
+impl Iterator for Entries<'_> {
+    type Item = Option<IpAddr>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let field = match self.unread.take() {
+                Some(unread) => unread,
+                None => self.fields.as_mut()?.next()?.as_bytes(),
+            };
+            let Some((left, entry)) = self.header.split_last(field) else {
+                // How many entries there are here is not known, so nothing further left can be counted or believed.
+                self.fields = None;
+                return Some(None);
+            };
+            self.unread = left;
+            let entry = trimmed(entry);
+            if !entry.is_empty() {
+                return Some(self.header.parse(entry));
+            }
+        }
+    }
+}
+
+/// The text without spaces and tabs around it.
+fn trimmed(text: &[u8]) -> &[u8] {
+    let is_text = |byte: &u8| !matches!(byte, b' ' | b'\t');
+    let start = text.iter().position(is_text).unwrap_or(text.len());
+    let end = text.iter().rposition(is_text).map_or(start, |last| last + 1);
+    &text[start..end]
+}
+
+/// The text without the quotes around it. `X-Forwarded-For` has no quoted strings, but some proxies quote addresses.
+fn unquoted(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text)
+}

@@ -1,0 +1,312 @@
+//! The address of the client that an HTTP request comes from, behind any number of trusted proxies.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`peer`] | the address of the peer, from the extensions of the request |
+//! | [`trust`] | which proxies are trusted, and the walk from the peer towards the client |
+//! | [`network`] | trusted networks from text and values |
+//! | [`entries`] | the entries of a forwarding header, from the right |
+//! | [`forwarded`] | the grammar of `Forwarded` (RFC 7239) |
+//! | [`node`] | an address with its port, brackets and zone |
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{HeaderMap, Request};
+
+use self::entries::ForwardingHeader;
+use self::peer::Peer;
+use self::trust::Trust;
+use super::combinators;
+use crate::telemetry::{Event, tell};
+use crate::{Error, Extracted, Key, KeyExtractor};
+
+mod entries;
+mod forwarded;
+mod network;
+mod node;
+mod peer;
+#[cfg(test)]
+mod tests;
+mod trust;
+
+pub use self::network::IntoNetwork;
+
+/// By the address of the client: all clients of an IPv6 /64 network, or of an IPv4 address, have one key. By default no
+/// proxy is trusted, and the client is the peer of the connection. See [`ClientIp`] for the rules.
+///
+/// The server puts the address of the peer among the extensions of the request: axum by
+/// `into_make_service_with_connect_info::<SocketAddr>()` (needs the feature `axum`), tonic by itself (feature `tonic`). For
+/// others insert the [`SocketAddr`](std::net::SocketAddr) of the connection, or say [where it is](ClientIp::peer).
+/// **Requests without it are refused** with an error that says which call is missing; they never share one key.
+///
+/// ```
+/// use http::HeaderMap;
+/// use tower_distributed::extract::client_ip;
+///
+/// let client_ip = client_ip().trust(["10.0.0.0/8", "fd00::/8"])?;
+///
+/// let mut headers = HeaderMap::new();
+/// headers.insert("x-forwarded-for", "6.6.6.6, 203.0.113.7, 10.0.0.2".parse().unwrap());
+/// let address = client_ip.address([10, 0, 0, 1].into(), &headers);
+/// assert_eq!(address.to_string(), "203.0.113.7");
+/// # Ok::<(), tower_distributed::Error>(())
+/// ```
+#[must_use]
+pub fn client_ip() -> ClientIp {
+    ClientIp {
+        header: ForwardingHeader::XForwardedFor,
+        trust: Trust::Nobody,
+        ipv4_prefix: Ipv4Addr::BITS as u8,
+        ipv6_prefix: 64,
+        peer: Peer::default(),
+        warned: Arc::default(),
+    }
+}
+
+/// Finds the address of the client of an HTTP request. See [`client_ip`].
+///
+/// # Which header is read
+///
+/// `X-Forwarded-For`, or `Forwarded` after [`forwarded`](Self::forwarded). The other header is never read. A proxy that
+/// writes one of them passes the other one through as the client sent it. If both were read, a client could send the
+/// one that the proxy does not write, and choose its address.
+///
+/// # Which entry is the client
+///
+/// Every proxy appends the address of its own peer on the right. The entries are therefore read from the right, and
+/// the entries that the client sent itself are on the left.
+///
+/// | trusted | the client |
+/// |---|---|
+/// | nobody (default) | the peer; headers are ignored |
+/// | networks ([`trust`](Self::trust)) | the first untrusted address: first the peer, then the entries |
+/// | `n` proxies ([`trust_hops`](Self::trust_hops)) | the `n`-th entry from the right |
+///
+/// Some entries are not addresses: `unknown`, obfuscated identifiers such as `_hidden`, elements of `Forwarded` without
+/// `for`, and text that cannot be parsed. At such an entry the result is the address of a proxy, and all clients for
+/// which this happens share one rate limit:
+///
+/// * With trusted networks, the client is the last trusted address before that entry (the peer, if there is none).
+///   Nothing to the left of the entry is read.
+/// * With a number of proxies, the client is the peer. This is also so if the header has fewer than `n` entries.
+///
+/// If all entries are trusted, the client is the leftmost one.
+///
+/// # What is guaranteed
+///
+/// A client cannot choose the address, whatever it sends in any header, if the following is true. The random tests of
+/// this module check it with arbitrary bytes.
+///
+/// * Every trusted proxy appends its peer to the configured header (or replaces the header), and writes well-formed
+///   entries. A proxy that adds `host` to `Forwarded` has to quote it as RFC 7239 requires.
+/// * With trusted networks: the client's own address is not in one of them.
+/// * With `n` proxies: each request passes through exactly `n` proxies; nobody can connect to the server directly.
+///
+/// # Forms of addresses
+///
+/// IPv4-mapped IPv6 addresses are treated as IPv4 addresses everywhere: in the peer, in headers, in trusted networks.
+/// Ports, brackets, quotes and IPv6 zones are accepted in headers and removed. `0.0.0.0` and `::` are not addresses of
+/// a client.
+#[derive(Clone, Debug)]
+pub struct ClientIp {
+    header: ForwardingHeader,
+    trust: Trust,
+    ipv4_prefix: u8,
+    ipv6_prefix: u8,
+    peer: Peer,
+    warned: Arc<Warned>,
+}
+
+/// Which warnings this value and its clones have given.
+#[derive(Debug, Default)]
+struct Warned {
+    peer_missing: AtomicBool,
+    header_untrusted: AtomicBool,
+}
+
+combinators!(ClientIp);
+
+impl ClientIp {
+    /// Trusts proxies by their addresses: networks such as `10.0.0.0/8`, single addresses, [`IpAddr`]s or
+    /// [`IpNet`](ipnet::IpNet)s. Several calls add up. An empty list trusts nobody.
+    ///
+    /// List every proxy between the clients and this server, and nothing else: an address in these networks can choose
+    /// the address that it is counted under. An IPv6 network does not match IPv4 addresses.
+    ///
+    /// # Errors
+    ///
+    /// If a text is not a network (the error names it), if a network is `0.0.0.0/0` or `::/0`, or after
+    /// [`trust_hops`](Self::trust_hops).
+    ///
+    /// ```
+    /// use tower_distributed::extract::client_ip;
+    ///
+    /// let error = client_ip().trust(["10.0.0.0/8", "10.0.300.1"]).unwrap_err();
+    /// assert!(error.is_invalid() && error.to_string().contains("\"10.0.300.1\""));
+    /// ```
+    pub fn trust(self, proxies: impl IntoIterator<Item: IntoNetwork>) -> Result<Self, Error> {
+        let networks = network::parse_all(proxies).map_err(Error::invalid)?;
+        Ok(Self { trust: self.trust.with_networks(networks).map_err(Error::invalid)?, ..self })
+    }
+
+    /// Trusts `n` proxies by their number, for proxies whose addresses are not known. With 1, the client is the last
+    /// entry of the header. 0 trusts nobody.
+    ///
+    /// Prefer [`trust`](Self::trust) where the addresses are known: this method does not check who the peer is. Use it
+    /// only if the server cannot be reached except through all `n` proxies. The last call replaces those before.
+    ///
+    /// # Errors
+    ///
+    /// After [`trust`](Self::trust): the proxies are trusted either by address or by number. If one of the two replaced
+    /// the other, a check that the configuration shows would not be made.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tower_distributed::extract::client_ip;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("x-forwarded-for", "6.6.6.6, 203.0.113.7".parse().unwrap());
+    /// let address = client_ip().trust_hops(1)?.address([10, 0, 0, 1].into(), &headers);
+    /// assert_eq!(address.to_string(), "203.0.113.7");
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    pub fn trust_hops(self, n: usize) -> Result<Self, Error> {
+        Ok(Self { trust: self.trust.with_hops(n).map_err(Error::invalid)?, ..self })
+    }
+
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Choose the header that your proxies write.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tower_distributed::extract::client_ip;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("forwarded", "for=\"[2001:db8::7]:4711\";proto=https".parse().unwrap());
+    /// let address = client_ip().forwarded().trust_hops(1)?.address([10, 0, 0, 1].into(), &headers);
+    /// assert_eq!(address.to_string(), "2001:db8::7");
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    #[must_use]
+    pub fn forwarded(self) -> Self {
+        Self { header: ForwardingHeader::Forwarded, ..self }
+    }
+
+    /// Reads the address of the peer from an extension of the request, of type `T`.
+    ///
+    /// ```
+    /// use std::net::SocketAddr;
+    /// use tower_distributed::extract::client_ip;
+    ///
+    /// #[derive(Clone)]
+    /// struct Connection { from: SocketAddr } // inserted by your server
+    ///
+    /// client_ip().peer(|connection: &Connection| connection.from.ip());
+    /// ```
+    #[must_use]
+    pub fn peer<T: Send + Sync + 'static>(self, read: impl Fn(&T) -> IpAddr + Send + Sync + 'static) -> Self {
+        Self { peer: Peer::by(read), ..self }
+    }
+
+    /// The number of leading bits of an IPv4 address that [`network`](Self::network) keeps: 1 to 32, by default 32.
+    ///
+    /// # Errors
+    ///
+    /// If the number is out of this range.
+    pub fn ipv4_prefix(self, bits: u8) -> Result<Self, Error> {
+        Ok(Self { ipv4_prefix: prefix("IPv4", bits, Ipv4Addr::BITS)?, ..self })
+    }
+
+    /// The number of leading bits of an IPv6 address that [`network`](Self::network) keeps: 1 to 128, by default 64.
+    ///
+    /// A customer of a provider usually gets a /64 or a larger network, and can use every address in it. With a
+    /// longer prefix than that, one client can have as many rate limits as it has addresses.
+    ///
+    /// # Errors
+    ///
+    /// If the number is out of this range.
+    pub fn ipv6_prefix(self, bits: u8) -> Result<Self, Error> {
+        Ok(Self { ipv6_prefix: prefix("IPv6", bits, Ipv6Addr::BITS)?, ..self })
+    }
+
+    /// The address of the client, from the address of the peer and the headers of the request. The result is the peer
+    /// or an address from the configured header.
+    ///
+    /// The header is read from the right, and only as far as the client's entry. Nothing is allocated.
+    #[must_use]
+    pub fn address(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        self.trust.client(peer.to_canonical(), || self.header.entries(headers))
+    }
+
+    /// An address with the bits after its prefix set to zero. Clients with the same network share a rate limit.
+    ///
+    /// ```
+    /// use tower_distributed::extract::client_ip;
+    ///
+    /// let network = client_ip().network("2001:db8:1:2:3:4:5:6".parse().unwrap());
+    /// assert_eq!(network.to_string(), "2001:db8:1:2::");
+    /// ```
+    #[must_use]
+    pub fn network(&self, address: IpAddr) -> IpAddr {
+        match address.to_canonical() {
+            IpAddr::V4(address) => {
+                let host_bits = Ipv4Addr::BITS - u32::from(self.ipv4_prefix);
+                Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << host_bits)).into()
+            }
+            IpAddr::V6(address) => {
+                let host_bits = Ipv6Addr::BITS - u32::from(self.ipv6_prefix);
+                Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << host_bits)).into()
+            }
+        }
+    }
+
+    /// The name of a forwarding header that the request has and that [`address`](Self::address) ignores, since the peer
+    /// is not trusted. `None` if there is none.
+    ///
+    /// If nobody is trusted, this is `x-forwarded-for` or `forwarded`. If networks are trusted, it is the configured
+    /// header only. Such a header is a sign of a proxy that is missing in the configuration: then all its clients share
+    /// one rate limit. A client that connects directly can send the header as well, so log it once, not per request.
+    #[must_use]
+    pub fn untrusted_header(&self, peer: IpAddr, headers: &HeaderMap) -> Option<&'static str> {
+        if self.trust.is_trusted(peer.to_canonical()) {
+            return None;
+        }
+        let read = match self.trust {
+            Trust::Nobody => &ForwardingHeader::ALL[..],
+            _ => std::slice::from_ref(&self.header),
+        };
+        read.iter().find(|header| headers.contains_key(header.name())).map(|header| header.name().as_str())
+    }
+}
+
+impl<B> KeyExtractor<Request<B>> for ClientIp {
+    fn extract(&self, request: &Request<B>) -> Extracted {
+        let first =
+            |warned: &AtomicBool| !warned.load(Ordering::Relaxed) && !warned.swap(true, Ordering::Relaxed);
+        let Some(peer) = self.peer.address(request.extensions()) else {
+            if first(&self.warned.peer_missing) {
+                tell("client_ip", Event::PeerMissing, peer::MISSING);
+            }
+            return Extracted::Ready(Err(Error::invalid(peer::MISSING)));
+        };
+        let headers = request.headers();
+        if let Some(header) = self.untrusted_header(peer, headers)
+            && first(&self.warned.header_untrusted)
+        {
+            let text = format_args!(
+                "a request from {peer} has {header}, which is ignored. If {peer} is a proxy of yours, name it with \
+                 client_ip().trust([..]): until then all of its clients share one key"
+            );
+            tell("client_ip", Event::HeaderUntrusted, text);
+        }
+        Key::from(self.network(self.address(peer, headers))).into()
+    }
+}
+
+fn prefix(version: &str, bits: u8, longest: u32) -> Result<u8, Error> {
+    if bits == 0 || u32::from(bits) > longest {
+        return Err(Error::invalid(format!("an {version} prefix has 1 to {longest} bits, not {bits}")));
+    }
+    Ok(bits)
+}

@@ -1,0 +1,192 @@
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{ClientIp, client_ip};
+
+mod published;
+mod random;
+mod reference;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn headers<T: AsRef<[u8]>>(name: &'static str, fields: &[T]) -> HeaderMap {
+    let name = HeaderName::from_static(name);
+    let mut headers = HeaderMap::new();
+    for field in fields {
+        headers.append(&name, HeaderValue::from_bytes(field.as_ref()).unwrap());
+    }
+    headers
+}
+
+fn x_forwarded_for(client_ip: &ClientIp, peer: &str, fields: &[&str]) -> String {
+    client_ip.address(ip(peer), &headers("x-forwarded-for", fields)).to_string()
+}
+
+#[test]
+fn nobody_is_trusted_by_default() {
+    for client_ip in [
+        client_ip(),
+        client_ip().forwarded(),
+        client_ip().trust([""; 0]).unwrap(),
+        client_ip().trust_hops(0).unwrap(),
+        client_ip().trust_hops(2).unwrap().trust_hops(0).unwrap(),
+    ] {
+        for name in ["x-forwarded-for", "forwarded"] {
+            let headers = headers(name, &["1.1.1.1, for=1.1.1.1", "for=1.1.1.1, 1.1.1.1"]);
+            assert_eq!(client_ip.address(ip("9.9.9.9"), &headers), ip("9.9.9.9"));
+            assert_eq!(client_ip.address(ip("::ffff:9.9.9.9"), &headers), ip("9.9.9.9"));
+        }
+    }
+}
+
+#[test]
+fn one_header_is_read() {
+    let mut headers = headers("x-forwarded-for", &["1.1.1.1"]);
+    headers.insert("forwarded", HeaderValue::from_static("for=2.2.2.2"));
+    let x_forwarded_for = client_ip().trust_hops(1).unwrap();
+    let forwarded = x_forwarded_for.clone().forwarded();
+    let peer = ip("10.0.0.1");
+    assert_eq!(x_forwarded_for.address(peer, &headers), ip("1.1.1.1"));
+    assert_eq!(forwarded.address(peer, &headers), ip("2.2.2.2"));
+    headers.remove("forwarded");
+    assert_eq!(forwarded.address(peer, &headers), peer);
+}
+
+#[test]
+fn networks() {
+    let trusting = client_ip().trust(["10.0.0.0/8", "2001:db8::/32"]).unwrap();
+    let trusting = trusting.trust([ip("192.168.0.1")]).unwrap();
+    for (peer, fields, client) in [
+        ("10.0.0.1", &[][..], "10.0.0.1"),
+        ("9.9.9.9", &["1.1.1.1"], "9.9.9.9"),
+        ("9.9.9.9", &["1.1.1.1, 10.0.0.2"], "9.9.9.9"),
+        ("10.0.0.1", &["1.1.1.1"], "1.1.1.1"),
+        ("10.0.0.1", &["6.6.6.6, 1.1.1.1, 10.0.0.2"], "1.1.1.1"),
+        ("10.0.0.1", &["6.6.6.6", "1.1.1.1", "192.168.0.1", "2001:db8::2"], "1.1.1.1"),
+        ("192.168.0.1", &["6.6.6.6, 192.168.0.2"], "192.168.0.2"),
+        // Mapped addresses: in the peer and in the header.
+        ("::ffff:10.0.0.1", &["1.1.1.1, ::ffff:10.0.0.2"], "1.1.1.1"),
+        ("10.0.0.1", &["::ffff:1.1.1.1"], "1.1.1.1"),
+        ("::ffff:9.9.9.9", &["1.1.1.1"], "9.9.9.9"),
+        // All trusted: the leftmost.
+        ("10.0.0.1", &["10.0.0.4, 10.0.0.3", "10.0.0.2"], "10.0.0.4"),
+        // Not an address: the last trusted address to the right of it.
+        ("10.0.0.1", &["unknown"], "10.0.0.1"),
+        ("10.0.0.1", &["6.6.6.6, unknown"], "10.0.0.1"),
+        ("10.0.0.1", &["6.6.6.6, unknown, 10.0.0.2"], "10.0.0.2"),
+        ("10.0.0.1", &["6.6.6.6, 10.0.0.4, _x, 10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+        ("10.0.0.1", &["6.6.6.6, 0.0.0.0"], "10.0.0.1"),
+        // Empty entries are none.
+        ("10.0.0.1", &["1.1.1.1, ,", "", "10.0.0.2,"], "1.1.1.1"),
+        ("10.0.0.1", &["1.1.1.1:80, [2001:db8::2]:80"], "1.1.1.1"),
+    ] {
+        assert_eq!(x_forwarded_for(&trusting, peer, fields), client, "{peer} {fields:?}");
+    }
+}
+
+#[test]
+fn networks_of_one_version_do_not_match_the_other() {
+    let trusting = client_ip().trust(["::/1"]).unwrap();
+    assert_eq!(x_forwarded_for(&trusting, "10.0.0.1", &["1.1.1.1"]), "10.0.0.1");
+    assert_eq!(x_forwarded_for(&trusting, "::1", &["6.6.6.6, 1.1.1.1"]), "1.1.1.1");
+    let trusting = client_ip().trust(["::ffff:10.0.0.0/104"]).unwrap();
+    assert_eq!(x_forwarded_for(&trusting, "10.0.0.1", &["1.1.1.1"]), "1.1.1.1");
+}
+
+#[test]
+fn hops() {
+    for (n, fields, client) in [
+        (1, &["1.1.1.1"][..], "1.1.1.1"),
+        (1, &["6.6.6.6, 1.1.1.1"], "1.1.1.1"),
+        (1, &["6.6.6.6", "1.1.1.1"], "1.1.1.1"),
+        (2, &["6.6.6.6, 1.1.1.1, 10.0.0.2"], "1.1.1.1"),
+        (2, &["6.6.6.6", "1.1.1.1", "10.0.0.2"], "1.1.1.1"),
+        (2, &["1.1.1.1", "unknown"], "1.1.1.1"),
+        (1, &["1.1.1.1, ,", " "], "1.1.1.1"),
+        // The peer: too few entries, or not an address at that place.
+        (1, &[], "10.0.0.1"),
+        (2, &["1.1.1.1"], "10.0.0.1"),
+        (50, &["1.1.1.1, 2.2.2.2"], "10.0.0.1"),
+        (usize::MAX, &["1.1.1.1, 2.2.2.2"], "10.0.0.1"),
+        (1, &["1.1.1.1, unknown"], "10.0.0.1"),
+        (2, &["1.1.1.1", "nope", "2.2.2.2"], "10.0.0.1"),
+    ] {
+        let trusting = client_ip().trust_hops(n).unwrap();
+        assert_eq!(x_forwarded_for(&trusting, "10.0.0.1", fields), client, "{n} {fields:?}");
+    }
+}
+
+#[test]
+fn hops_are_not_counted_past_an_unclosed_quote() {
+    let headers = headers("forwarded", &["for=6.6.6.6", "for=6.6.6.6, for=\"6.6.6.6, for=1.1.1.1"]);
+    for (n, client) in [(1, "1.1.1.1"), (2, "10.0.0.1"), (3, "10.0.0.1"), (4, "10.0.0.1")] {
+        let trusting = client_ip().forwarded().trust_hops(n).unwrap();
+        assert_eq!(trusting.address(ip("10.0.0.1"), &headers), ip(client), "{n}");
+    }
+}
+
+#[test]
+fn addresses_and_a_number_exclude_each_other() {
+    let by_address = || client_ip().trust(["10.0.0.0/8"]);
+    let error = by_address().and_then(|it| it.trust_hops(2)).unwrap_err().to_string();
+    assert!(error.contains("`trust`") && error.contains("`trust_hops(2)`"), "{error}");
+    assert!(client_ip().trust_hops(2).and_then(|it| it.trust(["10.0.0.0/8"])).is_err());
+    assert!(client_ip().trust_hops(2).and_then(|it| it.trust([""; 0])).is_ok());
+}
+
+#[test]
+fn prefixes() {
+    for (v4, v6, address, network) in [
+        (32, 64, "1.2.3.4", "1.2.3.4"),
+        (24, 64, "1.2.3.4", "1.2.3.0"),
+        (1, 64, "255.255.255.255", "128.0.0.0"),
+        (24, 64, "::ffff:1.2.3.4", "1.2.3.0"),
+        (32, 16, "::ffff:102:304", "1.2.3.4"),
+        (24, 64, "0123:4567:89ab:cdef:0123:4567:89ab:cdef", "123:4567:89ab:cdef::"),
+        (24, 63, "0123:4567:89ab:cdef:0123:4567:89ab:cdef", "123:4567:89ab:cdee::"),
+        (24, 56, "0123:4567:89ab:cdef:0123:4567:89ab:cdef", "123:4567:89ab:cd00::"),
+        (24, 128, "0123:4567:89ab:cdef:0123:4567:89ab:cdef", "123:4567:89ab:cdef:123:4567:89ab:cdef"),
+        (24, 1, "ffff::1", "8000::"),
+        (24, 56, "2001:db8:1234:5678::1.2.3.4", "2001:db8:1234:5600::"),
+        (24, 56, "64:ff9b::1.2.3.4", "64:ff9b::"),
+        (24, 56, "::1", "::"),
+    ] {
+        let client_ip = client_ip().ipv4_prefix(v4).unwrap().ipv6_prefix(v6).unwrap();
+        assert_eq!(client_ip.network(ip(address)), ip(network), "{address} /{v4} /{v6}");
+    }
+    assert_eq!(client_ip().network(ip("1.2.3.4")), ip("1.2.3.4"));
+    assert_eq!(client_ip().network(ip("1:2:3:4:5:6:7:8")), ip("1:2:3:4::"));
+}
+
+#[test]
+fn prefixes_out_of_range() {
+    for bits in [0, 33, 255] {
+        let error = client_ip().ipv4_prefix(bits).unwrap_err().to_string();
+        assert_eq!(error, format!("an IPv4 prefix has 1 to 32 bits, not {bits}"));
+    }
+    for bits in [0, 129, 255] {
+        let error = client_ip().ipv6_prefix(bits).unwrap_err().to_string();
+        assert_eq!(error, format!("an IPv6 prefix has 1 to 128 bits, not {bits}"));
+    }
+}
+
+#[test]
+fn headers_that_are_ignored() {
+    let x_forwarded_for = headers("x-forwarded-for", &["1.1.1.1"]);
+    let forwarded = headers("forwarded", &["for=1.1.1.1"]);
+    let (proxy, other) = (ip("::ffff:10.0.0.1"), ip("9.9.9.9"));
+    let nobody = client_ip();
+    assert_eq!(nobody.untrusted_header(proxy, &HeaderMap::new()), None);
+    assert_eq!(nobody.untrusted_header(proxy, &x_forwarded_for), Some("x-forwarded-for"));
+    assert_eq!(nobody.untrusted_header(proxy, &forwarded), Some("forwarded"));
+    let networks = client_ip().trust(["10.0.0.0/8"]).unwrap();
+    assert_eq!(networks.untrusted_header(proxy, &x_forwarded_for), None);
+    assert_eq!(networks.untrusted_header(other, &x_forwarded_for), Some("x-forwarded-for"));
+    assert_eq!(networks.untrusted_header(other, &forwarded), None);
+    assert_eq!(networks.forwarded().untrusted_header(other, &forwarded), Some("forwarded"));
+    let hops = client_ip().trust_hops(1).unwrap();
+    assert_eq!(hops.untrusted_header(other, &x_forwarded_for), None);
+}
