@@ -1,6 +1,6 @@
 //! A Bloom filter: what was seen before, in a few bits per item.
 //!
-//! [`BloomFilter`] is a filter of a name in a [`Store`]. Whoever uses the same store and name uses the same filter.
+//! [`BloomFilter`] is a filter of a name in a [`Store`](crate::Store). Whoever uses the same store and name uses the same filter.
 //!
 //! ```
 //! use tower_distributed::{BloomFilter, Store};
@@ -49,7 +49,7 @@
 //! # One configuration for all
 //!
 //! Bits, hashes, keys and `remember_for` are stored beside the bits and compared in every call. Where they differ the
-//! call is an error that [is invalid](Error::is_invalid) and names both; what is stored stays as it is. To change them
+//! call is an error that [is invalid](crate::Error::is_invalid) and names both; what is stored stays as it is. To change them
 //! take another name, or clear the filter first, as the one that it was. Capacity and rate count only by the bits
 //! and hashes that they make.
 //!

@@ -40,13 +40,13 @@
 //!
 //! Choose by what a lost message costs, and by memory. Both have the same claims, layers and events.
 //!
-//! | | [`Dedupe::exact`] | [`Dedupe::new`] on a [`BloomFilter`] |
+//! | | [`Dedupe::exact`] | [`Dedupe::new`] on a [`BloomFilter`](crate::BloomFilter) |
 //! |---|---|---|
 //! | a new item is taken for a duplicate | never, but for a collision of 128 bits of SHA-256 | at the filter's false-positive rate, always the same items: **such an item is not handled, however often it is sent** |
 //! | memory per message, with a million of them and a capacity of that | 22 bytes, 33 where it has run for long (25 and 47 with 10⁵ and 10⁴) | 8 bytes at a false-positive rate of 10⁻⁶, in two generations that are reserved in full |
 //! | with more items than its capacity | exact; an item takes 72 bytes | [fails open](FilterFull::FailOpen): duplicates are handled again, which is told |
 //! | remembered for | `remember_for` to 1.5 × as long | `remember_for` to 2 × as long |
-//! | a duplicate behind [`http::dedupe`](crate::http::dedupe) | is acknowledged with 200 | is refused with 409, unless it was looked up |
+//! | a duplicate behind [`web::dedupe`](crate::web::dedupe) | is acknowledged with 200 | is refused with 409, unless it was looked up |
 //! | whoever chooses ids can make two of them collide | no | yes: XXH3 is no cryptographic hash |
 //!
 //! Take exact mode for payments, orders, and whatever nobody would miss until it is too late; also where ids come from
@@ -54,7 +54,7 @@
 //! where the truth is kept elsewhere and duplicates can be looked up there: with
 //! [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate) of the layer or [`claim_anyway`](Dedupe::claim_anyway), no
 //! message is lost to a filter. Where a client that repeats its request is to get the same response again, use
-//! [`http::idempotency`](crate::http::idempotency).
+//! [`web::idempotency`](crate::web::idempotency).
 //!
 //! # The capacity
 //!
@@ -78,7 +78,7 @@
 //! Ids of different senders are the same item if their bytes are the same. Where several senders share a `Dedupe`, put the
 //! sender into the item: [`Key::of`](crate::Key::of) keeps `("a", "b:c")` and `("a:b", "c")` apart. Take the sender that was
 //! authenticated, not what the message says of itself, and authenticate *before* the item is claimed: see
-//! [`http::dedupe`](crate::http::dedupe).
+//! [`web::dedupe`](crate::web::dedupe).
 //!
 //! ```
 //! # use std::time::Duration;
@@ -164,7 +164,7 @@
 //!
 //! ## When the store is away
 //!
-//! [`StoreFailure::FailClosed`] unless set. `FailOpen` handles without a claim, duplicates too; `LocalShare` remembers in this process
+//! [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed) unless set. `FailOpen` handles without a claim, duplicates too; `LocalShare` remembers in this process
 //! alone.
 //!
 //! ## Readiness

@@ -190,7 +190,7 @@ impl Error {
         matches!(*self.0, Kind::Lost)
     }
 
-    /// A response body was aborted at a limit of `http::UntilBodyEnd`, and its lease released: see `http::LeaseEnd`.
+    /// A response body was aborted at a limit of `response::UntilBodyEnd`, and its lease released: see `response::LeaseEnd`.
     #[must_use]
     pub fn is_body_timeout(&self) -> bool {
         matches!(*self.0, Kind::BodyTimeout(_))

@@ -121,6 +121,6 @@ pub use primitive::token_bucket::{TokenBucket, TokenBuckets};
 pub use primitive::wait_group::{Permit, WaitGroup};
 pub use store::{BreakerState, IntoPool, Key, Ping, Store, StoreBuilder, StoreFailure};
 
-#[cfg(all(doctest, feature = "http"))]
+#[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

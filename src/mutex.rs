@@ -24,7 +24,7 @@
 //! of a call each time.
 //!
 //! The lock of a crashed process is free again after its [time to live](MutexBuilder::ttl). While a guard is held it is
-//! renewed, and it tells when it is [lost](Lease::lost). The [fencing token](MutexGuard::fence) only grows, so that
+//! renewed, and it tells when it is [lost](crate::Lease::lost). The [fencing token](MutexGuard::fence) only grows, so that
 //! what is written to can refuse a holder that does not know yet that it is none: see [`guarantees`](crate::guarantees).
 //! A future that is granted the lock and not polled keeps it for 1 s at most; where it had just asked for a lock that was
 //! free, for the time that [a call can take](crate::StoreBuilder#how-long-a-call-can-take) and 1.5 s. Then it goes to the
@@ -61,12 +61,12 @@
 //! | `WithFailFast` | [`fail_fast`](MutexBuilder::fail_fast) |
 //! | `WithShufflePools` | [`shuffle_nodes`](MutexBuilder::shuffle_nodes) |
 //! | `Lock`, `TryLock`, `Unlock` | [`lock`](Mutex::lock), [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock) |
-//! | `Extend`, a goroutine that does so | [`extend`](Lease::extend), [`watchdog`](MutexBuilder::watchdog) |
-//! | `Until`, `Value`, `Name` | [`until`](Lease::until), [`token`](Lease::token), [`key`](Lease::key) |
-//! | `ErrTaken`, `ErrFailed`; `ErrLockAlreadyExpired` | [`Error::is_refused`], [`Error::is_unavailable`]; [`Error::is_lost`], by [`extend`](Lease::extend) and [`unlock_checked`](MutexGuard::unlock_checked) |
+//! | `Extend`, a goroutine that does so | [`extend`](crate::Lease::extend), [`watchdog`](MutexBuilder::watchdog) |
+//! | `Until`, `Value`, `Name` | [`until`](crate::Lease::until), [`token`](crate::Lease::token), [`key`](crate::Lease::key) |
+//! | `ErrTaken`, `ErrFailed`; `ErrLockAlreadyExpired` | [`Error::is_refused`](crate::Error::is_refused), [`Error::is_unavailable`](crate::Error::is_unavailable); [`Error::is_lost`](crate::Error::is_lost), by [`extend`](crate::Lease::extend) and [`unlock_checked`](MutexGuard::unlock_checked) |
 //! | gocorex `NewLock(client, key, expiration)`, `Lock(id)`, `UnLock(id)` | [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock); `id` by [`value_with`](MutexBuilder::value_with) |
-//! | rslock `LockManager`, `lock`, `acquire`, `extend`, `unlock` | [`Mutex::quorum`], [`try_lock`](Mutex::try_lock), [`lock`](Mutex::lock), [`extend`](Lease::extend), [`unlock`](MutexGuard::unlock) |
-//! | "lock or skip" (billing) | [`try_run`](Mutex::try_run), [`MutexLayer`](crate::MutexLayer) |
+//! | rslock `LockManager`, `lock`, `acquire`, `extend`, `unlock` | [`Mutex::quorum`], [`try_lock`](Mutex::try_lock), [`lock`](Mutex::lock), [`extend`](crate::Lease::extend), [`unlock`](MutexGuard::unlock) |
+//! | "lock or skip" (billing) | [`try_run`](Mutex::try_run), [`MutexLayer`] |
 //!
 //! # The layer
 //!
@@ -103,7 +103,7 @@
 //!
 //! ## When the store is away
 //!
-//! [`StoreFailure::FailClosed`] unless set.
+//! [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed) unless set.
 //!
 //! ## Readiness
 //!

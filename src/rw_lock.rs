@@ -37,8 +37,8 @@
 //! | `AppID` | [`app_id`](RwLockBuilder::app_id) |
 //! | `ReaderLockToken` | [`with_group`](RwLock::with_group) |
 //! | the mode option, which does nothing | [`prefer`](RwLockBuilder::prefer) |
-//! | `ErrTimeout` | [`Error::is_waited_too_long`] |
-//! | `ErrInterrupted` | drop the future; or [`close`](RwLock::close), and [`Error::is_interrupted`] |
+//! | `ErrTimeout` | [`Error::is_waited_too_long`](crate::Error::is_waited_too_long) |
+//! | `ErrInterrupted` | drop the future; or [`close`](RwLock::close), and [`Error::is_interrupted`](crate::Error::is_interrupted) |
 //! | `ErrNotReleased` | [`release`](RwLockWriteGuard::release) says `false` |
 //! | hash tags in the prefix, for a Cluster | by itself |
 //!
@@ -75,19 +75,19 @@
 //! ## What it asks
 //!
 //! The [key](crate::KeyExtractor) by a closure or function; `None` lets a request pass. Whether it reads or writes by
-//! [`access`](RwLockLayer::access): it writes unless set; `http::rw_lock` goes by the method. A request that cannot be
+//! [`access`](RwLockLayer::access): it writes unless set; `web::rw_lock` goes by the method. A request that cannot be
 //! admitted now is refused, unless it may [wait](RwLockLayer::max_wait).
 //!
 //! ## While the lock is held
 //!
-//! It is held until there is a response, or with `http::UntilBodyEnd` until the end of its body. What the handler gets
+//! It is held until there is a response, or with `response::UntilBodyEnd` until the end of its body. What the handler gets
 //! by [`on_lease`](RwLockLayer::on_lease) has the fencing token, which whatever it writes to should check, and tells
 //! when the lock is lost. Then, until there is a response, the inner future is dropped, unless
 //! [`cancel_when_lost`](RwLockLayer::cancel_when_lost) is off, and the request refused as
 //! [`LeaseLost`](crate::RefusalKind::LeaseLost). Once there is a response, its body goes on when the lock is lost;
-//! `http::LeaseEnd::Abort` ends it with an error.
+//! `response::LeaseEnd::Abort` ends it with an error.
 //!
-//! `http::UntilBodyEnd` releases the lock of a body that makes no progress for 60 s, and can set a maximum. The lock of an
+//! `response::UntilBodyEnd` releases the lock of a body that makes no progress for 60 s, and can set a maximum. The lock of an
 //! upgraded connection (WebSocket, CONNECT) is released with the head of the response. A handler can take its lock along
 //! and hold it for longer: see [`LeaseSlot`](crate::lease::LeaseSlot).
 //!

@@ -18,7 +18,7 @@
 //! # What holds
 //!
 //! Callers of one key in one process share one run. Processes share through the store: whoever comes first *leads*, holds
-//! a lease that is renewed while it works, and publishes its answer for a short [life](SingleFlightBuilder::life).
+//! a lease that is renewed while it works, and publishes its answer for a short [TTL](SingleFlightBuilder::ttl).
 //! Those who *follow* are woken and read it; who comes later, and within its life, reads it too. So while the leader
 //! lives, keeps its lease and shares its answer, there is one run.
 //!
@@ -52,7 +52,7 @@
 //!
 //! | outcome | callers that wait now | callers in the time after it |
 //! |---|---|---|
-//! | an answer | get it | get it, for its [life](SingleFlightBuilder::life) |
+//! | an answer | get it | get it, for its [TTL](SingleFlightBuilder::ttl) |
 //! | an error, with [`share_errors`](SingleFlightBuilder::share_errors); of HTTP, a 5xx | get it, in all processes | run; one leads, the others wait |
 //! | an error otherwise | all run at once | run; one leads, the others wait |
 //! | a private answer: [`ttl_with`](SingleFlightBuilder::ttl_with) says `None`; of HTTP, `Set-Cookie`, `no-store` and the like | all run at once | all run at once, for [10 s](SingleFlightBuilder::pass_for) |
@@ -68,7 +68,7 @@
 //! | `DoChan` | the future that these return; with a [`max_wait`](SingleFlightBuilder::max_wait) |
 //! | `Forget(key)` | [`forget`](SingleFlight::forget), of the published answer |
 //! | "lock or skip" (billing) | [`Mutex::try_run`](crate::Mutex::try_run), [`MutexLayer`](crate::MutexLayer) |
-//! | nginx `proxy_cache_lock`, `proxy_cache_use_stale updating` | `http::single_flight`, [`stale_while_revalidate`](SingleFlightBuilder::stale_while_revalidate) |
+//! | nginx `proxy_cache_lock`, `proxy_cache_use_stale updating` | `web::single_flight`, [`stale_while_revalidate`](SingleFlightBuilder::stale_while_revalidate) |
 //!
 //! # Events
 //!
@@ -102,7 +102,7 @@
 //!
 //! The [key](crate::KeyExtractor) by a closure or function; only requests that it names a key for take part, `None`
 //! lets a request pass on its own. **All requests of one key get one response: whatever makes a difference belongs into
-//! the key**, above all who asks. For HTTP, `http::single_flight` takes part with GET and HEAD alone, and with nothing that
+//! the key**, above all who asks. For HTTP, `web::single_flight` takes part with GET and HEAD alone, and with nothing that
 //! carries credentials.
 //!
 //! For how long an answer lives, when errors are shared and what becomes of answers that are too large are settings of the [`SingleFlight`]: see [`single_flight`](crate::single_flight).
@@ -110,7 +110,7 @@
 //! ## What is shared
 //!
 //! The response itself, if it can be cloned and the flight has a codec for it: [`WholeResponse`]. For HTTP,
-//! `http::single_flight` shares status, header fields and the body up to a size.
+//! `web::single_flight` shares status, header fields and the body up to a size.
 //!
 //! ## In which task
 //!

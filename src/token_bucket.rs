@@ -1,6 +1,6 @@
 //! A token bucket per key: Go's `x/time/rate`, distributed.
 //!
-//! [`TokenBucket`] is a namespace of buckets in a [`Store`]; the key is an argument of each call. A bucket holds
+//! [`TokenBucket`] is a namespace of buckets in a [`Store`](crate::Store); the key is an argument of each call. A bucket holds
 //! up to `burst` tokens, one comes back every period/rate, and a request takes as many as it costs or none.
 //!
 //! ```
@@ -81,7 +81,7 @@
 //! | Gubernator and Envoy: quotas held by each instance | [`prefetch`](TokenBucket::prefetch) |
 //! | `Tokens`, `SetLimit`, `SetBurst` | [`peek`](TokenBucket::peek), [`with_quotas`](TokenBucket::with_quotas) |
 //! | gocorex `qps = 0` | [`Quota::non_refilling`](crate::Quota::non_refilling) |
-//! | `tower_governor`: `per_second`, `burst_size`, `key_extractor`, `use_headers` | [`Quota`](crate::Quota), [`RateLimitLayer::new`](crate::RateLimitLayer::new), `http::RateLimitFields` |
+//! | `tower_governor`: `per_second`, `burst_size`, `key_extractor`, `use_headers` | [`Quota`](crate::Quota), [`RateLimitLayer::new`](crate::RateLimitLayer::new), `response::RateLimitFields` |
 //! | `tower-rate-limit-redis`: `fail_open`, `timeout` | [`StoreFailure`](crate::StoreFailure), [`StoreBuilder::timeout`](crate::StoreBuilder::timeout) |
 //!
 //! # The layer
@@ -141,7 +141,7 @@
 //!
 //! ## When the store is away
 //!
-//! [`StoreFailure::FailClosed`] unless set: an outage is told as one, and admits nothing.
+//! [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed) unless set: an outage is told as one, and admits nothing.
 //!
 //! ## Readiness, cancellation
 //!

@@ -1,6 +1,6 @@
 //! A distributed WaitGroup: at most so many at once per key, across all processes.
 //!
-//! [`WaitGroup`] is a namespace in a [`Store`]; the key is an argument of each call. [`add`](WaitGroup::add) gets a
+//! [`WaitGroup`] is a namespace in a [`Store`](crate::Store); the key is an argument of each call. [`add`](WaitGroup::add) gets a
 //! [`Permit`], in turn where none is free; dropping it or [`done`](Permit::done) gives it back;
 //! [`wait`](WaitGroup::wait) ends when none is left.
 //!
@@ -76,18 +76,18 @@
 //!
 //! ## How long a permit is held
 //!
-//! Until there is a response, or with `http::UntilBodyEnd` until the end of its body; for HTTP,
-//! `http::concurrency_limit` sets that and how refusals are told. A response that is dropped gives its permit back,
+//! Until there is a response, or with `response::UntilBodyEnd` until the end of its body; for HTTP,
+//! `web::concurrency_limit` sets that and how refusals are told. A response that is dropped gives its permit back,
 //! as does a response future. A permit that is lost, since the store forgot it, changes nothing for its request
 //! unless [`cancel_when_lost`](ConcurrencyLimitLayer::cancel_when_lost) is set.
 //!
-//! `http::UntilBodyEnd` releases the permit of a body that makes no progress for 60 s, and can set a maximum. The permit
+//! `response::UntilBodyEnd` releases the permit of a body that makes no progress for 60 s, and can set a maximum. The permit
 //! of an upgraded connection (WebSocket, CONNECT) is released with the head of the response. A handler can take its
 //! permit along and hold it for longer: see [`LeaseSlot`](crate::lease::LeaseSlot).
 //!
 //! ## When the store is away
 //!
-//! [`StoreFailure::FailClosed`] unless set.
+//! [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed) unless set.
 //!
 //! ## Readiness
 //!

@@ -94,7 +94,7 @@ struct Differences<'a> {
 ///
 /// * unless it is a GET or a HEAD without a body;
 /// * where it may be private: with `Authorization`, `Proxy-Authorization` or `Cookie`, with a user in the URI, or with a
-///   field that you have [named](Self::private_if);
+///   field that you have [named](SharedGet::private_if);
 /// * where it asks for something of its own: with `Range`, with conditions (`If-None-Match` and the other four), or with
 ///   `Upgrade`; or with `Cache-Control: no-store`;
 /// * where it has several fields `Host`, or a host with spaces.

@@ -41,7 +41,7 @@ mod tests;
 /// | private or too large; a redirect to an absolute URI where the request does not tell its scheme | all run at once | all run at once, [for a while](crate::single_flight::SingleFlightBuilder::pass_for) |
 ///
 /// `s-maxage`, `max-age`, `Expires`, `Date` and `Age` count as in RFC 9111, 4.2, where they make the time that the flight
-/// [says](crate::single_flight::SingleFlightBuilder::life) shorter. With `must-revalidate`, `proxy-revalidate` or `s-maxage`
+/// [says](crate::single_flight::SingleFlightBuilder::ttl) shorter. With `must-revalidate`, `proxy-revalidate` or `s-maxage`
 /// nothing is served stale. What others get has an `Age`.
 ///
 /// What others get is the status, the header fields and the body. They do not get trailers, the response's extensions

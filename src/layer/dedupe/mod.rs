@@ -22,7 +22,7 @@ use super::key::DynKey;
 use super::leased::{OnLease, OnLeases};
 use crate::{AsError, Dedupe, Error, Key, KeyExtractor, Store, StoreFailure};
 
-/// A [`Layer`] that does not handle again what was handled; see the [module](self) for the whole story.
+/// A [`Layer`] that does not handle again what was handled; see the [module](crate::dedupe) for the whole story.
 ///
 /// Its parameters are the types of the requests, the responses and the errors of the inner service, and what becomes of
 /// [refusals](Self::reject_with).
@@ -98,7 +98,7 @@ impl<Req, Res, E> DedupeLayer<Req, Res, E> {
 
 impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// What of an outcome means that the item was handled, by a closure of `&Result<Res, E>`. Default: any response, and
-    /// no error. For HTTP there is `http::IsHandled`.
+    /// no error. For HTTP there is `web::IsHandled`.
     #[must_use]
     pub fn success(mut self, success: impl IsSuccess<Res, E> + Send + Sync + 'static) -> Self {
         self.config.success = Arc::new(success);
@@ -113,7 +113,7 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     }
 
     /// Lets duplicates pass to the inner service, marked by a closure of `&mut Req`. For HTTP there is
-    /// `http::MarkDuplicate`, for [`on_duplicate`](Self::on_duplicate).
+    /// `web::MarkDuplicate`, for [`on_duplicate`](Self::on_duplicate).
     #[must_use]
     pub fn mark_duplicates(self, mark: impl Fn(&mut Req) + Send + Sync + 'static) -> Self {
         self.on_duplicate(MarkWith(mark))
@@ -140,7 +140,7 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     }
 
     /// Shows requests that have their claim what watches it, by a closure of `(&LeaseHandle, &mut Req)`. For HTTP there
-    /// is `http::InsertLease`.
+    /// is `web::InsertLease`.
     #[must_use]
     pub fn on_lease(mut self, on_lease: impl OnLease<Req> + Send + Sync + 'static) -> Self {
         self.config.on_lease.push(Arc::new(on_lease));
@@ -148,7 +148,7 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     }
 
     /// Makes refusals responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
-    /// [`Reject`](crate::Reject). The service's error is then the inner service's. For HTTP there is `http::refuse()`,
+    /// [`Reject`](crate::Reject). The service's error is then the inner service's. For HTTP there is `response::refuse()`,
     /// for gRPC `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> DedupeLayer<Req, Res, E, R2> {

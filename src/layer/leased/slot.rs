@@ -9,7 +9,7 @@ use crate::store::lock;
 /// Has the [`Lease`] of a request while the layer holds it, so that the handler can take it along: into a task that goes on
 /// after the response, such as the one that serves an upgraded connection.
 ///
-/// `http::InsertLease` puts it among the extensions of the request. Outside of HTTP it comes by
+/// `web::InsertLease` puts it among the extensions of the request. Outside of HTTP it comes by
 /// [`OnLease::on_slot`](super::OnLease::on_slot). Clones are of the same slot. A slot holds nothing: the layer
 /// releases the lease when it would without one.
 ///

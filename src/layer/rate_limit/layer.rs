@@ -19,7 +19,7 @@ use crate::primitive::token_bucket::Decision;
 use crate::telemetry::Outcome;
 use crate::{AsError, Key, KeyExtractor, Quotas, Store, StoreFailure, TokenBucket, TokenBuckets};
 
-/// A [`Layer`] that limits how many requests of a key reach the inner service; see the [module](super) for
+/// A [`Layer`] that limits how many requests of a key reach the inner service; see the [module](crate::token_bucket) for
 /// the whole story.
 ///
 /// Its parameters are the types of the requests and the responses, and what becomes of refusals: errors, or responses
@@ -184,7 +184,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     }
 
     /// Shows admitted requests the decision, by a closure of `(&Decision, &mut Req)`: to count, or to put it
-    /// where the inner service finds it. For HTTP there is `http::InsertDecision`.
+    /// where the inner service finds it. For HTTP there is `web::InsertDecision`.
     #[must_use]
     pub fn on_admit(mut self, on_admit: impl OnAdmit<Req> + Send + Sync + 'static) -> Self {
         self.config.hooks.on_admit.push(Arc::new(on_admit));
@@ -210,7 +210,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     }
 
     /// Shows the responses to admitted requests the decision, by a closure of `(&Decision, &mut Res)`. For
-    /// HTTP there is `http::RateLimitFields`.
+    /// HTTP there is `response::RateLimitFields`.
     #[must_use]
     pub fn on_response(mut self, on_response: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
         self.config.hooks.on_response.push(Arc::new(on_response));
@@ -219,7 +219,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 
     /// Reads in the inner service's responses for how long their key is to be blocked, by a closure from
     /// `&Res` to `Option<Duration>`: one process hears the upstream's 429, all stop. For HTTP there is
-    /// `http::RetryAfter`.
+    /// `response::RetryAfter`.
     #[must_use]
     pub fn observe(mut self, observe: impl Observe<Res> + Send + Sync + 'static) -> Self {
         self.config.hooks.observe.push(Arc::new(observe));
@@ -351,7 +351,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 
     /// Makes refusals responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
     /// [`Reject`](crate::Reject). The service's error is then the inner service's. For HTTP there is
-    /// `http::refuse()`, for gRPC `grpc::refuse()`.
+    /// `response::refuse()`, for gRPC `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<Req, Res, R2> {
         let Config { settings, key, cost, quotas, hooks, reject: _ } = self.config;

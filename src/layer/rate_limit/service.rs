@@ -11,7 +11,7 @@ use super::layer::Config;
 use crate::telemetry::Outcome;
 use crate::{AsError, Extracted, KeyExtractor as _, Refusal, Reject};
 
-/// A [`Service`] that asks a bucket before each call; see the [module](super) for the whole story.
+/// A [`Service`] that asks a bucket before each call; see the [module](crate::token_bucket) for the whole story.
 ///
 /// Its type can be written down, so a struct can hold it:
 ///

@@ -31,7 +31,7 @@ use self::operations::{Answers, CheckAndInsert, Clear, Contains, Count, Open};
 use crate::store::{Client, Namespace};
 use crate::{Error, Key, Store};
 
-/// A Bloom filter in a store. A cheap clone; see the [module](self) for the whole story.
+/// A Bloom filter in a store. A cheap clone; see the [module](crate::bloom_filter) for the whole story.
 ///
 /// # Cancel safety
 ///

@@ -27,7 +27,7 @@ use crate::primitive::lease::{Ask, LeaseOptions, Wait};
 use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, Lease, Store};
 
-/// Claims on items, each of which is handled once. A cheap clone; see the [module](self) for the whole story.
+/// Claims on items, each of which is handled once. A cheap clone; see the [module](crate::dedupe) for the whole story.
 ///
 /// # Cancel safety
 ///

@@ -27,7 +27,7 @@ use crate::{Error, Key, LeaseHandle, Store};
 
 pub use self::builder::MutexBuilder;
 
-/// A namespace of mutexes, one per key. A cheap clone; see the [module](self) for the whole story.
+/// A namespace of mutexes, one per key. A cheap clone; see the [module](crate::mutex) for the whole story.
 ///
 /// # Cancel safety
 ///

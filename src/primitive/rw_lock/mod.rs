@@ -25,7 +25,7 @@ pub enum Prefer {
     Readers,
 }
 
-/// A namespace of reader-writer locks, one per key. A cheap clone; see the [module](self) for the whole story.
+/// A namespace of reader-writer locks, one per key. A cheap clone; see the [module](crate::rw_lock) for the whole story.
 ///
 /// # Cancel safety
 ///

@@ -35,7 +35,7 @@ use self::verdict::Format;
 use crate::Store;
 use crate::{Error, Key, LeaseHandle};
 
-/// A namespace of flights, one per key, whose answers are `T`s. A cheap clone; see the [module](self) for the whole story.
+/// A namespace of flights, one per key, whose answers are `T`s. A cheap clone; see the [module](crate::single_flight) for the whole story.
 ///
 /// # Cancel safety
 ///

@@ -45,7 +45,7 @@ use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, Key, Quota, Store};
 
-/// A namespace of token buckets, one per key. A cheap clone; see the [module](self) for the whole story.
+/// A namespace of token buckets, one per key. A cheap clone; see the [module](crate::token_bucket) for the whole story.
 ///
 /// # Cancel safety
 ///
@@ -82,7 +82,7 @@ impl TokenBucket {
     /// The buckets of the namespace `name` in a store, with a quota or several.
     ///
     /// Whoever uses the same store and name shares the buckets. Where quotas differ, as during a deployment, each call goes
-    /// by its own; see [below](self#when-quotas-change).
+    /// by its own; see [below](crate::token_bucket#when-quotas-change).
     ///
     /// # Errors
     ///
@@ -263,7 +263,7 @@ impl TokenBucket {
 
     /// Gives `n` tokens, up to a full bucket: a reward, or what a request turned out not to cost.
     ///
-    /// What is given comes on top of what [the algorithm](self#the-algorithm) admits. To take back a reservation that has not
+    /// What is given comes on top of what [the algorithm](crate::token_bucket#the-algorithm) admits. To take back a reservation that has not
     /// acted, [cancel](Reservation::cancel) it.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use crate::store::Namespace;
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Key, Store};
 
-/// A namespace of WaitGroups, one per key. A cheap clone; see the [module](self) for the whole story.
+/// A namespace of WaitGroups, one per key. A cheap clone; see the [module](crate::wait_group) for the whole story.
 ///
 /// # Cancel safety
 ///
