@@ -4,8 +4,14 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Key;
 
-/// The URL-safe alphabet of RFC 4648, 5.
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// An alphabet of base64.
+pub(crate) type Alphabet = [u8; 64];
+
+/// That of RFC 4648, 4.
+pub(crate) const STANDARD: &Alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// That of RFC 4648, 5, for URLs and names.
+const FOR_NAMES: &Alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// Values longer than this are hashed even where they may be shown.
 const LONGEST_PLAIN: usize = 256;
@@ -30,20 +36,18 @@ impl Digest {
             hash.update(value);
         }
         let hash = hash.finalize();
-        Some(text(&hash).as_slice().into())
+        // 144 bits, which a key holds without an allocation.
+        Some(base64::<24>(&hash, FOR_NAMES).into())
     }
 }
 
-/// The first 144 bits, as text that a [`Key`] holds without an allocation.
-fn text(hash: &[u8]) -> [u8; 24] {
-    let mut text = [b'A'; 24];
-    for (three, four) in hash.chunks(3).zip(text.chunks_mut(4)) {
+/// The first `LETTERS` letters of the base64 of some bytes: a multiple of four, so without padding.
+pub(crate) fn base64<const LETTERS: usize>(bytes: &[u8], alphabet: &Alphabet) -> String {
+    let letters = bytes.chunks(3).flat_map(|three| {
         let bits = three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte));
-        for (place, letter) in four.iter_mut().enumerate() {
-            *letter = ALPHABET[(bits >> (18 - 6 * place) & 63) as usize];
-        }
-    }
-    text
+        [18, 12, 6, 0].map(|shift| char::from(alphabet[(bits >> shift & 63) as usize]))
+    });
+    letters.take(LETTERS).collect()
 }
 
 #[cfg(test)]

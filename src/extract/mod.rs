@@ -43,7 +43,7 @@
 mod client_ip;
 mod combine;
 #[cfg(feature = "http")]
-mod digest;
+pub(crate) mod digest;
 #[cfg(feature = "http")]
 mod header;
 #[cfg(feature = "http")]

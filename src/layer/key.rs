@@ -194,7 +194,8 @@ impl fmt::Debug for Extracted {
 /// database. The future borrows nothing from the request. The request waits for it, so cache what was looked up.
 ///
 /// ```
-/// use tower_distributed::{Error, KeyExtractor, look_up};
+/// use tower_distributed::extract::look_up;
+/// use tower_distributed::{Error, KeyExtractor};
 ///
 /// async fn customer(session: String) -> Result<Option<u64>, Error> {
 ///     Ok((session == "s1").then_some(7)) // from a database

@@ -11,4 +11,4 @@ pub(crate) mod rw_lock;
 pub(crate) mod single_flight;
 
 pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn, LookUp, look_up};
-pub use self::reject::{AsError, Refusal, RefusalKind, Reject};
+pub use self::reject::{Admission, AsError, Refusal, RefusalKind, Reject};

@@ -6,16 +6,24 @@ use std::time::Duration;
 
 use tower::BoxError;
 
-use crate::Error;
 use crate::error::{Subject, Why};
 use crate::primitive::token_bucket::Decision;
+use crate::{Error, Key};
 
 /// Why a request did not reach the inner service.
 ///
 /// By default it is the service's error, boxed: find it with `error.downcast_ref::<Refusal>()`.
 /// [`reject_with`](crate::RateLimitLayer::reject_with) makes it a response instead.
 #[derive(Clone, Debug)]
-pub struct Refusal(Error);
+pub struct Refusal {
+    error: Error,
+    key: Option<Key>,
+    /// Whether the requests of the layer cost different numbers of tokens.
+    is_weighted: bool,
+}
+
+/// When to try again for a lease that others hold, at most.
+const LONGEST_ESTIMATE: Duration = Duration::from_secs(5);
 
 /// The kinds of [`Refusal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +62,7 @@ impl Refusal {
     /// Which kind it is.
     #[must_use]
     pub fn kind(&self) -> RefusalKind {
-        let error = &self.0;
+        let error = &self.error;
         match error.busy() {
             Some(busy) if busy.why == Why::WaitedTooLong => RefusalKind::WaitedTooLong,
             Some(busy) if busy.subject == Subject::Permit => RefusalKind::NoPermit,
@@ -72,46 +80,66 @@ impl Refusal {
         }
     }
 
-    /// When to come back, where that is known.
+    /// When to try again, where that is known.
+    ///
+    /// For a rate limit this is when the tokens are there if nobody else takes them. For a permit, a lock or a single flight
+    /// it is an estimate of at most 5 s: its holder may release it at any time, and may renew it.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.0.retry_after()
+        let known = self.error.retry_after();
+        if self.error.busy().is_some() { known.map(|left| left.min(LONGEST_ESTIMATE)) } else { known }
     }
 
     /// The decision, where it was one.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
-        self.0.decision()
+        self.error.decision()
+    }
+
+    /// The key of the request, from a rate limit.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
+    }
+
+    /// What a rate limit knows of the request that it refused.
+    pub(crate) fn of(self, key: &Key, is_weighted: bool) -> Self {
+        Self { key: Some(key.clone()), is_weighted, ..self }
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn is_weighted(&self) -> bool {
+        self.is_weighted
     }
 
     /// The error behind it.
     #[must_use]
     pub fn get_ref(&self) -> &Error {
-        &self.0
+        &self.error
     }
 }
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self(error)
+        Self { error, key: None, is_weighted: false }
     }
 }
 
 impl From<Decision> for Refusal {
     fn from(decision: Decision) -> Self {
-        Self(decision.refused())
+        decision.refused().into()
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.error.fmt(f)
     }
 }
 
 impl StdError for Refusal {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source()
+        self.error.source()
     }
 }
 
@@ -134,6 +162,35 @@ pub trait Reject<Res, E> {
 
     /// What an error of the inner service becomes.
     fn inner_error(&self, error: E) -> Self::Error;
+
+    /// Changes the response to a request that a rate limit has admitted. Default: does nothing.
+    fn admitted(&self, admission: &Admission<'_>, response: &mut Res) {
+        let _ = (admission, response);
+    }
+}
+
+/// What a rate limit knows of a request that it has admitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission<'a> {
+    pub(crate) decision: &'a Decision,
+    pub(crate) key: &'a Key,
+    /// Whether the requests of the layer cost different numbers of tokens.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) is_weighted: bool,
+}
+
+impl Admission<'_> {
+    /// The decision.
+    #[must_use]
+    pub fn decision(&self) -> &Decision {
+        self.decision
+    }
+
+    /// The key of the request.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        self.key
+    }
 }
 
 /// Refusals as errors, the default: a boxed [`Refusal`].

@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
+use sha2::{Digest as _, Sha256};
+
+use crate::extract::digest;
 use crate::layer::rate_limit::OnResponse;
 use crate::primitive::token_bucket::{Balance, Decision};
+use crate::{Error, Key};
 
 /// Tells clients where they stand, in header fields.
 ///
@@ -21,15 +25,29 @@ use crate::primitive::token_bucket::{Balance, Decision};
 /// which as many come back, so that a client that spreads its requests over them is not refused; where none are left, the
 /// seconds until the next. For a refusal it is no later than `Retry-After`. Limits within limits add their items. A quota
 /// that never refills has neither `w` nor `t`. Seconds are rounded up.
+///
+/// Where requests cost different numbers of tokens ([`cost`](crate::RateLimitLayer::cost),
+/// [`charge_after`](crate::RateLimitLayer::charge_after)), the unit of `q` and `r` is not requests, and the policy says so:
+/// `qu="tokens"`, or [another unit](Self::unit). By choice the policy has the [partition key](Self::partition_key).
+///
+/// [`refuse`](super::refuse) writes these fields to admitted and refused responses. For a layer whose refusals are errors,
+/// [`on_response`](crate::RateLimitLayer::on_response) writes them to the admitted ones.
+///
+/// The draft warns (8.5) of clients that all come back at the same time. A bucket refills by the token rather than at the
+/// full minute, so the times of two keys have nothing to do with each other, and `r` tokens are never promised within less
+/// time than the rate allows. For many clients that are refused at once, as after a deployment, there is
+/// [`jitter`](super::Refuse::jitter).
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimitFields {
     draft: bool,
     legacy: bool,
+    unit: Option<&'static str>,
+    partition_key: bool,
 }
 
 impl Default for RateLimitFields {
     fn default() -> Self {
-        Self { draft: true, legacy: false }
+        Self { draft: true, legacy: false, unit: None, partition_key: false }
     }
 }
 
@@ -43,14 +61,14 @@ impl RateLimitFields {
     /// No fields at all.
     #[must_use]
     pub fn none() -> Self {
-        Self { draft: false, legacy: false }
+        Self { draft: false, ..Self::default() }
     }
 
     /// The older `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds from now) alone,
     /// for the quota that is nearest to its end.
     #[must_use]
     pub fn legacy() -> Self {
-        Self { draft: false, legacy: true }
+        Self { draft: false, legacy: true, ..Self::default() }
     }
 
     /// These fields and the older `X-RateLimit-…`.
@@ -59,7 +77,36 @@ impl RateLimitFields {
         Self { legacy: true, ..self }
     }
 
-    pub(super) fn write(self, decision: &Decision, headers: &mut HeaderMap) {
+    /// Sets the unit of the quota (`qu`), such as `content-bytes`. Default: none, which means requests; `tokens` where
+    /// requests cost different numbers of tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where it has other characters than printable ASCII, quotes or backslashes.
+    pub fn unit(self, unit: &'static str) -> Result<Self, Error> {
+        let fits = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+        if unit.is_empty() || !unit.bytes().all(fits) {
+            return Err(Error::invalid(format!(
+                "a quota unit must be printable ASCII without quotes and backslashes, is {unit:?}"
+            )));
+        }
+        Ok(Self { unit: Some(unit), ..self })
+    }
+
+    /// Whether policies have the partition key (`pk`): a hash (SHA-256, 96 bits) of the key, by which a client sees which
+    /// of its requests share a quota. Default: no.
+    #[must_use]
+    pub fn partition_key(self, partition_key: bool) -> Self {
+        Self { partition_key, ..self }
+    }
+
+    pub(super) fn write(
+        self,
+        decision: &Decision,
+        key: Option<&Key>,
+        is_weighted: bool,
+        headers: &mut HeaderMap,
+    ) {
         let retry_after = decision.retry_after();
         let until = |balance: &Balance<'_>| {
             // Never later than Retry-After says.
@@ -68,12 +115,23 @@ impl RateLimitFields {
         };
         if self.draft {
             let state = decision.state();
-            let policy = state.quotas().policy(|| {
+            let policy = |rest: &str| {
                 let window = |balance: &Balance<'_>| balance.window().map(|window| seconds(window).max(1));
-                field(state.balances(), ";q=", Balance::limit, ";w=", window)
-            });
-            headers.append(POLICY, policy.clone());
-            headers.append(RATE_LIMIT, field(state.balances(), ";r=", Balance::remaining, ";t=", until));
+                field(state.balances(), ";q=", Balance::limit, ";w=", window, rest)
+            };
+            let mut rest = String::new();
+            if let Some(unit) = self.unit.or(is_weighted.then_some("tokens")) {
+                rest.extend([";qu=\"", unit, "\""]);
+            }
+            if let Some(key) = key.filter(|_| self.partition_key) {
+                rest.extend([";pk=:", &partition(key), ":"]);
+            }
+            let policy = match rest.as_str() {
+                "" => state.quotas().policy(|| policy("")).clone(),
+                rest => policy(rest),
+            };
+            headers.append(POLICY, policy);
+            headers.append(RATE_LIMIT, field(state.balances(), ";r=", Balance::remaining, ";t=", until, ""));
         }
         let tightest = decision.state().tightest();
         let told = headers.get(X_REMAINING).and_then(|told| told.to_str().ok()?.parse::<u32>().ok());
@@ -91,8 +149,13 @@ impl RateLimitFields {
 
 impl<B> OnResponse<Response<B>> for RateLimitFields {
     fn on_response(&self, decision: &Decision, response: &mut Response<B>) {
-        self.write(decision, response.headers_mut());
+        self.write(decision, None, false, response.headers_mut());
     }
+}
+
+/// A hash of a key in base64, as byte sequences of RFC 9651 are written.
+fn partition(key: &Key) -> String {
+    digest::base64::<16>(&Sha256::digest(key.as_bytes()), digest::STANDARD)
 }
 
 /// Whole seconds, rounded up: nobody is told to come too early.
@@ -100,13 +163,14 @@ pub(crate) fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// A field with an item for each quota: its name, a number, and where there is one another.
+/// A field with an item for each quota: its name, a number, where there is one another, and `rest`.
 fn field<'a>(
     balances: impl Iterator<Item = Balance<'a>>,
     first: &str,
     number: impl Fn(&Balance<'a>) -> u32,
     second: &str,
     other: impl Fn(&Balance<'a>) -> Option<u64>,
+    rest: &str,
 ) -> HeaderValue {
     let (mut field, mut digits) = (String::with_capacity(64), itoa::Buffer::new());
     for balance in balances {
@@ -116,6 +180,7 @@ fn field<'a>(
         if let Some(number) = other(&balance) {
             field.extend([second, digits.format(number)]);
         }
+        field.push_str(rest);
     }
     // Names of quotas are printable ASCII, so this does not fail.
     HeaderValue::try_from(field).unwrap_or(HeaderValue::from_static(""))

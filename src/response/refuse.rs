@@ -1,11 +1,13 @@
 //! Refusals as HTTP responses.
 
+use std::time::Duration;
+
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::fields::{RateLimitFields, seconds};
 use crate::primitive::token_bucket::Decision;
-use crate::{Refusal, RefusalKind, Reject};
+use crate::{Admission, Refusal, RefusalKind, Reject, random};
 
 /// Refusals as responses with a problem document (RFC 9457) for a body:
 ///
@@ -13,7 +15,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// |---|---|---|
 /// | [`RateLimited`](RefusalKind::RateLimited) | 429 | `Retry-After` (seconds, rounded up, at least 1), RateLimit fields |
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | 400 | no `Retry-After`: it can never be admitted |
-/// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After`: when the next permit ends at the latest |
+/// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After` (an estimate) |
 /// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
 /// | [`Duplicate`](RefusalKind::Duplicate) | 409 | no `Retry-After` |
 /// | [`InFlight`](RefusalKind::InFlight) | 409 | `Retry-After` likewise |
@@ -24,7 +26,10 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`Overloaded`](RefusalKind::Overloaded) | 503 | `Retry-After`: 1 |
 /// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | 503 | the cause is not told to the client |
 ///
-/// A refusal by a quota that never refills is a 429 without `Retry-After`.
+/// A refusal by a quota that never refills is a 429 without `Retry-After`. `Retry-After` of permits and locks is an
+/// [estimate](Refusal::retry_after) of at most 5 s.
+///
+/// Responses to requests that a rate limit has admitted get the RateLimit fields as well.
 ///
 /// Works for every body that can be made of a `String`: axum's, `http_body_util::Full`, `String` itself.
 #[must_use]
@@ -37,20 +42,29 @@ pub fn refuse() -> Refuse {
 pub struct Refuse {
     fields: RateLimitFields,
     permits_per_client: bool,
+    jitter: Duration,
 }
 
 impl Refuse {
-    /// With other header fields than the default.
+    /// Sets which RateLimit header fields responses have, of admitted and of refused requests. Default: those of the
+    /// draft ([`RateLimitFields::default`]).
     #[must_use]
     pub fn fields(self, fields: RateLimitFields) -> Self {
         Self { fields, ..self }
     }
 
-    /// Tells the want of a permit as 429: where each client has permits of its own, it is the client who asks too
-    /// much, and not the service that is short of them.
+    /// Answers 429 rather than 503 when no permit is free: for permits per client, where the client asks too much and the
+    /// service has room.
     #[must_use]
     pub fn permits_per_client(self) -> Self {
         Self { permits_per_client: true, ..self }
+    }
+
+    /// Adds a random time from zero to `jitter` to each `Retry-After`, so that clients that are refused at the same time
+    /// come back at different times. Default: zero.
+    #[must_use]
+    pub fn jitter(self, jitter: Duration) -> Self {
+        Self { jitter, ..self }
     }
 }
 
@@ -67,16 +81,22 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(after) = refusal.retry_after() {
+            let after = after.saturating_add(self.jitter.mul_f64(random::fraction()));
             headers.insert(RETRY_AFTER, seconds(after).max(1).into());
         }
         if let Some(decision) = refusal.decision() {
-            self.fields.write(decision, headers);
+            self.fields.write(decision, refusal.key(), refusal.is_weighted(), headers);
         }
         Ok(response)
     }
 
     fn inner_error(&self, error: E) -> E {
         error
+    }
+
+    fn admitted(&self, admission: &Admission<'_>, response: &mut Response<B>) {
+        let Admission { decision, key, is_weighted } = *admission;
+        self.fields.write(decision, Some(key), is_weighted, response.headers_mut());
     }
 }
 
@@ -112,9 +132,15 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
         (RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit, _) => {
             ("about:blank", "Bad Request", detail(refusal))
         }
+        (RefusalKind::StoreUnavailable, _) => {
+            ("about:blank", "Service Unavailable", ",\"detail\":\"the limit cannot be checked\"".to_owned())
+        }
+        (RefusalKind::Overloaded, _) => {
+            ("about:blank", "Service Unavailable", ",\"detail\":\"too many requests at once\"".to_owned())
+        }
         _ => {
             let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-            (kind, "Temporarily reduced capacity", String::new())
+            (kind, "Temporarily reduced capacity", detail(refusal))
         }
     };
     let mut problem = String::with_capacity(192);

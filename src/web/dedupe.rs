@@ -49,6 +49,7 @@ use crate::{Dedupe, DedupeLayer, KeyExtractor};
 /// # let webhooks = Dedupe::exact(&Store::in_memory(), "webhooks").remember_for(day).build()?;
 /// let sender = |request: &Request| request.extensions().get::<Sender>().map(|sender| sender.0.clone());
 /// let once = web::dedupe(webhooks, (sender, extract::header("webhook-id")?));
+/// let app: axum::Router = axum::Router::new().layer(once);
 /// # Ok(()) }
 /// ```
 #[must_use]

@@ -10,14 +10,14 @@ use crate::layer::rate_limit::OnAdmit;
 use crate::layer::rw_lock::ChooseAccess;
 use crate::primitive::rw_lock::Access;
 use crate::primitive::token_bucket::Decision;
-use crate::response::{Answer, RateLimitFields, Refuse, Responses, UntilBodyEnd, refuse};
+use crate::response::{Answer, Refuse, Responses, UntilBodyEnd, refuse};
 use crate::{
     ConcurrencyLimitLayer, KeyExtractor, LeaseHandle, Mutex, MutexLayer, RateLimitLayer, RwLock, RwLockLayer,
     SingleFlight, SingleFlightLayer, TokenBucket, WaitGroup,
 };
 
 /// A [`RateLimitLayer`] for HTTP: refusals are responses with `Retry-After`, and all responses have the
-/// [RateLimit fields](RateLimitFields). The handler gets the [`Decision`] as an extension.
+/// [RateLimit fields](crate::response::RateLimitFields). The handler gets the [`Decision`] as an extension.
 ///
 /// ```
 /// use axum::{Router, extract::Request, response::Response, routing::get};
@@ -33,16 +33,24 @@ use crate::{
 /// # Ok(()) }
 /// ```
 ///
-/// Requests that cannot be admitted now are refused, unless they may [wait](RateLimitLayer::max_wait).
+/// Requests that cannot be admitted now are refused, unless they may [wait](RateLimitLayer::max_wait). To set the fields, or
+/// to leave them out, set them once, for admitted and refused requests alike:
+///
+/// ```
+/// # use axum::{extract::Request, response::Response};
+/// # use tower_distributed::{Error, Quota, RateLimitLayer, Store, TokenBucket, extract, response, web};
+/// # fn limit(store: &Store) -> Result<RateLimitLayer<Request, Response, response::Refuse>, Error> {
+/// # let bucket = TokenBucket::new(store, "api", Quota::per_second(5).burst(10))?;
+/// let fields = response::RateLimitFields::default().and_legacy();
+/// Ok(web::rate_limit(bucket, extract::path()).reject_with(response::refuse().fields(fields)))
+/// # }
+/// ```
 #[must_use]
 pub fn rate_limit<B, B2>(
     bucket: TokenBucket,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
-    RateLimitLayer::new(bucket, key)
-        .on_admit(InsertDecision)
-        .on_response(RateLimitFields::default())
-        .reject_with(refuse())
+    RateLimitLayer::new(bucket, key).on_admit(InsertDecision).reject_with(refuse())
 }
 
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.

@@ -33,7 +33,7 @@ on_each_store!(
     what_is_taken_for_alike_is_passed_too,
     typed_answers_are_shared,
     typed_failures_are_shared_where_the_flight_says_so,
-    who_waits_too_long_exceeds_the_deadline,
+    a_wait_that_is_too_long_ends_as_unavailable,
 );
 
 /// Serves gRPC health checks behind a layer; the channel, and how many calls have arrived.
@@ -183,7 +183,7 @@ async fn typed_failures_are_shared_where_the_flight_says_so(stores: Stores) {
 }
 
 /// A call while somebody in another process holds the key.
-async fn who_waits_too_long_exceeds_the_deadline(stores: Stores) {
+async fn a_wait_that_is_too_long_ends_as_unavailable(stores: Stores) {
     let other = build(builder(), &stores.open());
     let held = Arc::new(AtomicUsize::new(0));
     let holds = Arc::clone(&held);
@@ -197,19 +197,21 @@ async fn who_waits_too_long_exceeds_the_deadline(stores: Stores) {
     })
     .await;
     let flight = build(builder().max_wait(Duration::from_millis(30)), &stores.open());
-    let layer = SingleFlightLayer::new(flight, header("x-tenant").unwrap()).capture(Responses::default());
+    let layer =
+        SingleFlightLayer::new(flight, header("x-tenant").unwrap().plain()).capture(Responses::default());
     let (channel, _) = serve!(layer.reject_with(grpc::refuse()));
     let status = check(&channel).await.unwrap_err();
     drop(holding);
     eventually("it to be free", SOON, async || check(&channel).await.is_ok()).await;
-    assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert_eq!(status.code(), Code::Unavailable);
     assert!(status.get_details_retry_info().is_none());
 }
 
 #[tokio::test]
 async fn an_outage_is_unavailable() {
     let flight = build(builder().alone_when_away(false), &away());
-    let layer = SingleFlightLayer::new(flight, header("x-tenant").unwrap()).capture(Responses::default());
+    let layer =
+        SingleFlightLayer::new(flight, header("x-tenant").unwrap().plain()).capture(Responses::default());
     let (channel, calls) = serve!(layer.reject_with(grpc::refuse()));
     let status = check(&channel).await.unwrap_err();
     assert_eq!((status.code(), calls.load(Ordering::SeqCst)), (Code::Unavailable, 0));

@@ -66,7 +66,7 @@ async fn slow(url: &str) -> reqwest::Response {
 
 async fn routes_share_the_permits(stores: Stores) {
     let chunks = Chunks::default();
-    let limit = concurrency_limit(permits(&stores.open(), 1), header("x-api-key").unwrap());
+    let limit = concurrency_limit(permits(&stores.open(), 1), header("x-api-key").unwrap().plain());
     let (here, there) =
         (serve(app(&chunks).layer(limit.clone())).await, serve(app(&chunks).layer(limit)).await);
     let sender = chunks.next();
@@ -88,7 +88,7 @@ async fn routes_share_the_permits(stores: Stores) {
 async fn a_permit_is_held_while_the_client_reads(stores: Stores) {
     let group = permits(&stores.open(), 3);
     let chunks = Chunks::default();
-    let limit = concurrency_limit(group.clone(), header("x-api-key").unwrap());
+    let limit = concurrency_limit(group.clone(), header("x-api-key").unwrap().plain());
     let url = serve(app(&chunks).layer(limit)).await;
     let sender = chunks.next();
     let mut response = slow(&url).await;
@@ -105,7 +105,7 @@ async fn a_permit_is_held_while_the_client_reads(stores: Stores) {
 async fn a_client_that_goes_away_gives_its_permit_back(stores: Stores) {
     let group = permits(&stores.open(), 3);
     let chunks = Chunks::default();
-    let limit = concurrency_limit(group.clone(), header("x-api-key").unwrap());
+    let limit = concurrency_limit(group.clone(), header("x-api-key").unwrap().plain());
     let url = serve(app(&chunks).layer(limit)).await;
     let sender = chunks.next();
     let mut response = slow(&url).await;
@@ -122,7 +122,7 @@ async fn stalled(group: &WaitGroup, on_lease_end: LeaseEnd) -> reqwest::Response
     let endless = || stream::repeat_with(|| Chunk::Ok(Bytes::from_static(&[0; 1 << 16])));
     let app = Router::new().route("/slow", on_get(async move || Body::from_stream(endless())));
     let hold = UntilBodyEnd::default().idle_timeout(Duration::from_millis(50)).unwrap();
-    let limit = concurrency_limit(group.clone(), header("x-api-key").unwrap());
+    let limit = concurrency_limit(group.clone(), header("x-api-key").unwrap().plain());
     let response = slow(&serve(app.layer(limit.hold(hold.on_lease_end(on_lease_end)))).await).await;
     eventually("the permit to be back", SOON, async || group.count("ann").await.unwrap() == 0).await;
     response
@@ -151,7 +151,8 @@ async fn a_client_that_stops_reading_is_cut_off_where_that_is_set(stores: Stores
 
 async fn requests_wait_for_slow_readers(stores: Stores) {
     let chunks = Chunks::default();
-    let limit = concurrency_limit(permits(&stores.open(), 1), header("x-api-key").unwrap()).max_wait(SOON);
+    let limit =
+        concurrency_limit(permits(&stores.open(), 1), header("x-api-key").unwrap().plain()).max_wait(SOON);
     let url = serve(app(&chunks).layer(limit)).await;
     let (first, second) = (chunks.next(), chunks.next());
     let response = slow(&url).await;
@@ -169,7 +170,7 @@ async fn requests_wait_for_slow_readers(stores: Stores) {
 async fn to_the_head_only(stores: Stores) {
     let group = permits(&stores.open(), 1);
     let chunks = Chunks::default();
-    let limit = concurrency_limit(group.clone(), header("x-api-key").unwrap()).until_response();
+    let limit = concurrency_limit(group.clone(), header("x-api-key").unwrap().plain()).until_response();
     let url = serve(app(&chunks).layer(limit)).await;
     let sender = chunks.next();
     let response = slow(&url).await;

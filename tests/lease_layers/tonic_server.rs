@@ -23,7 +23,7 @@ use crate::support::eventually;
 on_each_store!(
     no_permit_is_resource_exhausted,
     a_lock_that_is_held_is_aborted,
-    who_waits_too_long_exceeds_the_deadline,
+    a_wait_that_is_too_long_ends_as_unavailable,
     what_can_never_be_is_an_invalid_argument,
     a_permit_is_held_while_a_stream_lasts,
     a_silent_stream_goes_on_without_its_permit,
@@ -60,7 +60,7 @@ fn retry_delay(status: &Status) -> Option<Duration> {
 
 async fn no_permit_is_resource_exhausted(stores: Stores) {
     let other = Other::holds(&stores, "ann").await;
-    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap());
+    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
     let channel = serve!(limit.reject_with(grpc::refuse()));
     let status = check(&channel, "ann").await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "no permit is free"));
@@ -72,7 +72,7 @@ async fn no_permit_is_resource_exhausted(stores: Stores) {
 
 async fn a_lock_that_is_held_is_aborted(stores: Stores) {
     let other = Other::holds(&stores, "ann").await;
-    let lock = RwLockLayer::new(locks(&stores.open()), header("x-tenant").unwrap());
+    let lock = RwLockLayer::new(locks(&stores.open()), header("x-tenant").unwrap().plain());
     let channel = serve!(lock.reject_with(grpc::refuse()));
     let status = check(&channel, "ann").await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::Aborted, "the lock is held"));
@@ -82,22 +82,22 @@ async fn a_lock_that_is_held_is_aborted(stores: Stores) {
     check(&channel, "ann").await.unwrap();
 }
 
-async fn who_waits_too_long_exceeds_the_deadline(stores: Stores) {
+async fn a_wait_that_is_too_long_ends_as_unavailable(stores: Stores) {
     let other = Other::holds(&stores, "ann").await;
-    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap());
+    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
     let limited = serve!(limit.max_wait(Duration::from_millis(20)).reject_with(grpc::refuse()));
-    let lock = RwLockLayer::new(locks(&stores.open()), header("x-tenant").unwrap());
+    let lock = RwLockLayer::new(locks(&stores.open()), header("x-tenant").unwrap().plain());
     let locked = serve!(lock.max_wait(Duration::from_millis(20)).reject_with(grpc::refuse()));
     for channel in [limited, locked] {
         let status = check(&channel, "ann").await.unwrap_err();
-        assert_eq!((status.code(), retry_delay(&status)), (Code::DeadlineExceeded, None));
+        assert_eq!((status.code(), retry_delay(&status)), (Code::Unavailable, None));
     }
     other.leaves().await;
 }
 
 async fn what_can_never_be_is_an_invalid_argument(stores: Stores) {
     let group = permits(&stores.open(), 2);
-    let limit = ConcurrencyLimitLayer::new(group.clone(), header("x-tenant").unwrap());
+    let limit = ConcurrencyLimitLayer::new(group.clone(), header("x-tenant").unwrap().plain());
     let limit = limit.reject_with(grpc::refuse());
     let status = check(&serve!(limit.clone().weight(|_: &Request<Body>| 3)), "ann").await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
@@ -108,7 +108,7 @@ async fn what_can_never_be_is_an_invalid_argument(stores: Stores) {
 }
 
 async fn a_permit_is_held_while_a_stream_lasts(stores: Stores) {
-    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap());
+    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
     let channel = serve!(limit.hold(UntilBodyEnd::default()).reject_with(grpc::refuse()));
     let mut client = HealthClient::new(channel.clone());
     let mut stream = client.watch(question("ann")).await.unwrap().into_inner();
@@ -121,7 +121,7 @@ async fn a_permit_is_held_while_a_stream_lasts(stores: Stores) {
 
 async fn a_silent_stream_goes_on_without_its_permit(stores: Stores) {
     let (reporter, health) = tonic_health::server::health_reporter();
-    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap());
+    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
     let hold = UntilBodyEnd::default().idle_timeout(Duration::from_millis(50)).unwrap();
     let channel = serve!(limit.hold(hold).reject_with(grpc::refuse()), health);
     let mut stream = HealthClient::new(channel.clone()).watch(question("ann")).await.unwrap().into_inner();
@@ -133,7 +133,7 @@ async fn a_silent_stream_goes_on_without_its_permit(stores: Stores) {
 }
 
 async fn a_stream_that_is_held_too_long_is_reset(stores: Stores) {
-    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap());
+    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
     let hold = UntilBodyEnd::default().max_hold(Duration::from_millis(50)).unwrap();
     let hold = hold.on_lease_end(LeaseEnd::Abort);
     let channel = serve!(limit.hold(hold).reject_with(grpc::refuse()));
@@ -149,8 +149,8 @@ async fn a_stream_that_is_held_too_long_is_reset(stores: Stores) {
 
 #[tokio::test]
 async fn an_outage_is_unavailable() {
-    let limit = ConcurrencyLimitLayer::new(permits(&away(), 1), header("x-tenant").unwrap());
-    let lock = RwLockLayer::new(locks(&away()), header("x-tenant").unwrap());
+    let limit = ConcurrencyLimitLayer::new(permits(&away(), 1), header("x-tenant").unwrap().plain());
+    let lock = RwLockLayer::new(locks(&away()), header("x-tenant").unwrap().plain());
     for channel in [serve!(limit.reject_with(grpc::refuse())), serve!(lock.reject_with(grpc::refuse()))] {
         let status = check(&channel, "ann").await.unwrap_err();
         assert_eq!((status.code(), retry_delay(&status)), (Code::Unavailable, None));

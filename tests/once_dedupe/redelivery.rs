@@ -114,9 +114,10 @@ async fn role_worker() {
     let worker = Worker { process, referee, messages, unsure };
     let dedupe = Dedupe::builder().remember_forever().ttl(TTL).build(&filter(&store_of_role())).unwrap();
     let told = worker.unsure.clone();
-    let mut layer = web::dedupe(dedupe, extract::header("webhook-id").unwrap()).on_unsure(move |unsure| {
-        told.lock().unwrap().insert(String::from_utf8(unsure.key.as_bytes().to_vec()).unwrap());
-    });
+    let mut layer =
+        web::dedupe(dedupe, extract::header("webhook-id").unwrap().plain()).on_unsure(move |unsure| {
+            told.lock().unwrap().insert(String::from_utf8(unsure.key.as_bytes().to_vec()).unwrap());
+        });
     if worker.process.ends_with(['0', '2', '4', '6', '8']) {
         layer = layer.max_wait(LONG);
     }

@@ -58,7 +58,7 @@ fn app() -> Router {
 
 macro_rules! layer {
     ($stores:expr) => {
-        once(dedupe(&$stores.open()), header("webhook-id").unwrap())
+        once(dedupe(&$stores.open()), header("webhook-id").unwrap().plain())
     };
 }
 
@@ -226,7 +226,7 @@ async fn the_handler_gets_a_fence(stores: Stores) {
 
 #[tokio::test]
 async fn an_outage_is_no_conflict() {
-    let stores = || once(dedupe(&away()), header("webhook-id").unwrap());
+    let stores = || once(dedupe(&away()), header("webhook-id").unwrap().plain());
     let refusing = serve(app().layer(stores())).await;
     assert_eq!(send(&refusing, "/status/200", "evt_1").await.status, StatusCode::SERVICE_UNAVAILABLE);
     let admitting = serve(app().layer(stores().on_store_failure(StoreFailure::FailOpen))).await;

@@ -51,7 +51,7 @@ fn app() -> (Router, Arc<AtomicUsize>) {
 
 async fn a_duplicate_is_acknowledged(stores: Stores) {
     let (app, calls) = app();
-    let layer = || once(exact(&stores.open()), header("webhook-id").unwrap());
+    let layer = || once(exact(&stores.open()), header("webhook-id").unwrap().plain());
     let url = serve(app.clone().layer(layer())).await;
     let first = send(&url, &[("webhook-id", "evt_1")]).await;
     assert_eq!((first.status, first.header("duplicate")), (StatusCode::ACCEPTED, None));
@@ -67,7 +67,7 @@ async fn a_duplicate_is_acknowledged(stores: Stores) {
 
 async fn what_is_in_flight_is_a_conflict_for_a_while(stores: Stores) {
     let (app, calls) = app();
-    let url = serve(app.layer(once(exact(&stores.open()), header("webhook-id").unwrap()))).await;
+    let url = serve(app.layer(once(exact(&stores.open()), header("webhook-id").unwrap().plain()))).await;
     let Claimed::New(claim) = exact(&stores.open()).try_claim("evt_1").await.unwrap() else { panic!() };
     let refused = send(&url, &[("webhook-id", "evt_1")]).await;
     assert_eq!((refused.status, refused.header("duplicate")), (StatusCode::CONFLICT, None));
@@ -95,7 +95,7 @@ struct Sender(&'static str);
 /// Whoever guesses an id and cannot authenticate does not even hold it up.
 async fn a_forged_message_is_refused_before_it_claims_an_id(stores: Stores) {
     let (app, calls) = app();
-    let layer = once(exact(&stores.open()), header("webhook-id").unwrap());
+    let layer = once(exact(&stores.open()), header("webhook-id").unwrap().plain());
     let url = serve(app.layer(layer).layer(from_fn(authenticate))).await;
     for _ in 0..3 {
         let forged = send(&url, &[("webhook-id", "evt_1"), ("secret", "guessed")]).await;
@@ -109,7 +109,7 @@ async fn a_forged_message_is_refused_before_it_claims_an_id(stores: Stores) {
 async fn a_sender_cannot_suppress_the_messages_of_another(stores: Stores) {
     let (app, calls) = app();
     let sender = |request: &Request| request.extensions().get::<Sender>().map(|sender| Key::from(sender.0));
-    let layer = once(exact(&stores.open()), (sender, header("webhook-id").unwrap()));
+    let layer = once(exact(&stores.open()), (sender, header("webhook-id").unwrap().plain()));
     let url = serve(app.layer(layer).layer(from_fn(authenticate))).await;
     let messages =
         [("of a", "b:c"), ("of a:b", "c"), ("of a", "evt_1"), ("of a:b", "evt_1"), ("of a", "3:evt_1")];

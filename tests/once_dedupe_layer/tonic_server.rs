@@ -21,7 +21,7 @@ on_each_store!(a_duplicate_already_exists, what_is_in_flight_is_aborted, only_ok
 async fn serve(store: &Store, wait: Option<Duration>) -> Channel {
     let (listener, address) = listen().await;
     let (_, health) = tonic_health::server::health_reporter();
-    let mut layer = DedupeLayer::new(dedupe(store), header("message-id").unwrap())
+    let mut layer = DedupeLayer::new(dedupe(store), header("message-id").unwrap().plain())
         .success(grpc::IsHandled)
         .reject_with(grpc::refuse());
     if let Some(wait) = wait {

@@ -6,7 +6,7 @@ use http::StatusCode;
 use tower::ServiceBuilder;
 use tower_distributed::RateLimitLayer;
 use tower_distributed::extract::{header, path};
-use tower_distributed::response::{RateLimitFields, refuse};
+use tower_distributed::response::refuse;
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::web::InsertDecision;
 
@@ -25,10 +25,9 @@ async fn remaining(Extension(decision): Extension<Decision>) -> String {
 }
 
 fn api(stores: &Stores) -> Router {
-    let layer = RateLimitLayer::new(at_most(3, &stores.open()), header("x-api-key").unwrap())
+    let layer = RateLimitLayer::new(at_most(3, &stores.open()), header("x-api-key").unwrap().plain())
         .reject_with(refuse())
-        .on_admit(InsertDecision)
-        .on_response(RateLimitFields::default());
+        .on_admit(InsertDecision);
     Router::new().route("/a", on_get(remaining)).route("/b", on_get(remaining)).layer(layer)
 }
 
@@ -69,7 +68,7 @@ async fn service_builder_layers_a_router(stores: Stores) {
     let bucket = at_most(1, &stores.open());
     let layers = ServiceBuilder::new()
         .layer(RateLimitLayer::new(bucket.clone(), path()).reject_with(refuse()))
-        .layer(RateLimitLayer::new(bucket, header("x-api-key").unwrap()).reject_with(refuse()));
+        .layer(RateLimitLayer::new(bucket, header("x-api-key").unwrap().plain()).reject_with(refuse()));
     let url = serve(Router::new().fallback(async || "hello").layer(layers)).await;
     assert_eq!(get(&format!("{url}/1"), &[("x-api-key", "ann")]).await.status, StatusCode::OK);
     assert_eq!(get(&format!("{url}/1"), &[]).await.status, StatusCode::TOO_MANY_REQUESTS);

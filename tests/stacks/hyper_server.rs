@@ -12,7 +12,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 use tower_distributed::extract::{client_ip, header};
-use tower_distributed::response::{RateLimitFields, refuse};
+use tower_distributed::response::refuse;
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::web::InsertDecision;
 use tower_distributed::{Quota, RateLimitLayer, TokenBucket};
@@ -52,10 +52,9 @@ where
 }
 
 async fn full_bodies(stores: Stores) {
-    let limit = RateLimitLayer::new(at_most(1, &stores.open()), header("x-api-key").unwrap())
+    let limit = RateLimitLayer::new(at_most(1, &stores.open()), header("x-api-key").unwrap().plain())
         .reject_with(refuse())
-        .on_admit(InsertDecision)
-        .on_response(RateLimitFields::default());
+        .on_admit(InsertDecision);
     let remaining = service_fn(async |request: Request<Incoming>| {
         let decision: Option<&Decision> = request.extensions().get();
         let body = decision.map_or("no limit".into(), |decision| decision.remaining().to_string());

@@ -41,7 +41,7 @@ async fn check(channel: &Channel, tenant: &'static str) -> Result<(), Status> {
 }
 
 async fn refusals_are_resource_exhausted_with_a_retry_delay(stores: Stores) {
-    let limit = RateLimitLayer::new(at_most(2, &stores.open()), header("x-tenant").unwrap());
+    let limit = RateLimitLayer::new(at_most(2, &stores.open()), header("x-tenant").unwrap().plain());
     let channel = serve!(limit.reject_with(grpc::refuse()));
     check(&channel, "ann").await.unwrap();
     check(&channel, "ann").await.unwrap();
@@ -55,7 +55,7 @@ async fn refusals_are_resource_exhausted_with_a_retry_delay(stores: Stores) {
 
 async fn what_never_refills_names_no_delay(stores: Stores) {
     let bucket = TokenBucket::new(&stores.open(), "trial", Quota::non_refilling(1)).unwrap();
-    let limit = RateLimitLayer::new(bucket.clone(), header("x-tenant").unwrap());
+    let limit = RateLimitLayer::new(bucket.clone(), header("x-tenant").unwrap().plain());
     let channel = serve!(limit.reject_with(grpc::refuse()));
     check(&channel, "ann").await.unwrap();
     let status = check(&channel, "ann").await.unwrap_err();
@@ -65,7 +65,7 @@ async fn what_never_refills_names_no_delay(stores: Stores) {
 }
 
 async fn cost_above_the_burst_is_an_invalid_argument(stores: Stores) {
-    let limit = RateLimitLayer::new(at_most(2, &stores.open()), header("x-tenant").unwrap())
+    let limit = RateLimitLayer::new(at_most(2, &stores.open()), header("x-tenant").unwrap().plain())
         .cost(|_: &Request<Body>| 3);
     let status = check(&serve!(limit.reject_with(grpc::refuse())), "ann").await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
@@ -82,7 +82,7 @@ async fn peers_are_known_by_their_address(stores: Stores) {
 
 #[tokio::test]
 async fn an_outage_is_unavailable() {
-    let limit = RateLimitLayer::new(at_most(1, &away()), header("x-tenant").unwrap());
+    let limit = RateLimitLayer::new(at_most(1, &away()), header("x-tenant").unwrap().plain());
     let channel = serve!(limit.reject_with(grpc::refuse()));
     // More than enough for the breaker to open.
     for _ in 0..6 {
@@ -97,7 +97,8 @@ async fn an_outage_is_unavailable() {
 async fn requests_wait_for_their_turn() {
     let period = Duration::from_millis(50);
     let bucket = TokenBucket::new(&Store::in_memory(), "requests", Quota::new(1, period)).unwrap();
-    let limit = RateLimitLayer::new(bucket, header("x-tenant").unwrap()).max_wait(Duration::from_secs(60));
+    let limit =
+        RateLimitLayer::new(bucket, header("x-tenant").unwrap().plain()).max_wait(Duration::from_secs(60));
     let channel = serve!(limit.reject_with(grpc::refuse()));
     let began = std::time::Instant::now();
     let outcomes = futures::future::join_all((0..4).map(|_| check(&channel, "ann"))).await;

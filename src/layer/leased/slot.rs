@@ -17,9 +17,8 @@ use crate::store::lock;
 /// use axum::{Extension, Router, routing::post};
 /// use http::{Request, StatusCode};
 /// use tower::ServiceExt;
-/// use tower_distributed::web::InsertLease;
 /// use tower_distributed::lease::LeaseSlot;
-/// use tower_distributed::{Store, WaitGroup};
+/// use tower_distributed::{Store, WaitGroup, extract, web};
 ///
 /// /// Answers at once, and holds the permit until the work is done.
 /// async fn start(Extension(slot): Extension<LeaseSlot>) -> StatusCode {
@@ -34,7 +33,7 @@ use crate::store::lock;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let jobs = WaitGroup::new(&Store::in_memory(), "jobs", 2)?;
-/// let limit = web::concurrency_limit(jobs.clone(), extract::path()).on_lease(InsertLease);
+/// let limit = web::concurrency_limit(jobs.clone(), extract::path());
 /// let app: Router = Router::new().route("/jobs", post(start)).layer(limit);
 ///
 /// let response = app.oneshot(Request::post("/jobs").body(axum::body::Body::empty())?).await?;
@@ -52,9 +51,8 @@ use crate::store::lock;
 /// ```
 /// use axum::{Extension, Router, extract::Request, response::IntoResponse, routing::get};
 /// use http::{StatusCode, header};
-/// use tower_distributed::web::InsertLease;
 /// use tower_distributed::lease::LeaseSlot;
-/// use tower_distributed::{Store, WaitGroup};
+/// use tower_distributed::{Store, WaitGroup, extract, web};
 ///
 /// async fn chat(Extension(slot): Extension<LeaseSlot>, mut request: Request) -> impl IntoResponse {
 ///     let lease = slot.take();
@@ -71,7 +69,7 @@ use crate::store::lock;
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let chats = WaitGroup::new(&Store::in_memory(), "chats", 1000)?;
-/// let limit = web::concurrency_limit(chats, |_: &Request| "all").on_lease(InsertLease);
+/// let limit = web::concurrency_limit(chats, |_: &Request| "all");
 /// let app: Router = Router::new().route("/chat", get(chat)).layer(limit);
 /// # Ok(()) }
 /// ```

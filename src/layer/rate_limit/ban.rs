@@ -23,7 +23,7 @@ use crate::{Error, Key, Quota, TokenBucket};
 /// // 20 refusals within a minute: a minute, then two, four, up to an hour.
 /// let ban = Ban::after(20, Duration::from_secs(60)).growing_up_to(Duration::from_secs(3600));
 /// let layer = RateLimitLayer::new(bucket, |user: &String| user.clone()).ban(ban)?;
-/// # let _: RateLimitLayer<_, _, _> = layer;
+/// # let _: RateLimitLayer<_, ()> = layer;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use super::layer::{Away, Config};
 use super::limiter;
 use crate::primitive::token_bucket::Decision;
 use crate::telemetry::Outcome;
-use crate::{Error, Key, Quotas, Refusal, Reject};
+use crate::{Admission, Error, Key, Quotas, Refusal, Reject};
 
 pin_project! {
     /// The future of [`RateLimit`](super::RateLimit).
@@ -187,7 +187,7 @@ where
                     let decision = match decision {
                         Ok(Some(refused)) if !refused.is_admitted() => {
                             config.refused(&request, acquire.key(), &refused);
-                            Err(Refusal::from(refused))
+                            Err(Refusal::from(refused).of(acquire.key(), config.is_weighted()))
                         }
                         decision => decision.map_err(Refusal::from),
                     };
@@ -217,6 +217,10 @@ where
                         Err(error) => return Poll::Ready(Err(config.reject.inner_error(error))),
                     };
                     let decision = granted.as_ref().map(|granted| &granted.decision);
+                    if let (Some(decision), Some(key)) = (decision, &*key) {
+                        let admission = Admission { decision, key, is_weighted: config.is_weighted() };
+                        config.reject.admitted(&admission, &mut response);
+                    }
                     let Afterwards { block, charge } = config.hooks.answered(decision, &mut response);
                     if let (true, Some(key), Some(granted)) = (charge > 0, &*key, &*granted) {
                         settings.charge(key.clone(), granted, charge);

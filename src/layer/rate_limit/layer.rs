@@ -109,7 +109,7 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     /// ])?;
     /// let keys = (|call: &Call| call.user, |call: &Call| call.tenant.clone(), |_: &Call| "");
     /// let layer = RateLimitLayer::all_of(limits, keys);
-    /// # let _: RateLimitLayer<_, _, _> = layer;
+    /// # let _: RateLimitLayer<_, ()> = layer;
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -261,7 +261,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// let trusted = ["10.0.0.1", "10.0.0.2"];
     /// let layer = RateLimitLayer::new(bucket, |address: &String| address.clone())
     ///     .skip_if(move |address: &String| trusted.contains(&address.as_str()));
-    /// # let _: RateLimitLayer<_, _, _> = layer;
+    /// # let _: RateLimitLayer<_, ()> = layer;
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -304,7 +304,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(100))?;
     /// let table = QuotaTable::new([("/shop.Orders/Place", "5/s"), ("/shop.Search/Find", "20/s, burst 50")])?;
     /// let layer = RateLimitLayer::new(bucket, |call: &Call| call.user).quota_table(table, |call: &Call| call.method);
-    /// # let _: RateLimitLayer<_, _, _> = layer;
+    /// # let _: RateLimitLayer<_, ()> = layer;
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -337,7 +337,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(1))?;
     /// let layer = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
     ///     .look_up_quotas(|customer: &String| plan(customer.clone()));
-    /// # let _: RateLimitLayer<_, _, _> = layer;
+    /// # let _: RateLimitLayer<_, ()> = layer;
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -400,6 +400,11 @@ impl Settings {
 }
 
 impl<Req, Res, R> Config<Req, Res, R> {
+    /// Whether requests cost different numbers of tokens.
+    pub(super) fn is_weighted(&self) -> bool {
+        self.cost.is_some() || !self.hooks.charge_after.is_empty()
+    }
+
     /// How many tokens a request costs.
     pub(super) fn cost(&self, request: &Req) -> u32 {
         self.cost.as_ref().map_or(1, |cost| cost.cost(request))

@@ -129,7 +129,7 @@ where
                     return Ok(decision);
                 }
                 config.refused(&request, &key, &decision);
-                Err(decision.into())
+                Err(Refusal::from(decision).of(&key, config.is_weighted()))
             });
             settings.limiter.decisions().count(settings.counted(outcome, decision.is_ok()));
             return match decision {

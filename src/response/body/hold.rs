@@ -30,7 +30,7 @@ use crate::{Error, Lease};
 /// use std::time::Duration;
 /// use axum::{Router, routing::get};
 /// use tower_distributed::response::{LeaseEnd, UntilBodyEnd};
-/// use tower_distributed::{Store, WaitGroup};
+/// use tower_distributed::{Store, WaitGroup, extract, web};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let hold = UntilBodyEnd::default()

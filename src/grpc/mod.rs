@@ -1,4 +1,8 @@
-//! Conveniences for gRPC with tonic: refusals as statuses.
+//! One line per layer for gRPC with tonic: refusals are statuses.
+
+mod layers;
+
+pub use self::layers::{concurrency_limit, dedupe, mutex, rate_limit};
 
 use std::time::Duration;
 
@@ -18,7 +22,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` likewise |
 /// | [`Duplicate`](RefusalKind::Duplicate) | `ALREADY_EXISTS` | |
 /// | [`InFlight`](RefusalKind::InFlight) | `ABORTED` | with `RetryInfo` likewise |
-/// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | `DEADLINE_EXCEEDED` | |
+/// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | `UNAVAILABLE` | the call was not handled, and may be repeated |
 /// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | `INVALID_ARGUMENT` | |
 /// | [`LeaseLost`](RefusalKind::LeaseLost) | `ABORTED` | |
 /// | [`Closed`](RefusalKind::Closed) | `UNAVAILABLE` | |
@@ -31,7 +35,8 @@ use crate::{Refusal, RefusalKind, Reject};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let bucket = TokenBucket::new(&Store::in_memory(), "rpc", Quota::per_second(100))?;
-/// let limit = RateLimitLayer::new(bucket, header("authorization")?).reject_with(grpc::refuse());
+/// let limit = RateLimitLayer::new(bucket, header("x-tenant")?).reject_with(grpc::refuse());
+/// # let _: RateLimitLayer<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, _> = limit.clone();
 /// let server = tonic::transport::Server::builder().layer(limit);
 /// # Ok(()) }
 /// ```
@@ -83,7 +88,7 @@ pub fn status(refusal: &Refusal) -> Status {
         }
         RefusalKind::NoPermit => told(Code::ResourceExhausted, refusal),
         RefusalKind::Locked | RefusalKind::InFlight => told(Code::Aborted, refusal),
-        RefusalKind::WaitedTooLong => Status::deadline_exceeded(refusal.to_string()),
+        RefusalKind::WaitedTooLong => Status::unavailable(refusal.to_string()),
         RefusalKind::Duplicate => Status::already_exists(refusal.to_string()),
         RefusalKind::LeaseLost => Status::aborted(refusal.to_string()),
         RefusalKind::Closed => Status::unavailable("shutting down"),

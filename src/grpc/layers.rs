@@ -1,0 +1,87 @@
+//! The layers, set up for gRPC.
+
+use http::{Request, Response};
+
+use super::{IsHandled, Refuse, refuse};
+use crate::response::UntilBodyEnd;
+use crate::web::{InsertDecision, InsertLease};
+use crate::{
+    ConcurrencyLimitLayer, Dedupe, DedupeLayer, KeyExtractor, Mutex, MutexLayer, RateLimitLayer, TokenBucket,
+    WaitGroup,
+};
+
+/// A [`RateLimitLayer`] for gRPC: refusals are statuses. The handler gets the
+/// [`Decision`](crate::token_bucket::Decision) as an extension.
+///
+/// ```
+/// use tower_distributed::{Quota, Store, TokenBucket, extract, grpc};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_second(100))?;
+/// let limit = grpc::rate_limit(bucket, extract::grpc_method().and(extract::client_ip()));
+/// # let _: tower_distributed::RateLimitLayer<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, _> = limit.clone();
+/// let server = tonic::transport::Server::builder().layer(limit);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn rate_limit<B, B2>(
+    bucket: TokenBucket,
+    key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
+    RateLimitLayer::new(bucket, key).on_admit(InsertDecision).reject_with(refuse())
+}
+
+/// A [`ConcurrencyLimitLayer`] for gRPC: a permit is held to the end of the call, which for a streaming call is the end of
+/// its stream; refusals are statuses. The handler gets a [`LeaseHandle`](crate::LeaseHandle) as an extension.
+///
+/// ```
+/// use tower_distributed::{ConcurrencyLimitLayer, Store, WaitGroup, extract, grpc};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
+/// let limit = grpc::concurrency_limit(exports, extract::grpc_method());
+/// # let _: ConcurrencyLimitLayer<http::Request<tonic::body::Body>, _, _> = limit.clone();
+/// let server = tonic::transport::Server::builder().layer(limit);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn concurrency_limit<B>(
+    group: WaitGroup,
+    key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+) -> ConcurrencyLimitLayer<Request<B>, UntilBodyEnd, Refuse> {
+    ConcurrencyLimitLayer::new(group, key)
+        .hold(UntilBodyEnd::default())
+        .on_lease(InsertLease)
+        .reject_with(refuse())
+}
+
+/// A [`MutexLayer`] for gRPC: the lock is held to the end of the call, refusals are statuses. As [`concurrency_limit`].
+#[must_use]
+pub fn mutex<B>(
+    mutex: Mutex,
+    key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+) -> MutexLayer<Request<B>, UntilBodyEnd, Refuse> {
+    MutexLayer::new(mutex, key).hold(UntilBodyEnd::default()).on_lease(InsertLease).reject_with(refuse())
+}
+
+/// A [`DedupeLayer`] for gRPC: a call was handled where its response [has no error](IsHandled) in its head, refusals are
+/// statuses, duplicates are refused with `ALREADY_EXISTS`. The handler gets a [`LeaseHandle`](crate::LeaseHandle) of its
+/// claim as an extension.
+///
+/// ```
+/// use tower_distributed::{Dedupe, DedupeLayer, Store, extract, grpc};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let day = std::time::Duration::from_secs(86_400);
+/// let orders = Dedupe::exact(&Store::in_memory(), "orders").remember_for(day).build()?;
+/// let once = grpc::dedupe(orders, extract::header("x-order-id")?);
+/// # let _: DedupeLayer<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, std::convert::Infallible, _> = once.clone();
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn dedupe<B, B2, E>(
+    dedupe: Dedupe,
+    key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+) -> DedupeLayer<Request<B>, Response<B2>, E, Refuse> {
+    DedupeLayer::new(dedupe, key).success(IsHandled).on_lease(InsertLease).reject_with(refuse())
+}
