@@ -126,7 +126,7 @@
 //! ## When the store is away
 //!
 //! Handled, shared within the process alone, unless the flight is
-//! [not to](crate::single_flight::SingleFlightBuilder::alone_when_away).
+//! [not to](crate::single_flight::SingleFlightBuilder::on_store_failure).
 //!
 //! ## Readiness
 //!

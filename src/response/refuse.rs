@@ -135,12 +135,14 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
         (RefusalKind::StoreUnavailable, _) => {
             ("about:blank", "Service Unavailable", ",\"detail\":\"the limit cannot be checked\"".to_owned())
         }
-        (RefusalKind::Overloaded, _) => {
-            ("about:blank", "Service Unavailable", ",\"detail\":\"too many requests at once\"".to_owned())
-        }
         _ => {
             let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-            (kind, "Temporarily reduced capacity", detail(refusal))
+            let detail = match refusal.kind() {
+                // What of the service is overloaded does not concern its clients.
+                RefusalKind::Overloaded => String::new(),
+                _ => detail(refusal),
+            };
+            (kind, "Temporarily reduced capacity", detail)
         }
     };
     let mut problem = String::with_capacity(192);

@@ -7,6 +7,7 @@ use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn};
+use tower_distributed::StoreFailure;
 use tower_distributed::extract::{SharedGet, path_and_query, shared_get};
 use tower_distributed::response::{Answer, AnswerCodec, Responses};
 use tower_distributed::web::single_flight;
@@ -131,7 +132,7 @@ async fn failures_are_told_to_those_who_wait(stores: Stores) {
 #[tokio::test]
 async fn while_the_store_is_away_nothing_leaves() {
     let upstream = Upstream::start().await;
-    let away = SingleFlight::builder(AnswerCodec).alone_when_away(false).build(&away(), "upstream").unwrap();
+    let away = SingleFlight::builder(AnswerCodec).on_store_failure(StoreFailure::FailClosed).build(&away(), "upstream").unwrap();
     let layer = SingleFlightLayer::new(away, SharedGet::new(path_and_query())).capture(Responses::default());
     let guarded = ServiceBuilder::new().layer(layer).service(hyper_client());
     let error: BoxError = guarded.oneshot(upstream.get("/")).await.err().unwrap();

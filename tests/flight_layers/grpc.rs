@@ -17,6 +17,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt as _;
 use tower::util::MapRequestLayer;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn};
+use tower_distributed::StoreFailure;
 use tower_distributed::extract::{SharedGet, header, shared_get};
 use tower_distributed::response::{Answer, AnswerCodec, Responses};
 use tower_distributed::single_flight::{Codec, SingleFlightBuilder};
@@ -209,7 +210,7 @@ async fn a_wait_that_is_too_long_ends_as_unavailable(stores: Stores) {
 
 #[tokio::test]
 async fn an_outage_is_unavailable() {
-    let flight = build(builder().alone_when_away(false), &away());
+    let flight = build(builder().on_store_failure(StoreFailure::FailClosed), &away());
     let layer =
         SingleFlightLayer::new(flight, header("x-tenant").unwrap().plain()).capture(Responses::default());
     let (channel, calls) = serve!(layer.reject_with(grpc::refuse()));

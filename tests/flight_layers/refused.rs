@@ -4,6 +4,7 @@ use futures::future::join_all;
 use std::convert::Infallible;
 use tokio_test::{assert_pending, task};
 use tower::{Layer as _, ServiceExt as _};
+use tower_distributed::StoreFailure;
 use tower_distributed::{LeaseHandle, Refusal, RefusalKind, SingleFlightLayer, Store};
 
 use crate::flights::{build, builder, by_name, kind};
@@ -14,7 +15,7 @@ use crate::support::redis_server::RedisServer;
 
 #[tokio::test]
 async fn an_outage_refuses_where_the_flight_says_so() {
-    let flight = build::<Infallible>(builder().alone_when_away(false), &away());
+    let flight = build::<Infallible>(builder().on_store_failure(StoreFailure::FailClosed), &away());
     let probe = Probe::default();
     let service = SingleFlightLayer::new(flight, by_name).layer(probe.clone());
     let calls = (0..6).map(|number| service.clone().oneshot(format!("ann:{number}")));
@@ -45,7 +46,7 @@ async fn alone_it_is_shared_within_the_process() {
 #[tokio::test]
 async fn requests_at_work_survive_an_outage() {
     let redis = RedisServer::start().await;
-    let flight = build(builder().alone_when_away(false), &Store::redis(&redis.url()).unwrap());
+    let flight = build(builder().on_store_failure(StoreFailure::FailClosed), &Store::redis(&redis.url()).unwrap());
     let (inner, mut handle) = tower_test::mock::pair::<String, String>();
     let service = SingleFlightLayer::new(flight, by_name).layer(inner);
     let call = tokio::spawn(service.clone().oneshot("ann:1".into()));

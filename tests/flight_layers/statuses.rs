@@ -8,6 +8,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::routing::get as on_get;
 use tokio_test::{assert_pending, task};
+use tower_distributed::StoreFailure;
 use tower_distributed::extract::SharedGet;
 use tower_distributed::response::{Answer as Shared, AnswerCodec};
 use tower_distributed::single_flight::SingleFlightBuilder;
@@ -81,16 +82,16 @@ async fn who_waited_too_long(stores: Stores) {
 
 #[tokio::test]
 async fn an_outage_is_503_and_says_nothing_of_the_cause() {
-    let url = behind(build(builder().alone_when_away(false), &away())).await;
+    let url = behind(build(builder().on_store_failure(StoreFailure::FailClosed), &away())).await;
     for _ in 0..4 {
         let answer = get(&url, &[]).await;
-        assert_eq!(told(&answer), (503, None, REDUCED.into()));
+        assert_eq!(told(&answer), (503, None, "Service Unavailable".into()));
         assert!(!answer.body.contains("127.0.0.1"), "the cause is ours alone: {}", answer.body);
     }
 }
 
 #[tokio::test]
 async fn alone_it_is_answered() {
-    let url = behind(build(builder().alone_when_away(true), &away())).await;
+    let url = behind(build(builder().on_store_failure(StoreFailure::FailOpen), &away())).await;
     assert_eq!(get(&url, &[]).await.body, "hello");
 }

@@ -29,7 +29,7 @@ async fn a_boxed_refusal_by_default(stores: Stores) {
         let mut service = layer.layer(Probe::default());
         let error: BoxError = service.ready().await.unwrap().call("ann").await.unwrap_err();
         let refusal = error.downcast_ref::<Refusal>().unwrap();
-        assert!(refusal.retry_after().is_some_and(|after| after > Duration::from_secs(15)));
+        assert_eq!(refusal.retry_after(), Some(Duration::from_secs(5)), "an estimate");
         assert!(refusal.decision().is_none() && refusal.source().is_none());
         assert!(refusal.get_ref().is_refused());
         told.push((refusal.kind(), refusal.to_string()));

@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tower_distributed::StoreFailure;
 use tower_distributed::single_flight::{Postcard, RunError};
 use tower_distributed::{Error, SingleFlight};
 
@@ -75,7 +76,7 @@ async fn a_runtime_that_shuts_down_leaves_its_run_to_others() {
 async fn a_restart_leaves_each_process_with_an_answer() {
     let place = Place::redis(2).await;
     // Who runs alone while the server is away publishes nothing.
-    let build = |store| builder().alone_when_away(false).build(store, "flights").unwrap();
+    let build = |store| builder().on_store_failure(StoreFailure::FailClosed).build(store, "flights").unwrap();
     let (flights, work) = (place.stores.iter().map(build).collect::<Vec<_>>(), Work::shut());
     let here = [lead(&flights[0], "k", &work).await, tokio::spawn(call(&flights[0], "k", &work))];
     let there = [1, 1].map(|number| tokio::spawn(call(&flights[number], "k", &work)));
@@ -114,7 +115,7 @@ async fn an_answer_reaches_its_process_though_the_store_is_away() {
 async fn an_outage_is_told_as_such_or_work_goes_on_alone() {
     let server = RedisServer::start().await;
     let store = open(&server.url());
-    let told = builder().alone_when_away(false).build(&store, "told").unwrap();
+    let told = builder().on_store_failure(StoreFailure::FailClosed).build(&store, "told").unwrap();
     let alone = builder().build(&store, "alone").unwrap();
     let work = Work::shut();
     server.kill9();
@@ -289,7 +290,7 @@ async fn who_follows_hears_of_an_outage_or_goes_on_alone() {
     let work = Work::shut();
     let longest = Duration::from_secs(8); // several beats
     let build = |number: usize, name, alone| {
-        builder().max_wait(longest).alone_when_away(alone).build(&place.stores[number], name).unwrap()
+        builder().max_wait(longest).on_store_failure(if alone { StoreFailure::FailOpen } else { StoreFailure::FailClosed }).build(&place.stores[number], name).unwrap()
     };
     let leaders = [build(0, "told", false), build(0, "alone", false)];
     let leaders = [lead(&leaders[0], "k", &work).await, lead(&leaders[1], "k", &work).await];

@@ -11,7 +11,7 @@ use super::core::{Core, Settings};
 use super::early::Early;
 use super::verdict::{Failures, Format};
 use crate::primitive::lease::LeaseOptions;
-use crate::{Error, Store};
+use crate::{Error, Store, StoreFailure};
 
 /// Who gets an answer that cannot be published, since it is too large or cannot be encoded, besides the caller
 /// whose run it was.
@@ -221,10 +221,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// Whether to run while the store gives no answer, shared within the process alone; also those who follow when it goes
-    /// away. Default: yes, since sharing is an optimisation; it is told as [`failed_open`](crate::telemetry).
-    pub fn alone_when_away(mut self, alone: bool) -> Self {
-        self.settings.alone_when_away = alone;
+    /// Sets what happens while the store gives no answer. Default: [`StoreFailure::FailOpen`].
+    ///
+    /// [`StoreFailure::FailOpen`] and [`StoreFailure::LocalShare`] (however many replicas there are) run the work once per
+    /// process and share its answer there. [`StoreFailure::FailClosed`] returns the outage.
+    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
+        self.settings.runs_alone = on_store_failure != StoreFailure::FailClosed;
         self
     }
 

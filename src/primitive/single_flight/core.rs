@@ -62,7 +62,7 @@ pub(crate) struct Settings {
     pub(super) max_parallel: Option<NonZeroU32>,
     pub(super) go_on: bool,
     pub(super) cancel_when_lost: bool,
-    pub(super) alone_when_away: bool,
+    pub(super) runs_alone: bool,
 }
 
 impl Settings {
@@ -90,7 +90,7 @@ impl Default for Settings {
             max_parallel: None,
             go_on: false,
             cancel_when_lost: false,
-            alone_when_away: true,
+            runs_alone: true,
         }
     }
 }

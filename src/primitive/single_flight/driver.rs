@@ -204,7 +204,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let mut unread: Option<Found> = None;
         loop {
             let (wait, bypass) = (Some(Wait::FOR_EVER), unread.is_some());
-            let gives_up = self.settings.alone_when_away;
+            let gives_up = self.settings.runs_alone;
             let ask = Ask { bypass, gives_up, ..Ask::about(asker, Subject::Flight, String::new(), 0, wait) };
             match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => match self.read(&found) {
@@ -233,7 +233,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                         verdict => Boarding::Landed(verdict, found),
                     });
                 }
-                Err(error) if error.is_away() && self.settings.alone_when_away => {
+                Err(error) if error.is_away() && self.settings.runs_alone => {
                     return Ok(Boarding::Alone(Outcome::FailedOpen));
                 }
                 Err(error) => return Err(error),
