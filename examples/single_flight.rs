@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         tokio::time::sleep(Duration::from_millis(100)).await;
         42
     };
-    let (one, other) = tokio::join!(bills.try_run("user-7", bill), bills.try_run("user-7", bill));
+    let (one, other) = tokio::join!(bills.try_with_lock("user-7", bill), bills.try_with_lock("user-7", bill));
     for outcome in [one, other] {
         match outcome {
             Ok(cents) => println!("billed {cents} cents"),

@@ -66,7 +66,7 @@
 //! | `ErrTaken`, `ErrFailed`; `ErrLockAlreadyExpired` | [`Error::is_refused`](crate::Error::is_refused), [`Error::is_unavailable`](crate::Error::is_unavailable); [`Error::is_lost`](crate::Error::is_lost), by [`extend`](crate::Lease::extend) and [`unlock_checked`](MutexGuard::unlock_checked) |
 //! | gocorex `NewLock(client, key, expiration)`, `Lock(id)`, `UnLock(id)` | [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock); `id` by [`value_with`](MutexBuilder::value_with) |
 //! | rslock `LockManager`, `lock`, `acquire`, `extend`, `unlock` | [`Mutex::quorum`], [`try_lock`](Mutex::try_lock), [`lock`](Mutex::lock), [`extend`](crate::Lease::extend), [`unlock`](MutexGuard::unlock) |
-//! | "lock or skip" (billing) | [`try_run`](Mutex::try_run), [`MutexLayer`] |
+//! | "lock or skip" (billing) | [`try_with_lock`](Mutex::try_with_lock), [`MutexLayer`] |
 //!
 //! # The layer
 //!

@@ -67,7 +67,7 @@
 //! | Go `singleflight.Group`: `Do(key, fn)` | [`run`](SingleFlight::run), [`try_run`](SingleFlight::try_run), for all processes |
 //! | `DoChan` | the future that these return; with a [`max_wait`](SingleFlightBuilder::max_wait) |
 //! | `Forget(key)` | [`forget`](SingleFlight::forget), of the published answer |
-//! | "lock or skip" (billing) | [`Mutex::try_run`](crate::Mutex::try_run), [`MutexLayer`](crate::MutexLayer) |
+//! | "lock or skip" (billing) | [`Mutex::try_with_lock`](crate::Mutex::try_with_lock), [`MutexLayer`](crate::MutexLayer) |
 //! | nginx `proxy_cache_lock`, `proxy_cache_use_stale updating` | `web::single_flight`, [`stale_while_revalidate`](SingleFlightBuilder::stale_while_revalidate) |
 //!
 //! # Events

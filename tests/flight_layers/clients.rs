@@ -132,7 +132,10 @@ async fn failures_are_told_to_those_who_wait(stores: Stores) {
 #[tokio::test]
 async fn while_the_store_is_away_nothing_leaves() {
     let upstream = Upstream::start().await;
-    let away = SingleFlight::builder(AnswerCodec).on_store_failure(StoreFailure::FailClosed).build(&away(), "upstream").unwrap();
+    let away = SingleFlight::builder(AnswerCodec)
+        .on_store_failure(StoreFailure::FailClosed)
+        .build(&away(), "upstream")
+        .unwrap();
     let layer = SingleFlightLayer::new(away, SharedGet::new(path_and_query())).capture(Responses::default());
     let guarded = ServiceBuilder::new().layer(layer).service(hyper_client());
     let error: BoxError = guarded.oneshot(upstream.get("/")).await.err().unwrap();

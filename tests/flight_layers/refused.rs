@@ -46,7 +46,8 @@ async fn alone_it_is_shared_within_the_process() {
 #[tokio::test]
 async fn requests_at_work_survive_an_outage() {
     let redis = RedisServer::start().await;
-    let flight = build(builder().on_store_failure(StoreFailure::FailClosed), &Store::redis(&redis.url()).unwrap());
+    let flight =
+        build(builder().on_store_failure(StoreFailure::FailClosed), &Store::redis(&redis.url()).unwrap());
     let (inner, mut handle) = tower_test::mock::pair::<String, String>();
     let service = SingleFlightLayer::new(flight, by_name).layer(inner);
     let call = tokio::spawn(service.clone().oneshot("ann:1".into()));

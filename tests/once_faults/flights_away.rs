@@ -290,7 +290,11 @@ async fn who_follows_hears_of_an_outage_or_goes_on_alone() {
     let work = Work::shut();
     let longest = Duration::from_secs(8); // several beats
     let build = |number: usize, name, alone| {
-        builder().max_wait(longest).on_store_failure(if alone { StoreFailure::FailOpen } else { StoreFailure::FailClosed }).build(&place.stores[number], name).unwrap()
+        builder()
+            .max_wait(longest)
+            .on_store_failure(if alone { StoreFailure::FailOpen } else { StoreFailure::FailClosed })
+            .build(&place.stores[number], name)
+            .unwrap()
     };
     let leaders = [build(0, "told", false), build(0, "alone", false)];
     let leaders = [lead(&leaders[0], "k", &work).await, lead(&leaders[1], "k", &work).await];

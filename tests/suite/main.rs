@@ -14,6 +14,7 @@ mod exact_claims;
 mod filter_keys;
 mod filters;
 mod flights;
+mod jobs;
 mod keys;
 mod kinds;
 mod leases;
@@ -56,6 +57,11 @@ on_every_store! {
     crate::buckets::other_quotas_per_call as other_quotas_per_call,
     crate::buckets::alternating_quotas_do_not_refill as alternating_quotas_do_not_refill,
     crate::buckets::a_change_of_quotas_carries_over_what_is_owed as a_change_of_quotas_carries_over,
+    crate::jobs::a_short_job_keeps_its_lock as a_short_job_keeps_its_lock,
+    crate::jobs::a_dropped_guard_keeps_its_lock as a_dropped_guard_keeps_its_lock,
+    crate::jobs::a_tick_runs_once as a_tick_runs_once,
+    crate::jobs::work_ends_with_its_lock as work_ends_with_its_lock,
+    crate::jobs::bad_spans_are_refused as jobs_with_bad_spans_are_refused,
     crate::several::all_limits_are_charged_or_none as all_limits_are_charged_or_none,
     crate::several::a_crowd_on_several_limits_gets_the_least as a_crowd_on_several_limits_gets_the_least,
     crate::several::who_goes_away_is_charged_nowhere as who_goes_away_is_charged_nowhere,

@@ -59,10 +59,12 @@ pub(crate) async fn work_is_done_under_the_lock(place: &Place, name: &str) {
     let [one, other] = [(); 2].map(|()| Mutex::new(place, name).unwrap());
     let (mutex, skips) = (one.clone(), other.clone());
     let billed = one
-        .try_run("k", |lease| async move {
+        .try_with_lock("k", |lease| async move {
             assert!(lease.is_held() && lease.fence().is_some());
-            let error =
-                skips.try_run("k", |_| async { unreachable!("it is to be skipped") }).await.unwrap_err();
+            let error = skips
+                .try_with_lock("k", |_| async { unreachable!("it is to be skipped") })
+                .await
+                .unwrap_err();
             assert!(error.is_refused() && error.retry_after().is_some(), "{error}");
             mutex.is_locked("k").await.unwrap()
         })
@@ -73,7 +75,7 @@ pub(crate) async fn work_is_done_under_the_lock(place: &Place, name: &str) {
         let (mutex, inside) = ([&one, &other][number as usize % 2].clone(), Arc::clone(&inside));
         async move {
             mutex
-                .run("k", |_| async move {
+                .with_lock("k", |_| async move {
                     assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
                     tokio::task::yield_now().await;
                     inside.store(false, Ordering::SeqCst);

@@ -198,8 +198,10 @@ async fn decisions_of_single_flights_are_counted() {
     for (name, alone, outcome) in
         [("flown-closed", false, "failed_closed"), ("flown-open", true, "failed_open")]
     {
-        let flight =
-            SingleFlight::<u8>::builder(Postcard).on_store_failure(if alone { StoreFailure::FailOpen } else { StoreFailure::FailClosed }).build(&store, name).unwrap();
+        let flight = SingleFlight::<u8>::builder(Postcard)
+            .on_store_failure(if alone { StoreFailure::FailOpen } else { StoreFailure::FailClosed })
+            .build(&store, name)
+            .unwrap();
         let mut layer = SingleFlightLayer::new(flight, key)
             .layer(service_fn(async |request: u8| Ok::<_, Infallible>(request)));
         assert_eq!(layer.ready().await.unwrap().call(7).await.is_ok(), alone);

@@ -4,11 +4,14 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::state::LeaseState;
+use crate::store::background::Background;
+use crate::store::timer::sleep_until;
 use crate::{Error, Key};
 
 /// Something that is held for a while, by the process that has this value. See the [module](crate::lease).
@@ -19,8 +22,10 @@ pub struct Lease {
     pub(in crate::primitive) state: Arc<LeaseState>,
     /// `None` once it was released.
     keeper: Option<Arc<dyn Keeper>>,
+    /// How long it is held at least, even if it is released earlier.
+    at_least_for: Duration,
     /// Dropped after the lease is released.
-    _beside: Option<Box<dyn Any + Send + Sync>>,
+    beside: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Who granted a lease, and renews and takes it back.
@@ -46,13 +51,14 @@ pub(crate) trait Keeper: Send + Sync {
 impl Lease {
     pub(crate) fn new(state: Arc<LeaseState>, keeper: Arc<dyn Keeper>) -> Self {
         state.counts.began();
-        Self { state, keeper: Some(keeper), _beside: None }
+        let at_least_for = state.holding.options.at_least_for;
+        Self { state, keeper: Some(keeper), at_least_for, beside: None }
     }
 
     /// Keeps a value until the lease is released.
     pub(crate) fn beside(self, value: impl Any + Send + Sync) -> Self {
         let mut lease = self;
-        lease._beside = Some(Box::new(value));
+        lease.beside = Some(Box::new(value));
         lease
     }
 
@@ -120,6 +126,11 @@ impl Lease {
     ///
     /// Once polled, it is released even where the future is dropped.
     pub async fn release(mut self) -> Result<bool, Error> {
+        if let Some(due) = self.not_before() {
+            let was_held = self.is_held();
+            self.release_at(due);
+            return Ok(was_held);
+        }
         let Some(keeper) = &self.keeper else { return Ok(false) };
         let released = Arc::clone(keeper).release(Arc::clone(&self.state)).await;
         if let Ok(was_held) = released {
@@ -166,9 +177,47 @@ impl Lease {
     }
 }
 
+impl Lease {
+    /// Holds the lease for this long at least, counted from its grant, even if it is released earlier.
+    pub(crate) fn hold_at_least(&mut self, span: Duration) {
+        self.at_least_for = span;
+    }
+
+    /// What [`hold_at_least`](Self::hold_at_least) or its namespace says.
+    pub(crate) fn at_least_for(&self) -> Duration {
+        self.at_least_for
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.state.tenure.ttl
+    }
+
+    /// When it may be released, if that is not now.
+    fn not_before(&self) -> Option<Instant> {
+        let due = self.state.began.checked_add(self.at_least_for)?;
+        (self.is_held() && due > Instant::now()).then_some(due)
+    }
+
+    /// Releases the lease later. It is renewed until then, and runs out if this process ends before.
+    fn release_at(&mut self, due: Instant) {
+        let Some(keeper) = self.keeper.take() else { return };
+        let (state, beside) = (Arc::clone(&self.state), self.beside.take());
+        let background = Background::thread();
+        let thread = background.clone();
+        background.spawn(async move {
+            sleep_until(due).await;
+            keeper.release_detached(state);
+            drop((beside, thread));
+        });
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         self.state.counts.ended();
+        if let Some(due) = self.not_before() {
+            return self.release_at(due);
+        }
         if let Some(keeper) = self.keeper.take() {
             keeper.release_detached(Arc::clone(&self.state));
         }

@@ -14,6 +14,8 @@ pub(crate) struct LeaseOptions {
     pub(crate) ttl: Duration,
     /// Whether leases are renewed as long as they are held.
     pub(crate) watchdog: bool,
+    /// How long a lease is held at least, even if it is released earlier.
+    pub(crate) at_least_for: Duration,
     pub(crate) drift: Drift,
     /// How often those who wait ask where nothing would wake them.
     pub(crate) ask_every: Duration,
@@ -30,6 +32,7 @@ impl Default for LeaseOptions {
         Self {
             ttl: Duration::from_secs(30),
             watchdog: true,
+            at_least_for: Duration::ZERO,
             drift: Drift(0.01),
             ask_every: Duration::from_millis(50),
             foreign: false,
@@ -51,6 +54,12 @@ impl LeaseOptions {
         }
         if !(0.0..1.0).contains(&factor) {
             return Err(Error::invalid(format!("the drift factor must be from 0 to below 1, is {factor}")));
+        }
+        if self.at_least_for > ttl {
+            return Err(Error::invalid(format!(
+                "at_least_for must be at most the ttl ({ttl:?}), is {:?}",
+                self.at_least_for
+            )));
         }
         if self.drift.sure(ttl) < SHORTEST / 2 {
             return Err(Error::invalid(format!(

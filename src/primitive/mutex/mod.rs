@@ -2,12 +2,12 @@
 
 mod builder;
 pub(crate) mod holder;
+mod jobs;
 mod quorum;
 #[cfg(test)]
 mod tests;
 mod values;
 
-use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::error::{Busy, Subject, Why};
 use crate::store::check_exact;
 use crate::store::timer::sleep;
 use crate::telemetry::Decisions;
-use crate::{Error, Key, LeaseHandle, Store};
+use crate::{Error, Key, Store};
 
 pub use self::builder::MutexBuilder;
 
@@ -102,49 +102,6 @@ impl Mutex {
     pub async fn try_lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
         let locked = self.ask(key.into(), None).await;
         self.decisions.admitted(locked)
-    }
-
-    /// Locks, does the work, and has it unlocked when it returns; waits its turn.
-    ///
-    /// The work is done in the caller's task, and goes on where the lock is lost: [`LeaseHandle::lost`] tells.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    pub async fn run<F: Future>(
-        &self,
-        key: impl Into<Key>,
-        work: impl FnOnce(LeaseHandle) -> F,
-    ) -> Result<F::Output, Error> {
-        Ok(self.lock(key).await?.run(work).await)
-    }
-
-    /// As [`run`](Self::run), if that is possible now and nobody waits: "lock or skip", so that two processes never do the
-    /// same work at a time.
-    ///
-    /// ```
-    /// use tower_distributed::{Mutex, Store};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// # async fn bill(_user: u64) {}
-    /// let bills = Mutex::new(&Store::in_memory(), "bills")?;
-    /// match bills.try_run("user-7", |_| bill(7)).await {
-    ///     Ok(()) => println!("billed"),
-    ///     Err(error) if error.is_refused() => println!("skipped: another process bills user 7"),
-    ///     Err(error) => return Err(error),
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock`](Self::try_lock).
-    pub async fn try_run<F: Future>(
-        &self,
-        key: impl Into<Key>,
-        work: impl FnOnce(LeaseHandle) -> F,
-    ) -> Result<F::Output, Error> {
-        Ok(self.try_lock(key).await?.run(work).await)
     }
 
     /// Whether anybody holds it now, this process or another.
@@ -287,13 +244,6 @@ impl MutexGuard {
     /// [`is_lost`](Error::is_lost) where it was not held any more; [`is_unavailable`](Error::is_unavailable).
     pub async fn unlock_checked(self) -> Result<(), Error> {
         self.0.release_checked().await
-    }
-
-    async fn run<F: Future>(self, work: impl FnOnce(LeaseHandle) -> F) -> F::Output {
-        let outcome = work(self.handle()).await;
-        // Where that fails it goes on in the background.
-        let _ = self.unlock().await;
-        outcome
     }
 
     pub(crate) fn into_lease(self) -> Lease {

@@ -1,0 +1,88 @@
+//! Jobs under a mutex: work that is dropped with its lock, and scheduled jobs that run once per tick.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use tower_distributed::Mutex;
+use tower_distributed::mutex::MutexBuilder;
+
+use crate::stores::Place;
+use crate::support::eventually;
+
+const SOON: Duration = Duration::from_secs(20);
+const TTL: Duration = Duration::from_secs(5);
+
+/// Two hosts.
+fn hosts(place: &Place, name: &str, builder: impl Fn() -> MutexBuilder) -> [Mutex; 2] {
+    [(); 2].map(|()| builder().build(place, name).unwrap())
+}
+
+/// A host whose clock is late by less than `at_least_for` starts a job that another one has done already.
+pub(crate) async fn a_short_job_keeps_its_lock(place: &Place, name: &str) {
+    let at_least = Duration::from_millis(400);
+    let [early, late] = hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(at_least));
+    let began = std::time::Instant::now();
+    assert_eq!(early.try_with_lock("report", async |_| "done").await.unwrap(), "done");
+    let again = late.try_with_lock("report", async |_| "done again").await;
+    assert!(began.elapsed() >= at_least || again.unwrap_err().is_refused());
+    eventually("the next tick to run", SOON, async || late.try_lock("report").await.is_ok()).await;
+    assert!(began.elapsed() >= at_least, "{:?}", began.elapsed());
+}
+
+/// A guard that is dropped, as by a panic, keeps its lock as well; one that was held for long enough is released at once.
+pub(crate) async fn a_dropped_guard_keeps_its_lock(place: &Place, name: &str) {
+    let at_least = Duration::from_millis(400);
+    let [here, there] = hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(at_least));
+    let began = std::time::Instant::now();
+    drop(here.lock("report").await.unwrap());
+    let again = there.try_lock("report").await;
+    assert!(began.elapsed() >= at_least || again.is_err_and(|error| error.is_refused()));
+    let guard = there.lock("report").await.unwrap();
+    assert!(began.elapsed() >= at_least, "{:?}", began.elapsed());
+    tokio::time::sleep_until(guard.until().min(tokio::time::Instant::now() + at_least)).await;
+    assert!(guard.unlock().await.unwrap());
+    assert!(!here.is_locked("report").await.unwrap(), "it was held for long enough");
+}
+
+pub(crate) async fn a_tick_runs_once(place: &Place, name: &str) {
+    let period = Duration::from_millis(800);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let hosts = hosts(place, name, || Mutex::builder().ttl(TTL));
+    let tick = async |host: &Mutex| {
+        let job = || {
+            let runs = Arc::clone(&runs);
+            async move { runs.fetch_add(1, Ordering::SeqCst) + 1 }
+        };
+        host.once_per_tick("report", period, |_| job()).await.unwrap()
+    };
+    let began = std::time::Instant::now();
+    let ran: Vec<_> = join_all((0..10).map(|n| tick(&hosts[n % 2]))).await.into_iter().flatten().collect();
+    if began.elapsed() < period / 2 {
+        assert_eq!(ran, [1]);
+    }
+    let first = ran.len();
+    // At the next tick it runs again.
+    eventually("the next tick to run", SOON, async || tick(&hosts[1]).await == Some(first + 1)).await;
+    assert!(began.elapsed() >= period / 2, "{:?}", began.elapsed());
+}
+
+/// A process that stood still, or whose lock was revoked, does not go on with what others may be at.
+pub(crate) async fn work_ends_with_its_lock(place: &Place, name: &str) {
+    let short = || Mutex::builder().ttl(Duration::from_millis(100)).watchdog(false);
+    let mutex = short().build(place, name).unwrap();
+    let error = mutex.with_lock("k", |_| std::future::pending::<()>()).await.unwrap_err();
+    assert!(error.is_lost(), "{error}");
+    let goes_on = short().cancel_when_lost(false).build(place, name).unwrap();
+    let outcome = goes_on.with_lock("k", async |lease| lease.lost().await).await;
+    assert!(outcome.is_ok(), "{outcome:?}");
+}
+
+pub(crate) async fn bad_spans_are_refused(place: &Place, name: &str) {
+    let error = Mutex::builder().ttl(TTL).at_least_for(2 * TTL).build(place, name).unwrap_err();
+    assert!(
+        error.is_invalid() && error.to_string().contains("10s") && error.to_string().contains("5s"),
+        "{error}"
+    );
+}
