@@ -19,6 +19,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use reqwest::{Client, Method, Request, Response, Url};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
+use tower_distributed::response::RetryAfter;
 use tower_distributed::{Key, Quota, RateLimitLayer, Store, TokenBucket};
 
 #[tokio::main]
@@ -31,7 +32,7 @@ async fn main() -> Result<(), BoxError> {
     let bucket = TokenBucket::new(&store, "outbound", Quota::per_second(10).burst(3))?;
     let per_host = RateLimitLayer::new(bucket, |request: &Request| request.url().host_str().map(Key::from))
         .max_wait(Duration::from_secs(10))
-        .observe(retry_after);
+        .observe(|response: &Response| RetryAfter::default().read(response.status(), response.headers()));
     let mut client = ServiceBuilder::new().layer(per_host).service(Client::new());
 
     let began = Instant::now();
@@ -40,15 +41,6 @@ async fn main() -> Result<(), BoxError> {
         println!("after {:>4} ms: {}", began.elapsed().as_millis(), response.status());
     }
     Ok(())
-}
-
-/// For how long the upstream wants to be left alone.
-fn retry_after(response: &Response) -> Option<Duration> {
-    if response.status() != reqwest::StatusCode::TOO_MANY_REQUESTS {
-        return None;
-    }
-    let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
 }
 
 /// Answers, but for the fifth request, which is one too many.

@@ -30,6 +30,37 @@ impl<B> KeyExtractor<Request<B>> for Method {
     }
 }
 
+/// By the host that a request is sent to, in lower case, with its port if the URI has one: for clients, whose requests have
+/// whole URIs. Requests whose URI has no host, such as those that a server receives over HTTP/1, pass.
+///
+/// ```
+/// use tower_distributed::{KeyExtractor, extract::host};
+///
+/// let request = http::Request::get("https://API.example.com/prices").body(()).unwrap();
+/// assert_eq!(host().extract(&request), Some("api.example.com".into()));
+/// ```
+#[must_use]
+pub fn host() -> Host {
+    Host
+}
+
+/// See [`host`].
+#[derive(Clone, Copy, Debug)]
+pub struct Host;
+
+combinators!(Host);
+
+impl<B> KeyExtractor<Request<B>> for Host {
+    fn extract(&self, request: &Request<B>) -> Extracted {
+        let Some(authority) = request.uri().authority() else { return Extracted::NONE };
+        let host = authority.host().to_ascii_lowercase();
+        match authority.port_u16() {
+            Some(port) => Key::from(format!("{host}:{port}")).into(),
+            None => Key::from(host).into(),
+        }
+    }
+}
+
 /// By the service of a gRPC call, such as `shop.Orders`. Requests whose path is not that of a call pass.
 ///
 /// ```

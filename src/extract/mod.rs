@@ -24,6 +24,7 @@
 //! | [`bearer`] | what a closure makes of the token | where there is no token, or the closure says so |
 //! | [`client_ip`] | the client's address; of IPv6 its /64 network | never |
 //! | [`method`], [`path`], [`matched_path`], [`path_and_query`] | as named | never |
+//! | [`host`] | the host that a client asks | where the URI has no host |
 //! | [`grpc_service`], [`grpc_method`] | as named | where the path is not that of a call |
 //! | [`shared_get`] | all that HTTP lets a response depend on | where the request must not be shared |
 //! | [`look_up`] | the result of an asynchronous closure | where the closure says so |
@@ -61,7 +62,7 @@ pub use self::combine::{And, By, Map, Or, Prefixed, by};
 #[cfg(feature = "http")]
 pub use self::header::{Bearer, Cookie, Header, bearer, cookie, header};
 #[cfg(feature = "http")]
-pub use self::message::{GrpcMethod, GrpcService, Method, grpc_method, grpc_service, method};
+pub use self::message::{GrpcMethod, GrpcService, Host, Method, grpc_method, grpc_service, host, method};
 #[cfg(feature = "axum")]
 pub use self::path::{MatchedPath, matched_path};
 #[cfg(feature = "http")]

@@ -3,13 +3,28 @@
 use std::time::{Duration, SystemTime};
 
 use http::header::RETRY_AFTER;
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 
 use crate::layer::rate_limit::Observe;
 
-/// Blocks a key when the upstream answers 429 or 503 with a `Retry-After`, in seconds or as a date (which goes by this
-/// machine's clock). For [`observe`](crate::RateLimitLayer::observe), which takes a closure where it is told in
-/// another way.
+/// Blocks a key when the upstream answers 429 or 503 with `Retry-After`, in seconds or as a date (by the clock of this
+/// machine): for [`observe`](crate::RateLimitLayer::observe) around a client.
+///
+/// At most 5 min are believed, so that no upstream can stop a fleet for years; [`at_most`](Self::at_most) sets another
+/// limit. For a client whose responses are not of [`http::Response`], such as reqwest, [`read`](Self::read) takes the status
+/// and the header fields:
+///
+/// ```
+/// use reqwest::{Request, Response};
+/// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, response::RetryAfter};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(10))?;
+/// let per_host = RateLimitLayer::new(bucket, |request: &Request| request.url().host_str().map(str::to_owned))
+///     .observe(|response: &Response| RetryAfter::default().read(response.status(), response.headers()));
+/// # let _ = per_host;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RetryAfter {
     longest: Duration,
@@ -17,29 +32,38 @@ pub struct RetryAfter {
 
 impl Default for RetryAfter {
     fn default() -> Self {
-        Self { longest: Duration::from_secs(3600) }
+        Self { longest: Duration::from_secs(300) }
     }
 }
 
 impl RetryAfter {
-    /// Believes no more than this. Default: one hour.
+    /// Believes at most `longest`. Default: 5 min.
     #[must_use]
     pub fn at_most(longest: Duration) -> Self {
         Self { longest }
+    }
+
+    /// How long the sender of a response asks to be left alone. `None` if its status is not 429 or 503, or it does not say.
+    #[must_use]
+    pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+        if !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            return None;
+        }
+        let told = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+        let is_number = !told.is_empty() && told.bytes().all(|byte| byte.is_ascii_digit());
+        let after = if is_number {
+            // More than a number holds is more than is believed.
+            Duration::from_secs(told.parse().unwrap_or(u64::MAX))
+        } else {
+            httpdate::parse_http_date(told).ok()?.duration_since(SystemTime::now()).ok()?
+        };
+        Some(after.min(self.longest))
     }
 }
 
 impl<B> Observe<Response<B>> for RetryAfter {
     fn observe(&self, response: &Response<B>) -> Option<Duration> {
-        if !matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            return None;
-        }
-        let told = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
-        let after = match told.parse() {
-            Ok(seconds) => Duration::from_secs(seconds),
-            Err(_) => httpdate::parse_http_date(told).ok()?.duration_since(SystemTime::now()).ok()?,
-        };
-        Some(after.min(self.longest))
+        self.read(response.status(), response.headers())
     }
 }
 
@@ -56,6 +80,8 @@ mod tests {
     fn seconds_and_dates_are_understood_and_capped() {
         assert_eq!(observed(429, "7"), Some(Duration::from_secs(7)));
         assert_eq!(observed(503, "700"), Some(Duration::from_secs(100)));
+        assert_eq!(observed(503, "99999999999999999999999"), Some(Duration::from_secs(100)));
+        assert_eq!(observed(429, "-7").or(observed(429, "")), None);
         let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(50));
         assert!(observed(429, &soon).is_some_and(|after| after > Duration::from_secs(40)));
         assert_eq!(observed(429, "Sun, 06 Nov 1994 08:49:37 GMT"), None);

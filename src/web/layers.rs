@@ -6,14 +6,14 @@ use http::{Method, Request, Response};
 
 use crate::extract::SharedGet;
 use crate::layer::leased::{LeaseSlot, OnLease};
-use crate::layer::rate_limit::OnAdmit;
+use crate::layer::rate_limit::{KeyExtractors, OnAdmit};
 use crate::layer::rw_lock::ChooseAccess;
 use crate::primitive::rw_lock::Access;
 use crate::primitive::token_bucket::Decision;
 use crate::response::{Answer, Refuse, Responses, UntilBodyEnd, refuse};
 use crate::{
     ConcurrencyLimitLayer, KeyExtractor, LeaseHandle, Mutex, MutexLayer, RateLimitLayer, RwLock, RwLockLayer,
-    SingleFlight, SingleFlightLayer, TokenBucket, WaitGroup,
+    SingleFlight, SingleFlightLayer, TokenBucket, TokenBuckets, WaitGroup,
 };
 
 /// A [`RateLimitLayer`] for HTTP: refusals are responses with `Retry-After`, and all responses have the
@@ -51,6 +51,34 @@ pub fn rate_limit<B, B2>(
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
     RateLimitLayer::new(bucket, key).on_admit(InsertDecision).reject_with(refuse())
+}
+
+/// Several limits over different keys for HTTP: a request is charged to all of them or to none, in one step. As
+/// [`rate_limit`], and [`RateLimitLayer::all_of`].
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets, extract, web};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let store = Store::in_memory();
+/// let limits = TokenBuckets::new([
+///     TokenBucket::new(&store, "tenants", Quota::per_second(100))?,
+///     TokenBucket::new(&store, "routes", Quota::per_second(1000))?,
+/// ])?;
+/// let limit = web::rate_limits(limits, (extract::header("x-tenant")?, extract::path()));
+/// let app: Router = Router::new().route("/", get(async || "hello")).layer(limit);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn rate_limits<B, B2, K, const N: usize>(
+    limits: TokenBuckets<N>,
+    keys: K,
+) -> RateLimitLayer<Request<B>, Response<B2>, Refuse>
+where
+    K: KeyExtractors<Request<B>, N> + Send + Sync + 'static,
+{
+    RateLimitLayer::all_of(limits, keys).on_admit(InsertDecision).reject_with(refuse())
 }
 
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.

@@ -14,6 +14,7 @@
 //! | function | layer |
 //! |---|---|
 //! | [`rate_limit`] | [`RateLimitLayer`](crate::RateLimitLayer), with `Retry-After` and RateLimit fields |
+//! | [`rate_limits`] | the same with several limits over different keys, charged all or none |
 //! | [`concurrency_limit`] | [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), to the end of the response body |
 //! | [`rw_lock`] | [`RwLockLayer`](crate::RwLockLayer), by the method, to the end of the response body |
 //! | [`mutex`] | [`MutexLayer`](crate::MutexLayer), to the end of the response body |
@@ -30,5 +31,6 @@ mod layers;
 pub use self::dedupe::{AcknowledgeDuplicates, Duplicate, IsHandled, MarkDuplicate, dedupe};
 pub use self::idempotency::{IdempotencyBuilder, IdempotencyLayer, IdempotencyService, idempotency};
 pub use self::layers::{
-    ByMethod, InsertDecision, InsertLease, concurrency_limit, mutex, rate_limit, rw_lock, single_flight,
+    ByMethod, InsertDecision, InsertLease, concurrency_limit, mutex, rate_limit, rate_limits, rw_lock,
+    single_flight,
 };
