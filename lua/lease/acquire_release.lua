@@ -1,19 +1,20 @@
--- lease/acquire_release: takes leases, or places in the queue for them, and gives them back; what becomes free is granted.
+-- lease/acquire_release: acquires and releases leases and places in the queue, and grants what becomes free.
 -- KEYS      see lib/lease, per run
--- ARGV      see lib/queue, then lib/acquire; then what the kind takes for all runs; then per run `acquire`, `bypass` for an
---           acquire whatever came of earlier leases, `release`, or `withdraw` for a release after which an acquire that
---           comes late is refused; the token; and for those who acquire what the kind needs to look
--- returns   now (µs); then per run four numbers, what was granted to this process (0, or a list of messages, see lib/queue),
---           and for kinds that look what was found (0: nothing)
---           acquire: 1 and expiry (µs), fence, 0: held, as before if the token held before; 2 or 0 and when the next
---           lease ends (µs, 0: unknown), 0, how many wait before it: queued, or refused; 3: nothing is left to do;
---           -2: withdrawn before it came
---           release: 1: it held; 2: it waited; 0: neither
--- writes    leases, places, tombstones, the mark; all with a time to live
--- cost      for a free mutex five commands to acquire, of which three serve all runs; to release four for all runs
+-- ARGV      see lib/queue, then lib/acquire; then the arguments of the kind for all runs; then per run:
+--           the verb: `acquire`; `bypass`: acquire in spite of outcomes of earlier leases; `release`; `withdraw`:
+--           release, and refuse an acquire that runs later;
+--           the token; for acquire and bypass, the arguments of `look`
+-- returns   now (µs); then per run four numbers, what was granted to this process (0, or a list of messages, see
+--           lib/queue), and for kinds with outcomes what `look` found (0: nothing)
+--           acquire: 1, expiry (µs), fence, 0: it holds
+--                    2 (queued) or 0 (refused), when the next lease ends (µs, 0: unknown), 0, how many are ahead of it
+--                    3: the work is done; -2: it was withdrawn before; -1: a key is of another type
+--           release: 1: it held; 2: it waited; 0: neither; -1: a key is of another type
+-- writes    leases, places, tombstones, the mark; all with a ttl
+-- cost      a free mutex: five commands to acquire, three of them once for all runs; four to release, for all runs
 local ARGV, pcall, keys, two, look, begin = ARGV, pcall, kind.keys, kind.two, kind.look, kind.begin
 local names, reply, n, at = {}, {now}, 1, 8 + kind.scope
-local some = at -- the first run that acquires, if any
+local some = at -- the position of the first verb that is an acquire, if any
 while ARGV[some] == 'release' or ARGV[some] == 'withdraw' do some = some + 2 end
 if kind.read then kind.read(ARGV[some]) end
 for i = 4, #KEYS, keys do

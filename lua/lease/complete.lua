@@ -1,15 +1,15 @@
--- lease/complete: enters what came of leases, gives them back, and sends those who wait to ask anew.
+-- lease/complete: enters the outcomes of leases, releases the leases, and tells the waiters to ask again.
 -- KEYS      see lib/lease, per run
--- ARGV      see lib/queue; then what the kind takes for all runs; then per run: token, and what is to be entered
--- returns   now (µs); then per run: 1, or 0 where it was not held any more; how full it is by now, for kinds that tell, else 0;
---           0, 0; who is to ask anew in this process (0, or a list of messages, see lib/queue), or a text: what is in the
---           way, so that nothing was done
--- writes    what is entered, as the kind says; takes away the lease and the queue
+-- ARGV      see lib/queue; then the arguments of the kind for all runs; then per run: the token, and what `enter` takes
+-- returns   now (µs); then per run: 1, or 0 if the token held no longer (-1: a key is of another type); how full the
+--           filter is now, for kinds that have one, else 0; 0; 0; the waiters of this process that must ask again
+--           (0, or a list of messages, see lib/queue), or a text: why nothing was entered or released
+-- writes    the outcome, as the kind says; deletes the lease and the queue
 local waiters, at = new_waiters(), 5 + kind.scope
 kind.read()
 local names = {}
 for i = 4, #KEYS, kind.keys do names[#names + 1] = KEYS[i] end
-local somebody_waits = call('EXISTS', unpack(names)) > 0 -- for any key of the call
+local somebody_waits = call('EXISTS', unpack(names)) > 0 -- at any key of the call
 local reply = lease.each(5, function()
   local token, own = ARGV[at], at + 1
   asker, at = token, own + kind.entries(5)

@@ -1,15 +1,15 @@
--- lease/heartbeat: says that waiters of a process are alive, and asks what has become of them.
+-- lease/heartbeat: marks waiters of one process as alive, and returns the state of each.
 -- KEYS      see lib/lease, one run
 -- ARGV      see lib/queue; then the tokens
 -- returns   now (µs); when the next lease ends (µs, 0: unknown; -1: a key is of another type); a list, for each token:
---           1 and expiry (µs), fence: it holds; 2, 0, 0: it waits; 0, 0, 0: neither; what was granted to this process (0,
+--           1, expiry (µs), fence: it holds; 2, 0, 0: it waits; 0, 0, 0: neither; what was granted to this process (0,
 --           or a list of messages, see lib/queue)
--- writes    beats, leases, the mark; all with a time to live
+-- writes    beats, leases, the mark; all with a ttl
 local waiters, alive = new_waiters(), tonumber(ARGV[3])
 asker = ARGV[5]
 
--- Says that those who wait are alive. Fewer places than waiters: lists were evicted, and whoever stood in one is to ask
--- anew.
+-- Marks the waiters as alive. Fewer places than waiters: lists were evicted, and each waiter without a place must
+-- ask again.
 local function beat()
   local evicted = lease.ahead(1) < call('ZCOUNT', beats, '-inf', living)
   local scores = {}

@@ -1,9 +1,9 @@
--- lease/inspect: looks at who holds and who waits.
+-- lease/inspect: returns the number of holders and waiters.
 -- KEYS      see lib/lease, per run
 -- ARGV      none
--- returns   now (µs); then per run: how much is held (-1: a key is of another type), when the next lease ends (µs, 0:
---           unknown), how many wait
--- writes    takes away what has expired, and cuts what lasts for longer than it may: no more than time does
+-- returns   now (µs); then per run: the sum of weights held (-1: a key is of another type), when the next lease ends
+--           (µs, 0: unknown), how many waiters there are
+-- writes    removes expired holders, and cuts leases that last longer than their ttl: changes that time makes anyway
 kind.more()
 if kind.read then kind.read() end
 return lease.each(3, function()

@@ -1,8 +1,9 @@
--- lease/renew: makes leases last anew; never revives one, and never makes one shorter.
+-- lease/renew: renews leases. It never revives an expired lease, and never makes a lease shorter.
 -- KEYS      see lib/lease, per run
--- ARGV      per run: token, ttl (µs), fence (the next one is to be higher; 0: whatever it is)
--- returns   now (µs); then per run: 1 and its expiry (µs), or 0 where it is not held any more
--- writes    the lease and the mark, with a time to live
+-- ARGV      per run: token, ttl (µs), fence (the next fence will be higher than this; 0: no condition)
+-- returns   now (µs); then per run: 1 and the expiry (µs), or 0 if the token holds no longer (-1: a key is of another
+--           type)
+-- writes    the lease and the mark, with a ttl
 kind.more()
 if kind.read then kind.read() end
 return lease.each(2, function(run)

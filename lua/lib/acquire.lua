@@ -1,14 +1,14 @@
 -- acquire: takes a lease, or a place in the queue for one.
--- ARGV[5] is the time to live of the lease (µs), ARGV[6] how many wait at most (max_waiters; 0: do not wait), ARGV[7]
--- the rank (0 or 1: those in the second queue).
+-- ARGV[5] is the ttl of the lease (µs), ARGV[6] the most waiters in the queue (max_waiters; 0: do not wait),
+-- ARGV[7] the rank (0, or 1 for the second queue).
 local expiry = now + ARGV[5]
-local waiting -- whether somebody waits for any key of the call, or was withdrawn
-local waiters, max_waiters, rank -- made where that is so, or a key is not free
--- Of the key at hand, since what is free was granted, and nil before that: how many wait, and how many before this rank.
--- When its next lease ends, if that is known.
+local waiting -- whether any key of the call has waiters or tombstones
+local waiters, max_waiters, rank -- created if `waiting`, or if a key is not free
+-- Of the current key, since free leases were granted (nil before that): how many waiters there are, how many of
+-- them are ahead of this rank, and when the next lease ends, if known.
 local length, before, ends
 
--- Grants what is free, where somebody waits.
+-- Grants free leases, if there are waiters.
 local function settle()
   if waiting then waiters.grant() end
   length, before, ends = nil, nil, nil
@@ -21,7 +21,7 @@ local function queued(token, entered)
   return 2, ends, 0, before - 1
 end
 
--- `at`: where in ARGV are the arguments of its look. Returns the numbers that the script answers.
+-- `at`: the first argument for `look` in ARGV. Returns the four numbers of the reply.
 local function acquire(token, bypass, at)
   local done
   if kind.look then found, done = kind.look(bypass, 8, at) end

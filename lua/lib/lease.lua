@@ -1,85 +1,89 @@
--- lease: what the scripts of leases share: the keys of a run, what makes up a kind of lease, and how runs are answered.
--- KEYS      per run as many as the kind has: holders (mutex: the lock); mark (what the kind keeps beside them: a fence,
---           a sum, an answer, a filter); queue (LIST of tokens: who waits); beats (ZSET: each that waits -> until when
---           it counts as alive, µs; each tombstone, a token that was withdrawn -> until when it is kept, µs, plus 2^52);
---           then, or in place of the mark, second (LIST: who goes after those in the queue); then what the kind adds.
---           The runs of one key stand side by side.
--- A token is 16 hexadecimal digits that name its process, `-`, its id (hexadecimal), `.` and its time to live
--- (hexadecimal, µs; both may be missing), and what the kind adds.
+-- lease: the shared part of all lease scripts: the keys of a run, the rules of a kind of lease, and the reply.
+-- KEYS      per run, as many keys as the kind has:
+--           holders  who holds the lease (mutex: the lock itself)
+--           mark     what the kind stores beside the holders: a fence, a sum, an answer, a filter
+--           queue    LIST of the tokens of the waiters, in the order of arrival
+--           beats    ZSET: each waiter -> until when it counts as alive (µs); each tombstone (a withdrawn token) ->
+--                    until when it is kept (µs) plus 2^52
+--           second   (some kinds; an extra key, or in place of the mark) LIST: the waiters that are served after those
+--                    in queue
+--           then the keys that the kind adds. The runs of one key stand next to each other.
+-- A token is 16 hexadecimal digits that name the process, `-`, the id (hexadecimal), `.` and the ttl (hexadecimal, µs),
+-- and what the kind adds. The id and the ttl may be missing.
 -- Times are whole µs below 2^53: Redis writes such numbers exactly, in commands and in replies.
 local call = redis.call
-local lift = 4503599627370496 -- 2^52: above every time. What has such a score in a ZSET is neither a holder nor waits
-local holders, mark, queue, beats, fifth, sixth, second -- the keys of the run at hand
-local asker -- the token that asks
-local heard, found -- messages to its process, and what its run found
+local lift = 4503599627370496 -- 2^52: above every time. A ZSET member with such a score neither holds nor waits
+local holders, mark, queue, beats, fifth, sixth, second -- the keys of the current run
+local asker -- the token of the current run
+local heard, found -- the messages to the asker's process, and what `look` found
 
--- The rules of a kind of lease, which its piece fills in. All that a free key needs:
+-- The rules of a kind of lease. The Lua file of the kind fills them in. These are all that a free key needs:
 local kind = {
   keys = 4, -- how many keys a run has
-  two = false, -- where among them the second queue is, if there are two
-  scope = 0, -- how many arguments all runs share; `base`: where they begin in ARGV
-  read = false, -- (marks) reads ahead for all runs; also their marks, if fences will be needed
+  two = false, -- the position of the second queue among these keys, if the kind has one
+  scope = 0, -- how many arguments all runs share; `base`: their first position in ARGV
+  read = false, -- (marks) reads the keys of all runs in advance; `marks`: also their marks, if fences will be needed
   begin = false, -- (run) begins a run
-  free = false, -- (token) whether nobody holds, and it can
-  hold = false, -- (token, expiry, free) makes it a holder; its fence
-  forget = false, -- (token) makes it no holder; whether it was one
-  write = false, -- () ends what the runs did
-  -- What came of leases before, if that is kept; `at`: where the arguments of the run begin in ARGV
-  queries = false, -- (base) how many arguments a look has
-  look = false, -- (bypass, base, at) what is found; whether nothing is left to do (false: not for those who would have
-  -- to wait; nil: there is)
-  entries = false, -- (base) how many arguments an entry has
-  enter = false, -- (holding, base, at) what is in the way; what was entered (false: nothing; a text: what those who
-  -- wait are told); how full it is there
-  more = false, -- () adds the other rules: making them takes time that most calls can save
-  --   one           whether one is all that can hold
-  --   fenced        whether each grant has fences of its own, which the mark keeps
-  --   counts        up to which rank those who wait are to hold something
-  --   sweep()       drops holders whose leases are over
-  --   used()        how much is held
-  --   owns(token)   whether it holds, for kinds that keep what came of leases
-  --   expires(token)          until when it holds; nil: it does not
-  --   fence()       the fence of who holds
-  --   fits(token)   whether it can hold beside those who do
-  --   extend(token, expiry)   moves the end of its lease
+  free = false, -- (token) returns whether there is no holder and the token can hold
+  hold = false, -- (token, expiry, free) makes the token a holder; returns its fence
+  forget = false, -- (token) removes the token from the holders; returns whether it was one
+  write = false, -- () writes what the runs left to write
+  -- The outcomes of earlier leases, for kinds that keep them. `at`: the first argument of the run in ARGV
+  queries = false, -- (base) returns how many arguments `look` takes
+  look = false, -- (bypass, base, at) returns what was found, and whether the work is done: true: done; false: done for
+  -- a caller that would have to wait; nil: not done
+  entries = false, -- (base) returns how many arguments `enter` takes
+  enter = false, -- (holding, base, at) returns the obstacle, if any; what was entered (false: nothing; a
+  -- text: what the waiters are told); how full the filter is
+  more = false, -- () adds the rules below. They take time to create, and most calls do not need them
+  --   one           whether there is only one holder at a time
+  --   fenced        whether each grant has its own fences, which the mark stores
+  --   counts        the highest rank whose waiters count as waiting for a lease
+  --   sweep()       removes the holders whose leases have expired
+  --   used()        returns the sum of the weights that are held
+  --   owns(token)   returns whether the token holds; for kinds that keep outcomes
+  --   expires(token)          returns when the lease of the token expires; nil: it does not hold
+  --   fence()       returns the fence of the holder
+  --   fits(token)   returns whether the token can hold in addition to the holders
+  --   extend(token, expiry)   sets the expiry of its lease
   --   raise(fence)  makes the next fence higher than this one
-  --   soonest()     when the next lease ends; 0: unknown. None lasts for longer than the time to live in its token:
-  --                 what does is from before the server's clock was set back, and is cut to that
-  --   head(turn)    the token that goes first, its queue, and whether it is by now the turn of the second queue; where
-  --                 it is missing, that is the first of the first queue that has any
+  --   soonest()     returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A
+  --                 longer one was granted before the server's clock was set back: it is cut to the ttl
+  --   head(turn)    returns the token that is served first, its queue, and whether the second queue has its turn now.
+  --                 Without this rule, that is the first token of the first queue that is not empty
 }
 
--- The whole number that a key holds, or begins with before a space; 0 where it holds nothing.
+-- Returns the whole number that the text is, or begins with before a space; 0 for a missing key.
 function kind.whole(text)
   local number = tonumber(text or 0) or tonumber(string.match(text, '^(%d+) ') or '')
   if number and number % 1 == 0 and number >= 0 and number < 9007199254740992 then return number end
   error('WRONGTYPE of a number', 0)
 end
 
--- What to answer where a run failed; nil: -1 for this run alone, since a key is of another type, or holds no number
--- where one belongs.
+-- Returns the reply for a run that failed; nil: -1 for this run alone, since a key is of another type, or does not
+-- hold a number where one belongs.
 local function failure(problem)
   local text = type(problem) == 'table' and problem.err or problem
   if string.find(text, 'WRONGTYPE', 1, true) or string.find(text, 'not an integer', 1, true) then return nil end
   return {err = text}
 end
 
-local lease -- what rules and scripts are made of; nil until it is made
+local lease -- the helpers of rules and scripts; nil until `new_lease` runs
 local function new_lease()
   lease = {}
 
-  -- The time to live in a token, µs; nil: there is none.
+  -- Returns the ttl in a token (µs); nil: there is none.
   function lease.ttl_of(token)
     local ttl = string.match(token, '^%x+%.(%x+)', 18)
     return ttl and tonumber(ttl, 16)
   end
 
-  -- How many go before one of a rank.
+  -- Returns how many waiters are ahead of a new waiter of this rank.
   function lease.ahead(rank)
     return call('LLEN', queue) + (second and rank > 0 and call('LLEN', second) or 0)
   end
 
-  -- The rules where the holders are a ZSET, token -> expiry.
+  -- The rules of kinds whose holders are a ZSET, token -> expiry.
   function lease.expires(token)
     local expiry = tonumber(call('ZSCORE', holders, token) or 0)
     return expiry > now and expiry or nil
@@ -100,7 +104,7 @@ local function new_lease()
     return tonumber(call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2])
   end
 
-  -- Answers each run with so many of the values that `step` returns.
+  -- Runs `step` for each run, and appends the first `width` values that it returns to the reply.
   function lease.each(width, step)
     local reply, keys = {now}, kind.keys
     for run = 1, #KEYS / keys do

@@ -1,17 +1,18 @@
--- mutex: one holds at a time. The lock is a string with a time to live, as SET NX PX makes it, so that locks of others
--- count. It holds the token, or what follows `:` in it, a value that others may hold too: then what is before the `:` is
--- behind the fence in the mark. The mark is the first of the fences of the last grant: each has so many, since a process
--- hands a lock on within itself, each time with the next. It is kept for a week after the last grant: what it is worth
--- tells on which day it was set to live for so long. A kind that keeps something else there is not fenced: its fence is the
+-- mutex: one holder at a time. The lock is a string with a ttl, as SET NX PX writes it, so locks of other libraries
+-- count. It holds the token. If the token contains `:`, it holds only the value after the `:`, which other holders
+-- may use too; the part before the `:` is then stored behind the fence in the mark.
+-- The mark is the first fence of the last grant. Each grant has 32 fences: a process hands the lock on to its own
+-- waiters, each time with the next fence. The mark is kept for at least a week after the last grant. Its number
+-- tells on which day its ttl was set. A kind that stores something else in the mark is not fenced: its fence is the
 -- time of the grant.
 local find, whole = string.find, kind.whole
-local values, runs -- what was read: first the locks of all runs, then their marks
-local lock, value, last -- of the run at hand: the lock, what it holds (false: nothing), the mark (nil: not read)
-local freed, n_freed = {}, 0 -- locks to be deleted
-local expires, px, fenced, digits -- the times that were written last: most runs of a call write the same
+local values, runs -- the values read: first the locks of all runs, then their marks
+local lock, value, last -- of the current run: the lock, its value (false: none), the mark (nil: not read yet)
+local freed, n_freed = {}, 0 -- locks to delete
+local expires, px, fenced, digits -- the values written last: most runs of a call write the same
 kind.fenced = true
 
--- The keys at one place among those of their runs are appended to `names`.
+-- Appends the keys at one position of each run to `names`.
 local function append(names, place)
   local n = #names
   for at = place, #KEYS, kind.keys do
@@ -28,7 +29,7 @@ function kind.read(marks)
   values = call('MGET', unpack(names))
 end
 
--- What has expired is gone by itself. What the run before has left of the same key is known.
+-- Expired locks are missing. What an earlier run of this call wrote to the same key is known already.
 function kind.begin(run)
   if holders ~= lock then lock, value, last = holders, values[run], values[runs + run] end
 end
@@ -37,7 +38,7 @@ function kind.free()
   return not value
 end
 
--- The value in a token, and what is before it; nil: there is none.
+-- Returns the value in a token and the part before it; nil: the token has no value.
 local function parts_of(token)
   local colon = find(token, ':', 17, true)
   if colon then return string.sub(token, colon + 1), string.sub(token, 1, colon - 1) end
@@ -48,14 +49,14 @@ local function read_mark()
   return last
 end
 
--- Whether a token holds the lock.
+-- Returns whether a token holds the lock.
 local function is_own(token)
   if not value or value == token then return value == token end
   local content, head = parts_of(token)
   return value == content and string.match(read_mark() or '', ' (.*)') == head
 end
 
--- Fences are above all before, and above what a server that has forgotten them may have given out.
+-- A fence is higher than all before it, also than those of a server that lost its data: it is at least the time.
 function kind.hold(token, expiry)
   local fence, content, head = now, parts_of(token)
   if kind.fenced then
@@ -67,10 +68,10 @@ function kind.hold(token, expiry)
       call('SET', mark, last, 'PX', 8 * 24 * 3600 * 1000, 'GET')
     elseif fence - fence % (24 * 3600 * 1000000) > before or #last ~= #digits then
       last = digits
-      call('SET', mark, last, 'PX', 8 * 24 * 3600 * 1000, 'GET') -- with GET it fails on a key of another type
+      call('SET', mark, last, 'PX', 8 * 24 * 3600 * 1000, 'GET') -- with GET, SET fails on a key of another type
     else
       last = digits
-      call('SETRANGE', mark, '0', last) -- keeps the time to live, and is half as dear as SET
+      call('SETRANGE', mark, '0', last) -- keeps the ttl, at half the cost of SET
     end
   end
   if expiry ~= expires then expires, px = expiry, string.format('%d', math.ceil((expiry - now) / 1000)) end
@@ -79,7 +80,7 @@ function kind.hold(token, expiry)
     n_freed = n_freed - 1
     call('SET', lock, content, 'PX', px)
   elseif not call('SET', lock, content, 'PX', px, 'NX') then
-    error('WRONGTYPE of a lock', 0) -- what reads as nothing and cannot be set
+    error('WRONGTYPE of a lock', 0) -- MGET reads it as missing, and it cannot be set
   end
   value = content
   return fence
@@ -96,7 +97,7 @@ function kind.forget(token)
   return true
 end
 
--- Deletes in one command what was released and not granted anew.
+-- Deletes, in one command, the locks that were released and not granted again.
 function kind.write()
   if n_freed > 0 then call('DEL', unpack(freed, 1, n_freed)) end
 end
@@ -137,7 +138,8 @@ function kind.more()
     local left = value and call('PTTL', lock) or -1
     if left < 0 then return 0 end
     local ttl = lease.ttl_of(value)
-    -- What others have written there is no token, and is left alone, like a value that looks like one.
+    -- A value that another library wrote is not a token: its ttl stays as it is. So does the ttl of a user's value
+    -- that looks like a token.
     local is_token = ttl and left - 1 >= ttl / 1000 and string.match(value, '^%x+%-()') == 18
     if is_token and not (kind.fenced and find(read_mark() or '', ' ', 1, true)) then
       left = math.ceil(ttl / 1000)

@@ -1,15 +1,16 @@
--- permits: so many at once. The holders are a ZSET, token -> expiry (µs); a token ends in `/weight/limit`. Among them is
--- `excess` -> the sum of what weights are above 1, plus 2^52 (absent for 0), so that both are evicted together. There is no
--- mark, but the second queue in its place. A token in `/idle` waits until nobody holds, in the second queue, and holds nothing.
+-- permits: a limited number at once. The holders are a ZSET, token -> expiry (µs). A token ends in `/weight/limit`.
+-- The member `excess` of the same ZSET has the score 2^52 plus the sum of weight - 1 over all holders; it is
+-- absent while that sum is 0. So holders and sum are evicted together. There is no mark; the second queue takes its
+-- place. A token that ends in `/idle` waits in the second queue until there is no holder, and takes no permit.
 kind.two = 2
-local set, swept, count -- of the run at hand: its holders, whether none of them is over, and how much they hold (nil: unknown)
+local set, swept, count -- its holders, whether expired ones are removed, the sum of weights (nil: unknown)
 local written, digits -- the expiry that was written last
 
 function kind.begin()
   if holders ~= set then set, swept, count = holders, false, nil end
 end
 
-local sizes = {} -- weight and limit by how tokens end; false: none
+local sizes = {} -- weight and limit by the end of a token; false: none
 local function size(token)
   local ending = string.match(token, '/.*', 18) or ''
   if sizes[ending] == nil then
@@ -42,7 +43,7 @@ local function used()
     count = call('ZCARD', holders)
     local excess = count > 0 and call('ZSCORE', holders, 'excess')
     if excess then count = count > 1 and count - 1 + tonumber(excess) - lift or 0 end
-    if excess and count == 0 then call('DEL', holders) end -- somebody took the holders out by hand
+    if excess and count == 0 then call('DEL', holders) end -- the holders were deleted by hand
   end
   return count
 end
@@ -73,7 +74,7 @@ end
 
 function kind.more()
   new_lease()
-  kind.counts = 0 -- those in the second queue are to hold nothing
+  kind.counts = 0 -- waiters in the second queue take no permit
   kind.sweep, kind.used, kind.expires, kind.soonest = sweep, used, lease.expires, lease.soonest
 
   function kind.fits(token)

@@ -1,30 +1,30 @@
--- queue: who waits, in the order of arrival, and how what has become free is granted to them. Whoever no longer beats has
--- lost its place once it is its turn.
--- ARGV[1] is what the names of channels begin with, ARGV[2] for how long a grant to a waiter stands, if its time to live is
--- no shorter (µs), ARGV[3] for how long a waiter counts as alive after a heartbeat (µs), ARGV[4] for how long a tombstone
--- is kept (µs).
-local living = '(4503599627370496' -- the scores of those who wait end here
+-- queue: the waiters in the order of arrival, and the grants of free leases to them. A waiter that stopped sending
+-- heartbeats loses its place when its turn comes.
+-- ARGV[1] is the prefix of the channel names. ARGV[2] is how long a grant to a waiter lasts (µs), or its ttl if
+-- that is shorter. ARGV[3] is how long a waiter counts as alive after a heartbeat (µs). ARGV[4] is how long a
+-- tombstone is kept (µs).
+local living = '(4503599627370496' -- the scores of waiters are below this
 
--- Makes what there is to do with waiters. Only where somebody waits: it takes time that most calls can save.
+-- Creates the functions on waiters. Only called where there are waiters: it takes time that most calls do not need.
 local function new_waiters()
   kind.more()
   local waiters, format, sub = {}, string.format, string.sub
   local grant, tombstone = tonumber(ARGV[2]), tonumber(ARGV[4])
-  local alive_until = format('%d', now + ARGV[3]) -- Redis takes longer to write a number than Lua
+  local alive_until = format('%d', now + ARGV[3]) -- Redis formats numbers more slowly than Lua
 
-  -- Whether a token waits; whether it has a tombstone.
+  -- Returns whether a token waits, and whether it has a tombstone.
   local function look_up(token)
     local score = tonumber(call('ZSCORE', beats, token) or 0)
     return score > 0 and score < lift, score > lift + now
   end
   waiters.look_up = look_up
 
-  -- How many wait before a token; nil or false: it has no place.
+  -- Returns how many waiters are before a token in its queue; nil or false: the token has no place.
   function waiters.place(token)
     return call('LPOS', queue, token) or second and call('LPOS', second, token)
   end
 
-  -- Takes a token out of where it waits; false if it does not.
+  -- Removes a token from its queue; returns false if it does not wait.
   function waiters.leave(token)
     if not look_up(token) then return false end
     call('ZREM', beats, token)
@@ -32,7 +32,7 @@ local function new_waiters()
     return true
   end
 
-  -- Keeps the queue while anybody in it may be alive, and tombstones.
+  -- Sets the ttl of the queue keys: as long as waiters may be alive and tombstones are kept.
   function waiters.keep()
     local ttl = math.ceil(tombstone / 1000)
     call('PEXPIRE', beats, ttl)
@@ -40,7 +40,7 @@ local function new_waiters()
     if second then call('PEXPIRE', second, ttl) end
   end
 
-  -- Takes note of a token that neither waits nor has a tombstone, and is to line up; whether it is one.
+  -- Adds a token to `beats` before it lines up. Returns false if it is there already, as a waiter or a tombstone.
   function waiters.enter(token)
     return call('ZADD', beats, 'NX', alive_until, token) == 1
   end
@@ -50,15 +50,15 @@ local function new_waiters()
     if call('RPUSH', rank > 0 and second or queue, token) == 1 then waiters.keep() end
   end
 
-  -- Remembers that a token was withdrawn, and forgets whose time is over.
+  -- Adds a tombstone for a token, and removes the tombstones that are out of date.
   function waiters.bury(token)
     call('ZREMRANGEBYSCORE', beats, lift, lift + now)
     call('ZADD', beats, lift + now + tombstone, token)
     waiters.keep()
   end
 
-  -- Leaves those in a queue who are not `dead`: what it held before goes, and who is alive comes in behind it first, so
-  -- that it keeps its time to live.
+  -- Removes the `dead` tokens from a queue. The tokens that remain are appended first and the old ones trimmed
+  -- afterwards, so the list never becomes empty and keeps its ttl.
   local function rebuild(list, dead)
     local left, all = {}, call('LRANGE', list, 0, -1)
     for _, token in ipairs(all) do
@@ -68,7 +68,7 @@ local function new_waiters()
     call('LTRIM', list, #all, -1)
   end
 
-  -- Takes out all who no longer beat.
+  -- Removes all waiters that stopped sending heartbeats.
   function waiters.drop_dead()
     local dead = call('ZRANGEBYSCORE', beats, '-inf', now)
     if #dead <= 4 then
@@ -81,8 +81,9 @@ local function new_waiters()
     call('ZREMRANGEBYSCORE', beats, '-inf', now)
   end
 
-  -- Tells a process something: in the reply, if that is who asks. The message: expiry (µs), fence and id of who holds by
-  -- now; or 0, 0 and the ids of who is to ask anew, and perhaps on another line what they are told.
+  -- Sends a message to a process: in the reply if the asker is of that process, else published. The message is
+  -- `expiry fence id` of a waiter that holds now (expiry in µs); or `0 0` and the ids of waiters that must ask
+  -- again, perhaps with a second line that tells them the outcome.
   local function tell(process, text)
     if process == sub(asker, 1, 16) then
       if heard == 0 then heard = {} end
@@ -102,7 +103,7 @@ local function new_waiters()
     return call('LINDEX', second, 0), second
   end
 
-  -- Grants while the first in the queue fits.
+  -- Grants leases while the first waiter in the queue fits.
   function waiters.grant()
     local token, list, turn
     while not (kind.one and kind.used() > 0) do
@@ -121,7 +122,7 @@ local function new_waiters()
     end
   end
 
-  -- Empties the queue: those who wait are to ask anew, unless they are `told` all there is to know.
+  -- Empties the queue. The waiters are told to ask again, or `told`, the outcome, if it is a text.
   function waiters.dismiss(told)
     local processes, ids, tokens = {}, {}, call('LRANGE', queue, 0, -1)
     if #tokens == 0 then return end

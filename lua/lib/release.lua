@@ -1,8 +1,8 @@
--- release: gives back what a token holds, or its place.
-local owed -- whether something was given back of the key at hand that is not granted yet
+-- release: gives back the lease or the place in the queue of a token.
+local owed -- whether a lease of this key was released in this call, and not granted yet
 
--- `withdrawn`: an acquire of the token that comes later is refused, also a second copy of one that has come. `more`: what
--- comes next is a release of the same key, which grants for both. Returns the numbers that the script answers.
+-- `withdrawn`: an acquire of the token that runs later is refused, also a second copy of one that ran. `more`: the
+-- next run is a release of the same key, which then grants for both. Returns the four numbers of the reply.
 local function release(token, withdrawn, _, more)
   local was = kind.forget(token) and 1 or 0
   if was == 0 and owed then
@@ -12,7 +12,7 @@ local function release(token, withdrawn, _, more)
   if was == 0 and waiting and waiters.leave(token) then was = 2 end
   if withdrawn then
     waiting, waiters = true, waiters or new_waiters()
-    waiters.leave(token) -- one with the value of who held may wait
+    waiters.leave(token) -- a waiter may carry the value of the holder
     waiters.bury(token)
   end
   owed = more

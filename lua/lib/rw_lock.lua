@@ -1,6 +1,7 @@
--- rw_lock: readers of one group, or one writer. The holders are a ZSET, token -> expiry (µs). A token ends in `/r` and the
--- group, or in `/w` and how many writers in a row may go before readers that wait, which they do in the second queue.
--- The mark is `fence row`: the fence of the last writer, and how many writers in a row went before readers that waited.
+-- rw_lock: readers of one group, or one writer. The holders are a ZSET, token -> expiry (µs). The token of a reader
+-- ends in `/r` and the group. The token of a writer ends in `/w` and how many writers in a row may go before
+-- waiting readers. Readers wait in the second queue.
+-- The mark is `fence row`: the fence of the last writer, and how many writers in a row went before waiting readers.
 kind.keys, kind.two = 5, 5
 
 local function writes(token)
