@@ -1,4 +1,4 @@
-//! Getting a lease: asking for it, and waiting for one's turn.
+//! Acquiring a lease: the call to the store, and the wait for its result.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::error::{Busy, Subject, Why};
 use crate::store::timer::sleep_until;
 use crate::{Error, Key};
 
-/// What is asked for.
+/// The options of one acquire.
 #[derive(Clone)]
 pub(crate) struct Ask<Q = ()> {
     pub(crate) subject: Subject,
-    /// What the kind of lease adds to the token.
+    /// The suffix that the kind of lease adds to the token.
     pub(crate) suffix: String,
-    /// Lower ones go first.
+    /// Waiters of lower ranks are served first.
     pub(crate) rank: i64,
-    /// `None`: now or not at all.
+    /// How to wait; `None`: do not wait.
     pub(crate) wait: Option<Wait>,
-    /// What is looked up of what came of the leases before.
+    /// The query for outcomes of earlier leases.
     pub(crate) query: Q,
-    /// Whether to acquire whatever came of them, as long as its place in the queue is not lost.
+    /// Whether to acquire in spite of such outcomes. It is reset once the place in the queue is lost.
     pub(crate) bypass: bool,
-    /// Whether to wait no longer when the store is away.
+    /// Whether to stop waiting when the store is unavailable.
     pub(crate) gives_up: bool,
 }
 
@@ -41,13 +41,13 @@ impl<Q> Ask<Q> {
 }
 
 impl Ask {
-    /// Where nothing is kept of the leases before.
+    /// An acquire of a kind that keeps no outcomes.
     pub(crate) fn new(subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
         Self::about((), subject, suffix, rank, wait)
     }
 }
 
-/// What a caller asks by.
+/// The token of an acquire, and the id in it.
 pub(super) struct Asked {
     pub(super) id: u64,
     pub(super) token: Arc<str>,
@@ -56,9 +56,9 @@ pub(super) struct Asked {
 /// How to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
-    /// How long; `None`: as long as it takes.
+    /// The longest wait; `None`: no limit.
     pub(crate) max_wait: Option<Duration>,
-    /// A queue of so many takes no more.
+    /// The acquire is refused if this many waiters are in the queue.
     pub(crate) max_waiters: u32,
 }
 
@@ -67,14 +67,14 @@ impl Wait {
 }
 
 impl<K: Kind> Leases<K> {
-    /// Gets a lease, or a refusal, or what came of the leases before. Cancel safe: who goes away leaves the queue, and
-    /// gives back what was granted.
+    /// Acquires a lease, or finds an outcome of an earlier lease. Fails if the acquire is refused. Cancel safe: if
+    /// the future is dropped, the waiter leaves the queue, and a granted lease is released.
     pub(crate) async fn acquire_or_find(
         &self,
         key: Key,
         mut ask: Ask<Query<K>>,
     ) -> Result<Got<Found<K>>, Error> {
-        // What is too long to be told is for ever.
+        // A deadline that overflows is no deadline.
         let max_wait = ask.wait.and_then(|wait| wait.max_wait);
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         let mut asked_at = None;
@@ -85,8 +85,8 @@ impl<K: Kind> Leases<K> {
             if let Some(now) = asked_at {
                 K::Outcome::asked_at(&mut ask.query, now);
             }
-            // The place was lost: by a process that stood still, or a server that forgot. Whoever is next is let go first.
-            // Something else may have come of it by now.
+            // The place was lost: the process was suspended, or the server lost its data. Let the next waiter go
+            // first. By now there may be an outcome, so look at it.
             ask.bypass = false;
             tokio::task::yield_now().await;
         }
@@ -118,10 +118,10 @@ impl<K: Kind> Leases<K> {
             tokio::select! {
                 biased;
                 heard = poll_fn(|context| seat.poll(context)) => {
-                    // Nothing is left to take back.
+                    // There is nothing left to take back.
                     std::mem::forget(leaver);
                     return match heard {
-                        // It has run out by the time that this is polled.
+                        // The lease expired before this poll.
                         Ok(Some(Got::Lease(lease, _))) if !lease.is_held() => Ok(None),
                         heard => heard,
                     };
@@ -146,19 +146,20 @@ impl<K: Kind> Leases<K> {
         }
     }
 
-    /// Why the store gave no answer to those who wait for a key, if it gave none.
+    /// Returns the error of the last call for waiters of a key, if the store was unavailable.
     pub(crate) fn outage(&self, key: &Key) -> Option<Error> {
         self.admission.outage(key)
     }
 
-    /// Whether those who wait for a key have a place in the store's queue, or wait for what is held here.
+    /// Returns whether the waiters of a key have a place in the store's queue, or wait for a lease that this
+    /// process holds.
     #[cfg(test)]
     pub(crate) fn is_placed(&self, key: &Key) -> bool {
         let table = crate::store::lock(&self.admission.table);
         table.values().any(|entry| entry.key == *key && entry.stage != Stage::Asking)
     }
 
-    /// Whether what is held of a key was offered to somebody who has not taken it up.
+    /// Returns whether a lease of a key is offered to a waiter that has not accepted it.
     #[cfg(test)]
     pub(crate) fn has_offered(&self, key: &Key) -> bool {
         let table = crate::store::lock(&self.admission.table);
@@ -169,7 +170,7 @@ impl<K: Kind> Leases<K> {
 }
 
 impl<K: Kind<Outcome = ()>> Leases<K> {
-    /// Gets a lease, or a refusal.
+    /// Acquires a lease. Fails if the acquire is refused.
     pub(crate) async fn acquire(&self, key: Key, ask: Ask) -> Result<crate::Lease, Error> {
         match self.acquire_or_find(key, ask).await? {
             Got::Lease(lease, _) => Ok(lease),
@@ -178,7 +179,7 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
     }
 }
 
-/// Ends at a deadline, if there is one.
+/// Completes at the deadline, if there is one.
 async fn at(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
@@ -186,7 +187,7 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-/// Takes back what was asked for when it is dropped, whatever has come of it.
+/// Withdraws the acquire when it is dropped, whatever its state.
 struct Leaver<'a, K: Kind> {
     admission: &'a Arc<Admission<K>>,
     key: &'a Key,
@@ -196,7 +197,7 @@ struct Leaver<'a, K: Kind> {
 
 impl<K: Kind> Drop for Leaver<'_, K> {
     fn drop(&mut self) {
-        // In this order: what it was offered is handed on to those who are still there.
+        // The order matters: an offered lease is handed on to the waiters that remain.
         let offered = self.seat.leave();
         self.admission.leave(self.key, self.id, self.seat);
         drop(offered);

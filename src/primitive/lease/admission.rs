@@ -1,10 +1,11 @@
-//! A namespace of leases: who holds them in this process, who waits for them, and what is due when.
+//! A namespace of leases: the holders in this process, the waiters in this process, and when their renewals and
+//! heartbeats are due.
 //!
-//! The protocol in short. Who finds no room and waits has a place in a queue in the store, and sends nothing. Whoever
-//! releases grants to the first in the queue, in the release script, and the grant is pushed to the waiter's process. A
-//! grant stands for a short time: the waiter makes a full lease of it by its first renewal. Waiters send a *heartbeat* now
-//! and then, many in one call, which keeps their places and finds grants whose pushes were lost. They also do so when the
-//! next lease ends, in case its holder is gone.
+//! The protocol in short: a waiter that gets no lease takes a place in a queue in the store. It does not poll. A
+//! release grants the lease to the first waiter in the queue, in the same script, and the grant is pushed to the
+//! waiter's process. A grant lasts for a short time; the waiter's first renewal turns it into a full lease. From
+//! time to time a process sends a *heartbeat* for its waiters, many in one call. A heartbeat keeps their places and
+//! finds grants whose pushes were lost. It is also sent when the next lease ends, in case its holder has crashed.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -28,31 +29,31 @@ use crate::primitive::clock;
 use crate::store::{Client, Ids, Link, Namespace, PeriodicTask, lock};
 use crate::{Error, Key, Store};
 
-/// How long a grant to a waiter stands until it is confirmed.
+/// How long a grant to a waiter lasts until it is confirmed.
 pub(super) const GRANT: Duration = Duration::from_millis(1500);
 
-/// How often a waiter says that it is alive.
+/// How often a waiter sends a heartbeat.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// For how long an acquire that was withdrawn is refused if it comes after all.
+/// How long an acquire that was withdrawn is refused if it runs late.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// The groups of other terms than the usual ones come behind these.
+/// The groups of other terms follow those of the usual terms.
 const OTHER_TERMS: usize = 1 << 31;
 
-/// A namespace of leases, shared by all that use it in this process.
+/// A namespace of leases, shared by all its values in this process.
 pub(crate) struct Admission<K: Kind> {
     pub(in crate::primitive) store: Store,
     pub(crate) namespace: Namespace<KeyState<K::Holders>>,
     pub(super) clients: Clients<K>,
     pub(super) scene: Arc<Scene<K>>,
     ids: Ids,
-    /// The terms that were acquired on: each has a number, by which calls are told apart that cannot leave together.
+    /// All terms in use. The index of each is its number: operations with different terms cannot share a call.
     terms: Mutex<Vec<Terms>>,
     pub(super) table: Mutex<Table<Found<K>>>,
     pub(super) renewals: Renewals,
     pub(super) releases: Releases<K>,
-    /// For how long leases were held of late, ns.
+    /// The average of recent hold times, ns.
     hold_time: AtomicU64,
 }
 
@@ -100,7 +101,7 @@ impl<K: Kind> Admission<K> {
         self.clients.inspect.run(key, Inspect(PhantomData)).await
     }
 
-    /// What is found at once of the leases before, where the store is in this process.
+    /// Returns an outcome that leaves nothing to do, if the store is in memory. Does not wait.
     pub(crate) fn find(&self, key: &Key, query: &Query<K>) -> Option<Found<K>> {
         let step = |state: &mut KeyState<K::Holders>, now| {
             K::Outcome::look(&state.holders, &self.scene.scope, query, false, now)
@@ -111,9 +112,9 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Enters what came of a lease, gives it back to the store, and sends those who wait to ask anew. Whether it was
-    /// still held; the same call twice says no the second time. Or else what keeps it from being entered: then nothing
-    /// is changed.
+    /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. Returns whether the
+    /// lease was still held; a second identical call returns `false`. The inner error is why the outcome was not
+    /// entered: then nothing is changed.
     pub(crate) async fn complete(
         &self,
         state: &LeaseState,
@@ -122,7 +123,7 @@ impl<K: Kind> Admission<K> {
         Ok(self.fill(state, entry).await?.outcome)
     }
 
-    /// The same; also how full it is where it was entered.
+    /// Like [`complete`](Self::complete), and also returns how full the filter is now.
     pub(crate) async fn fill(
         &self,
         state: &LeaseState,
@@ -133,7 +134,7 @@ impl<K: Kind> Admission<K> {
         self.clients.complete.run(state.tenure.key.clone(), complete).await
     }
 
-    /// A token that was never used, and the id in it.
+    /// Returns a new token, and the id in it.
     pub(crate) fn token(
         &self,
         LeaseOptions { ttl, signature, .. }: &LeaseOptions,
@@ -143,12 +144,12 @@ impl<K: Kind> Admission<K> {
         (id, format!("{process}-{id:x}.{:x}{signature}{suffix}", micros(*ttl)).into())
     }
 
-    /// Whether pushes arrive.
+    /// Returns whether pushes arrive.
     pub(super) fn link(&self) -> Link {
         self.store.notifier().current_link()
     }
 
-    /// The operation on a token, without a query.
+    /// Returns an operation on a token, without a query.
     pub(crate) fn operation(&self, token: Arc<str>, verb: Verb, terms: Terms) -> AcquireRelease<K> {
         let mut known = lock(&self.terms);
         let number = known.iter().position(|other| *other == terms).unwrap_or_else(|| {
@@ -156,7 +157,7 @@ impl<K: Kind> Admission<K> {
             known.len() - 1
         });
         drop(known);
-        // Those by which is released come first: what is released leaves before what is asked for next.
+        // The groups of releases are first: a release is sent before the next acquire.
         let group = if terms == Terms::usual(terms.ttl) { number } else { number | OTHER_TERMS };
         AcquireRelease { scene: Arc::clone(&self.scene), token, verb, terms, group, query: None }
     }
@@ -177,7 +178,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Makes what a token holds last anew; `None` where it holds no longer.
+    /// Renews the lease of a token. Returns `None` if it holds no longer.
     pub(crate) async fn renew_token(
         &self,
         key: Key,
@@ -203,13 +204,13 @@ impl<K: Kind> Admission<K> {
         tenure.end();
         self.tenure_over(tenure.id);
         if until.is_some() && !state.is_given_up() {
-            // Too late for us; others need not wait for it to run out.
+            // Too late for this process. The release saves others the wait for its expiry.
             self.give_back(GiveBack::of(tenure));
         }
         Err(Error::lost())
     }
 
-    /// Notes for how long a lease was held.
+    /// Records how long a lease was held.
     pub(super) fn note_hold_time(&self, held: Duration) {
         let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX / 8).max(1);
         let old = self.hold_time.load(Ordering::Relaxed);
@@ -217,14 +218,14 @@ impl<K: Kind> Admission<K> {
         self.hold_time.store(new.max(1), Ordering::Relaxed);
     }
 
-    /// For how long leases were held of late in this process, if any were.
+    /// Returns the average of recent hold times in this process, if there are any.
     pub(crate) fn hold_time(&self) -> Option<Duration> {
         let nanos = self.hold_time.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 }
 
-/// One value of a namespace of leases. A cheap clone.
+/// The leases of one value of a namespace. Cheap to clone.
 pub(crate) struct Leases<K: Kind> {
     pub(crate) admission: Arc<Admission<K>>,
     pub(crate) holding: Arc<Holding>,
@@ -240,7 +241,7 @@ impl<K: Kind> Leases<K> {
         Self { admission, holding: Arc::new(Holding { options, leases, closed }) }
     }
 
-    /// Sends away those who wait through this value, now or later.
+    /// Sends away the waiters of this value, now and later.
     pub(crate) fn close(&self) {
         self.holding.closed.send_replace(true);
     }
@@ -251,7 +252,7 @@ impl<K: Kind> Leases<K> {
 }
 
 impl<K: Kind<Outcome = ()>> Leases<K> {
-    /// Those of a namespace: all values of one name in this process share what they know.
+    /// Creates the leases of a namespace. All values of one name in this process share its state.
     pub(crate) fn shared(
         store: &Store,
         name: &str,
@@ -264,9 +265,9 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
     }
 }
 
-/// An answer to another question than was asked: decoding gives none.
+/// The error for an answer of the wrong operation. Decoding never returns one.
 pub(super) fn unasked() -> Error {
-    Error::unavailable(Cause::Unexpected, "the answer to another question")
+    Error::unavailable(Cause::Unexpected, "the reply belongs to another operation")
 }
 
 impl<K: Kind> Clone for Leases<K> {

@@ -1,14 +1,15 @@
-//! What a process may believe of a lease: pure functions of what it sent, what it was answered, and its clock. The
-//! model in `model/` calls the same ones.
+//! How long a process may believe in a lease. All functions here are pure: they depend on what was sent, the
+//! answer, and the local clock. The model in `model/` calls the same functions.
 //!
-//! Clocks of different machines are never compared. What the server says of its own time becomes local time by an
-//! [`Anchor`]: a call of this process, when it was *sent*, and what the server's clock said when it ran, which was later.
+//! Clocks of different machines are never compared. A time of the server becomes a local time by an [`Anchor`]: a
+//! call of this process, the local time when it was *sent*, and the server's time when it ran, which was later.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A call that was answered: when it was sent, by the [clock](super::clock), and what the server's clock said, µs.
+/// A call that was answered: when it was sent, by the [clock](super::clock), and the server's time in its answer,
+/// µs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Anchor {
     pub(crate) sent: Instant,
@@ -16,19 +17,20 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// Until when a lease is certain here that the server keeps until `expiry`. Never for longer than its time to live:
-    /// after a server's clock was set back, what is left of a lease there is longer than that, and may be cut.
+    /// Returns until when a lease is certainly valid here that expires at `expiry` on the server. This is never
+    /// longer than its ttl: after the server's clock was set back, more than that is left of a lease there, and it
+    /// may be cut.
     pub(crate) fn until(self, expiry: i64, ttl: Duration, drift: Drift) -> Instant {
         self.sent + drift.sure(self.left(expiry).min(ttl))
     }
 
-    /// The same of a grant that was pushed after the call, which may be long ago: its time to live counts from when it is
-    /// heard of. `stands`: for how long a grant stands at most.
+    /// The same for a grant that was pushed after the call. The call may be long ago, so the ttl counts from the
+    /// arrival of the push. `stands`: how long a grant lasts at most.
     pub(crate) fn until_granted(self, expiry: i64, stands: Duration, now: Instant, drift: Drift) -> Instant {
         (self.sent + drift.sure(self.left(expiry))).min(now + drift.sure(stands))
     }
 
-    /// How much was left when the call ran.
+    /// Returns how much of the lease was left when the call ran.
     fn left(self, expiry: i64) -> Duration {
         Duration::from_micros(u64::try_from(expiry - self.now).unwrap_or(0))
     }
@@ -38,14 +40,14 @@ impl Anchor {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Belief {
     until: Instant,
-    /// When the call was sent that said so, if it was a renewal.
+    /// When the last renewal was sent, if there was one.
     pub(super) sent: Option<Instant>,
-    /// Lost or given back. Never again otherwise.
+    /// The lease was lost or released. This never changes back.
     over: bool,
 }
 
 impl Belief {
-    /// What was granted; `None` where it has run out on its way.
+    /// Creates the belief in a granted lease. Returns `None` if the lease expired before its grant arrived.
     pub(crate) fn granted(until: Instant, now: Instant) -> Option<Self> {
         (now < until).then_some(Self { until, sent: None, over: false })
     }
@@ -54,14 +56,14 @@ impl Belief {
         self.until
     }
 
-    /// Whether it holds. What has run out is over for good.
+    /// Returns whether the lease is valid. Once it has expired, it never is again.
     pub(crate) fn holds(&mut self, now: Instant) -> bool {
         self.over |= now >= self.until;
         !self.over
     }
 
-    /// A call sent at `sent` was answered that it lasts until then: the server's latest word counts, also where it is
-    /// less than was believed. Whether it still holds.
+    /// Records that a call sent at `sent` was answered with a validity until `until`. The server's latest answer
+    /// counts, even if it is earlier than what was believed. Returns whether the lease is still valid.
     pub(crate) fn renewed(&mut self, sent: Instant, until: Instant, now: Instant) -> bool {
         let holds = self.holds(now);
         if holds && self.sent.is_none_or(|last| last <= sent) {
@@ -75,15 +77,15 @@ impl Belief {
     }
 }
 
-/// Of a span in server time, how much of it is sure by another clock.
+/// The drift factor: the part of a span by which two clocks may differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Drift(pub(crate) f64);
 
 impl Drift {
-    /// What clocks may differ by when they tell milliseconds.
+    /// How far clocks that count whole milliseconds may differ in addition.
     const GRAIN: Duration = Duration::from_millis(2);
 
-    /// The part of a span that is sure.
+    /// Returns the part of a span that is certain on any clock.
     pub(crate) fn sure(self, span: Duration) -> Duration {
         span.saturating_sub(span.mul_f64(self.0) + Self::GRAIN)
     }

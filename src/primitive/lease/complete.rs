@@ -1,4 +1,4 @@
-//! Entering what came of a lease, which gives it back.
+//! The operation that enters the outcome of a lease, and releases the lease.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::operations::{Scene, StateOf, WRONG_TYPE, messages};
 use super::outcome::{Entered, Outcome};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
 
-/// Enters what came of a lease, gives it back, and sends those who wait to ask anew.
+/// Enters the outcome of a lease, releases the lease, and tells the waiters to ask again.
 #[derive(Debug)]
 pub(crate) struct Complete<K: Kind> {
     pub(crate) scene: Arc<Scene<K>>,
@@ -17,11 +17,11 @@ pub(crate) struct Complete<K: Kind> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Completed<F> {
-    /// Whether it was still held, or what is in the way.
+    /// Whether the lease was still held, or why the outcome was not entered.
     pub(crate) outcome: Result<bool, F>,
-    /// How full it is where it was entered, for kinds that tell.
+    /// How full the filter is now, for kinds that have one.
     pub(crate) level: u64,
-    /// What others of this process are to hear.
+    /// The messages to other waiters of this process.
     pub(super) heard: Vec<Push>,
 }
 

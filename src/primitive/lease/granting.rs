@@ -1,4 +1,4 @@
-//! How one who asks is told what has come of it: by the answer, by a push, or by a heartbeat.
+//! How a waiter learns the result of its acquire: by the answer, by a push, or by a heartbeat.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,24 +24,25 @@ use crate::primitive::clock;
 use crate::store::{Link, News, lock};
 use crate::{Error, Key};
 
-/// When a call was sent, and whether pushes arrived then.
+/// When a call was sent, and whether pushes arrived at that time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) at: Instant,
     pub(super) link: Link,
 }
 
-/// How something was granted.
+/// How a lease was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
-    /// In answer to a call: for the full time to live.
+    /// By the answer to a call: for the full ttl.
     Answer(Anchor),
-    /// By a release elsewhere: for a short time, by which it is to be renewed. Heard of by a push, or by a call.
+    /// By a release elsewhere: for a short time, within which it must be renewed. Learned from a push (`None`), or
+    /// from the answer to a call.
     Grant(Option<Anchor>),
 }
 
 impl<K: Kind> Admission<K> {
-    /// Lets somebody wait. `None`: in a line, for which somebody asks already.
+    /// Adds a waiter. Returns `None` if it joined a line that has asked already.
     pub(super) fn sit_down(
         &self,
         key: &Key,
@@ -58,7 +59,7 @@ impl<K: Kind> Admission<K> {
             return None;
         }
         let (id, token) = self.token(&holding.options, &ask.suffix);
-        // A caller that is polled has heard by then.
+        // A caller that is polled has its answer by then.
         let due = Instant::now() + self.store.call_limit() + GRANT;
         let entry = Entry {
             key: key.clone(),
@@ -82,12 +83,12 @@ impl<K: Kind> Admission<K> {
         Some(Asked { id, token })
     }
 
-    /// A call is sent now.
+    /// Records the time and the link state of a call that is sent now.
     pub(super) fn sent(&self) -> Sent {
         Sent { at: clock::now(), link: self.link() }
     }
 
-    /// Asks what stands behind a token.
+    /// Acquires for a token.
     pub(crate) async fn ask(
         &self,
         key: Key,
@@ -102,7 +103,7 @@ impl<K: Kind> Admission<K> {
         self.client().run(key, AcquireRelease { query: Some(ask.query.clone()), ..operation }).await
     }
 
-    /// Takes note of an answer to a call that was sent then.
+    /// Handles the answer to a call that was sent at `sent`.
     pub(super) fn answered(
         self: &Arc<Self>,
         id: u64,
@@ -131,12 +132,12 @@ impl<K: Kind> Admission<K> {
                 let retry_after = self.retry_after(soonest - now, before);
                 self.tell(id, || Err(Busy { subject, why, retry_after }.into()));
             }
-            // Nobody else knows this token, so it was neither withdrawn nor queued before.
+            // Only this process knows the token, so it was neither withdrawn nor queued before.
             Standing::Withdrawn | Standing::Queued { .. } => self.place_lost(id),
         }
     }
 
-    /// When a lease may be had: no later than the next one ends, and as others were held of late.
+    /// Estimates when a lease is free: when the next one ends, or earlier by the recent hold times.
     fn retry_after(&self, left: i64, before: i64) -> Option<Duration> {
         let left = u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_micros);
         let turns = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
@@ -147,7 +148,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// It has a place in the queue.
+    /// Handles an acquire that was queued.
     fn queued(self: &Arc<Self>, id: u64, anchor: Anchor, link: Link, soonest: i64) {
         let mut table = lock(&self.table);
         let Some(entry) = table.get_mut(id).filter(|entry| entry.stage == Stage::Asking) else { return };
@@ -163,7 +164,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Takes note of what was pushed.
+    /// Handles a pushed message.
     pub(super) fn heard(self: &Arc<Self>, id: u64, news: News) {
         match news {
             News::Granted { expiry, fence } => self.granted(id, By::Grant(None), expiry, fence, None),
@@ -175,7 +176,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// The store has granted what a token asked for.
+    /// Handles a lease that the store granted to a token.
     pub(super) fn granted(
         self: &Arc<Self>,
         id: u64,
@@ -187,19 +188,19 @@ impl<K: Kind> Admission<K> {
         let mut table = lock(&self.table);
         let Some(entry) = table.get_mut(id) else { return };
         let anchor = match (by, entry.stage) {
-            // What is known already, or is late.
+            // Known already, or too late.
             (_, Stage::Holding) => return,
             (_, Stage::Queued(_)) if entry.gone => return,
             (By::Answer(anchor) | By::Grant(Some(anchor)), _) | (By::Grant(None), Stage::Queued(anchor)) => {
                 anchor
             }
-            // Nothing is known yet of the server's clock.
+            // The server's time is not known yet.
             (By::Grant(None), Stage::Asking) => {
                 entry.early = Some(News::Granted { expiry, fence });
                 return;
             }
         };
-        // The server's time, by the last call of ours that it answered: never by when the push came.
+        // The server's time, by the last call that it answered. The arrival of the push is never used for it.
         let options = &entry.holding.options;
         let now = clock::now();
         let until = match by {
@@ -228,7 +229,7 @@ impl<K: Kind> Admission<K> {
         let Some(seat) = seat else { return self.ask_for_line(id, Some(GiveBack::of(&tenure))) };
         let state = LeaseState::new(Arc::clone(&tenure), fence, &seat.holding);
         match by {
-            // It is polled now.
+            // The future is being polled now.
             By::Answer(_) if is_asked_for => self.renewals.add(&state, false),
             By::Answer(_) => self.renewals.hand_over(&state),
             By::Grant(_) => self.renewals.add(&state, true),
@@ -236,7 +237,7 @@ impl<K: Kind> Admission<K> {
         self.offer(&seat, state, found);
     }
 
-    /// Offers a lease to one who waits. If nobody is there any more it is handed on, or given back.
+    /// Offers a lease to a waiter. If the waiter has gone away, the lease is handed on, or released.
     pub(super) fn offer(
         self: &Arc<Self>,
         seat: &Arc<Seat<Found<K>>>,
@@ -249,7 +250,7 @@ impl<K: Kind> Admission<K> {
         drop(seat.offer(Ok(Some(Got::Lease(lease, found)))));
     }
 
-    /// What was granted has run out on its way.
+    /// Handles a lease that expired before its grant arrived.
     fn too_late(self: &Arc<Self>, id: u64, by: By) {
         let mut table = lock(&self.table);
         let Some(entry) = table.get_mut(id) else { return };
@@ -261,12 +262,15 @@ impl<K: Kind> Admission<K> {
         drop(table);
         self.give_back(back);
         self.tell(id, || match by {
-            By::Answer(_) => Err(Error::unavailable(Cause::TimedOut, "granted, and run out on its way")),
+            By::Answer(_) => Err(Error::unavailable(
+                Cause::TimedOut,
+                "the lease was granted, but expired before the reply arrived",
+            )),
             By::Grant(_) => Ok(None),
         });
     }
 
-    /// A place in the queue is gone. A line takes another; who is alone asks anew.
+    /// Handles the loss of a place in the queue. A line asks for another one; a single waiter asks again.
     pub(super) fn place_lost(self: &Arc<Self>, id: u64) {
         let mut table = lock(&self.table);
         let Some(entry) = table.get_mut(id).filter(|entry| entry.stage != Stage::Holding) else { return };
@@ -278,7 +282,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// A call has failed by which somebody asked: those in the line hear it too.
+    /// Handles a failed acquire. All waiters in the line receive the error.
     pub(super) fn failed(self: &Arc<Self>, id: u64, error: &Error) {
         let mut table = lock(&self.table);
         let Some(entry) = table.get_mut(id) else { return };
@@ -290,7 +294,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Tells all in a line what came of asking; nobody waits behind this token any more.
+    /// Gives all waiters in a line their result, and removes the line: no waiter uses its token any more.
     fn tell(&self, id: u64, heard: impl Fn() -> Heard<Found<K>>) {
         let Some(mut entry) = lock(&self.table).remove(id) else { return };
         let seats: Vec<_> = entry.line.drain().collect();
@@ -299,7 +303,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Why the store gave no answer to those who wait for a key, if it gave none.
+    /// Returns the error of the last call for waiters of a key, if the store was unavailable.
     pub(super) fn outage(&self, key: &Key) -> Option<Error> {
         let table = lock(&self.table);
         table.values().filter(|entry| entry.key == *key).find_map(|entry| entry.outage.clone())

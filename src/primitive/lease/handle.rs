@@ -1,4 +1,4 @@
-//! What the holder of a lease has in hands: [`Lease`], and [`LeaseHandle`] for those who only watch it.
+//! The holder's side of a lease: [`Lease`], and [`LeaseHandle`], which only watches it.
 
 use std::any::Any;
 use std::fmt;
@@ -14,13 +14,14 @@ use crate::store::background::Background;
 use crate::store::timer::sleep_until;
 use crate::{Error, Key};
 
-/// Something that is held for a while, by the process that has this value. See the [module](crate::lease).
+/// A permit or lock that this process holds for a limited time. See the [module](crate::lease).
 ///
-/// Dropping it releases it from a task of its own; [`release`](Self::release) also tells whether it was still held.
+/// When it is dropped, it is released in the background. [`release`](Self::release) also returns whether it was
+/// still held.
 #[must_use = "a lease that is dropped is released"]
 pub struct Lease {
     pub(in crate::primitive) state: Arc<LeaseState>,
-    /// `None` once it was released.
+    /// `None` once the lease was released.
     keeper: Option<Arc<dyn Keeper>>,
     /// How long it is held at least, even if it is released earlier.
     at_least_for: Duration,
@@ -28,21 +29,22 @@ pub struct Lease {
     beside: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Who granted a lease, and renews and takes it back.
+/// The side that granted a lease: it renews the lease and takes it back.
 pub(crate) trait Keeper: Send + Sync {
-    /// Makes it valid for its full time to live; an error that [is lost](Error::is_lost) where it is over.
+    /// Renews the lease for its full ttl. Fails with an error that [is lost](Error::is_lost) if the lease has
+    /// ended.
     fn extend(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<(), Error>>;
 
-    /// Gives it back; whether it was still held.
+    /// Releases the lease. Returns whether it was still held.
     fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>>;
 
-    /// Gives it back in a task of its own, trying again while that matters.
+    /// Releases the lease in the background, with retries while the store may still hold it.
     fn release_detached(self: Arc<Self>, state: Arc<LeaseState>);
 
-    /// The store has it back.
+    /// Records that the store has released the lease.
     fn released(&self, state: &LeaseState);
 
-    /// It is kept for others to give it back.
+    /// Stops tracking the lease, and leaves it in the store for others to release.
     fn let_go(self: Arc<Self>, state: Arc<LeaseState>) {
         self.released(&state);
     }
@@ -62,51 +64,54 @@ impl Lease {
         lease
     }
 
-    /// What it is a lease of.
+    /// Returns the key that the lease is for.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.state.tenure.key
     }
 
-    /// What names the holder in the store. No other lease has the same, but for those that a process hands a
-    /// [mutex](crate::mutex) on to within itself, one after the other, and where a function of the user's makes it.
+    /// Returns the name of the holder in the store.
+    ///
+    /// It is unique, with two exceptions. Holders of a [mutex](crate::mutex) that is handed on within a process
+    /// have the same token, one after the other. A mutex [with values](crate::mutex::MutexBuilder::value_with)
+    /// returns the value that the user's function made.
     #[must_use]
     pub fn token(&self) -> &str {
         self.state.name()
     }
 
-    /// Until when it is valid if it is not renewed. Renewals move it.
+    /// Returns until when the lease is valid if it is not renewed. Renewals move this time.
     #[must_use]
     pub fn until(&self) -> Instant {
         self.state.tenure.until()
     }
 
-    /// Whether it is valid now. Once it is not, it never is again.
+    /// Returns whether the lease is valid now. Once it is not, it never is again.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.state.is_held()
     }
 
-    /// Ends when the lease does: when its time has run out without a renewal, when the store says that it is
-    /// gone, or when it is released.
+    /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
+    /// when it is released.
     ///
-    /// Cancel safe. Borrows nothing, so it can be given away.
+    /// Cancel safe. The future borrows nothing, so it can be moved to another task.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         Arc::clone(&self.state).lost()
     }
 
-    /// What watches the lease without holding it: to hand to those who do the work.
+    /// Returns a handle that watches the lease without holding it, for the tasks that do the work.
     #[must_use]
     pub fn handle(&self) -> LeaseHandle {
         LeaseHandle(Arc::clone(&self.state))
     }
 
-    /// Makes it valid for its full time to live from now on. The watchdog does so by itself.
+    /// Renews the lease for its full ttl from now on. The watchdog also does this.
     ///
     /// # Errors
     ///
-    /// [`is_lost`](Error::is_lost) where it is not held any more; it never revives.
-    /// [`is_unavailable`](Error::is_unavailable), which leaves it as it was.
+    /// * [`is_lost`](Error::is_lost): the lease is no longer held. It never revives.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable. The lease is unchanged.
     pub async fn extend(&self) -> Result<(), Error> {
         match &self.keeper {
             Some(keeper) => Arc::clone(keeper).extend(Arc::clone(&self.state)).await,
@@ -114,17 +119,20 @@ impl Lease {
         }
     }
 
-    /// Gives it back. Says whether it was still held: if not, somebody else may have held it meanwhile. Of a
-    /// [mutex](crate::mutex) that is handed on within the process it says what the process knows.
+    /// Releases the lease. Returns whether it was still held. If not, another holder may have had it in the
+    /// meantime.
+    ///
+    /// If a [mutex](crate::mutex) is handed on within the process, the result is what this process knows, without a
+    /// call to the store.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable); it goes on being released in the background then, and runs out
-    /// after its time to live in any case.
+    /// [`is_unavailable`](Error::is_unavailable): the store is unavailable. The release is then retried in the
+    /// background. The lease expires after its ttl in any case.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, it is released even where the future is dropped.
+    /// Once the future was polled, the lease is released even if the future is dropped.
     pub async fn release(mut self) -> Result<bool, Error> {
         if let Some(due) = self.not_before() {
             let was_held = self.is_held();
@@ -137,26 +145,27 @@ impl Lease {
             if !was_held {
                 self.state.counts.lost();
             }
-            // Nothing is left for `drop` to do.
+            // There is nothing left for `drop` to do.
             self.keeper = None;
         }
         released
     }
 
-    /// As [`release`](Self::release), with an error where it was not held to the end.
+    /// Like [`release`](Self::release), but fails if the lease was not held to the end.
     ///
     /// # Errors
     ///
-    /// [`is_lost`](Error::is_lost) where it was not held any more; [`is_unavailable`](Error::is_unavailable).
+    /// * [`is_lost`](Error::is_lost): the lease was no longer held.
+    /// * [`is_unavailable`](Error::is_unavailable): as for [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// As for [`release`](Self::release).
     pub async fn release_checked(self) -> Result<(), Error> {
         if self.release().await? { Ok(()) } else { Err(Error::lost()) }
     }
 
-    /// Lets go of it without giving it back; what it is called in the store.
+    /// Gives up the lease without releasing it. Returns its key and token.
     pub(crate) fn into_token(mut self) -> (Key, Arc<str>) {
         if let Some(keeper) = self.keeper.take() {
             keeper.let_go(Arc::clone(&self.state));
@@ -164,7 +173,7 @@ impl Lease {
         (self.state.tenure.key.clone(), Arc::clone(&self.state.tenure.token))
     }
 
-    /// Takes note that the store has it back.
+    /// Records that the store has released the lease.
     pub(crate) fn settled(mut self) {
         if let Some(keeper) = self.keeper.take() {
             keeper.released(&self.state);
@@ -235,38 +244,38 @@ impl fmt::Debug for Lease {
 pub struct LeaseHandle(Arc<LeaseState>);
 
 impl LeaseHandle {
-    /// What it is a lease of.
+    /// Returns the key that the lease is for.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.0.tenure.key
     }
 
-    /// What names the holder in the store.
+    /// Returns the name of the holder in the store; see [`Lease::token`].
     #[must_use]
     pub fn token(&self) -> &str {
         self.0.name()
     }
 
-    /// The fencing token of a mutex or a writer; of a reader, that of the last writer before it. `None` for permits,
-    /// and where nobody has written for a week.
+    /// Returns the fencing token of a mutex or a writer. For a reader, it is that of the last writer before it.
+    /// Returns `None` for permits, and for readers if there was no writer for a week.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         u64::try_from(self.0.fence).ok().filter(|fence| *fence > 0)
     }
 
-    /// Until when it is valid if it is not renewed.
+    /// Returns until when the lease is valid if it is not renewed.
     #[must_use]
     pub fn until(&self) -> Instant {
         self.0.tenure.until()
     }
 
-    /// Whether it is valid now.
+    /// Returns whether the lease is valid now.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.0.is_held()
     }
 
-    /// Ends when the lease does; see [`Lease::lost`].
+    /// Completes when the lease ends; see [`Lease::lost`].
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         Arc::clone(&self.0).lost()
     }

@@ -1,4 +1,4 @@
-//! How a lease is given back: to the next in line in this process, or to the store.
+//! How a lease is handed on to the next waiter in this process, or released to the store.
 
 use std::sync::Arc;
 
@@ -20,8 +20,9 @@ use crate::store::timer::sleep;
 use crate::{Error, Key};
 
 impl<K: Kind> Admission<K> {
-    /// Hands a lease on to the next in line in this process, or lets the line take a new place, where it is the turn of
-    /// another process. `false`: nobody waits here, and it is to be given back to the store.
+    /// Hands a lease on to the next waiter in the line. If the lease must go to another process, the line asks for
+    /// a new place instead. Returns `false` if no waiter is in line: then the caller releases the lease to the
+    /// store.
     pub(super) fn hand_over(self: &Arc<Self>, state: &Arc<LeaseState>, is_held: bool) -> bool {
         let (now, tenure) = (Instant::now(), &state.tenure);
         let mut table = lock(&self.table);
@@ -30,7 +31,7 @@ impl<K: Kind> Admission<K> {
             table.remove(tenure.id);
             return false;
         };
-        // It must be good for a while.
+        // The lease must be valid for long enough.
         let is_good = is_held && tenure.left() >= GRANT.min(tenure.ttl) / 2;
         let fits = is_good && tenure.suits(&front.holding.options);
         let next = match (fits, tenure.offered()) {
@@ -50,7 +51,7 @@ impl<K: Kind> Admission<K> {
         true
     }
 
-    /// Lets a line take a new place, after something was given back. It waits through outages.
+    /// Lets a line ask for a new place, after `back` is released. It retries while the store is unavailable.
     pub(super) fn ask_for_line(self: &Arc<Self>, id: u64, back: Option<GiveBack>) {
         self.renewals.forget(id);
         let mut table = lock(&self.table);
@@ -74,18 +75,19 @@ impl<K: Kind> Admission<K> {
         let asking = asking.until_answered(key, token, holding);
         match self.store.background() {
             Some(background) => background.spawn(asking),
-            // In memory the answer is there at once.
+            // In memory the answer is ready at once.
             None => drop(asking.now_or_never()),
         }
     }
 
-    /// What was held here is over, whether or not its holder lets go of it: those in line wait for it no longer.
+    /// The lease of this process has ended, whether or not its holder has let go of it. The line waits for it no
+    /// longer.
     pub(super) fn tenure_over(self: &Arc<Self>, id: u64) {
         let mut table = lock(&self.table);
         let Some(entry) = table.get_mut(id) else { return };
         let Some(tenure) = &entry.tenure else { return };
         if tenure.is_valid() {
-            // It was renewed since.
+            // It was renewed in the meantime.
             entry.watch();
             return;
         }
@@ -93,7 +95,7 @@ impl<K: Kind> Admission<K> {
         self.ask_for_line(id, None);
     }
 
-    /// One who waited goes away.
+    /// Removes a waiter that has gone away.
     pub(super) fn leave(self: &Arc<Self>, key: &Key, id: Option<u64>, seat: &Arc<Seat<Found<K>>>) {
         let mut table = lock(&self.table);
         let left = table.leave(key, id, seat);
@@ -105,7 +107,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// It is to be looked at whether the future is polled by which somebody asks: if not, the line asks anew without it.
+    /// Checks whether the future that sends the line's call is polled. If not, the line asks again without it.
     pub(super) fn look_at_driver(self: &Arc<Self>, id: u64) {
         let mut table = lock(&self.table);
         let Some(entry) = table.get_mut(id).filter(|entry| entry.stage == Stage::Asking) else { return };
@@ -119,17 +121,17 @@ impl<K: Kind> Admission<K> {
         entry.line.leave(|other| Arc::ptr_eq(other, &driver));
         let back = entry.give_back(true);
         drop(table);
-        // When it is polled, it asks anew.
+        // It asks again when it is polled.
         drop(driver.offer(Ok(None)));
         self.ask_for_line(id, Some(back));
     }
 }
 
-/// A line asks, in the background.
+/// The call of a line, sent from the background runtime.
 struct Asking<K: Kind> {
     admission: Arc<Admission<K>>,
     id: u64,
-    /// What is given back before.
+    /// What to release first.
     back: Option<GiveBack>,
     is_over: bool,
 }
@@ -138,18 +140,18 @@ impl<K: Kind> Asking<K> {
     async fn until_answered(mut self, key: Key, token: Arc<str>, holding: Arc<Holding>) {
         let (admission, id) = (Arc::clone(&self.admission), self.id);
         let terms = Terms::usual(micros(holding.options.ttl));
-        // It leaves before what is asked next, in the same call.
+        // The release is sent before the acquire, in the same call.
         self.give_back();
         loop {
             let sent = admission.sent();
             let acquire = admission.operation(Arc::clone(&token), Verb::Acquire, terms);
             let asked = admission.client().run(key.clone(), acquire).await;
             match asked {
-                // An outage is waited out, where there is somebody who can.
+                // Retry during an outage, if there is a background runtime.
                 Err(error) if error.is_away() && admission.store.background().is_some() => {
                     match lock(&admission.table).get_mut(id) {
                         Some(entry) => {
-                            // It may run yet, after a release.
+                            // The failed call may still run, after a release.
                             entry.twice |= !error.is_not_sent();
                             entry.outage = Some(error);
                         }
@@ -181,12 +183,12 @@ impl<K: Kind> Asking<K> {
     }
 }
 
-/// The runtime that works in the background may end before there is an answer.
+/// The background runtime may shut down before there is an answer.
 impl<K: Kind> Drop for Asking<K> {
     fn drop(&mut self) {
         self.give_back();
         if !self.is_over {
-            let text = "the runtime that works in the background has ended";
+            let text = "the background runtime has shut down";
             self.admission.failed(self.id, &Error::unavailable(Cause::Disconnected, text));
         }
     }

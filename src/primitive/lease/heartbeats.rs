@@ -1,4 +1,4 @@
-//! Heartbeats: those who wait keep their places by them, and learn what has become of these.
+//! Heartbeats: waiters keep their places by them, and learn their state from the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use crate::primitive::clock;
 use crate::store::{Link, lock};
 use crate::{Error, Key};
 
-/// How many waiters of a key are in one call.
+/// The most waiters of one key in one call.
 pub(super) const MOST_TOKENS: usize = 256;
 
-/// A message may come so much later than an answer that was sent after it.
+/// How much later a message may arrive than an answer that was sent after it.
 const ON_ITS_WAY: Duration = Duration::from_millis(20);
 
-/// What comes too early has to come again.
+/// Added to the expected end of a lease: a heartbeat that comes too early must be repeated.
 const LATER: Duration = Duration::from_millis(2);
 
 impl<K: Kind> Admission<K> {
-    /// When a waiter asks next: in time to keep its place, and when the next lease ends.
+    /// Returns when a waiter sends its next heartbeat: in time to keep its place, and when the next lease ends.
     pub(super) fn next_heartbeat(
         &self,
         options: &LeaseOptions,
@@ -37,18 +37,18 @@ impl<K: Kind> Admission<K> {
         soonest: i64,
     ) -> Instant {
         let now = Instant::now();
-        // What was pushed since the server answered, until pushes arrived, is known to nobody here.
+        // Pushes that were sent between the server's answer and the new subscription are lost.
         if self.link() != link {
             return now;
         }
         let asks = options.foreign || link == Link::Down;
-        let beat = now + if asks { options.ask_every.min(HEARTBEAT) } else { HEARTBEAT };
+        let heartbeat = now + if asks { options.ask_every.min(HEARTBEAT) } else { HEARTBEAT };
         if soonest == 0 {
-            return beat;
+            return heartbeat;
         }
         let left = Duration::from_micros(u64::try_from(soonest - anchor.now).unwrap_or(0));
         let ends = clock::without_suspend(anchor.sent + left);
-        beat.min(ends.max(now) + LATER)
+        heartbeat.min(ends.max(now) + LATER)
     }
 
     pub(super) async fn heartbeat(self: Arc<Self>, key: Key, waiters: Vec<(u64, Arc<str>)>) {
@@ -65,7 +65,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// What a waiter has come to.
+    /// Handles the state of one waiter.
     fn stands(self: &Arc<Self>, id: u64, standing: Standing, anchor: Anchor, link: Link, soonest: i64) {
         match standing {
             Standing::Held { expiry, fence } => {
@@ -95,7 +95,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Those whose call gave no answer ask again soon, or wait no longer.
+    /// Handles a failed heartbeat: its waiters ask again soon, or stop waiting.
     fn unanswered(self: &Arc<Self>, waiters: &[(u64, Arc<str>)], error: &Error) {
         let outage = Some(error.clone()).filter(Error::is_away);
         let mut give_up = Vec::new();

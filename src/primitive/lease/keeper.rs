@@ -1,4 +1,4 @@
-//! How leases and places are given back to the store.
+//! How leases and places in the queue are released to the store.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl<K: Kind> Keeper for Admission<K> {
         self.renewals.forget(state.tenure.id);
     }
 
-    /// It lasts for its whole time to live once more. That is owed, also where nobody holds the store any more.
+    /// Renews the lease once more for its full ttl. That counts as unfinished work of the store.
     fn let_go(self: Arc<Self>, state: Arc<LeaseState>) {
         state.give_up();
         self.renewals.forget(state.tenure.id);
@@ -72,7 +72,8 @@ impl<K: Kind> Keeper for Admission<K> {
 }
 
 impl<K: Kind> Admission<K> {
-    /// Whether a lease was held until now, by one who has not given it up before.
+    /// Ends the lease for its holder. Returns whether it was held until now, and the holder had not given it up
+    /// before.
     fn give_up(&self, state: &LeaseState) -> bool {
         let was_held = state.give_up();
         if was_held.is_some() && state.tenure.offered().is_none() {
@@ -81,8 +82,8 @@ impl<K: Kind> Admission<K> {
         was_held.unwrap_or(false)
     }
 
-    /// Hands a lease on, and says whether it was still held. Or else what is to be given back to the store, which is not
-    /// believed in from now on: others may hold it as soon as that is sent.
+    /// Hands a lease on, and returns whether it was still held. If there is no waiter here, returns what to release
+    /// to the store. The lease is not believed in from then on: others may hold it as soon as the release is sent.
     fn end(self: &Arc<Self>, state: &Arc<LeaseState>) -> Result<bool, GiveBack> {
         let was_held = self.give_up(state);
         if self.hand_over(state, was_held) {
@@ -94,7 +95,7 @@ impl<K: Kind> Admission<K> {
         Err(back)
     }
 
-    /// Looks at the releases that are due, and sends again what has not been done.
+    /// Checks the releases that are due, and sends unfinished ones again.
     pub(super) fn run_releases(&self, now: Instant) {
         let due: Vec<_> = lock(&self.releases.0).extract_if(.., |release| release.due <= now).collect();
         for mut release in due {
@@ -120,11 +121,11 @@ impl<K: Kind> Admission<K> {
         self.client().begin(back.key.clone(), self.release_operation(back))
     }
 
-    /// Releases without a caller, again and again while the store is away, until the lease or the place would have run
-    /// out.
+    /// Releases without a caller. It retries while the store is unavailable, until the lease or the place would
+    /// have expired.
     pub(crate) fn give_back(self: &Arc<Self>, back: GiveBack) {
         let attempt = self.begin_release(&back);
-        // In memory it is done.
+        // In memory it is done already.
         let Some(owed) = self.store.owed() else { return };
         owed.add(1);
         let now = Instant::now();

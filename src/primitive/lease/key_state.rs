@@ -1,7 +1,7 @@
-//! The state of one key, and the steps on it: who holds, who waits, and how what is free is granted.
+//! The state of one key (its holders and waiters), and the operations on it, including how free leases are granted.
 //!
-//! This is the specification. The in-memory store runs it, the scripts in `lua/lease/` do the same on Redis (the agreement
-//! tests compare them), and the model in `model/` checks it.
+//! This is the specification. The in-memory store runs this code. The scripts in `lua/lease/` do the same on Redis,
+//! and the agreement tests compare the two. The model in `model/` checks this code.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,39 +16,39 @@ use crate::store::{Cell, News, Push, id_of, ttl_of};
 pub(crate) struct KeyState<H> {
     pub(super) holders: H,
     pub(super) queue: Queue,
-    /// Tokens that were withdrawn, and until when that is remembered.
+    /// Tombstones: each withdrawn token, and until when it is kept, µs.
     pub(super) tombstones: HashMap<Arc<str>, i64>,
-    /// Until when queue and tombstones are kept though nobody beats.
+    /// Until when the queue and the tombstones are kept if no waiter sends a heartbeat, µs.
     pub(super) kept_until: i64,
     pub(super) pushes: Vec<Push>,
 }
 
-/// How to acquire.
+/// The options of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Terms {
-    /// µs.
+    /// The time to live, µs.
     pub(crate) ttl: i64,
-    /// A queue of so many takes no more; 0: do not wait.
+    /// An acquire is refused if this many waiters are in the queue. 0: do not wait.
     pub(crate) max_waiters: i64,
-    /// Lower ones go first.
+    /// Waiters of lower ranks are served first.
     pub(crate) rank: i64,
 }
 
 impl Terms {
-    /// On which most acquire.
+    /// The terms that most acquires use.
     pub(crate) fn usual(ttl: i64) -> Self {
         Self { ttl, max_waiters: u32::MAX.into(), rank: 0 }
     }
 }
 
-/// What a token has come to.
+/// The state of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Held {
         expiry: i64,
         fence: i64,
     },
-    /// It waits: so many are before it, and then the next lease ends (0: unknown).
+    /// It waits. `before` waiters are ahead of it, and the next lease ends at `soonest` (0: unknown).
     Queued {
         soonest: i64,
         before: i64,
@@ -57,13 +57,13 @@ pub(crate) enum Standing {
         soonest: i64,
         before: i64,
     },
-    /// It was withdrawn before it came.
+    /// The token was withdrawn before this acquire.
     Withdrawn,
-    /// By what came of the leases before, nothing is left to do.
+    /// An earlier lease has an outcome that leaves nothing to do.
     Done,
 }
 
-/// What a token was when it was released.
+/// The state of a token before its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Was {
     Held,
@@ -71,14 +71,14 @@ pub(crate) enum Was {
     Neither,
 }
 
-/// The spans that all steps on a key go by, µs.
+/// The time spans of all operations on a key, µs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans {
-    /// For how long a grant to a waiter stands, if its time to live is no shorter: by then it is to be renewed.
+    /// How long a grant to a waiter lasts, or its ttl if that is shorter. The waiter renews it before that.
     pub(crate) grant: i64,
-    /// For how long a waiter counts as alive after a heartbeat.
+    /// How long a waiter counts as alive after a heartbeat.
     pub(crate) alive: i64,
-    /// For how long it is remembered that a token was withdrawn.
+    /// How long a tombstone is kept.
     pub(crate) tombstone: i64,
 }
 
@@ -87,8 +87,8 @@ impl<H: Holders> KeyState<H> {
         &mut self.holders
     }
 
-    /// Takes a lease, or a place in the queue for one. `done`: whether nothing is left to do (`Some(false)`: only for those
-    /// who would have to wait).
+    /// Acquires a lease, or a place in the queue. `done`: whether an outcome leaves nothing to do. `Some(true)`:
+    /// for any caller; `Some(false)`: for callers that would have to wait; `None`: there is something to do.
     pub(crate) fn acquire(
         &mut self,
         token: &Arc<str>,
@@ -134,7 +134,7 @@ impl<H: Holders> KeyState<H> {
         if H::counted(&self.queue) >= max_waiters {
             return Standing::Refused { soonest: self.holders.soonest(now), before };
         }
-        // A tombstone that it had is out of date, also where the clock is set back.
+        // An old tombstone is out of date, also after the clock was set back.
         self.tombstones.remove(token);
         if self.queue.line_up(Arc::clone(token), rank, now + spans.alive) == 1 {
             self.keep(now, spans);
@@ -142,8 +142,8 @@ impl<H: Holders> KeyState<H> {
         Standing::Queued { soonest: self.holders.soonest(now), before }
     }
 
-    /// Gives back what a token holds, or its place. `withdrawn`: an acquire of the token that comes later is refused, also a
-    /// second copy of one that has come.
+    /// Releases the lease of a token, or its place in the queue. `withdrawn`: an acquire of the token that runs
+    /// later is refused, also a second copy of one that ran.
     pub(crate) fn release(&mut self, token: &Arc<str>, withdrawn: bool, now: i64, spans: Spans) -> Was {
         self.sweep(now);
         let was = if self.holders.held(token, now).is_some() {
@@ -155,7 +155,7 @@ impl<H: Holders> KeyState<H> {
             Was::Neither
         };
         if withdrawn {
-            // One with the value of who held may wait.
+            // A waiter may carry the value of the holder.
             self.queue.leave(token);
             self.tombstones.retain(|_, until| *until > now);
             self.tombstones.insert(Arc::clone(token), now + spans.tombstone);
@@ -165,8 +165,8 @@ impl<H: Holders> KeyState<H> {
         was
     }
 
-    /// Gives a lease back after something was entered, and sends those who wait to ask anew. Whether it was held, or what
-    /// keeps it from being entered.
+    /// Enters an outcome, releases the lease, and tells the waiters to ask again. Returns whether the lease was
+    /// still held, or why the outcome was not entered.
     pub(crate) fn complete<F>(
         &mut self,
         token: &str,
@@ -187,8 +187,8 @@ impl<H: Holders> KeyState<H> {
         Ok(holding)
     }
 
-    /// Makes a lease last for `ttl` from now on, if it ends earlier, and the next fence rise above `fence`. Until when it
-    /// lasts; `None` where it is over: it never revives.
+    /// Renews a lease to at least `ttl` from now, and makes the next fence higher than `fence`. Returns its expiry.
+    /// Returns `None` if the lease has ended: it never revives.
     pub(crate) fn renew(&mut self, token: &str, ttl: i64, fence: i64, now: i64) -> Option<i64> {
         self.sweep(now);
         let (expiry, _) = self.holders.held(token, now)?;
@@ -200,15 +200,15 @@ impl<H: Holders> KeyState<H> {
         Some(now + ttl)
     }
 
-    /// Notes that waiters are alive. Returns when the next lease ends, and what each of them has come to.
+    /// Marks waiters as alive. Returns when the next lease ends, and the state of each token.
     pub(crate) fn heartbeat(&mut self, tokens: &[Arc<str>], now: i64, spans: Spans) -> (i64, Vec<Standing>) {
         self.sweep(now);
         let evicted = self.queue.is_evicted();
         for token in tokens {
             if evicted && !self.queue.has_place(token) {
-                // It is to ask anew.
+                // The waiter must ask again.
                 self.queue.leave(token);
-            } else if self.queue.beat(token, now + spans.alive) {
+            } else if self.queue.heartbeat(token, now + spans.alive) {
                 self.keep(now, spans);
             }
         }
@@ -222,18 +222,18 @@ impl<H: Holders> KeyState<H> {
         (self.holders.soonest(now), standings)
     }
 
-    /// Whether anybody stands in the queue.
+    /// Returns whether a waiter has a place in the queue.
     pub(crate) fn has_queue(&self) -> bool {
         self.queue.has_places()
     }
 
-    /// How much is held, how many wait, and when the next lease ends.
+    /// Returns the sum of the weights held, the number of waiters, and when the next lease ends.
     pub(crate) fn inspect(&mut self, now: i64) -> (i64, i64, i64) {
         self.sweep(now);
         (self.holders.used(), H::counted(&self.queue), self.holders.soonest(now))
     }
 
-    /// Drops what has expired.
+    /// Drops expired holders, and the queue and the tombstones once their time is over.
     fn sweep(&mut self, now: i64) {
         self.holders.sweep(now);
         if self.kept_until <= now {
@@ -242,12 +242,13 @@ impl<H: Holders> KeyState<H> {
         }
     }
 
-    /// Keeps the queue while anybody in it may be alive, and what was withdrawn.
+    /// Extends how long the queue and the tombstones are kept.
     fn keep(&mut self, now: i64, spans: Spans) {
         self.kept_until = now + spans.tombstone;
     }
 
-    /// Grants while the first in the queue fits. Whoever no longer beats has lost its place.
+    /// Grants leases while the first waiter in the queue fits. A waiter that stopped sending heartbeats loses its
+    /// place when its turn comes.
     fn grant(&mut self, now: i64, spans: Spans) {
         let mut turn = false;
         while !self.holders.is_full()

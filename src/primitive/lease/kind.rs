@@ -1,4 +1,4 @@
-//! The kinds of leases: what it takes to hold, and where that is kept.
+//! The kinds of leases: the rules by which a token can hold, and where holders are stored.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,13 +8,13 @@ use super::outcome::Outcome;
 use super::queue::Queue;
 use crate::store::{Script, ttl_of};
 
-/// One kind of lease: the rules of its scripts, and the same in Rust.
+/// One kind of lease: its rules in Lua, and the same in Rust.
 pub(crate) trait Kind: fmt::Debug + Send + Sync + 'static {
-    /// Who holds.
+    /// The holders of one key.
     type Holders: Holders;
-    /// What came of the leases of a key before; `()` for most kinds.
+    /// The outcomes of earlier leases of a key; `()` for most kinds.
     type Outcome: Outcome<Self::Holders>;
-    /// The last parts of the names of the keys, apart from those of other kinds; see `lua/lib/lease.lua`.
+    /// The last parts of the names of the keys, which no other kind uses; see `lua/lib/lease.lua`.
     const PARTS: &'static [&'static str];
     const SCRIPTS: Scripts;
 }
@@ -31,11 +31,11 @@ pub(crate) struct Scripts {
     pub(crate) renew: Script,
     pub(crate) heartbeat: Script,
     pub(crate) inspect: Script,
-    /// For kinds that keep outcomes.
+    /// Only used by kinds that keep outcomes.
     pub(crate) complete: Script,
 }
 
-/// Joins the scripts of a kind: `scripts!("lib/permits")`, with the pieces that have its rules.
+/// Joins the scripts of a kind with the Lua files that have its rules: `scripts!("lib/permits")`.
 macro_rules! scripts {
     ($($rules:literal),+) => {
         $crate::primitive::lease::kind::Scripts {
@@ -51,43 +51,43 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
-/// Who holds the leases of one key. Each step begins with [`sweep`](Self::sweep); times are in µs.
+/// The holders of one key. Each operation begins with [`sweep`](Self::sweep). Times are in µs.
 pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
-    /// Drops those whose leases are over.
+    /// Drops the holders whose leases have expired.
     fn sweep(&mut self, now: i64);
-    /// How much is held.
+    /// Returns the sum of the weights held.
     fn used(&self) -> i64;
-    /// Until when a token holds, and its fence.
+    /// Returns until when a token holds, and its fence.
     fn held(&self, token: &str, now: i64) -> Option<(i64, i64)>;
-    /// Whether a token can hold beside those who do.
+    /// Returns whether a token can hold in addition to the holders.
     fn fits(&self, token: &str) -> bool;
-    /// Whether nothing is free, for anybody.
+    /// Returns whether no token can hold now.
     fn is_full(&self) -> bool {
         false
     }
-    /// How many of those who wait are to hold something.
+    /// Returns how many waiters count as waiting for a lease.
     fn counted(queue: &Queue) -> i64 {
         queue.ahead(1)
     }
-    /// Makes a token a holder; returns its fence.
+    /// Makes a token a holder. Returns its fence.
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64;
-    /// Moves the end of a holder's lease.
+    /// Sets the expiry of a holder's lease.
     fn extend(&mut self, token: &str, expiry: i64, now: i64);
-    /// Sees to it that the next fence is above one that was given out elsewhere.
+    /// Makes the next fence higher than one that was granted elsewhere.
     fn raise(&mut self, _fence: i64) {}
-    /// Makes a holder none.
+    /// Removes a holder.
     fn forget(&mut self, token: &str);
-    /// When the next lease ends; 0: unknown. None lasts for longer than the time to live in its token: what is longer
-    /// is from before the server's clock was set back, and is cut to that.
+    /// Returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A longer one
+    /// was granted before the server's clock was set back; it is cut to the ttl.
     fn soonest(&mut self, now: i64) -> i64;
-    /// Who is to go first of those who wait. Once it is the `turn` of those in the second rank, it is that of them
-    /// all.
+    /// Returns the waiter that is served first. Once the second rank has its `turn`, all its waiters are served
+    /// before the first rank.
     fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>>;
-    /// Whether forgetting it all changes nothing.
+    /// Returns whether the state can be dropped without a change in behaviour.
     fn is_idle(&self, now: i64) -> bool;
 }
 
-/// [`Holders::soonest`] where tokens hold until some time each.
+/// Implements [`Holders::soonest`] for holders that are stored as token and expiry.
 pub(crate) fn soonest(until: &mut HashMap<Arc<str>, i64>, now: i64) -> i64 {
     let longest = |token: &str| ttl_of(token).map_or(i64::MAX, |ttl| now + ttl);
     let by_end = |(token, expiry): &(&Arc<str>, &i64)| (**expiry, Arc::clone(token));

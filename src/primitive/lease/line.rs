@@ -1,20 +1,21 @@
-//! Those of one process who wait for a key: one of them has a place in the store's queue for them all.
+//! A line: the waiters of one process for one key. One place in the store's queue stands for all of them.
 //!
-//! What the process is granted it hands on within itself, in the order of arrival, for a bounded while (lock cohorting:
-//! Dice, Marathe, Shavit, "Lock Cohorting", PPoPP 2012). Then the process that has waited longest has its turn.
+//! The process hands a granted lease on to its own waiters, in the order of arrival, for a bounded time (lock
+//! cohorting: Dice, Marathe, Shavit, "Lock Cohorting", PPoPP 2012). After that the process that has waited longest
+//! has its turn.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So often a process hands on what it was granted once; each time with a fence of its own.
+/// How often a process may hand on one grant. Each holder has its own fence.
 pub(crate) const MOST_HANDOVERS: u32 = 31;
 
-/// For so long.
+/// How long a process may hand on one grant.
 pub(crate) const LONGEST_TURN: Duration = Duration::from_millis(2);
 
-/// Who waits, and what was handed on to them since the last grant.
+/// The waiters, and the hand-overs since the last grant.
 #[derive(Clone, Debug)]
 pub(crate) struct Line<S> {
     seats: VecDeque<S>,
@@ -44,25 +45,27 @@ impl<S> Line<S> {
     }
 
     pub(crate) fn leave(&mut self, is: impl Fn(&S) -> bool) {
-        // It is mostly at the front.
+        // It is usually at the front.
         if let Some(at) = self.seats.iter().position(is) {
             self.seats.remove(at);
         }
     }
 
-    /// Who is first gets what the process was granted now.
+    /// Removes and returns the first waiter, which gets the lease granted to the process now.
     pub(crate) fn granted(&mut self, now: Instant) -> Option<S> {
         (self.handed, self.since) = (0, Some(now));
         self.seats.pop_front()
     }
 
-    /// Who gets what was offered to somebody who has gone away instead: that was no turn.
+    /// Removes and returns the waiter that gets a lease whose last waiter has gone away. The time
+    /// limit starts again, since that waiter had no turn.
     pub(crate) fn refused(&mut self, now: Instant) -> Option<S> {
         self.since = Some(now);
         self.hand_over(now)
     }
 
-    /// Who gets what is handed on; `None` where it is the turn of another process, or nobody waits here.
+    /// Removes and returns the waiter that the lease is handed on to. Returns `None` if another process has its
+    /// turn, or if no waiter is in line.
     pub(crate) fn hand_over(&mut self, now: Instant) -> Option<S> {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= LONGEST_TURN;
         if self.handed >= MOST_HANDOVERS || self.since.is_none_or(is_over) {

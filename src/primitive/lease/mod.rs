@@ -1,15 +1,15 @@
-//! What is held for a while: [`Lease`], under permits and the guards of locks.
+//! Leases: [`Lease`] is what permits and lock guards are built on.
 //!
-//! A lease is held until it is [released](Lease::release) or dropped, and no longer than its time to live unless it
-//! is renewed: by a watchdog, at a third of its time to live. So what a crashed process held is free again after
-//! that time.
+//! A lease is held until it is [released](Lease::release), dropped, or expires. It expires after its time to live
+//! (ttl) unless it is renewed. A watchdog renews it every third of its ttl. The lease of a crashed process is
+//! therefore free again after at most one ttl.
 //!
 //! # What a lease promises
 //!
-//! Its validity is counted from the moment when the call that got it was *sent*, less an allowance for clocks that
-//! run at different speeds; so while [`is_held`](Lease::is_held) says yes, nobody else has been granted it.
-//! [`lost`](Lease::lost) ends no later than the lease may, even if a renewal hangs and even if the store is
-//! out of reach. What it cannot promise, see [`guarantees`](crate::guarantees).
+//! The validity of a lease counts from the moment when the acquiring call was *sent*, less an allowance for clock
+//! drift. While [`is_held`](Lease::is_held) returns `true`, the store has granted the lease to no other holder.
+//! [`lost`](Lease::lost) completes no later than the lease ends, even if a renewal hangs or the store is
+//! unavailable. [`guarantees`](crate::guarantees) lists the limits of these promises.
 
 mod acquire;
 mod admission;

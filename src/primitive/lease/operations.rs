@@ -1,4 +1,4 @@
-//! The steps on the leases of a key: each is one script in `lua/lease/` and the same in Rust.
+//! The operations on the leases of a key. Each is a script in `lua/lease/`, and the same in Rust.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use super::kind::{Found, Kind, Query, Scope};
 use super::outcome::{Look, Outcome};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
 
-/// What the scripts of a namespace need to know besides what is asked.
+/// The arguments that all scripts of a namespace share.
 #[derive(Debug)]
 pub(crate) struct Scene<K: Kind> {
-    /// What the names of channels begin with.
+    /// The prefix of the channel names.
     pub(crate) channels: Arc<str>,
     pub(crate) spans: Spans,
     pub(crate) scope: Scope<K>,
@@ -26,28 +26,28 @@ impl<K: Kind> Scene<K> {
     }
 }
 
-/// Acquires a lease or a place in the queue for one, or gives it back: one operation, so that those who release and those
-/// who acquire leave together.
+/// Acquires or releases a lease, or a place in the queue. It is one operation, so that acquires and releases are
+/// sent in the same call.
 #[derive(Debug)]
 pub(crate) struct AcquireRelease<K: Kind> {
     pub(crate) scene: Arc<Scene<K>>,
     pub(crate) token: Arc<str>,
     pub(crate) verb: Verb,
-    /// For those who acquire, and for those who release what all around them mostly acquire on.
+    /// The terms of an acquire. A release has the terms that most acquires around it have.
     pub(crate) terms: Terms,
-    /// The same number for the same terms, and no other.
+    /// The number of the terms: equal terms have equal numbers, different terms have different ones.
     pub(crate) group: usize,
-    /// For those who acquire.
+    /// Only for acquires.
     pub(crate) query: Option<Query<K>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Acquire,
-    /// Acquires whatever came of the leases before.
+    /// Acquires in spite of outcomes of earlier leases.
     Bypass,
     Release,
-    /// Releases, and sees to it that an acquire that comes after it is refused.
+    /// Releases, and refuses an acquire of the token that runs later.
     Withdraw,
 }
 
@@ -56,11 +56,11 @@ pub(crate) enum Verb {
 pub(crate) struct Answer<F> {
     pub(crate) now: i64,
     pub(crate) what: What,
-    /// What came of the leases before.
+    /// The outcome of an earlier lease.
     pub(crate) found: Option<F>,
-    /// What was granted to others of this process.
+    /// The grants to other waiters of this process.
     pub(crate) granted: Vec<Push>,
-    /// Whether it was sent twice: the other copy may run after a release.
+    /// Whether the call was sent twice: then the other copy may run after a release.
     pub(crate) twice: bool,
 }
 
@@ -70,35 +70,35 @@ pub(crate) enum What {
     Released(Was),
 }
 
-/// Makes a lease last anew.
+/// Renews a lease.
 #[derive(Debug)]
 pub(crate) struct Renew<K> {
     pub(crate) token: Arc<str>,
     pub(crate) ttl: i64,
-    /// The next fence is to be above this one; 0: whatever it is.
+    /// Makes the next fence higher than this one; 0: no condition.
     pub(crate) fence: i64,
     pub(crate) kind: PhantomData<fn(K)>,
 }
 
-/// Says that waiters are alive, and asks what has become of them.
+/// Marks waiters as alive, and returns their states.
 #[derive(Debug)]
 pub(crate) struct Heartbeat<K: Kind> {
     pub(crate) scene: Arc<Scene<K>>,
     pub(crate) tokens: Vec<Arc<str>>,
 }
 
-/// Looks at who holds and who waits.
+/// Counts holders and waiters.
 #[derive(Debug)]
 pub(crate) struct Inspect<K>(pub(crate) PhantomData<fn(K)>);
 
-/// An answer, and when the server gave it.
+/// An answer, and the server's time, µs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct At<T> {
     pub(crate) now: i64,
     pub(crate) what: T,
 }
 
-/// What is held of a key, and who waits.
+/// The holders and waiters of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Occupancy {
     pub(crate) used: i64,
@@ -107,21 +107,21 @@ pub(crate) struct Occupancy {
     pub(crate) soonest: i64,
 }
 
-/// What several waiters have come to.
+/// The states of several waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Standings {
     pub(crate) soonest: i64,
     pub(crate) each: Vec<Standing>,
-    /// What was granted to waiters of this process.
+    /// The grants to waiters of this process.
     pub(crate) granted: Vec<Push>,
 }
 
 pub(super) const WRONG_TYPE: Garbled =
-    Garbled("WRONGTYPE a key of the lease holds something else: delete it, or choose another name");
+    Garbled("WRONGTYPE a key of the lease is of another type: delete the key, or choose another name");
 
-const GARBLED: Garbled = Garbled("a script answered something else where a grant belongs");
+const GARBLED: Garbled = Garbled("the script replied with something other than a list of grants");
 
-/// Reads the messages to others of this process: a list, or a number where there are none.
+/// Reads the messages to other waiters of this process: a list, or a number if there are none.
 pub(super) fn messages(field: Field<'_>) -> Result<Vec<Push>, Garbled> {
     let Field::List(mut list) = field else { return Ok(Vec::new()) };
     let mut messages = Vec::new();
@@ -137,13 +137,14 @@ pub(super) type StateOf<K> = KeyState<<K as Kind>::Holders>;
 impl<K: Kind> Operation for AcquireRelease<K> {
     type Cell = StateOf<K>;
     type Reply = Answer<Found<K>>;
-    // Whoever goes away withdraws by itself, since the answer may be lost too.
+    // A waiter that goes away withdraws its token itself, since the answer may be lost too.
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.acquire_release;
     const PARTS: &'static [&'static str] = K::PARTS;
     const MOST_RUNS: usize = K::Outcome::MOST_RUNS;
     const SAME_ONCE: bool = false;
-    // What a call costs by itself is a third of the cost of a dozen runs, so more at once cost more than they bring.
+    // The fixed cost of a call is a third of the cost of a dozen runs, so more calls at once would cost more than
+    // they gain.
     const FLUSHERS: usize = 2;
     const NOTIFIES: bool = true;
     const BULK: bool = K::Outcome::BULK;
@@ -219,7 +220,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
                 What::Released(state.release(token, *verb == Verb::Withdraw, now, scene.spans))
             }
         };
-        // In memory all is pushed by the cell.
+        // In memory, the cell pushes all grants.
         Answer { now, what, found, granted: Vec::new(), twice: false }
     }
 
@@ -230,14 +231,14 @@ impl<K: Kind> Operation for AcquireRelease<K> {
 
 impl<K: Kind> Operation for Renew<K> {
     type Cell = StateOf<K>;
-    /// The new expiry, or `None` where it is not held any more.
+    /// The new expiry, or `None` if the token holds no longer.
     type Reply = At<Option<i64>>;
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.renew;
     const PARTS: &'static [&'static str] = K::PARTS;
     const MOST_RUNS: usize = 192;
     const BULK: bool = K::Outcome::BULK;
-    // Twice the same token, as where a watchdog and a user renew at once, is two runs.
+    // The same token twice (a watchdog and a user renew at once) is two runs.
     const SAME_ONCE: bool = false;
 
     fn is_reserved(&self) -> bool {

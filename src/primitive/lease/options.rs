@@ -1,4 +1,4 @@
-//! Under what options one value of a namespace acquires.
+//! The options of leases.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use super::belief::Drift;
 use crate::Error;
 use crate::telemetry::Leases;
 
-/// What can be set.
+/// The options of the leases of one value, such as one [`Mutex`](crate::Mutex).
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseOptions {
     pub(crate) ttl: Duration,
-    /// Whether leases are renewed as long as they are held.
+    /// Whether a watchdog renews leases while they are held.
     pub(crate) watchdog: bool,
     /// How long a lease is held at least, even if it is released earlier.
     pub(crate) at_least_for: Duration,
     pub(crate) drift: Drift,
-    /// How often those who wait ask where nothing would wake them.
+    /// How often waiters ask the store if no push would wake them.
     pub(crate) ask_every: Duration,
-    /// Whether others may release without waking anybody.
+    /// Whether other libraries may release the lock without a push.
     pub(crate) foreign: bool,
-    /// Whether those of one process who wait for a key stand in one line, and hand what they get on to each other.
+    /// Whether the waiters of one process for a key form one line, and hand the lease on to each other.
     pub(crate) cohorts: bool,
-    /// What tokens add to tell whose they are, `@` and a name.
+    /// The suffix of tokens that identifies their owner: `@` and a name.
     pub(crate) signature: String,
 }
 
@@ -46,14 +46,14 @@ const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 impl LeaseOptions {
-    /// Checks what a user can set.
+    /// Checks the values that a user can set.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let Self { ttl, drift: Drift(factor), .. } = *self;
         if !(SHORTEST..=LONGEST).contains(&ttl) {
-            return Err(Error::invalid(format!("a time to live must be 10 ms to 1 day, is {ttl:?}")));
+            return Err(Error::invalid(format!("the ttl of a lease must be 10 ms to 1 day, is {ttl:?}")));
         }
         if !(0.0..1.0).contains(&factor) {
-            return Err(Error::invalid(format!("the drift factor must be from 0 to below 1, is {factor}")));
+            return Err(Error::invalid(format!("drift_factor must be from 0 to below 1, is {factor}")));
         }
         if self.at_least_for > ttl {
             return Err(Error::invalid(format!(
@@ -63,7 +63,7 @@ impl LeaseOptions {
         }
         if self.drift.sure(ttl) < SHORTEST / 2 {
             return Err(Error::invalid(format!(
-                "of a time to live of {ttl:?}, a drift factor of {factor} leaves {:?}: it must be 5 ms at least",
+                "the ttl less the drift must be at least 5 ms, is {:?} (ttl {ttl:?}, drift_factor {factor})",
                 self.drift.sure(ttl)
             )));
         }
@@ -71,16 +71,16 @@ impl LeaseOptions {
     }
 }
 
-/// One value of a namespace: what its leases have in common. Shared by its clones.
+/// The shared state of all leases of one value in a namespace. Clones of the value share it.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(crate) options: LeaseOptions,
     pub(crate) leases: Leases,
-    /// Whether those who wait through it are sent away.
+    /// Whether waiters of this value are sent away.
     pub(crate) closed: watch::Sender<bool>,
 }
 
-/// Whole µs, rounded up.
+/// Converts a span to whole µs, rounded up.
 pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX / 4)
 }

@@ -1,4 +1,4 @@
-//! What a kind of lease keeps of a key besides who holds it: what came of the leases before.
+//! Outcomes: what a kind of lease stores for a key besides its holders, such as the answer of a single flight.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -6,42 +6,43 @@ use std::sync::Arc;
 
 use crate::store::{Arguments, Field, Garbled};
 
-/// The outcomes of one kind: looked at by whoever acquires, entered by whoever has held. In Lua, `look` and `enter`.
+/// The outcomes of one kind. An acquire looks at them; a holder enters them. In Lua: `look` and `enter`.
 pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
-    /// Whether there is anything to look at: then acquires are answered with what was found.
+    /// Whether the kind has outcomes. If so, acquires are answered with what was found.
     const KEPT: bool = true;
     /// Whether it carries answers of any size, see [`Operation::BULK`](crate::store::Operation::BULK).
     const BULK: bool = false;
-    /// How many runs one call takes at most, by what they write and find.
+    /// The most runs in one call, given the size of what they write and find.
     const MOST_RUNS: usize = 64;
-    /// What all of a namespace share.
+    /// The settings that a namespace shares.
     type Scope: fmt::Debug + Send + Sync + 'static;
-    /// What it takes to look.
+    /// The arguments of a look.
     type Query: Clone + fmt::Debug + Send + Sync + 'static;
-    /// What is found.
+    /// What a look finds.
     type Found: Clone + fmt::Debug + PartialEq + Eq + Send + Sync + 'static;
-    /// What is entered.
+    /// The arguments of an entry.
     type Entry: Clone + fmt::Debug + Send + Sync + 'static;
 
-    /// The bytes of what is entered.
+    /// Returns the size of an entry in bytes.
     fn payload(_entry: &Self::Entry) -> usize {
         0
     }
-    /// Notes when the store was first asked (µs by its clock), for those who have to ask again.
+    /// Records when the store was first asked (µs by its clock), for an acquire that has to ask again.
     fn asked_at(_query: &mut Self::Query, _now: i64) {}
-    /// Whether it is for those who wait alone: then it is not entered where nobody does.
+    /// Returns whether the entry is only for waiters. Then it is not entered if there are none.
     fn needs_waiters(_entry: &Self::Entry) -> bool {
         false
     }
-    /// Writes what all runs of a call share.
+    /// Writes the arguments that all runs of a call share.
     fn write_scope(scope: &Self::Scope, call: &mut Arguments<'_>);
-    /// Writes what one who looks needs.
+    /// Writes the arguments of a look.
     fn write_query(query: &Self::Query, call: &mut Arguments<'_>);
-    /// Writes what is entered.
+    /// Writes the arguments of an entry.
     fn write_entry(entry: &Self::Entry, call: &mut Arguments<'_>);
     /// Reads what was found.
     fn decode(field: Field<'_>) -> Result<Self::Found, Garbled>;
-    /// Looks, in process; for those who [bypass](super::Ask::bypass) it, only for what keeps even them from it.
+    /// Looks at the outcome, in memory. With [bypass](super::Ask::bypass), it only returns what stops even such an
+    /// acquire.
     fn look(
         holders: &H,
         scope: &Self::Scope,
@@ -49,12 +50,13 @@ pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
         bypass: bool,
         now: i64,
     ) -> Look<Self::Found>;
-    /// What those who wait are told, if that is all there is to know.
+    /// Returns the outcome in a message to the waiters, if it is complete.
     fn hear(_scope: &Self::Scope, _told: &[u8]) -> Option<Self::Found> {
         None
     }
 
-    /// Enters, in process; `holding`: whether the lease was still held. Or says what is in the way.
+    /// Enters an outcome, in memory. `holding`: whether the lease was still held. Returns an error if something
+    /// prevents the entry.
     fn enter(
         holders: &mut H,
         scope: &Self::Scope,
@@ -68,27 +70,28 @@ pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub(crate) enum Entered {
     Nothing,
-    /// Those who wait are to look.
+    /// The waiters must look at it.
     Something,
-    /// The same; and how full it is where it was entered.
+    /// The same; and how full the filter is now.
     Filled(u64),
-    /// This is told to those who wait.
+    /// The waiters are told this.
     Told(Arc<[u8]>),
 }
 
-/// What a look brings.
+/// The result of a look.
 #[derive(Clone, Debug)]
 pub(crate) enum Look<F> {
-    /// Nothing, or nothing that changes what is to be done.
+    /// Nothing was found, or nothing that changes what to do.
     Open(Option<F>),
-    /// Nothing is left to do for those who would have to wait.
+    /// There is nothing left to do for a caller that would have to wait.
     Meanwhile(F),
-    /// Nothing is left to do.
+    /// There is nothing left to do.
     Done(F),
 }
 
 impl<F> Look<F> {
-    /// `None`: there is; `Some(false)`: not for those who would have to wait.
+    /// Returns `Some(true)` if there is nothing left to do, `Some(false)` if that is so only for a caller that would
+    /// have to wait, and `None` if there is something to do.
     pub(crate) fn is_done(&self) -> Option<bool> {
         match self {
             Self::Open(_) => None,
@@ -105,7 +108,7 @@ impl<F> Look<F> {
     }
 }
 
-/// Nothing is kept.
+/// The kind keeps no outcomes.
 impl<H> Outcome<H> for () {
     const KEPT: bool = false;
     type Scope = ();
@@ -122,7 +125,7 @@ impl<H> Outcome<H> for () {
     }
 
     fn decode(_: Field<'_>) -> Result<Infallible, Garbled> {
-        Err(Garbled("a script found something where nothing is kept"))
+        Err(Garbled("the script replied with an outcome for a kind of lease that keeps none"))
     }
 
     fn look(_: &H, (): &(), (): &(), _: bool, _: i64) -> Look<Infallible> {

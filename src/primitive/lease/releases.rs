@@ -1,8 +1,8 @@
-//! Releases that nobody waits for: of leases that were dropped, and of waiters that went away.
+//! Releases that no caller awaits: of leases that were dropped, and of waiters that went away.
 //!
-//! Each is begun at once where its caller is, so that it comes before what that caller asks for next. The scheduler looks
-//! a little later whether it was done, since that runtime may stand still, and sends it again from the store's own
-//! thread: releasing twice is releasing once.
+//! Each release begins at once where its caller is, so that it is sent before the caller's next operation. The
+//! caller's runtime may stop. So the scheduler checks a little later whether the release is done, and if not, sends
+//! it again from the background runtime. To release twice has the same effect as once.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex};
@@ -17,26 +17,26 @@ use super::state::Tenure;
 use crate::Key;
 use crate::store::{OperationFuture, lock};
 
-/// How long the caller's runtime has to send a release; then it is tried again after twice as long each time.
+/// How long the caller's runtime has to send a release. After that it is retried, each time after twice the pause.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long it is tried at most: what is not released by then runs out.
+/// The longest time to retry. What is not released by then expires.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
-/// For how long a waiter counts as alive after a heartbeat.
+/// How long a waiter counts as alive after a heartbeat.
 pub(super) const ALIVE: Duration = Duration::from_secs(7);
 
-/// The releases of a namespace that are yet to be done.
+/// The unfinished releases of a namespace.
 pub(super) struct Releases<K: Kind>(pub(super) Mutex<Vec<Release<K>>>);
 
 pub(super) struct Release<K: Kind> {
-    /// The namespace, which is kept with its store until it is done.
+    /// The namespace. This keeps it and its store alive until the release is done.
     pub(super) _keep: Arc<dyn Any + Send + Sync>,
     pub(super) back: GiveBack,
     pub(super) until: Instant,
     pub(super) attempt: OperationFuture<AcquireRelease<K>>,
-    /// When it is looked at, and sent again if it is not done.
+    /// When it is checked, and sent again if it is not done.
     pub(super) due: Instant,
     pub(super) pause: Duration,
 }
@@ -46,7 +46,7 @@ impl<K: Kind> Releases<K> {
         Self(Mutex::default())
     }
 
-    /// Has all looked at now.
+    /// Makes all releases due now.
     pub(super) fn hurry(&self) {
         let now = Instant::now();
         lock(&self.0).iter_mut().for_each(|release| release.due = now);
@@ -57,21 +57,22 @@ impl<K: Kind> Releases<K> {
     }
 }
 
-/// What is given back.
+/// What to release.
 #[derive(Clone)]
 pub(crate) struct GiveBack {
     pub(crate) key: Key,
     pub(crate) token: Arc<str>,
-    /// Whether the acquire may come after it.
+    /// Whether the acquire may run after the release.
     pub(crate) withdrawn: bool,
-    /// Under which time to live it acquired, µs.
+    /// The ttl of its acquire, µs.
     pub(crate) ttl: i64,
-    /// For how long the lease or the place may last.
+    /// How long the lease or the place may last.
     pub(crate) left: Duration,
 }
 
 impl GiveBack {
-    /// What a holder gives back. Also what has run out: it would stay until somebody else comes.
+    /// What a holder releases. An expired lease is released too: it would stay in the store until another token
+    /// comes.
     pub(super) fn of(tenure: &Tenure) -> Self {
         Self {
             key: tenure.key.clone(),

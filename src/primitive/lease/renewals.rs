@@ -1,4 +1,4 @@
-//! Which leases are to be renewed when.
+//! The renewals of leases, and when they are due.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,11 +21,11 @@ pub(crate) struct Renewals {
 #[derive(Debug)]
 struct Renewal {
     state: Arc<LeaseState>,
-    /// `None` while it is under way.
+    /// `None` while the renewal is under way.
     due: Option<Instant>,
 }
 
-/// Who was offered a lease has this long to take it up, where its time to live is no shorter.
+/// How long a waiter has to accept an offered lease, or half the ttl if that is shorter.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Renewals {
@@ -34,7 +34,8 @@ impl Renewals {
         Self { scheduler, began: Instant::now(), table: Mutex::default() }
     }
 
-    /// Sees to a lease: until it is forgotten, or without a watchdog until it was taken up and confirmed.
+    /// Renews a lease until it is forgotten. Without a watchdog, renews it only once, after it was accepted, to
+    /// confirm the grant (`confirm`).
     pub(crate) fn add(&self, state: &Arc<LeaseState>, confirm: bool) {
         if state.holding.options.watchdog || confirm {
             let due = self.about(Instant::now() + state.tenure.left() / 3, state.tenure.ttl);
@@ -42,7 +43,7 @@ impl Renewals {
         }
     }
 
-    /// Sees to a lease in the hands of whom it was handed on to.
+    /// Tracks a lease for the waiter that it was handed on to.
     pub(super) fn hand_over(&self, state: &Arc<LeaseState>) {
         let now = Instant::now();
         let latest = now + patience(state) / 4;
@@ -63,7 +64,7 @@ impl Renewals {
         lock(&self.table).values().filter_map(|renewal| renewal.due).min()
     }
 
-    /// What was under way has ended with its runtime.
+    /// The runtime of the renewals under way has shut down: makes them due now.
     pub(crate) fn interrupted(&self) {
         let now = Instant::now();
         for renewal in lock(&self.table).values_mut() {
@@ -71,7 +72,8 @@ impl Renewals {
         }
     }
 
-    /// The leases that are to be renewed now. What nobody has taken up is not renewed, and taken back in time.
+    /// Returns the leases to renew now. A lease that its waiter has not accepted is not renewed, and is taken back
+    /// in time.
     pub(crate) fn take_due(&self, now: Instant) -> Vec<Arc<LeaseState>> {
         let (mut due, mut late) = (Vec::new(), Vec::new());
         for renewal in lock(&self.table).values_mut() {
@@ -86,7 +88,7 @@ impl Renewals {
                 Some((to, _)) => late.push((Arc::clone(&renewal.state.tenure), to)),
             }
         }
-        // Not under the lock: it is handed on.
+        // Not under the lock, since this hands the lease on.
         for (tenure, to) in late {
             tenure.taken_up();
             to.take_back();
@@ -94,7 +96,7 @@ impl Renewals {
         due
     }
 
-    /// Notes whether a lease was renewed. One that was not, and is still held, is tried again soon.
+    /// Records whether a lease was renewed. If not, and it is still held, the renewal is retried soon.
     pub(crate) fn renewed(&self, state: &LeaseState, renewed: bool) {
         let ttl = state.tenure.ttl;
         let due = match renewed {
@@ -106,7 +108,7 @@ impl Renewals {
             state.lose();
         }
         let mut table = lock(&self.table);
-        // It may have been handed on meanwhile.
+        // It may have been handed on in the meantime.
         let Some(renewal) = table.get_mut(&state.tenure.id).filter(|renewal| renewal.due.is_none()) else {
             return;
         };
@@ -116,7 +118,7 @@ impl Renewals {
         }
     }
 
-    /// A time a little earlier, so that what is due at about the same time is done together.
+    /// Returns a time a little before `due`, so that renewals that are due at about the same time run together.
     fn about(&self, due: Instant, ttl: Duration) -> Instant {
         let until = due.saturating_duration_since(Instant::now());
         let grain = (ttl / 24).min(until / 2).as_nanos().max(1);

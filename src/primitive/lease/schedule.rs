@@ -1,4 +1,4 @@
-//! What becomes due in a namespace of leases: releases, renewals, heartbeats.
+//! The periodic task of a namespace of leases: releases, renewals, heartbeats.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,14 +50,14 @@ impl<K: Kind> PeriodicTask for Admission<K> {
         abandoned.into_iter().for_each(|id| self.look_at_driver(id));
         gone.into_iter().for_each(|id| self.place_lost(id));
         over.into_iter().for_each(|id| self.tenure_over(id));
-        let mut beats = Vec::new();
+        let mut heartbeats = Vec::new();
         for (key, waiters) in by_key {
             for waiters in waiters.chunks(MOST_TOKENS) {
-                beats.push(Arc::clone(&self).heartbeat(key.clone(), waiters.to_vec()));
+                heartbeats.push(Arc::clone(&self).heartbeat(key.clone(), waiters.to_vec()));
             }
         }
         Box::pin(async move {
-            tokio::join!(renewals, join_all(beats));
+            tokio::join!(renewals, join_all(heartbeats));
         })
     }
 

@@ -1,4 +1,4 @@
-//! Where one future that waits hears what has come of it, whether or not it is polled.
+//! A seat: the place where one waiting future receives its result, whether or not it is polled.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,26 +10,26 @@ use super::state::Offer;
 use crate::Error;
 use crate::store::lock;
 
-/// What came of asking.
+/// The result of an acquire.
 #[derive(Debug)]
 pub(crate) enum Got<F> {
-    /// A lease, and what came of those before.
+    /// A lease, and the outcome of an earlier one, if any.
     Lease(Lease, Option<F>),
-    /// By what came of the leases before, nothing is left to do.
+    /// An earlier lease has an outcome that leaves nothing to do.
     Done(F),
 }
 
-/// What one who waits hears; `None`: its place is gone, and it is to ask anew.
+/// The result that a waiter receives; `None`: its place is lost, and it must ask again.
 pub(super) type Heard<F> = Result<Option<Got<F>>, Error>;
 
-/// One who waits.
+/// A waiter.
 #[derive(Debug)]
 pub(super) struct Seat<F> {
     pub(super) holding: Arc<Holding>,
-    /// Whether it waits no longer when the store is away.
+    /// Whether it stops waiting when the store is unavailable.
     pub(super) gives_up: bool,
     state: Mutex<State<F>>,
-    /// Whether it was polled since it was nudged.
+    /// Whether it was polled since the last nudge.
     polled: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Seat<F> {
 enum State<F> {
     Waiting(Option<Waker>),
     Offered(Heard<F>),
-    /// It has heard, or has gone away.
+    /// It has received its result, or has gone away.
     Over,
 }
 
@@ -47,7 +47,7 @@ impl<F> Seat<F> {
         Arc::new(Self { holding: Arc::clone(holding), gives_up, state, polled: AtomicBool::new(true) })
     }
 
-    /// Has it polled, if anybody polls it.
+    /// Wakes its task, to find out whether it is polled.
     pub(super) fn nudge(&self) {
         self.polled.store(false, Ordering::Release);
         if let State::Waiting(Some(waker)) = &*lock(&self.state) {
@@ -59,7 +59,7 @@ impl<F> Seat<F> {
         self.polled.load(Ordering::Acquire)
     }
 
-    /// Says what there is to hear. It comes back where nobody is left to hear it, or something was said before.
+    /// Offers a result. Returns the result if the waiter has gone away, or was offered another one before.
     pub(super) fn offer(&self, heard: Heard<F>) -> Result<(), Heard<F>> {
         let mut state = lock(&self.state);
         let State::Waiting(waker) = &mut *state else { return Err(heard) };
@@ -70,7 +70,7 @@ impl<F> Seat<F> {
         Ok(())
     }
 
-    /// Takes what there is to hear.
+    /// Takes the result.
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Heard<F>> {
         self.polled.store(true, Ordering::Release);
         let mut state = lock(&self.state);
@@ -91,7 +91,7 @@ impl<F> Seat<F> {
         }
     }
 
-    /// Goes away. What it was offered comes back.
+    /// Goes away. Returns a result that was offered and not taken.
     pub(super) fn leave(&self) -> Option<Heard<F>> {
         match std::mem::replace(&mut *lock(&self.state), State::Over) {
             State::Offered(heard) => Some(heard),
@@ -101,7 +101,7 @@ impl<F> Seat<F> {
 }
 
 impl<F: Send + std::fmt::Debug> Offer for Seat<F> {
-    /// Its place is gone then: it asks anew when it is polled.
+    /// The waiter's place is lost then. It asks again when it is polled.
     fn take_back(&self) {
         let mut state = lock(&self.state);
         if matches!(&*state, State::Offered(Ok(Some(Got::Lease(..))))) {

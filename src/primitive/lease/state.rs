@@ -1,4 +1,4 @@
-//! A lease as its holder sees it: until when it is valid, by this process's own clock.
+//! A lease as its holder sees it. Its validity is counted by the clock of this process.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,11 @@ use crate::store::lock;
 use crate::store::timer::sleep_until;
 use crate::telemetry::LeaseCounts;
 
-/// How often it is looked whether the host was suspended.
+/// How often [`LeaseState::lost`] checks whether the host was suspended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What the store has granted to this process, under one token: for one holder, or for several after each other.
+/// A lease that the store granted to this process under one token. It serves one holder, or several one after the
+/// other.
 pub(crate) struct Tenure {
     pub(crate) key: Key,
     pub(crate) token: Arc<str>,
@@ -29,36 +30,36 @@ pub(crate) struct Tenure {
     drift: Drift,
     belief: Mutex<Belief>,
     changed: Notify,
-    /// Whether its acquire was sent twice, so that one may come after the release.
+    /// Whether its acquire was sent twice. Then one copy may run after the release.
     pub(crate) twice: bool,
-    /// To whom it was offered and who has not taken it up, and since when.
+    /// The waiter that it is offered to and that has not accepted it yet, and since when.
     offered: Mutex<Option<(Arc<dyn Offer>, Instant)>>,
 }
 
-/// What was granted under which token.
+/// The parts of a new [`Tenure`].
 pub(crate) struct Granted {
     pub(crate) key: Key,
     pub(crate) token: Arc<str>,
     pub(crate) id: u64,
     pub(crate) ttl: Duration,
-    /// By how much its belief allows clocks to differ.
+    /// How far clocks may drift apart.
     pub(crate) drift: Drift,
     pub(crate) twice: bool,
 }
 
-/// Somebody to whom a lease was offered.
+/// A waiter that a lease is offered to.
 pub(crate) trait Offer: Send + Sync {
-    /// Takes it back and gives it away, unless it was taken up.
+    /// Takes the lease back, and hands it on or releases it, unless the waiter has accepted it.
     fn take_back(&self);
 }
 
-/// What is known of a lease in this process, shared by all who look at it.
+/// The state of a lease in this process, shared by its guard and all its handles.
 #[derive(Debug)]
 pub(crate) struct LeaseState {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) fence: i64,
     pub(crate) began: Instant,
-    /// Handed on or given back, or let go of for others to give back.
+    /// Whether it was handed on, released, or left for others to release.
     ended: AtomicBool,
     pub(crate) holding: Arc<Holding>,
     pub(crate) counts: LeaseCounts,
@@ -71,22 +72,22 @@ impl Tenure {
         Arc::new(Self { key, token, id, ttl, drift, belief, changed, twice, offered: Mutex::new(None) })
     }
 
-    /// Whether it is what is asked for under these options.
+    /// Returns whether its ttl and drift are those of these options.
     pub(super) fn suits(&self, options: &LeaseOptions) -> bool {
         (options.ttl, options.drift) == (self.ttl, self.drift)
     }
 
-    /// By the clock of timers and users.
+    /// Returns until when it is valid, by the clock of timers and users.
     pub(crate) fn until(&self) -> Instant {
         clock::without_suspend(lock(&self.belief).until())
     }
 
-    /// For how long the store may have it, whether or not it is believed in here.
+    /// Returns how long the store may keep it, whether or not this process believes in it.
     pub(super) fn lasts(&self) -> Duration {
         lock(&self.belief).until().saturating_duration_since(clock::now())
     }
 
-    /// How much is left of it.
+    /// Returns how long it is still valid.
     pub(crate) fn left(&self) -> Duration {
         let now = clock::now();
         let mut belief = lock(&self.belief);
@@ -97,7 +98,8 @@ impl Tenure {
         lock(&self.belief).holds(clock::now())
     }
 
-    /// The store has said until when it is valid, in answer to a call sent at `sent`. Whether it still is.
+    /// Records the validity that the store returned for a call sent at `sent`. Returns whether the lease is still
+    /// valid.
     pub(crate) fn renewed(&self, sent: Instant, until: Instant) -> bool {
         let mut belief = lock(&self.belief);
         let before = belief.until();
@@ -110,7 +112,7 @@ impl Tenure {
         holds
     }
 
-    /// It is over, and all who wait for that are told.
+    /// Ends it, and notifies all that wait for its end.
     pub(crate) fn end(&self) {
         lock(&self.belief).end();
         self.changed.notify_waiters();
@@ -120,12 +122,12 @@ impl Tenure {
         *lock(&self.offered) = Some((to, Instant::now()));
     }
 
-    /// It was taken up, or is not offered any more.
+    /// Records that it was accepted, or is no longer offered.
     pub(super) fn taken_up(&self) {
         lock(&self.offered).take();
     }
 
-    /// Since when it is offered to somebody who has not taken it up.
+    /// Returns the waiter that it is offered to and that has not accepted it, and since when.
     pub(super) fn offered(&self) -> Option<(Arc<dyn Offer>, Instant)> {
         lock(&self.offered).clone()
     }
@@ -143,7 +145,7 @@ impl LeaseState {
         })
     }
 
-    /// What names the holder: the token, or the value in it that the user's function gave.
+    /// Returns the name of the holder: the token, or the value in it that the user's function returned.
     pub(crate) fn name(&self) -> &str {
         self.tenure.token.split_once(':').map_or(&*self.tenure.token, |(_, value)| value)
     }
@@ -152,7 +154,8 @@ impl LeaseState {
         !self.is_given_up() && self.tenure.is_valid()
     }
 
-    /// It is over for this holder, and may go on for the next. Whether it was held until now; `None`: it was over before.
+    /// Ends the lease for this holder; the next holder may have it. Returns whether it was held until now, or
+    /// `None` if it had ended before.
     pub(crate) fn give_up(&self) -> Option<bool> {
         let was_held = self.tenure.is_valid();
         if self.ended.swap(true, Ordering::AcqRel) {
@@ -169,14 +172,14 @@ impl LeaseState {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// It is over, before its holder has given it up: that is told.
+    /// Counts the lease as lost, unless its holder has given it up.
     pub(crate) fn lose(&self) {
         if !self.is_given_up() {
             self.counts.lost();
         }
     }
 
-    /// Ends when it is over: by its own timer, whether or not anybody renews it.
+    /// Completes when the lease ends. It has its own timer, so it does not depend on renewals.
     pub(crate) async fn lost(self: Arc<Self>) {
         loop {
             let changed = self.tenure.changed.notified();

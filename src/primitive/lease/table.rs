@@ -1,4 +1,4 @@
-//! Those who wait in this process, by the ids in their tokens; and the lines that they stand in.
+//! The waiters of this process by the ids in their tokens, and the lines that they form.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,62 +15,63 @@ use super::state::Tenure;
 use crate::store::News;
 use crate::{Error, Key};
 
-/// How long others wait for somebody's future to be polled by which their line asks.
+/// How long a line waits for the future that sends its call to be polled.
 const UNPOLLED: Duration = Duration::from_millis(500);
 
-/// Who waits.
+/// The waiters of this process.
 pub(super) struct Table<F> {
     entries: HashMap<u64, Entry<F>>,
-    /// Which entry those who come for a key join: of kinds with cohorts.
+    /// The entry that new waiters for a key join, for kinds with cohorts.
     lines: HashMap<Key, u64>,
 }
 
-/// What one token is for: what it asks for is for the first in its line.
+/// The state of one token. The lease that it gets is for the first waiter in its line.
 pub(super) struct Entry<F> {
     pub(super) key: Key,
     pub(super) token: Arc<str>,
-    /// Under whose options it asks.
+    /// The options that it acquires with.
     pub(super) holding: Arc<Holding>,
     pub(super) stage: Stage,
     pub(super) line: Line<Arc<Seat<F>>>,
-    /// Whether others may join the line.
+    /// Whether other waiters may join the line.
     pub(super) cohort: bool,
-    /// Whose future asks, while it does.
+    /// The waiter whose future sends the call, until it is answered.
     pub(super) driver: Option<Arc<Seat<F>>>,
-    /// Until when its call is answered or given up, where it is looked at earlier whether that future is polled.
+    /// The time limit of its call, if `due` is an earlier check of whether that future is polled.
     pub(super) nudged: Option<Instant>,
-    /// What it holds.
+    /// The lease that it holds.
     pub(super) tenure: Option<Arc<Tenure>>,
-    /// When it is looked at next; `None` while that is under way.
+    /// When it is checked next; `None` while a check is under way.
     pub(super) due: Option<Instant>,
-    /// What came before the answer.
+    /// A message that arrived before the answer.
     pub(super) early: Option<News>,
-    /// Whether its acquire was sent twice, so that one may come after the release.
+    /// Whether its acquire was sent twice. Then one copy may run after the release.
     pub(super) twice: bool,
-    /// Whether its place is gone, while what those in the queue were told may be on its way.
+    /// Whether its place is gone, while the message with the outcome may still be on its way.
     pub(super) gone: bool,
-    /// Why the store gave no answer, when it was last asked.
+    /// The error of its last call, if the store was unavailable.
     pub(super) outage: Option<Error>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It was sent, and not answered.
+    /// The acquire was sent, and not answered yet.
     Asking,
-    /// It has a place in the queue; the call by whose answer that is known.
+    /// It has a place in the queue. The anchor is the call whose answer said so last.
     Queued(Anchor),
-    /// It holds, and so does this process for those in its line.
+    /// It holds the lease, for the waiters in its line.
     Holding,
 }
 
 type Joined<F> = (Option<Instant>, Option<Arc<Seat<F>>>);
 
-/// What is left to do when somebody has gone away.
+/// What to do after a waiter has gone away.
 pub(super) enum Left {
     Nothing,
-    /// Nobody needs what the token asks for any more.
+    /// The token has no waiters left: release it.
     GiveBack(GiveBack),
-    /// Nobody sees to the call any more by which the line asked: it is to ask by another token.
+    /// The waiter whose future sent the line's call is gone: release the token, and let the line ask with another
+    /// one.
     Abandoned(u64, GiveBack),
 }
 
@@ -106,8 +107,8 @@ impl<F> Table<F> {
         self.entries.values()
     }
 
-    /// Lets somebody join those who wait for a key; `None`: nobody does, nor holds here. When they are to be looked at, and
-    /// who is to be nudged before.
+    /// Adds a waiter to the line for a key. Returns `None` if there is no line. Else returns when the entry is due,
+    /// and the waiter to nudge before that.
     pub(super) fn join(&mut self, key: &Key, seat: &Arc<Seat<F>>, now: Instant) -> Option<Joined<F>> {
         let entry = self.entries.get_mut(self.lines.get(key)?)?;
         entry.line.join(Arc::clone(seat));
@@ -120,9 +121,9 @@ impl<F> Table<F> {
         Some((entry.due, driver))
     }
 
-    /// Takes one who waits out of its line; what is left to do then.
+    /// Removes a waiter from its line. Returns what to do then.
     pub(super) fn leave(&mut self, key: &Key, id: Option<u64>, seat: &Arc<Seat<F>>) -> Left {
-        // Whose own entry is gone stands in the line that it joined.
+        // A waiter without an entry of its own is in the line that it joined.
         let own = id.filter(|id| self.entries.contains_key(id));
         let Some(id) = own.or_else(|| self.lines.get(key).copied()) else { return Left::Nothing };
         let Some(entry) = self.entries.get_mut(&id) else { return Left::Nothing };
@@ -145,7 +146,8 @@ impl<F> Table<F> {
 }
 
 impl<F> Entry<F> {
-    /// Looks after what is held here, on behalf of those in line: its holder may keep it when it is over.
+    /// Makes the entry due when its lease ends, if there are waiters in its line: the holder may keep the lease
+    /// after its end.
     pub(super) fn watch(&mut self) {
         if let Some(tenure) = &self.tenure
             && !self.line.is_empty()
@@ -154,7 +156,7 @@ impl<F> Entry<F> {
         }
     }
 
-    /// What it gives back that waits. `asking`: the store may get to know of it after that.
+    /// Returns what to release for this entry. `asking`: the acquire may reach the store after the release.
     pub(super) fn give_back(&self, asking: bool) -> GiveBack {
         let ttl = self.holding.options.ttl;
         GiveBack {

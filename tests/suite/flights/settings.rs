@@ -55,7 +55,7 @@ fn spans() {
         is_fine(builder().ttl(span).stale_while_revalidate(span).share_errors(Postcard).error_ttl(span));
     }
     for ttl in [Duration::from_millis(1), Duration::ZERO, DAY + NANO] {
-        is_told(builder().lease_ttl(ttl), &["time to live", "10 ms to 1 day", &format!("{ttl:?}")]);
+        is_told(builder().lease_ttl(ttl), &["ttl of a lease", "10 ms to 1 day", &format!("{ttl:?}")]);
     }
     for longest in [Duration::ZERO, Duration::MAX] {
         is_fine(builder().max_wait(longest));

@@ -232,7 +232,7 @@ impl<H: Holders> Server<H> {
     fn heartbeat(&mut self, rules: &Rules, token: usize) -> Standing {
         let (state, now, spans, name) = (&mut self.state, self.now, rules.spans(), rules.name(token));
         if rules.has(Flaw::HeartbeatGrantsNothing) || rules.has(Flaw::EvictionUnnoticed) {
-            state.queue.beat(name, now + spans.alive);
+            state.queue.heartbeat(name, now + spans.alive);
             if rules.has(Flaw::EvictionUnnoticed) {
                 // Releases nothing, and grants.
                 state.release(&Arc::from(""), false, now, spans);
