@@ -1,11 +1,13 @@
-//! The Lua scripts and their Rust twins must answer alike, whatever the sequence, and grant alike.
+//! The Lua scripts and their Rust twins must return the same answers and make the same grants, for any sequence of
+//! operations.
 //!
-//! As in the token bucket's test of that name: random sequences, one key each, many of them in step, against a real
-//! Redis whose scripts have a clock that the test sets, and in process with a clock set alike. What has a time to
-//! live ends by that clock too.
+//! This works like the token bucket's test of the same name. It runs random sequences, one key each, many of them
+//! in step. One side is a real Redis, with scripts whose clock the test sets. The other side runs in memory, with
+//! its clock set to the same time. Keys with a ttl expire by that clock too.
 //!
-//! Half of the sequences of most kinds are not run in the in-memory store, but on states that nothing is forgotten of, with a
-//! clock that is set back at times: the clock of the in-memory store never runs backwards, so it may forget more.
+//! For most kinds, half of the sequences do not run in the in-memory store. They run on states that are never
+//! dropped, and the clock is set back at times. The clock of the in-memory store never runs backwards, so that
+//! store may drop more.
 
 mod claims;
 
@@ -35,7 +37,8 @@ use crate::store::{Cell as _, Client, Clock, Namespace, Operation, Push, lock};
 use crate::support::{self, redis_server::RedisServer};
 use crate::{Key, Store, StoreBuilder};
 
-/// A Redis whose time stands where the test puts it, and which notes what is published.
+/// Replaces the clock and `redis.call` in scripts: the test sets the time, keys expire by that time, and published
+/// messages are recorded.
 pub(crate) const CLOCK: &str = "
 local server = redis
 local now = tonumber(server.call('GET', 'clock'))
@@ -56,21 +59,21 @@ local function call(name, ...)
     local ends = server.call('HGET', 'ends', key)
     return ends and math.floor((ends - now) / 1000) or server.call('EXISTS', key) - 2
   elseif name == 'PEXPIRE' then
-    assert(tonumber(args[2]) > 0, 'a time to live that Redis would not take')
+    assert(tonumber(args[2]) > 0, 'a ttl that Redis would reject')
     if server.call('EXISTS', key) == 0 then return 0 end
     server.call('HSET', 'ends', key, string.format('%d', now + args[2] * 1000))
     return 1
   elseif name == 'SET' then
     if args[3] == 'PX' then
       px = tonumber(args[4])
-      assert(px > 0, 'a time to live that Redis would not take')
+      assert(px > 0, 'a ttl that Redis would reject')
       table.remove(args, 3)
       table.remove(args, 3)
     end
     local done, option = server.call('SET', unpack(args)), args[3]
     if done or option == 'GET' then
       if px then server.call('HSET', 'ends', key, string.format('%d', now + px * 1000)) end
-      assert(px or option == 'KEEPTTL', 'no time to live')
+      assert(px or option == 'KEEPTTL', 'a key without a ttl')
     end
     return done
   end
@@ -79,7 +82,7 @@ end
 local redis = {call = call, pcall = call}
 ";
 
-/// Deletes what has expired, as Redis does by itself sooner or later.
+/// Deletes expired keys, as Redis does sooner or later.
 const EXPIRE: &str = "
 local now, ends = tonumber(redis.call('GET', 'clock')), redis.call('HGETALL', 'ends')
 for i = 1, #ends, 2 do
@@ -98,20 +101,20 @@ const SPANS: Spans = Spans { grant: 1_500_000, alive: 7_000_000, tombstone: 60_0
 
 const TTLS: [i64; 3] = [10_000, 1_000_000, 30_000_000];
 
-/// One of the two sides.
+/// One of the two sides: Redis, or memory.
 struct Side<K: Kind> {
-    /// One after the other, as in processes that are set up differently.
+    /// Used in turn, as in processes with different settings.
     scenes: Vec<Arc<Scene<K>>>,
     acquire_release: Client<AcquireRelease<K>>,
     renew: Client<Renew<K>>,
     heartbeat: Client<Heartbeat<K>>,
     complete: Client<Complete<K>>,
     inspect: Client<Inspect<K>>,
-    /// Where operations are not run in a store.
+    /// Set if operations do not run in a store.
     states: Option<States<K>>,
 }
 
-/// States that nothing is forgotten of, and what was pushed.
+/// States that are never dropped, and what was pushed.
 struct States<K: Kind> {
     clock: Arc<AtomicI64>,
     of: Mutex<HashMap<Vec<u8>, StateOf<K>>>,
@@ -120,7 +123,7 @@ struct States<K: Kind> {
 
 #[derive(Clone, Debug)]
 enum Step<K: Kind> {
-    /// On the terms of one group: others are other calls, and may overtake.
+    /// Calls with the terms of one group. Calls of other groups are sent separately, and may overtake.
     Calls(Terms, Vec<(Arc<str>, Verb, Query<K>)>),
     Complete(Arc<str>, Entry<K>),
     Renew(Arc<str>, i64, i64),
@@ -158,12 +161,12 @@ impl<K: Tried> Side<K> {
         reply
     }
 
-    /// What a step answers, as text.
+    /// Runs a step. Returns its answer as text.
     async fn take(&self, key: Key, step: Step<K>, round: usize) -> String {
         let scene = &self.scenes[round % self.scenes.len()];
         match step {
             Step::Calls(terms, calls) => {
-                // All leases of a batch have one time to live.
+                // All leases of a batch have one ttl.
                 let group = (1 + 2 * terms.max_waiters + terms.rank) as usize;
                 let calls = calls.into_iter().map(|(token, verb, query)| {
                     let (scene, query) = (Arc::clone(scene), Some(query));
@@ -177,7 +180,7 @@ impl<K: Tried> Side<K> {
             Step::Complete(token, entry) => {
                 let complete = Complete { scene: Arc::clone(scene), token, entry };
                 let mut completed = self.run(&self.complete, &key, complete).await;
-                completed.heard.clear(); // compared with all that is pushed
+                completed.heard.clear(); // compared with all other pushes
                 completed.level = 0; // sequences that share a filter fill it in any order
                 format!("{completed:?}")
             }
@@ -196,7 +199,8 @@ impl<K: Tried> Side<K> {
     }
 
     async fn round(&self, first: usize, steps: &[Step<K>], round: usize) -> Vec<String> {
-        // With what answers have left of this task's budget, the first call might not leave before the second.
+        // Without this, what is left of the task's budget after the answers may not be enough, and the first call
+        // could be sent after the second.
         tokio::task::yield_now().await;
         join_all(
             steps
@@ -215,7 +219,7 @@ impl<K: Tried> Side<K> {
         join_all(keys.map(inspect)).await
     }
 
-    /// What those who wait were told, in whatever way.
+    /// Returns all messages to waiters, however they were sent.
     fn told(&self, store: &Store, published: Vec<Vec<u8>>) -> Vec<String> {
         let mut told = store.notifier().take_delivered();
         told.extend(published.into_iter().map(|text| Push::parse(&text).unwrap()));
@@ -226,7 +230,7 @@ impl<K: Tried> Side<K> {
     }
 }
 
-/// The tokens of a sequence, some of each of two processes.
+/// Returns the tokens of a sequence, some from each of two processes.
 fn tokens(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<(Arc<str>, i64)> {
     (0..12)
         .map(|_| {
@@ -279,7 +283,7 @@ fn random_step<K: Tried>(
             Step::Renew(tokens.choose(rng).unwrap().0.clone(), ttl, fence)
         }
         82..94 => {
-            // Of one process, as they are.
+            // All of one process, as in real heartbeats.
             let process = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"][rng.random_range(0..2)];
             let own = tokens.iter().map(|(token, _)| token).filter(|token| token.starts_with(process));
             let own: Vec<_> = own.cloned().collect();
@@ -293,17 +297,17 @@ fn random_step<K: Tried>(
     }
 }
 
-/// A kind, and what to try on it.
+/// A kind, and what the test tries on it.
 trait Tried: Kind + Clone {
     const BYPASSES: bool = false;
-    /// Whether to set the clock back: what came of leases is forgotten in other ways then.
+    /// Whether to set the clock back. Kinds with outcomes drop them in other ways then.
     const GOES_BACK: bool = false;
 
     fn scopes(store: &Store) -> Vec<Scope<Self>>;
     fn query(sequence: usize, now: i64) -> Query<Self>;
     fn entry(sequence: usize, rng: &mut StdRng) -> Option<Entry<Self>>;
 
-    /// Takes out of what was found what depends on the other sequences.
+    /// Removes from the found outcome what depends on other sequences.
     fn blur(_: &mut Found<Self>) {}
 
     fn namespace(store: &Store) -> Namespace<KeyState<Self::Holders>> {
@@ -329,7 +333,7 @@ impl Time {
         self.server.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
     }
 
-    /// Sets it back, after what has expired by now is gone on both sides. How many leases are cut by that.
+    /// Drops what has expired on both sides, then sets the clock back. Returns how many leases that cuts.
     async fn set_back<K: Tried>(&mut self, by: i64, first: usize, lua: &Side<K>, rust: &Side<K>) -> usize {
         self.server.query::<()>(redis::cmd("EVAL").arg(EXPIRE).arg(0)).unwrap();
         let before = lua.inspect_all(first).await;
@@ -338,7 +342,7 @@ impl Time {
         let after = lua.inspect_all(first).await;
         assert_eq!(after, rust.inspect_all(first).await);
         let ends = before.iter().zip(&after).map(|(before, after)| (before.what.soonest, after.what.soonest));
-        // The end of a lock is told in whole ms.
+        // The end of a lock is in whole ms.
         ends.filter(|(before, after)| after + 1000 < *before).count()
     }
 }
@@ -361,7 +365,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let (mut next, mut grants, mut cut) = (0, 0, 0);
 
     let lua = Side::<K>::new(&on_redis, None);
-    // The scripts become known: what is sent in full for that comes later than what was asked for after it.
+    // Load the scripts: a call that is sent in full for that arrives after a later one.
     time.set(1_760_000_000_000_000);
     let release = ("warm".into(), Verb::Release, K::query(SEQUENCES, 0));
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
@@ -371,7 +375,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     }
 
     for batch in 0..SEQUENCES / IN_STEP {
-        // As in a namespace: all leases have one time to live.
+        // As in a namespace, all leases have one ttl.
         let usual = Terms { ttl: *TTLS.choose(&mut rng).unwrap(), max_waiters: 1000, rank: 0 };
         let first = batch * IN_STEP;
         let goes_back = K::GOES_BACK && batch % 2 == 0;
@@ -409,10 +413,10 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
             grants += told.0.len();
         }
     }
-    // With claims, most of what is heard is that there is nothing left to do.
-    assert!(grants > SEQUENCES / 2, "only {grants} were granted to waiters: this shows little");
-    assert!(cut > SEQUENCES / 20 || !K::GOES_BACK, "only {cut} leases were cut: this shows little");
-    println!("{grants} granted, {cut} cut");
+    // With claims, most messages say that there is nothing left to do.
+    assert!(grants > SEQUENCES / 2, "only {grants} messages to waiters: the test covers too little");
+    assert!(cut > SEQUENCES / 20 || !K::GOES_BACK, "only {cut} leases were cut: the test covers too little");
+    println!("{grants} messages to waiters, {cut} leases cut");
 }
 
 #[tokio::test]
@@ -435,7 +439,7 @@ async fn flights_agree() {
     agree::<Flight>(&[""]).await;
 }
 
-/// Nothing is kept.
+/// Implements [`Tried`] for kinds that keep no outcomes.
 macro_rules! no_outcome {
     ($($kind:ty),*) => {$(
         impl Tried for $kind {

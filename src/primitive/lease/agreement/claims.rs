@@ -1,4 +1,4 @@
-//! Claims, on a filter and exactly.
+//! The agreement test for claims, on a filter and exact.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -58,7 +58,7 @@ async fn claims_agree() {
     agree::<Claims>(&[""]).await;
 }
 
-/// Slices are crossed in the course of a sequence, whose steps are up to 31 s apart.
+/// The steps of a sequence are up to 31 s apart, so a sequence crosses slices.
 fn layout() -> Arc<Layout> {
     Layout::new(10_000, Duration::from_millis(50_001)).into()
 }

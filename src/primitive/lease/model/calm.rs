@@ -1,5 +1,5 @@
-//! Nobody waits for ever: whatever has gone wrong until all that was under way is gone, if nothing goes wrong from then
-//! on, everybody who waits is served within a bounded time, and that needs no new arrival.
+//! No waiter waits for ever. Whatever went wrong before: once no message is under way and nothing more goes wrong,
+//! every waiter is served within a bounded time. No new arrival is needed for that.
 
 use super::super::table::Stage;
 use super::Modelled;
@@ -8,14 +8,15 @@ use super::server::Verb;
 use super::world::{Event, World};
 
 impl<H: Modelled> World<H> {
-    /// Whether all who wait, and are polled, are served if every message arrives at once, and holders are soon done.
+    /// Returns whether all waiters that are polled are served if every message arrives at once and holders release
+    /// soon.
     pub(super) fn settles(&self) -> bool {
         let waits = |world: &Self| world.waiting.iter().any(|seat| !world.is_stalled(*seat));
         if !waits(self) {
             return true;
         }
         let (longest, rules) = (self.rules.seats.iter().map(|seat| seat.ttl).max().unwrap_or(0), &self.rules);
-        // At worst there is a lease of one who is gone, and each other place is dead, or not taken up.
+        // At worst, a crashed process has a lease, and each other place is dead or its lease is not accepted.
         let patience = 2 * longest + 2 * rules.grant.max(rules.alive);
         let mut world = self.clone();
         for _ in 0..patience {
@@ -28,7 +29,7 @@ impl<H: Modelled> World<H> {
         false
     }
 
-    /// The same of who fits beside those who hold, and who keep on holding.
+    /// The same for waiters that fit beside the holders, while the holders keep their leases.
     pub(super) fn settles_beside(&self) -> bool {
         let of = |seat: usize| self.rules.seats[seat];
         let holding =
@@ -51,7 +52,7 @@ impl<H: Modelled> World<H> {
         false
     }
 
-    /// All ask, and hear what there is to hear, until nothing more follows.
+    /// Lets all lines send their calls and receive the answers, until nothing more follows.
     fn serve(mut self, keeps: bool) -> Self {
         let mut asked = 0_u32;
         for _ in 0..200 {

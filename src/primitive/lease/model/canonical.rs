@@ -1,5 +1,5 @@
-//! When two worlds are the same: times are looked at from now, fences by their order, and lines that differ in nothing are
-//! interchangeable. So the clocks may go on for ever, and the states are finite.
+//! When two worlds are equal: times are relative to now, fences count by their order, and lines without a
+//! difference can be swapped. So the clocks may run for ever, and the number of states is finite.
 
 use std::hash::{Hash, Hasher};
 
@@ -66,18 +66,18 @@ impl<H: Modelled> World<H> {
         form
     }
 
-    /// What the next grant would have.
+    /// Returns the fence of the next grant.
     fn next_fence(&self) -> i64 {
         let mut holders = self.server.state.holders.clone();
         for token in self.rules.tokens() {
             holders.forget(self.rules.name(token));
         }
-        // Of one who holds alone, if anybody does.
+        // The fence of an exclusive holder, if the setting has one.
         let alone = self.rules.tokens().max_by_key(|token| self.rules.of(*token).weight).unwrap_or(0);
         holders.hold(self.rules.name(alone), 0, self.server.now, &Queue::default())
     }
 
-    /// All fences that anybody may see yet, in order.
+    /// Returns all fences that may still be seen, in order.
     fn fences(&self) -> Vec<i64> {
         if !H::FENCED {
             return Vec::new();
@@ -100,7 +100,7 @@ impl<H: Modelled> World<H> {
         fences.iter().position(|other| *other == fence).map_or(-1, |rank| number(rank as i64))
     }
 
-    /// A line, and all on the server and on its way that is its own.
+    /// The form of a line, with its state on the server and its messages.
     fn line_form(&self, line: usize, fences: &[i64]) -> Form {
         let Client { asks, entry, held, crashed } = &self.clients[line];
         let mut form = vec![number(*asks as i64), i16::from(*crashed)];
@@ -161,7 +161,7 @@ impl<H: Modelled> World<H> {
         form
     }
 
-    /// What the server knows of a token.
+    /// The form of a token on the server.
     fn token_form(&self, token: usize, form: &mut Form) {
         let (server, name) = (&self.server, self.rules.name(token));
         let (state, now) = (&server.state, server.now);
@@ -210,7 +210,7 @@ impl<H: Modelled> World<H> {
 
     fn news(&self, news: &News, fences: &[i64]) -> i16 {
         match news {
-            // What is over does not become more so.
+            // An expired lease does not change any more.
             News::Granted { expiry, fence } => {
                 let left = in_ticks(expiry - self.server.now).max(-self.rules.longest());
                 number(left) * 16 + self.rank(fences, *fence)
@@ -219,13 +219,13 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    /// How far the server's clock is ahead of what an anchor takes it for.
+    /// Returns how far the server's clock is ahead of the time that an anchor gives.
     fn anchor(&self, anchor: Anchor) -> i16 {
         let age = i64::try_from(self.local.duration_since(anchor.sent).as_micros()).unwrap_or(i64::MAX);
         number(in_ticks(age - (self.server.now - anchor.now)).min(self.rules.longest()))
     }
 
-    /// How long ago something was sent; what is older than a lease is as good as any that is.
+    /// Returns how long ago something was sent. Anything older than the longest lease counts as equally old.
     fn age(&self, sent: Instant) -> i16 {
         let age = i64::try_from(self.local.duration_since(sent).as_micros()).unwrap_or(i64::MAX);
         number((age / TICK).min(self.rules.longest()))
@@ -235,7 +235,7 @@ impl<H: Modelled> World<H> {
         number(self.left(until))
     }
 
-    /// Drops what nobody looks at any more.
+    /// Drops the messages that no process handles any more.
     pub(super) fn prune(&mut self) {
         let Self { messages, clients, rules, .. } = self;
         let answers = rules.has(Flaw::HolderAnswersPush);

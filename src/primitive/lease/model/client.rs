@@ -1,4 +1,4 @@
-//! What a process does for a line of those who wait, as `granting`, `handover`, `heartbeats` and `renewals` do: with the
+//! What a process does for a line of waiters, like `granting`, `handover`, `heartbeats` and `renewals`. It uses the
 //! crate's own [`Anchor`], [`Belief`] and [`Line`].
 
 use tokio::time::Instant;
@@ -17,26 +17,26 @@ use crate::store::News;
 /// A line in a process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Client {
-    /// How many tokens it has used.
+    /// How many tokens the line has used.
     pub(super) asks: usize,
     pub(super) entry: Option<Entry>,
     pub(super) held: Option<Held>,
     pub(super) crashed: bool,
 }
 
-/// What it asks for, for those in line.
+/// The acquire of a line.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) token: usize,
     pub(super) stage: Stage,
     pub(super) line: Line<usize>,
-    /// The seat whose future asks, while it does.
+    /// The seat whose future sends the call, until it is answered.
     pub(super) driver: Option<usize>,
     pub(super) twice: bool,
     pub(super) early: Option<News>,
 }
 
-/// What a seat holds.
+/// The lease that a seat holds.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) token: usize,
@@ -44,14 +44,14 @@ pub(super) struct Held {
     pub(super) belief: Belief,
     pub(super) fence: i64,
     pub(super) twice: bool,
-    /// Since when it is offered, if it was not taken up.
+    /// Since when it is offered, if its waiter has not accepted it.
     pub(super) offered: Option<Instant>,
 }
 
 const DRIFT: Drift = Drift(0.0);
 
 impl<H: Modelled> World<H> {
-    /// Whether a seat can come.
+    /// Returns whether a seat can arrive.
     pub(super) fn may_come(&self, seat: usize) -> bool {
         let of = self.rules.seats[seat];
         let client = &self.clients[of.line];
@@ -73,14 +73,15 @@ impl<H: Modelled> World<H> {
         self.call(token, Verb::Acquire);
     }
 
-    /// Whether somebody looks at a message that has come. One who asks by itself looks when it is polled.
+    /// Returns whether a message that has arrived is handled. A waiter that sends its own call handles the reply
+    /// when it is polled.
     pub(super) fn is_heard(&self, message: &Message) -> bool {
         let entry = &self.clients[self.rules.of(message.token).line].entry;
         let is_reply = matches!(message.what, What::Reply { verb: Verb::Acquire, .. });
         !entry.as_ref().is_some_and(|entry| is_reply && self.is_abandoned(entry))
     }
 
-    /// Whether nobody polls the call by which a line asks.
+    /// Returns whether the future that sends a line's call is not polled.
     pub(super) fn is_abandoned(&self, entry: &Entry) -> bool {
         entry.stage == Stage::Asking && entry.driver.is_some_and(|driver| self.is_stalled(driver))
     }
@@ -150,7 +151,7 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    /// Until when a lease is certain. `asked`: which the call reports of that the anchor is taken from.
+    /// Returns until when a lease is certainly valid. `asked`: the anchor is the call that returned the lease.
     pub(super) fn until(&self, anchor: Anchor, expiry: i64, ttl: i64, asked: bool) -> Instant {
         let left = ticks((expiry - anchor.now).max(0) / TICK);
         if self.rules.has(Flaw::ReplyValidFromArrival) && asked {
@@ -203,7 +204,7 @@ impl<H: Modelled> World<H> {
         self.offer(line, Held { token, seat, belief, fence, twice, offered: None });
     }
 
-    /// Whether the call that an anchor is of took no time.
+    /// Returns whether the call of an anchor took no time.
     fn is_prompt(&self, anchor: Anchor) -> bool {
         let (server, local) = (self.server.now - anchor.now, self.local.duration_since(anchor.sent));
         ticks(server / TICK) == local
@@ -218,9 +219,9 @@ impl<H: Modelled> World<H> {
         self.waiting.retain(|other| *other != seat);
         let mut held = Held { offered: self.is_stalled(seat).then_some(self.local), ..held };
         self.seen.late |= !held.belief.holds(self.local);
-        // Who shares has the fence of who was alone before.
+        // A shared holder has the fence of the exclusive holder before it.
         let shares = weight < self.rules.capacity;
-        // After a jump forward one who was granted a lease later may hear of it first.
+        // After a jump forward, a waiter that was granted a lease later may receive it first.
         let fell = held.fence < self.seen.fence || (held.fence == self.seen.fence && !shares);
         self.seen.fence_fell |= fell && self.rules.faults.jump <= 0;
         self.seen.fence = self.seen.fence.max(held.fence);
@@ -233,7 +234,7 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    /// All in a line hear that nothing is left to do, or that the call has failed.
+    /// Ends a line: all its waiters learn that there is nothing left to do, or that the call has failed.
     fn drop_line(&mut self, line: usize) {
         if let Some(entry) = self.clients[line].entry.take() {
             self.waiting.retain(|seat| !entry.line.iter().any(|other| other == seat));
@@ -241,13 +242,13 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    /// Gives a token back. `withdrawn`: its acquire may be yet to come.
+    /// Releases a token. `withdrawn`: its acquire may run later.
     pub(super) fn give_back(&mut self, token: usize, withdrawn: bool) {
         let verb = if withdrawn { Verb::Withdraw } else { Verb::Release };
         self.send_off(token, verb);
     }
 
-    /// Lets a line take a new place; `back`: after its token was given back, whose acquire may be yet to come.
+    /// Lets a line ask for a new place. `back`: release its token first; `true` if its acquire may run later.
     pub(super) fn ask_for_line(&mut self, line: usize, back: Option<bool>) {
         let Some(mut entry) = self.clients[line].entry.take() else { return };
         self.forget_calls(entry.token);
@@ -257,7 +258,7 @@ impl<H: Modelled> World<H> {
         let Some(front) = entry.line.front().copied() else { return };
         let asks = self.clients[line].asks;
         if asks == self.rules.asks || self.again == 0 {
-            // That is enough of it.
+            // The limit of the setting is reached.
             self.waiting.retain(|seat| !entry.line.iter().any(|other| other == seat));
             return;
         }
@@ -270,7 +271,7 @@ impl<H: Modelled> World<H> {
         self.call(token, Verb::Acquire);
     }
 
-    /// A call of an acquire has failed: who asked hears of it, and a line asks again.
+    /// Fails an acquire: the waiter that sent it receives the error; a line asks again.
     pub(super) fn fails(&mut self, line: usize) {
         let forgets = self.rules.has(Flaw::RetryForgotten);
         let Some(entry) = &mut self.clients[line].entry else { return };
@@ -299,7 +300,7 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    /// Nobody polls the future by which a line asks: it asks anew when it is polled.
+    /// Handles a line whose sending future is not polled. That waiter asks again when it is polled.
     pub(super) fn abandons(&mut self, line: usize) {
         let Some(entry) = &mut self.clients[line].entry else { return };
         if let Some(driver) = entry.driver.take() {

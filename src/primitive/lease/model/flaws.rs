@@ -1,13 +1,16 @@
-//! The rules that are broken on purpose: each is found, by the property that is named.
+//! Rules that are broken on purpose. Each flaw is found, by a violation of the property that its test names.
 //!
-//! What the model cannot see:
-//! * Two names that share a part of their state: there is one key. The names of keys have tests of their own.
-//! * A hand-on of what is nearly over: a line hands on for 2 ms after a grant, which is less than a tick.
-//! * A renewal that shortens a lease, alone: no lease outlives its time to live, so there is nothing to shorten. It takes
-//!   grants that stand for longer.
-//! * A belief that takes no notice of less, alone: what the server says only grows.
-//! * Renewals whose answers come in another order than they were sent in: likewise.
-//! * A place that is given away while its waiter is between two tokens: its caller asks anew, at the end of the queue.
+//! The model cannot find these flaws:
+//!
+//! * Two names that share a part of their state: the model has one key. The names of keys have their own tests.
+//! * A hand-over of a lease that is about to end: a line hands on for 2 ms after a grant, which is less than a
+//!   tick.
+//! * Renewals that shorten a lease, alone: no lease outlives its ttl, so there is nothing to shorten. It takes
+//!   longer grants as well.
+//! * Beliefs that ignore an earlier end, alone: the end that the server returns only grows.
+//! * Renewals whose answers arrive in another order than they were sent: for the same reason.
+//! * A place that is given away while its waiter is between two tokens: the waiter asks again, at the end of the
+//!   queue.
 
 use super::find;
 use super::properties::*;

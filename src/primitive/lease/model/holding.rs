@@ -1,4 +1,4 @@
-//! What a process does with what it holds.
+//! What a process does with a lease that it holds.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use super::server::Verb;
 use super::world::World;
 
 impl<H: Modelled> World<H> {
-    /// Whether it is renewed: not before it was taken up.
+    /// Returns whether a lease is renewed: only after its waiter accepted it.
     pub(super) fn is_renewed(&self, held: &Held) -> bool {
         held.offered.is_none() || self.rules.has(Flaw::OfferIsRenewed)
     }
 
-    /// Whether what was offered is taken back: half its time to live later, though not before the next tick.
+    /// Returns whether an offered lease is taken back: after half its ttl, but not before the next tick.
     pub(super) fn is_due_back(&self, held: &Held) -> bool {
         let ttl = self.rules.seats[held.seat].ttl;
         let due = held.offered.is_some_and(|since| self.local >= since + ticks(ttl) / 2);
         due && !self.rules.has(Flaw::OfferIsRenewed)
     }
 
-    /// What was held is over, and whoever is next in line waits for it no longer.
+    /// Ends the lease of a line. Its waiters wait for it no longer.
     pub(super) fn is_over(&mut self, line: usize) {
         let Some(held) = self.clients[line].held.take() else { return };
         self.forget_calls(held.token);
@@ -47,7 +47,7 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    /// The holder is done: whoever is next in line has it, or the store.
+    /// The holder releases: the lease goes to the next waiter in line, or to the store.
     pub(super) fn releases(&mut self, line: usize) {
         let rules = Arc::clone(&self.rules);
         let local = self.local;
@@ -70,7 +70,7 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    /// The holder enters what came of its lease, and gives it back.
+    /// The holder enters an outcome, and releases its lease.
     pub(super) fn completes(&mut self, line: usize) {
         let Some(held) = self.clients[line].held.take() else { return };
         self.forget_calls(held.token);
@@ -79,7 +79,7 @@ impl<H: Modelled> World<H> {
         self.waiting.retain(|seat| !waiting.iter().any(|other| other == seat));
     }
 
-    /// What a line believes in.
+    /// Returns the lease that a line believes in.
     pub(super) fn believed(&self, line: usize) -> Option<(&Held, &Belief)> {
         let held = self.clients[line].held.as_ref()?;
         held.belief.clone().holds(self.local).then_some((held, &held.belief))

@@ -1,25 +1,27 @@
-//! The protocol of leases, every reachable state of which is looked at, in bounded settings.
+//! A model of the lease protocol. The checker visits every reachable state in bounded settings.
 //!
-//! The model is the code: its server runs the [`KeyState`](super::key_state::KeyState) of the in-memory store, and its
-//! processes believe what [`Anchor`](super::belief::Anchor) and [`Belief`](super::belief::Belief) say, and hand on by
-//! [`Line`](super::line::Line). Only what binds these together is written anew: when a process sends what, which is
-//! spread over futures and timers there.
+//! The model runs the real code where possible. Its server runs the [`KeyState`](super::key_state::KeyState) of the
+//! in-memory store. Its processes use [`Anchor`](super::belief::Anchor) and [`Belief`](super::belief::Belief), and
+//! hand leases on by [`Line`](super::line::Line). Only the part that connects these is written again: when a
+//! process sends which call. In the real code that is spread over futures and timers.
 //!
-//! * [`server`]: one key, its clock, and what is seen there: who overtakes whom, and which fences are given out.
-//! * [`client`] and [`holding`]: what a process does for those who wait in it, and with what it holds.
-//! * [`world`]: what can happen, in every order. Calls are executed late, or when their sender has gone; replies and pushes
-//!   come late, or never; processes stop; the server's clock jumps; the queue is evicted. Timers may be late: a heartbeat or
-//!   a renewal is sent at any time, and a holder finds at any time that its lease is over.
-//! * [`canonical`]: when two states are the same. Times are looked at from now, and fences by their order, so that the
-//!   states are finite without an end of time.
-//! * [`properties`] and [`calm`]: what must be so, and that nobody waits for ever.
-//! * [`settings`] are explored in full. [`flaws`] puts faults back, and each is found.
+//! * [`server`]: one key, its clock, and what is observed there: which waiters overtake others, and which fences
+//!   are granted.
+//! * [`client`] and [`holding`]: what a process does for its waiters, and with the leases that it holds.
+//! * [`world`]: the events, in every order. Calls run late, or after their sender has crashed; replies and pushes
+//!   arrive late, or never; processes crash; the server's clock jumps; the queue is evicted. Timers may be late: a
+//!   heartbeat or a renewal is sent at any time, and a holder notices at any time that its lease has ended.
+//! * [`canonical`]: when two states are equal. Times are relative to now, and fences count by their order. So the
+//!   number of states is finite, although time has no end.
+//! * [`properties`] and [`calm`]: what must always be true, and that no waiter waits for ever.
+//! * [`settings`]: the settings that are explored in full. [`flaws`] puts known faults back, and the checker finds
+//!   each of them.
 //!
-//! Left out are the end of tombstones and of fences, a full queue, and what happens when the server loses who holds. Each
-//! seat comes once. A seat is polled by nobody else than by its future, and timers are the scheduler's.
+//! The model leaves out the end of tombstones and of fences, a full queue, and a server that loses its holders.
+//! Each seat comes once. Only its future polls a seat, and only the scheduler runs timers.
 //!
-//! `MODEL_SIZE` tells how far to go: 1 is the default, with 350 thousand states; from 2 on leases of the larger settings are
-//! longer, and more calls are under way at once. How many states were visited is printed:
+//! `MODEL_SIZE` sets the size of the search. The default 1 visits 350 thousand states. From 2 on, the leases of the
+//! larger settings are longer, and more calls are under way at once. Each test prints how many states it visited:
 //!
 //! ```sh
 //! MODEL_SIZE=2 cargo test --release --lib lease::model -- --nocapture
@@ -50,11 +52,11 @@ use crate::primitive::mutex::holder::Holder;
 use crate::primitive::rw_lock::holders::RwHolders;
 use crate::primitive::wait_group::holders::PermitHolders;
 
-/// Holders that are modelled.
+/// Holders that can be modelled.
 pub(super) trait Modelled: Holders + Sync {
-    /// Whether each who holds alone has a fence.
+    /// Whether each exclusive holder has a fence.
     const FENCED: bool;
-    /// What there is besides who holds until when, and the fence.
+    /// Returns the state besides the holders, their expiries and the fence.
     fn row(&self) -> i64 {
         0
     }
@@ -116,7 +118,7 @@ fn protocol<H: Modelled>(rules: Rules) -> Protocol<H> {
     Protocol { rules: Arc::new(rules), holders: PhantomData }
 }
 
-/// Visits all states, and finds nothing that must not be, and everything that must be possible.
+/// Visits all states. Checks that every `always` property holds, and that every `sometimes` property is reached.
 fn explore<H: Modelled>(name: &str, rules: Rules) {
     let began = Instant::now();
     let checker = protocol::<H>(rules).checker().threads(2).spawn_bfs().join();
@@ -124,7 +126,7 @@ fn explore<H: Modelled>(name: &str, rules: Rules) {
     checker.assert_properties();
 }
 
-/// Finds a way in which a property is violated.
+/// Finds a sequence of events that violates a property.
 fn find<H: Modelled>(property: &'static str, rules: Rules) {
     let began = Instant::now();
     let found = HasDiscoveries::AnyOf(BTreeSet::from([property]));
@@ -132,5 +134,5 @@ fn find<H: Modelled>(property: &'static str, rules: Rules) {
     let checker = protocol::<H>(rules).checker().threads(2).finish_when(found).spawn_bfs().join();
     let way = checker.assert_any_discovery(property).into_actions();
     let count = checker.unique_state_count();
-    println!("{flaws:?}: {count} states, {:.1?}: not so: {property}: {way:?}", began.elapsed());
+    println!("{flaws:?}: {count} states, {:.1?}: violated: {property}: {way:?}", began.elapsed());
 }

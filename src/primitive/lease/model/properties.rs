@@ -1,4 +1,5 @@
-//! What must always be so; and what must be possible, lest the former be true of a world where nothing happens.
+//! The properties that must always hold, and the states that must be reachable. The latter show that the former do
+//! not hold just because nothing happens.
 
 use stateright::Property;
 
@@ -7,18 +8,18 @@ use super::rules::TICK;
 use super::world::{What, World};
 use super::{Modelled, Protocol};
 
-pub(super) const EXCLUSION: &str = "those who believe that they hold fit the capacity";
+pub(super) const EXCLUSION: &str = "the holders that believe in their leases fit the capacity";
 pub(super) const COVERED: &str = "a belief ends no later than the lease on the server";
-pub(super) const BOUNDED: &str = "nobody believes for longer than its time to live";
-pub(super) const FENCES: &str = "each who holds alone has a higher fence than all before";
-pub(super) const ORDER: &str = "nobody is granted what one before it waits for";
-pub(super) const FAIR: &str = "those of one process are served in the order of arrival";
-pub(super) const RELEASED: &str = "what was released neither holds nor waits again";
-pub(super) const GOOD: &str = "what somebody is handed has not run out";
-pub(super) const PROMPT: &str = "a grant that is heard of at once is in time";
-pub(super) const DONE: &str = "nobody is granted what is done";
-pub(super) const SERVED: &str = "once all is calm, whoever waits is served";
-pub(super) const BESIDE: &str = "once all is calm, whoever fits is served beside those who hold";
+pub(super) const BOUNDED: &str = "no belief lasts longer than the ttl";
+pub(super) const FENCES: &str = "each exclusive holder has a higher fence than all before it";
+pub(super) const ORDER: &str = "no waiter overtakes another in the queue";
+pub(super) const FAIR: &str = "the waiters of one process are served in the order of arrival";
+pub(super) const RELEASED: &str = "a released token neither holds nor waits again";
+pub(super) const GOOD: &str = "no waiter is handed an expired lease";
+pub(super) const PROMPT: &str = "a grant that is received at once is in time";
+pub(super) const DONE: &str = "no token is granted a lease after a completion";
+pub(super) const SERVED: &str = "without further faults, every waiter is served";
+pub(super) const BESIDE: &str = "without further faults, every waiter that fits is served beside the holders";
 
 impl<H: Modelled> Protocol<H> {
     pub(super) fn always() -> Vec<Property<Self>> {
@@ -46,7 +47,7 @@ impl<H: Modelled> Protocol<H> {
 
     pub(super) fn sometimes(&self) -> Vec<Property<Self>> {
         let (rules, faults) = (&self.rules, self.rules.faults);
-        let mut all = vec![Property::sometimes("somebody waits in the queue", |_, world: &World<H>| {
+        let mut all = vec![Property::sometimes("a waiter is in the queue", |_, world: &World<H>| {
             world.rules.tokens().any(|token| world.waits(token))
         })];
         if rules.lines() > 1 {
@@ -54,7 +55,7 @@ impl<H: Modelled> Protocol<H> {
                 world.clients.iter().any(|client| client.held.is_some() && client.entry.is_some())
                     && world.messages.is_empty()
             }));
-            all.push(Property::sometimes("a grant runs out before it is heard of", |_, world: &World<H>| {
+            all.push(Property::sometimes("a grant expires before it is received", |_, world: &World<H>| {
                 let unknown =
                     |token: usize| !world.waits(token) && !world.server.is_held(&world.rules, token);
                 let pushed = world.messages.iter().filter(|message| matches!(message.what, What::Push(_)));
@@ -63,18 +64,18 @@ impl<H: Modelled> Protocol<H> {
         }
         let same = rules.seats.windows(2).all(|two| two[0].ttl == two[1].ttl);
         if rules.seats.len() > rules.lines() && same {
-            all.push(Property::sometimes("a lease is handed on in a process", |_, world: &World<H>| {
+            all.push(Property::sometimes("a lease is handed on within a process", |_, world: &World<H>| {
                 let held = world.clients.iter().filter_map(|client| client.held.as_ref());
                 held.clone().any(|held| world.rules.seat_of(held.token) != held.seat)
             }));
         }
         if faults.crashes > 0 {
-            all.push(Property::sometimes("somebody holds after one who crashed", |_, world: &World<H>| {
+            all.push(Property::sometimes("a holder follows a crashed one", |_, world: &World<H>| {
                 world.crashes < world.rules.faults.crashes && world.believed_weight() > 0
             }));
         }
         if rules.capacity > 1 {
-            all.push(Property::sometimes("two hold at once", |_, world: &World<H>| {
+            all.push(Property::sometimes("two hold at the same time", |_, world: &World<H>| {
                 (0..world.clients.len()).filter(|line| world.believed(*line).is_some()).count() == 2
             }));
         }
@@ -87,7 +88,7 @@ impl<H: Modelled> World<H> {
         self.server.state.queue.contains(self.rules.name(token))
     }
 
-    /// The weight of all who believe that they hold.
+    /// Returns the weight of all holders that believe in their leases.
     fn believed_weight(&self) -> i64 {
         let believed = (0..self.clients.len()).filter_map(|line| self.believed(line));
         believed.map(|(held, _)| self.rules.seats[held.seat].weight).sum()
@@ -105,7 +106,7 @@ impl<H: Modelled> World<H> {
         believed.all(|(held, belief)| self.left(belief.until()) <= self.rules.of(held.token).ttl)
     }
 
-    /// Whether a token holds or waits that was released.
+    /// Returns whether a released token holds or waits.
     fn has_revived(&self) -> bool {
         let released = |token: &usize| self.server.released & (1 << token) != 0;
         let revived = |token: usize| self.server.is_held(&self.rules, token) || self.waits(token);

@@ -1,4 +1,5 @@
-//! The settings of a model: who wants what, how long things last, what may go wrong, and which rule is broken on purpose.
+//! The rules of a model: the waiters and what they want, how long things last, the faults that may happen, and the
+//! rules that are broken on purpose.
 
 use std::env;
 use std::sync::Arc;
@@ -8,24 +9,24 @@ use tokio::time::Instant;
 
 use super::super::key_state::{Spans, Terms};
 
-/// All times are whole ticks. A tick is much longer than the grain of [`Drift`](super::super::belief::Drift), so that
-/// what is taken off a span for it makes no difference from one tick to the next.
+/// All times are whole ticks. A tick is much longer than the grain of [`Drift`](super::super::belief::Drift), so
+/// the grain that is subtracted from a span makes no difference in ticks.
 pub(super) const TICK: i64 = 10_000;
 
-/// What lasts for ever.
+/// A span that never ends.
 const ALWAYS: i64 = 1 << 60;
 
 pub(super) fn ticks(count: i64) -> Duration {
     Duration::from_micros((count * TICK).unsigned_abs())
 }
 
-/// Somebody who wants a lease, once.
+/// A waiter that wants a lease, once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seat {
-    /// In which line it waits; each line belongs to one process.
+    /// The line that it waits in. Each line belongs to one process.
     pub(super) line: usize,
     pub(super) process: usize,
-    /// Ticks.
+    /// The ttl, in ticks.
     pub(super) ttl: i64,
     pub(super) weight: i64,
     pub(super) rank: i64,
@@ -34,27 +35,27 @@ pub(super) struct Seat {
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     pub(super) seats: Vec<Seat>,
-    /// How many tokens a line uses at most.
+    /// The most tokens that a line uses.
     pub(super) asks: usize,
     pub(super) capacity: i64,
-    /// How long a grant stands at most, and for how long a waiter counts as alive after a heartbeat: ticks.
+    /// How long a grant lasts at most, and how long a waiter counts as alive after a heartbeat: in ticks.
     pub(super) grant: i64,
     pub(super) alive: i64,
-    /// How often anybody asks anew, in all.
+    /// How often lines ask again, in total.
     pub(super) again: u8,
-    /// While so many messages are under way, no heartbeat or renewal is sent.
+    /// No heartbeat or renewal is sent while this many messages are under way.
     pub(super) traffic: usize,
     pub(super) tokens: Tokens,
     pub(super) faults: Faults,
     pub(super) flaws: &'static [Flaw],
-    /// The properties that are not promised.
+    /// The properties that are not promised in this setting.
     pub(super) unless: &'static [&'static str],
-    /// When it all begins.
+    /// The start of time.
     pub(super) epoch: Instant,
     pub(super) names: Vec<Arc<str>>,
 }
 
-/// What the kind of lease adds to a token.
+/// The suffix that the kind of lease adds to a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tokens {
     Mutex,
@@ -62,84 +63,85 @@ pub(super) enum Tokens {
     ReadWrite,
 }
 
-/// What may go wrong, besides that messages are late: they always are. So often at most, where it is a number.
+/// The faults that may happen. Late messages are always possible. A number is the most times a fault happens.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
     pub(super) crashes: u8,
-    /// All that is under way is lost.
+    /// All messages under way are lost.
     pub(super) losses: bool,
-    /// A renewal or heartbeat is followed by the next before it is answered.
+    /// A second renewal or heartbeat is sent before the first is answered.
     pub(super) repeats: bool,
-    /// A call is sent again by the transport, and both copies may be executed.
+    /// The transport sends a call again, and both copies may run.
     pub(super) resends: bool,
-    /// A call of an acquire fails: its caller does not know whether it is executed.
+    /// An acquire fails: its caller does not know whether it ran.
     pub(super) failures: bool,
-    /// Who waits gives up.
+    /// A waiter gives up.
     pub(super) leaves: bool,
-    /// Who waits is not polled any more.
+    /// A waiter is no longer polled.
     pub(super) stalls: bool,
     /// The lists of the queue are evicted.
     pub(super) evictions: u8,
-    /// The server's clock jumps by so many ticks, once.
+    /// The server's clock jumps by this many ticks, once.
     pub(super) jump: i64,
-    /// Who holds completes, which is for all.
+    /// A holder completes. Its outcome is for all waiters.
     pub(super) completes: bool,
 }
 
-/// A rule that is broken.
+/// A rule that is broken on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flaw {
-    /// A grant stands for longer than its waiter's time to live.
+    /// A grant lasts longer than its waiter's ttl.
     LongGrant,
     /// A renewal may shorten a lease.
     RenewalShortens,
-    /// A belief takes no notice of a renewal after which the lease ends earlier than was believed.
+    /// A belief ignores a renewal that returns an earlier end than it believed in.
     BeliefOnlyGrows,
-    /// What is left of a lease is not cut to its time to live.
+    /// A belief is not cut to the ttl of its lease.
     BeliefIsNotCut,
-    /// The time to live of what was pushed counts from the call before.
+    /// The ttl of a pushed grant counts from the call before it.
     PushCutAtAnchor,
-    /// A server's leases from before its clock was set back last until they end by the new one.
+    /// Leases from before the server's clock was set back last until their old expiry.
     SoonestIsNotCut,
-    /// What a reply says is left of a lease counts from the moment the reply arrives.
+    /// The validity in a reply counts from the arrival of the reply.
     ReplyValidFromArrival,
-    /// A grant counts in full from the moment its push arrives.
+    /// A grant counts in full from the arrival of its push.
     PushValidFromArrival,
-    /// A push is reckoned from when the earlier reply arrived, not from when its call was sent.
+    /// The validity of a push is computed from the arrival of the earlier reply, not from when its call was sent.
     AnchorAtArrival,
-    /// A holder does not wait, so it answers a push with a release.
+    /// A holder answers a push with a release, since it is not waiting.
     HolderAnswersPush,
-    /// What ran out on its way is handed to who waits.
+    /// A lease that expired before its grant arrived is handed to its waiter.
     LateGrantIsTaken,
-    /// Each of a handed-on lease's holders has the same fence.
+    /// All holders of a lease that is handed on have the same fence.
     HandOnSameFence,
-    /// What nobody takes up is renewed all the same.
+    /// A lease is renewed before its waiter accepts it.
     OfferIsRenewed,
-    /// Nobody sees to it that a call is not polled by which a line asks.
+    /// A line does not notice that the future that sends its call is not polled.
     AbandonedUnnoticed,
-    /// The first that fits goes first.
+    /// The first waiter that fits is served first.
     SmallGoesFirst,
-    /// The clock alone is the fence.
+    /// The fence is the clock alone.
     FenceIsTheClock,
     /// A release leaves no tombstone.
     NoTombstone,
-    /// It is forgotten that an acquire was sent twice.
+    /// A line forgets that its acquire was sent twice.
     TwiceForgotten,
-    /// A line that asks again with the token of a call that failed takes it for asked once.
+    /// A line that sends a failed call again with the same token counts it as sent once.
     RetryForgotten,
-    /// A heartbeat keeps a waiter alive, and grants nothing.
+    /// A heartbeat keeps a waiter alive, but grants nothing.
     HeartbeatGrantsNothing,
     /// A heartbeat does not notice that a place is gone.
     EvictionUnnoticed,
-    /// Who completes sends nobody away.
+    /// A completion does not tell the waiters to ask again.
     NobodyDismissed,
-    /// All who lock with one value, one after the other, are one holder.
+    /// All holders with one value count as one holder.
     ValueIsTheHolder,
 }
 
-/// How far to go.
+/// Returns the size of the search.
 pub(super) fn size() -> usize {
-    env::var("MODEL_SIZE").map_or(1, |size| size.parse().expect("MODEL_SIZE is a number from 1 on"))
+    env::var("MODEL_SIZE")
+        .map_or(1, |size| size.parse().expect("MODEL_SIZE must be a whole number of at least 1"))
 }
 
 impl Rules {
@@ -163,7 +165,7 @@ impl Rules {
         rules.named()
     }
 
-    /// A mutex, and seats of one process each.
+    /// A mutex, with one process for each seat.
     pub(super) fn mutex(seats: usize) -> Self {
         let seat = |line| Seat { line, process: line, ttl: 2, weight: 1, rank: 0 };
         Self::new((0..seats).map(seat).collect(), Tokens::Mutex)
@@ -181,7 +183,7 @@ impl Rules {
         Self { flaws, ..self }.named()
     }
 
-    /// What is not promised in this setting.
+    /// Sets the properties that are not promised in this setting.
     pub(super) fn but(self, unless: &'static [&'static str]) -> Self {
         Self { unless, ..self }
     }
@@ -190,7 +192,7 @@ impl Rules {
         self.flaws.contains(&flaw)
     }
 
-    /// Writes the tokens: process, id, time to live, and what the kind adds.
+    /// Writes the tokens: process, id, ttl, and the suffix of the kind.
     fn named(mut self) -> Self {
         let name = |token| {
             let Seat { process, ttl, weight, rank, .. } = self.seats[self.seat_of(token)];
@@ -212,12 +214,12 @@ impl Rules {
         self.seats.iter().map(|seat| seat.line + 1).max().unwrap_or(0)
     }
 
-    /// The process that a line belongs to.
+    /// Returns the process that a line belongs to.
     pub(super) fn process(&self, line: usize) -> Option<usize> {
         self.seats.iter().find(|seat| seat.line == line).map(|seat| seat.process)
     }
 
-    /// The token by which a line asks for the `ask`th time, under the options of a seat.
+    /// Returns the token of a line's acquire number `ask`, with the options of a seat.
     pub(super) fn token(&self, seat: usize, ask: usize) -> usize {
         seat * self.asks + ask
     }
@@ -247,12 +249,12 @@ impl Rules {
         Terms { rank, ..Terms::usual(ttl * TICK) }
     }
 
-    /// How long a grant to a seat stands.
+    /// Returns how long a grant to a seat lasts.
     pub(super) fn stands(&self, ttl: i64) -> i64 {
         if self.has(Flaw::LongGrant) { self.grant } else { self.grant.min(ttl) }
     }
 
-    /// The longest that anything lasts which is reckoned from when a call was sent.
+    /// Returns the longest span that counts from when a call was sent.
     pub(super) fn longest(&self) -> i64 {
         self.seats.iter().map(|seat| seat.ttl).max().unwrap_or(0).max(self.grant) + self.faults.jump.abs()
     }

@@ -1,4 +1,4 @@
-//! The key on the server: the crate's own [`KeyState`] and steps, but for the flaws.
+//! The key on the server: the crate's own [`KeyState`] and operations, except for the flaws.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl<H: Holders> Holders for Flawed<H> {
     }
 }
 
-/// What is asked of the server.
+/// The operations of the server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Verb {
     Acquire,
@@ -110,26 +110,28 @@ pub(super) enum Verb {
 pub(super) struct Server<H> {
     pub(super) state: KeyState<Flawed<H>>,
     pub(super) now: i64,
-    /// Which tokens were released.
+    /// The tokens that were released: a set of bits.
     pub(super) released: u32,
-    /// The last fence, and whether one was ever no higher than that before.
+    /// The fence of the last grant.
     pub(super) fence: i64,
+    /// Whether a fence was not higher than the one before it.
     pub(super) fence_fell: bool,
-    /// Whether anybody was granted what one before it waits for.
+    /// Whether a token was granted a lease while one ahead of it waited.
     pub(super) overtaken: bool,
-    /// Whether something was entered, after which nobody is to hold.
+    /// Whether an outcome was entered. After that no token may hold.
     pub(super) entered: bool,
+    /// Whether a token was granted a lease after that.
     pub(super) held_after: bool,
 }
 
-/// One who waits: its token, how many of its rank are before it, and whether it counts as alive.
+/// A waiter: its token, how many of its rank are before it, and whether it counts as alive.
 type Place = (usize, i64, bool);
 
 impl<H: Holders> Server<H> {
     pub(super) fn new(rules: &Rules) -> Self {
         let mut state = KeyState::<Flawed<H>>::default();
         state.holders.flaws = rules.flaws;
-        // Long after the epoch, as fences are times.
+        // Long after the epoch, since fences are times.
         let now = 1_000_000 * TICK;
         Self {
             state,
@@ -143,7 +145,7 @@ impl<H: Holders> Server<H> {
         }
     }
 
-    /// What has expired is dropped at once.
+    /// Expired leases are dropped at once.
     pub(super) fn tick(&mut self, ticks: i64) {
         self.now += ticks * TICK;
         self.state.holders.sweep(self.now);
@@ -157,7 +159,7 @@ impl<H: Holders> Server<H> {
         self.state.queue.is_alive(rules.name(token), self.now)
     }
 
-    /// Who has a place.
+    /// Returns all tokens that have a place.
     fn places(&self, rules: &Rules) -> Vec<Place> {
         let queue = &self.state.queue;
         let place = |token| {
@@ -167,7 +169,7 @@ impl<H: Holders> Server<H> {
         rules.tokens().filter_map(place).collect()
     }
 
-    /// Runs a call. What the token has come to, and what is pushed.
+    /// Runs a call. Returns the state of the token, and what is pushed.
     pub(super) fn execute(&mut self, rules: &Rules, token: usize, verb: Verb) -> (Standing, Vec<Push>) {
         let held: Vec<_> = rules.tokens().filter(|token| self.is_held(rules, *token)).collect();
         let places = self.places(rules);
@@ -179,7 +181,7 @@ impl<H: Holders> Server<H> {
             self.overtaken |= places.iter().any(before);
             self.held_after |= self.entered;
             let fence = self.state.holders.held(rules.name(new), self.now).map_or(0, |(_, fence)| fence);
-            // Who shares has the fence of who was alone before.
+            // A shared holder has the fence of the exclusive holder before it.
             let shares = rules.of(new).weight < rules.capacity;
             self.fence_fell |= fence < self.fence || (fence == self.fence && !shares);
             self.fence = fence;
@@ -248,7 +250,7 @@ impl<H: Holders> Server<H> {
     }
 }
 
-/// Whether one who was granted something would have been after one who waited.
+/// Returns whether a token that was granted a lease has overtaken another waiter.
 fn overtakes(rules: &Rules, places: &[Place], new: usize, (other, position, alive): Place) -> bool {
     let (mine, its) = (rules.of(new).rank, rules.of(other).rank);
     alive

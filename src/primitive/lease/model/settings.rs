@@ -22,35 +22,35 @@ pub(super) const NONE: Faults = Faults {
 
 const SEAT: Seat = Seat { line: 0, process: 0, ttl: 2, weight: 1, rank: 0 };
 
-/// A time to live for settings with many states.
+/// The ttl for settings with many states.
 fn short() -> i64 {
     if size() == 1 { 1 } else { 2 }
 }
 
-/// Two in a line of one process, and one in another process.
+/// Two waiters in a line of one process, and one waiter in another process.
 pub(super) fn cohort() -> Rules {
     let other = Seat { line: 1, process: 1, ..SEAT };
     Rules::new(vec![SEAT, SEAT, other], Tokens::Mutex).asks(2)
 }
 
-/// Two in a line of one process.
+/// Two waiters in a line of one process.
 pub(super) fn line() -> Rules {
     Rules::new(vec![SEAT, SEAT], Tokens::Mutex).asks(2)
 }
 
-/// Two of whom each wants one place of two, and one who wants both.
+/// Two waiters that want one of two permits each, and one that wants both.
 pub(super) fn weighted() -> Rules {
     let seat = |line, weight| Seat { line, process: line, weight, ..SEAT };
     Rules { capacity: 2, ..Rules::new(vec![seat(0, 1), seat(1, 1), seat(2, 2)], Tokens::Permits) }.asks(1)
 }
 
-/// Three of whom each wants one place of two.
+/// Three waiters that want one of two permits each.
 pub(super) fn permits() -> Rules {
     let seat = |line| Seat { line, process: line, ..SEAT };
     Rules { capacity: 2, ..Rules::new((0..3).map(seat).collect(), Tokens::Permits) }.asks(1)
 }
 
-/// Two readers, and a writer.
+/// Two readers and a writer.
 pub(super) fn read_write() -> Rules {
     let reader = |line| Seat { line, process: line, rank: 1, ttl: short(), ..SEAT };
     let writer = Seat { line: 2, process: 2, weight: 2, ttl: short(), ..SEAT };
@@ -60,7 +60,7 @@ pub(super) fn read_write() -> Rules {
 #[test]
 fn two_askers() {
     let faults = Faults { crashes: 1, losses: true, leaves: true, failures: true, ..NONE };
-    explore::<Holder>("two askers", Rules::mutex(2).faults(faults));
+    explore::<Holder>("two waiters", Rules::mutex(2).faults(faults));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn renewals_at_once() {
 
 #[test]
 fn three_askers() {
-    explore::<Holder>("three askers", Rules::mutex(3).faults(NONE));
+    explore::<Holder>("three waiters", Rules::mutex(3).faults(NONE));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn two_values_of_one_namespace() {
 #[test]
 fn who_is_not_polled() {
     let faults = Faults { stalls: true, losses: true, leaves: true, ..NONE };
-    explore::<Holder>("who is not polled", line().faults(faults));
+    explore::<Holder>("a waiter that is not polled", line().faults(faults));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_clock_that_is_set_back_beside_others() {
 
 #[test]
 fn a_clock_that_is_set_forward() {
-    // Two may believe then: the fence tells them apart.
+    // Two may believe that they hold then. The fence tells them apart.
     let faults = Faults { jump: 4, ..NONE };
     explore::<Holder>("a clock set forward", Rules::mutex(2).faults(faults).but(&[EXCLUSION, COVERED]));
 }

@@ -1,4 +1,4 @@
-//! Server, lines of waiters, and network: what can happen, and what becomes of it.
+//! The world: the server, the lines of waiters and the network; the events that can happen, and their effects.
 
 use std::sync::Arc;
 
@@ -18,34 +18,36 @@ pub(super) struct World<H> {
     pub(super) rules: Arc<Rules>,
     pub(super) server: Server<H>,
     pub(super) clients: Vec<Client>,
-    /// All that is under way.
+    /// All messages under way.
     pub(super) messages: Vec<Message>,
     /// The clock of all processes.
     pub(super) local: Instant,
     /// The seats that wait, in the order of arrival.
     pub(super) waiting: Vec<usize>,
-    /// Sets of seats.
+    /// The seats that have arrived, as a set of bits.
     pub(super) came: u32,
+    /// The seats that are no longer polled, as a set of bits.
     pub(super) stalled: u32,
     pub(super) seen: Seen,
-    /// How often these may happen yet.
+    /// How often each of these may still happen.
     pub(super) again: u8,
     pub(super) crashes: u8,
     pub(super) evictions: u8,
     pub(super) jumps: bool,
 }
 
-/// What was seen on the way.
+/// What was observed so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// The highest fence that anybody had.
+    /// The highest fence that a holder has had.
     pub(super) fence: i64,
+    /// Whether a holder had a fence that was not higher than the one before it.
     pub(super) fence_fell: bool,
-    /// Somebody was handed what had run out.
+    /// A waiter was handed an expired lease.
     pub(super) late: bool,
-    /// What was heard of at once was taken for too late.
+    /// A grant that was received at once was taken for too late.
     pub(super) missed: bool,
-    /// One was served before another that waited for longer in the same process.
+    /// A waiter was served before another one that had waited longer in the same process.
     pub(super) unfair: bool,
 }
 
@@ -57,7 +59,7 @@ pub(super) struct Message {
 
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum What {
-    /// To the server. Sent when, if its answer is awaited; `twice`: a copy of it was sent as well.
+    /// To the server. `sent`: when it was sent, if its answer is awaited. `twice`: a copy of it was sent too.
     Call {
         verb: Verb,
         sent: Option<Instant>,
@@ -72,11 +74,11 @@ pub(super) enum What {
     Push(News),
 }
 
-/// Messages are told by their place, lines and seats by their number.
+/// The number is the index of a message, a line or a seat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
     Tick,
-    /// Somebody comes who wants a lease.
+    /// A waiter arrives.
     Comes(usize),
     /// The server runs a call.
     Executes(usize, Verb),
@@ -84,28 +86,28 @@ pub(super) enum Event {
     Receives(usize),
     /// The transport sends a call again.
     Resends(usize),
-    /// The call fails by which a line asks.
+    /// The call of a line fails.
     Fails(usize),
     Heartbeats(usize),
     Renews(usize),
-    /// The holder is done.
+    /// The holder releases.
     Releases(usize),
     Completes(usize),
-    /// One who waits gives up.
+    /// A waiter gives up.
     Leaves(usize),
-    /// One who waits is polled no more.
+    /// A waiter is no longer polled.
     Stalls(usize),
-    /// The holder finds that its lease is over.
+    /// The holder notices that its lease has ended.
     Notices(usize),
-    /// What was offered is taken back.
+    /// An offered lease is taken back.
     TakesBack(usize),
-    /// Nobody polls the call by which a line asks.
+    /// The line notices that the future that sends its call is not polled.
     Abandons(usize),
     Crashes(usize),
-    /// The clock of the server.
+    /// The server's clock jumps.
     Jumps,
     Evicts,
-    /// All that is under way is lost.
+    /// All messages under way are lost.
     LosesAll,
 }
 
@@ -132,7 +134,7 @@ impl<H: super::Modelled> World<H> {
         self.stalled & (1 << seat) != 0
     }
 
-    /// What can happen.
+    /// Adds all events that can happen.
     pub(super) fn events(&self, events: &mut Vec<Event>) {
         let faults = self.rules.faults;
         events.push(Event::Tick);
@@ -167,7 +169,7 @@ impl<H: super::Modelled> World<H> {
         match &message.what {
             What::Call { verb, sent, twice } => {
                 events.push(Event::Executes(at, *verb));
-                // A token is never used again, so its release may come any number of times.
+                // A token is never used again, so any number of its releases has the same effect as one.
                 if self.rules.faults.resends && *verb == Verb::Acquire && sent.is_some() && !twice {
                     events.push(Event::Resends(at));
                 }
@@ -221,7 +223,7 @@ impl<H: super::Modelled> World<H> {
         }
     }
 
-    /// What becomes of it.
+    /// Returns the world after an event.
     pub(super) fn after(mut self, event: Event) -> Self {
         match event {
             Event::Tick => self.tick(),
@@ -278,7 +280,7 @@ impl<H: super::Modelled> World<H> {
         let (standing, pushes) = self.server.execute(&rules, token, verb);
         if let Some(mut sent) = sent {
             if rules.has(Flaw::AnchorAtArrival) {
-                // It is told when it arrives.
+                // The time is set when the reply arrives.
                 sent = rules.epoch;
             }
             let anchor = Anchor { sent, now: self.server.now };
@@ -292,24 +294,24 @@ impl<H: super::Modelled> World<H> {
         }
     }
 
-    /// A call whose answer is awaited.
+    /// Sends a call whose answer is awaited.
     pub(super) fn call(&mut self, token: usize, verb: Verb) {
         self.send(Message { token, what: What::Call { verb, sent: Some(self.local), twice: false } });
     }
 
-    /// A call whose answer nobody awaits.
+    /// Sends a call whose answer is not awaited.
     pub(super) fn send_off(&mut self, token: usize, verb: Verb) {
         self.send(Message { token, what: What::Call { verb, sent: None, twice: false } });
     }
 
-    /// The same message twice is no other than once: it comes at any time, if at all.
+    /// The same message twice is equal to one: it arrives at any time, if at all.
     fn send(&mut self, message: Message) {
         if !self.messages.contains(&message) {
             self.messages.push(message);
         }
     }
 
-    /// How many calls of a token are awaited.
+    /// Returns how many calls of a token are awaited.
     fn awaited(&self, token: usize, verb: Verb) -> usize {
         let is = |message: &&Message| match message.what {
             What::Call { verb: other, sent, .. } => other == verb && sent.is_some(),
@@ -323,7 +325,7 @@ impl<H: super::Modelled> World<H> {
         self.awaited(token, Verb::Acquire) > 0
     }
 
-    /// The answers to calls of a token are awaited no more. That recalls nothing: what is under way may be executed yet.
+    /// Stops waiting for the answers to a token's calls. The calls are not recalled: they may still run.
     pub(super) fn forget_calls(&mut self, token: usize) {
         let mut late = Vec::new();
         self.messages.retain(|message| {
@@ -367,7 +369,7 @@ impl<H: super::Modelled> World<H> {
         }
     }
 
-    /// A line of one, who asks.
+    /// Returns a line with one waiter, which asks.
     pub(super) fn line_of(&self, seat: usize) -> Entry {
         let token = self.rules.token(seat, self.clients[self.rules.seats[seat].line].asks);
         Entry {
@@ -380,14 +382,14 @@ impl<H: super::Modelled> World<H> {
         }
     }
 
-    /// How many whole ticks are left until then.
+    /// Returns how many whole ticks are left until a time.
     pub(super) fn left(&self, until: Instant) -> i64 {
         let left = until.saturating_duration_since(self.local).as_micros();
         i64::try_from(left).map_or(i64::MAX, |left| (left + TICK - 1) / TICK)
     }
 }
 
-/// Ticks.
+/// Converts µs to ticks.
 pub(super) fn in_ticks(micros: i64) -> i64 {
     micros.div_euclid(TICK)
 }
