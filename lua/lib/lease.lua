@@ -12,7 +12,7 @@
 -- and what the kind adds. The id and the ttl may be missing.
 -- Times are whole µs below 2^53: Redis writes such numbers exactly, in commands and in replies.
 local call = redis.call
-local lift = 4503599627370496 -- 2^52: above every time. A ZSET member with such a score neither holds nor waits
+local lift = 4503599627370496 -- 2^52: above every time. ZSET members with higher scores neither hold nor wait
 local holders, mark, queue, beats, fifth, sixth, second -- the keys of the current run
 local asker -- the token of the current run
 local heard, found -- the messages to the asker's process, and what `look` found

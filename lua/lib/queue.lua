@@ -122,7 +122,7 @@ local function new_waiters()
     end
   end
 
-  -- Empties the queue. The waiters are told to ask again, or `told`, the outcome, if it is a text.
+  -- Empties the queue. Tells the waiters to ask again, or sends them the outcome if `told` is a text.
   function waiters.dismiss(told)
     local processes, ids, tokens = {}, {}, call('LRANGE', queue, 0, -1)
     if #tokens == 0 then return end

@@ -1,4 +1,4 @@
--- release: gives back the lease or the place in the queue of a token.
+-- release: releases the lease of a token, or its place in the queue.
 local owed -- whether a lease of this key was released in this call, and not granted yet
 
 -- `withdrawn`: an acquire of the token that runs later is refused, also a second copy of one that ran. `more`: the

@@ -187,7 +187,7 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-/// Withdraws the acquire when it is dropped, whatever its state.
+/// Withdraws the acquire when it is dropped, in any state.
 struct Leaver<'a, K: Kind> {
     admission: &'a Arc<Admission<K>>,
     key: &'a Key,

@@ -1,8 +1,8 @@
 //! How long a process may believe in a lease. All functions here are pure: they depend on what was sent, the
 //! answer, and the local clock. The model in `model/` calls the same functions.
 //!
-//! Clocks of different machines are never compared. A time of the server becomes a local time by an [`Anchor`]: a
-//! call of this process, the local time when it was *sent*, and the server's time when it ran, which was later.
+//! Clocks of different machines are never compared. An [`Anchor`] converts the server's time to local time. It is a
+//! call of this process: the local time when it was *sent*, and the server's time when it ran, which was later.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// Returns until when a lease is certainly valid here that expires at `expiry` on the server. This is never
-    /// longer than its ttl: after the server's clock was set back, more than that is left of a lease there, and it
-    /// may be cut.
+    /// Returns until when a lease is certainly valid in this process. The lease expires at `expiry` on the server.
+    /// The result is never longer than the ttl: after the server's clock was set back, a lease there has more than
+    /// its ttl left, and may be cut.
     pub(crate) fn until(self, expiry: i64, ttl: Duration, drift: Drift) -> Instant {
         self.sent + drift.sure(self.left(expiry).min(ttl))
     }
@@ -63,7 +63,7 @@ impl Belief {
     }
 
     /// Records that a call sent at `sent` was answered with a validity until `until`. The server's latest answer
-    /// counts, even if it is earlier than what was believed. Returns whether the lease is still valid.
+    /// counts, even if it is earlier than the current belief. Returns whether the lease is still valid.
     pub(crate) fn renewed(&mut self, sent: Instant, until: Instant, now: Instant) -> bool {
         let holds = self.holds(now);
         if holds && self.sent.is_none_or(|last| last <= sent) {

@@ -137,7 +137,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Estimates when a lease is free: when the next one ends, or earlier by the recent hold times.
+    /// Estimates the time until a lease is free, from the end of the next lease and the recent hold times.
     fn retry_after(&self, left: i64, before: i64) -> Option<Duration> {
         let left = u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_micros);
         let turns = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
@@ -200,7 +200,7 @@ impl<K: Kind> Admission<K> {
                 return;
             }
         };
-        // The server's time, by the last call that it answered. The arrival of the push is never used for it.
+        // Use the server's time of the last answered call, never the arrival time of the push.
         let options = &entry.holding.options;
         let now = clock::now();
         let until = match by {

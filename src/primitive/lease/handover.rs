@@ -80,8 +80,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// The lease of this process has ended, whether or not its holder has let go of it. The line waits for it no
-    /// longer.
+    /// Handles the end of a lease, whether or not its holder has let go of it. The line waits for it no longer.
     pub(super) fn tenure_over(self: &Arc<Self>, id: u64) {
         let mut table = lock(&self.table);
         let Some(entry) = table.get_mut(id) else { return };

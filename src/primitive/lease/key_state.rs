@@ -233,7 +233,7 @@ impl<H: Holders> KeyState<H> {
         (self.holders.used(), H::counted(&self.queue), self.holders.soonest(now))
     }
 
-    /// Drops expired holders, and the queue and the tombstones once their time is over.
+    /// Drops expired holders, and the queue and the tombstones once they have expired.
     fn sweep(&mut self, now: i64) {
         self.holders.sweep(now);
         if self.kept_until <= now {

@@ -57,8 +57,8 @@ impl<S> Line<S> {
         self.seats.pop_front()
     }
 
-    /// Removes and returns the waiter that gets a lease whose last waiter has gone away. The time
-    /// limit starts again, since that waiter had no turn.
+    /// Removes and returns the waiter that gets a lease whose last waiter has gone away. The time limit starts
+    /// again, since that waiter had no turn.
     pub(crate) fn refused(&mut self, now: Instant) -> Option<S> {
         self.since = Some(now);
         self.hand_over(now)

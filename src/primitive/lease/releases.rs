@@ -21,7 +21,7 @@ use crate::store::{OperationFuture, lock};
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest time to retry. What is not released by then expires.
+/// The longest time to retry. After that, the lease or the place expires.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
 /// How long a waiter counts as alive after a heartbeat.

@@ -1,4 +1,4 @@
-//! A lease as its holder sees it. Its validity is counted by the clock of this process.
+//! The holder's view of a lease. Its validity is counted by the clock of this process.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,9 +30,9 @@ pub(crate) struct Tenure {
     drift: Drift,
     belief: Mutex<Belief>,
     changed: Notify,
-    /// Whether its acquire was sent twice. Then one copy may run after the release.
+    /// Whether the acquire was sent twice. Then one copy may run after the release.
     pub(crate) twice: bool,
-    /// The waiter that it is offered to and that has not accepted it yet, and since when.
+    /// The waiter that the lease is offered to and that has not accepted it yet, and since when.
     offered: Mutex<Option<(Arc<dyn Offer>, Instant)>>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct LeaseState {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) fence: i64,
     pub(crate) began: Instant,
-    /// Whether it was handed on, released, or left for others to release.
+    /// Whether the lease was handed on, released, or left for others to release.
     ended: AtomicBool,
     pub(crate) holding: Arc<Holding>,
     pub(crate) counts: LeaseCounts,
@@ -72,22 +72,22 @@ impl Tenure {
         Arc::new(Self { key, token, id, ttl, drift, belief, changed, twice, offered: Mutex::new(None) })
     }
 
-    /// Returns whether its ttl and drift are those of these options.
+    /// Returns whether the ttl and the drift are the same as in the options.
     pub(super) fn suits(&self, options: &LeaseOptions) -> bool {
         (options.ttl, options.drift) == (self.ttl, self.drift)
     }
 
-    /// Returns until when it is valid, by the clock of timers and users.
+    /// Returns until when the lease is valid, by the clock of timers and users.
     pub(crate) fn until(&self) -> Instant {
         clock::without_suspend(lock(&self.belief).until())
     }
 
-    /// Returns how long the store may keep it, whether or not this process believes in it.
+    /// Returns how long the store may keep the lease, whether or not this process believes in it.
     pub(super) fn lasts(&self) -> Duration {
         lock(&self.belief).until().saturating_duration_since(clock::now())
     }
 
-    /// Returns how long it is still valid.
+    /// Returns how long the lease is still valid.
     pub(crate) fn left(&self) -> Duration {
         let now = clock::now();
         let mut belief = lock(&self.belief);
@@ -112,7 +112,7 @@ impl Tenure {
         holds
     }
 
-    /// Ends it, and notifies all that wait for its end.
+    /// Ends the lease, and notifies all tasks that wait for its end.
     pub(crate) fn end(&self) {
         lock(&self.belief).end();
         self.changed.notify_waiters();
@@ -122,12 +122,12 @@ impl Tenure {
         *lock(&self.offered) = Some((to, Instant::now()));
     }
 
-    /// Records that it was accepted, or is no longer offered.
+    /// Records that the lease was accepted, or is no longer offered.
     pub(super) fn taken_up(&self) {
         lock(&self.offered).take();
     }
 
-    /// Returns the waiter that it is offered to and that has not accepted it, and since when.
+    /// Returns the waiter that the lease is offered to and that has not accepted it, and since when.
     pub(super) fn offered(&self) -> Option<(Arc<dyn Offer>, Instant)> {
         lock(&self.offered).clone()
     }

@@ -123,7 +123,7 @@ impl<F> Table<F> {
 
     /// Removes a waiter from its line. Returns what to do then.
     pub(super) fn leave(&mut self, key: &Key, id: Option<u64>, seat: &Arc<Seat<F>>) -> Left {
-        // A waiter without an entry of its own is in the line that it joined.
+        // A waiter that has no entry is in the line that it joined.
         let own = id.filter(|id| self.entries.contains_key(id));
         let Some(id) = own.or_else(|| self.lines.get(key).copied()) else { return Left::Nothing };
         let Some(entry) = self.entries.get_mut(&id) else { return Left::Nothing };
