@@ -151,7 +151,8 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    /// Returns until when a lease is certainly valid. `asked`: the anchor is the call that returned the lease.
+    /// Returns until when a lease is certainly valid. `asked`: whether the anchor is the call that returned the
+    /// lease.
     pub(super) fn until(&self, anchor: Anchor, expiry: i64, ttl: i64, asked: bool) -> Instant {
         let left = ticks((expiry - anchor.now).max(0) / TICK);
         if self.rules.has(Flaw::ReplyValidFromArrival) && asked {

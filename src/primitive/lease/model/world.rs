@@ -43,11 +43,11 @@ pub(super) struct Seen {
     pub(super) fence: i64,
     /// Whether a holder had a fence that was not higher than the one before it.
     pub(super) fence_fell: bool,
-    /// A waiter was handed an expired lease.
+    /// Whether a waiter was handed an expired lease.
     pub(super) late: bool,
-    /// A grant that was received at once was taken for too late.
+    /// Whether a grant that was received at once was taken for too late.
     pub(super) missed: bool,
-    /// A waiter was served before another one that had waited longer in the same process.
+    /// Whether a waiter was served before another one that had waited longer in the same process.
     pub(super) unfair: bool,
 }
 
