@@ -1,4 +1,4 @@
--- lease/inspect: returns the number of holders and waiters.
+-- lease/inspect: returns the sum of weights held, and the number of waiters.
 -- KEYS      see lib/lease, per run
 -- ARGV      none
 -- returns   now (µs); then per run: the sum of weights held (-1: a key is of another type), when the next lease ends

@@ -87,7 +87,7 @@ pub(crate) struct Heartbeat<K: Kind> {
     pub(crate) tokens: Vec<Arc<str>>,
 }
 
-/// Counts holders and waiters.
+/// Returns the sum of weights held, and the number of waiters.
 #[derive(Debug)]
 pub(crate) struct Inspect<K>(pub(crate) PhantomData<fn(K)>);
 
