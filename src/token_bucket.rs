@@ -1,7 +1,8 @@
-//! A token bucket per key: Go's `x/time/rate`, distributed.
+//! Distributed rate limits: a token bucket for each key, as Go's `x/time/rate`.
 //!
-//! [`TokenBucket`] is a namespace of buckets in a [`Store`](crate::Store); the key is an argument of each call. A bucket holds
-//! up to `burst` tokens, one comes back every period/rate, and a request takes as many as it costs or none.
+//! A [`TokenBucket`] is a namespace of buckets in a [`Store`](crate::Store). Each call takes the key as an
+//! argument. A bucket holds up to `burst` tokens and gets one token back every period/rate. A request takes as many
+//! tokens as it costs, or none.
 //!
 //! ```
 //! use tower_distributed::{Quota, Store, TokenBucket};
@@ -20,19 +21,23 @@
 //!
 //! # The algorithm
 //!
-//! The generic cell rate algorithm (GCRA, ITU-T I.371), which is a token bucket whose state is one time: the
-//! *theoretical arrival time* at which the bucket is full again. With a token every `T`, a request for `n` at
-//! `now` moves it to `max(TAT, now) + n·T` and acts at that less `burst·T`, or at once if that is past. Times are
-//! exact fractions, so a limit of 7 per second is neither 6.99 nor 7.01. In every interval of length `t`,
-//! at most `burst + rate·t` tokens' worth of requests act.
+//! The generic cell rate algorithm (GCRA, ITU-T I.371). It is a token bucket whose state is a single time: the
+//! *theoretical arrival time* (TAT), at which the bucket is full again. With one token every `T`, a request for `n`
+//! tokens at `now` moves the TAT to `max(TAT, now) + n·T`. The request may act at the new TAT minus `burst·T`, or
+//! immediately if that time has passed. Times are exact fractions: a limit of 7 per second is neither 6.99 nor
+//! 7.01.
+//!
+//! The guarantee: in every interval of length `t`, requests worth at most `burst + rate·t` tokens act.
 //!
 //! # Windows
 //!
-//! There is no second algorithm, such as a sliding window. An upstream that allows `N` in a window of `W`, however its windows
-//! fall, is satisfied by `Quota::new(N - b, W).burst(b)`: by the bound above, at most `b + (N − b)` act within `W`. A small `b`
-//! spreads requests evenly, a large one lets more through at once after a pause. What a window has and this has not is all
-//! `N` at once, and then none for `W`: kept exactly, that takes a time for each request rather than one for each key, and what
-//! keeps it in two counters is wrong by as much as the last window was uneven.
+//! There is no second algorithm, such as a sliding window. If an upstream allows `N` requests in any window of
+//! length `W`, use `Quota::new(N - b, W).burst(b)`. By the guarantee above, at most `b + (N − b) = N` requests act
+//! within `W`. A small `b` spreads requests evenly. A large `b` lets more requests through at once after a pause.
+//!
+//! Only a window allows all `N` requests at once, followed by none for the rest of `W`. An exact window stores one
+//! time for each request; a token bucket stores one time for each key. A window approximated by two
+//! counters is inexact when the requests of the previous window were not spread evenly.
 //!
 //! ```
 //! use std::time::Duration;
@@ -45,38 +50,41 @@
 //!
 //! # When quotas change
 //!
-//! A bucket has a *level* for each quota of the calls that it has seen, and charges them all for each request: those that
-//! the request does not come under until they are used up. So calls under different quotas may share a bucket, and each
-//! quota holds for the requests that come under it, in every interval. A quota is known by its rate and burst; its name
-//! and its place among others do not matter.
+//! Calls under different quotas may share a bucket. Each quota holds for its own requests, in every interval.
 //!
-//! A quota that is new to a bucket in use takes over the level of the next slower quota, or else of the slowest: what is
-//! owed stays owed, in tokens, and comes back at the new rate. With a smaller burst, as many tokens are left as before, up to
-//! that burst. What is cancelled or given back is given back to the quotas of the call that charged it. So a change never
-//! refills a bucket, and a higher rate makes nobody wait longer. A bucket forgets its levels when
-//! all of them are full; it keeps 16 at most.
+//! * A bucket stores one *level* for each quota that its calls have used. A quota is identified by its rate and its
+//!   burst; its name and its position do not matter.
+//! * Each request is charged to all levels. A level whose quota does not apply to the request is charged until it
+//!   is empty, and never goes below that.
+//! * A quota that is new to a used bucket takes over the level of the next slower quota, or of the slowest quota if
+//!   no slower one exists. The missing tokens stay missing, and come back at the new rate. If the new burst is
+//!   smaller, the bucket keeps as many tokens as before, up to the new burst. So a change never refills a bucket,
+//!   and a higher rate never makes a request wait longer.
+//! * A cancelled or given-back charge returns to the quotas of the call that was charged.
+//! * A bucket stores at most 16 levels, and drops all levels when all of them are full.
 //!
 //! # Differences from `x/time/rate`
 //!
-//! * `SetLimit(r)` is [`with_quotas`](TokenBucket::with_quotas) with another rate: both keep the tokens as they are.
-//!   `SetBurst(b)` with a smaller `b` keeps them up to `b`, here as there. With a larger one Go keeps the tokens as they are,
-//!   and here what is missing stays as it is, so the tokens that the burst has more are to be had at once.
-//! * Several quotas at once; quotas per call; [`block_for`](TokenBucket::block_for).
-//! * A cost above the burst is an error rather than a reservation that is not OK.
-//! * Cancelling reservations out of order gives back what Go gives back, except where that would let more
-//!   than the limit through: Go forgets reservations yet to act when a later one acts earlier.
-//! * A caller that goes away while its request is being decided gets it undone, if nothing has come after it
-//!   in its bucket; else the charge stands, and comes back with time.
+//! * `SetLimit(r)` is [`with_quotas`](TokenBucket::with_quotas) with another rate. Both keep the available tokens.
+//!   `SetBurst(b)` with a smaller `b` keeps the available tokens up to `b`, in Go and here. With a larger `b`, Go
+//!   keeps the available tokens; this crate keeps the missing tokens, so the additional burst is available at once.
+//! * A request can have several quotas, and each call can use other quotas. A key can be
+//!   [blocked](TokenBucket::block_for).
+//! * A cost above the burst is an error, not a reservation that is not OK.
+//! * Cancelling reservations out of order gives back what Go gives back, except where that would let more requests
+//!   through than the limit. Go forgets pending reservations when a later reservation acts earlier.
+//! * If a caller drops its request before the decision arrives, the charge is undone, provided that nothing was
+//!   charged to the bucket after it. Otherwise the tokens come back with time.
 //!
 //! # Coming from …
 //!
 //! | there | here |
 //! |---|---|
 //! | gocorex `NewRedisLimiter(rdb, qps, burst, key)` | [`TokenBucket::new`]`(&store, name, Quota::per_second(qps).burst(burst))`; the key is an argument of each call |
-//! | gocorex, `x/time/rate`: `Allow`, `AllowN(now, n)` | [`allow`](TokenBucket::allow), [`allow_n`](TokenBucket::allow_n); the time is the server's |
+//! | gocorex, `x/time/rate`: `Allow`, `AllowN(now, n)` | [`allow`](TokenBucket::allow), [`allow_n`](TokenBucket::allow_n); the store's clock gives the time |
 //! | gocorex `ReserveN(now, n, maxFutureReserve)` | [`reserve_n`](TokenBucket::reserve_n) of a bucket [`with_max_wait`](TokenBucket::with_max_wait) |
 //! | `Reservation`: `OK`, `Delay`, `Cancel` | `Result`, [`delay`](Reservation::delay), [`cancel`](Reservation::cancel) |
-//! | `Wait(ctx)`, `WaitN(ctx, n)` | [`wait`](TokenBucket::wait), [`wait_n`](TokenBucket::wait_n); drop the future in place of cancelling `ctx` |
+//! | `Wait(ctx)`, `WaitN(ctx, n)` | [`wait`](TokenBucket::wait), [`wait_n`](TokenBucket::wait_n); to cancel, drop the future |
 //! | bucket4j `addTokens`, `consumeIgnoringRateLimits`; rate-limiter-flexible `reward`, `penalty`, `block` | [`give_back`](TokenBucket::give_back), [`charge`](TokenBucket::charge), [`block_for`](TokenBucket::block_for) |
 //! | Gubernator and Envoy: quotas held by each instance | [`prefetch`](TokenBucket::prefetch) |
 //! | `Tokens`, `SetLimit`, `SetBurst` | [`peek`](TokenBucket::peek), [`with_quotas`](TokenBucket::with_quotas) |
@@ -86,7 +94,7 @@
 //!
 //! # The layer
 //!
-//! [`RateLimitLayer`]: at most so many requests per key, across all processes.
+//! [`RateLimitLayer`] limits the rate of requests per key, across all processes.
 //!
 //! ```
 //! use tower::{ServiceBuilder, ServiceExt, Service, service_fn};
@@ -106,56 +114,64 @@
 //! # Ok(()) }
 //! ```
 //!
-//! ## What it asks
+//! ## Key, cost and quotas of a request
 //!
-//! The [key](crate::KeyExtractor) by a closure or function; `None` lets a request pass. The
-//! [`cost`](RateLimitLayer::cost) is one token unless set, the [`quotas`](RateLimitLayer::quotas) are the
-//! bucket's. Each attempt counts: a `Retry` outside of the limit asks again, a `LoadShed` inside of it sheds what has
-//! been charged.
+//! * The [key](crate::KeyExtractor) comes from a closure or function. A request whose key is `None` passes without
+//!   a limit.
+//! * The [`cost`](RateLimitLayer::cost) is one token by default. You can charge more
+//!   [after the response](RateLimitLayer::charge_after), when the real cost is known.
+//! * The quotas are those of the bucket by default. They can come [from a closure](RateLimitLayer::quotas) or from
+//!   a [table](RateLimitLayer::quota_table) by route or method, or be [looked up](RateLimitLayer::look_up_quotas)
+//!   asynchronously. [`LiveQuotas`](crate::LiveQuotas) change at run time.
+//! * Chosen requests can [skip the limit](RateLimitLayer::skip_if).
+//! * A key that is refused again and again can be [banned](RateLimitLayer::ban).
 //!
-//! What a request cost can also be told [after it](RateLimitLayer::charge_after). Some requests can [pass](RateLimitLayer::skip_if),
-//! and keys that are refused again and again can be [banned](RateLimitLayer::ban). Quotas are the bucket's, or come
-//! [from a closure](RateLimitLayer::quotas), from a [table](RateLimitLayer::quota_table) by route or method, or are
-//! [looked up](RateLimitLayer::look_up_quotas); [`LiveQuotas`](crate::LiveQuotas) change at run time.
+//! Each attempt is charged. A `Retry` outside the limit is charged for every attempt. A `LoadShed` inside the limit
+//! rejects requests that are already charged.
 //!
 //! ## Several limits at once
 //!
-//! Limits over different keys, such as one per user, per tenant and for all, are charged together by
-//! [`RateLimitLayer::all_of`]: what one of them refuses is charged to none. Layers in a row would charge those that come first.
+//! [`RateLimitLayer::all_of`] charges limits over different keys together, such as one per user, one per tenant and
+//! one global limit. If one limit refuses the request, no limit is charged. With separate layers in a row, the
+//! outer limits would be charged for requests that an inner limit refuses.
 //!
 //! ## What a refused caller gets
 //!
-//! A boxed [`Refusal`](crate::Refusal) as the error, or a response by [`reject_with`](RateLimitLayer::reject_with).
-//! A layer that [waits](RateLimitLayer::max_wait) refuses at once what would have to wait longer.
+//! A boxed [`Refusal`](crate::Refusal) as the error, or a response with
+//! [`reject_with`](RateLimitLayer::reject_with). A layer with a [`max_wait`](RateLimitLayer::max_wait) refuses a
+//! request immediately if it would have to wait longer than that.
 //!
 //! ## Trying a limit out
 //!
-//! In [shadow mode](RateLimitLayer::shadow) it decides and counts, and lets all requests through:
-//! `tower_distributed_decisions_total` has what would have been refused as the outcome `shadowed`, and
-//! [`on_refused`](RateLimitLayer::on_refused) sees it.
+//! In [shadow mode](RateLimitLayer::shadow) the layer decides and counts, but lets all requests through. The metric
+//! `tower_distributed_decisions_total` counts requests that would have been refused with the outcome `shadowed`.
+//! [`on_refused`](RateLimitLayer::on_refused) is called for them.
 //!
 //! ## Hot keys
 //!
-//! A key that is refused is [refused in this process](RateLimitLayer::cache_refusals), by what the store told last, and asks
-//! only for the tokens that can be there. By choice, tokens of hot keys are [charged ahead](RateLimitLayer::prefetch).
+//! After a refusal, the process [refuses the key from its cache](RateLimitLayer::cache_refusals), without a call to
+//! the store. It sends only as many requests to the store as there can be tokens. Optionally, the process
+//! [prefetches](RateLimitLayer::prefetch) tokens of hot keys.
 //!
-//! ## When the store is away
+//! ## When the store is unavailable
 //!
-//! [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed) unless set: an outage is told as one, and admits nothing.
+//! The layer fails closed by default ([`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed)): it admits no
+//! request, and reports an outage as an outage, not as a refusal.
 //!
-//! ## Readiness, cancellation
+//! ## Readiness and cancellation
 //!
-//! `poll_ready` is the inner service's, with no I/O of its own; the instance that was polled ready is the one
-//! that is called, after the decision: within `call` where state is in process and nothing is to be waited for, else
-//! from the response future. So where a request waits its turn, what the readiness of the inner
-//! service reserves stays reserved: put limits that wait outside of, say, a `ConcurrencyLimit`. A response future
-//! that is dropped before its request was admitted gives its tokens back.
+//! `poll_ready` polls the inner service and does no I/O. The layer calls the instance that was polled ready, after
+//! the decision. If the state is in memory and the request does not have to wait, it calls the inner service within
+//! `call`; otherwise from the response future. While a request waits, it therefore keeps whatever the readiness of
+//! the inner service reserves. Put a layer that waits outside of, for example, a `ConcurrencyLimit`.
+//!
+//! If a response future is dropped before its request is admitted, the tokens of the request are given back.
 //!
 //! ## Differences from `tower::limit::RateLimitLayer`
 //!
-//! Tower's limits each instance of a service on its own, in `poll_ready`, with one bucket and no key. This one
-//! limits by key, and all clones, routes and processes share the buckets of the store. The inner service must be
-//! `Clone`, since the decision may come after `call` has returned.
+//! Tower's layer limits each instance of a service separately, in `poll_ready`, with one bucket and no key. This
+//! layer limits by key, and all clones, routes and processes share the buckets of the store. The inner service must
+//! be `Clone`, because the decision may come after `call` has returned.
 
 pub use crate::layer::rate_limit::*;
 pub use crate::primitive::token_bucket::*;

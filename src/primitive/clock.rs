@@ -1,20 +1,20 @@
-//! The clock of a holder: it goes on while the host is suspended.
+//! The clock of a lease holder. It keeps running while the host is suspended.
 //!
-//! `Instant` stands still in suspend on Linux, and so do timers. A server's clock goes on, and so do the leases there. So
-//! what a holder believes is counted by this clock, and looked at anew on wake and each second. A pause of the whole
-//! machine by a hypervisor is invisible to both.
+//! On Linux, `Instant` and timers stop during suspend, but the server's clock and the leases on the server do not.
+//! So a holder measures its lease by this clock, and checks it again on wake and every second. A hypervisor that
+//! pauses the whole machine stops both clocks, and cannot be detected.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What time it is, with the time spent in suspend.
+/// The current time, including the time spent in suspend.
 pub(crate) fn now() -> Instant {
     let now = Instant::now();
     now + suspended(now)
 }
 
-/// Microseconds since some time before the process began, with those spent in suspend.
+/// Microseconds since a fixed time before the process began, including the time spent in suspend.
 pub(super) fn micros() -> i64 {
     #[cfg(target_os = "linux")]
     let since = linux::since_start(rustix::time::ClockId::Boottime);
@@ -27,12 +27,12 @@ pub(super) fn micros() -> i64 {
     since.as_micros() as i64
 }
 
-/// The same point in time for timers and users, whose clock leaves suspend out.
+/// Converts a time of this clock to the clock of timers and users, which excludes suspend.
 pub(super) fn without_suspend(at: Instant) -> Instant {
     at.checked_sub(suspended(Instant::now())).unwrap_or(at)
 }
 
-/// For how long the host has been suspended since it started.
+/// How long the host was suspended since it started.
 #[cfg(target_os = "linux")]
 fn suspended(now: Instant) -> Duration {
     #[cfg(test)]
@@ -55,14 +55,16 @@ mod linux {
 
     use super::*;
 
-    /// When this was first asked, by the clock that stands still in suspend, and what was suspended before.
+    /// The time of the first call by the clock that excludes suspend and by the clock that includes it, and the
+    /// time in suspend until then.
     static BEGAN: LazyLock<(std::time::Instant, Duration, Duration)> = LazyLock::new(|| {
         let (began, suspended) = (std::time::Instant::now(), read());
         (began, since_start(ClockId::Boottime), suspended)
     });
 
-    /// Both clocks have gone on alike since then, mostly: that takes one reading more. Otherwise, or where a test has paused
-    /// tokio's clock, it is read anew.
+    /// Usually both clocks have advanced equally since `BEGAN`, and the time in suspend is the same as then. That
+    /// check needs one clock reading. If they differ, or a test has paused tokio's clock, both clocks are read
+    /// again.
     pub(super) fn suspended(now: Instant) -> Duration {
         let (began, with_suspend, suspended) = *BEGAN;
         let passed = now.into_std().saturating_duration_since(began);
@@ -76,7 +78,7 @@ mod linux {
         Duration::try_from(time).unwrap_or_default()
     }
 
-    /// The one clock is read between two readings of the other; again where something came in between.
+    /// Reads one clock between two readings of the other, and repeats this if the readings are too far apart.
     fn read() -> Duration {
         let mut least = (Duration::MAX, Duration::ZERO);
         for _ in 0..8 {
@@ -88,7 +90,7 @@ mod linux {
                 break;
             }
         }
-        // What is shorter than this is noise.
+        // Less than a millisecond is measurement noise.
         Duration::from_millis(u64::try_from(least.1.as_millis()).unwrap_or(0))
     }
 }
@@ -107,7 +109,7 @@ pub(super) mod tests {
         INJECTED.get()
     }
 
-    /// For this thread, the host was suspended for so long.
+    /// Simulates that the host was suspended for `span`, in this thread.
     pub(in crate::primitive) fn suspend(span: Duration) {
         INJECTED.set(INJECTED.get() + span);
     }

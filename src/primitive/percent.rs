@@ -1,6 +1,6 @@
-//! Any bytes in a text that has a form: percent-encoding (RFC 3986, section 2.1).
+//! Percent-encoding (RFC 3986, section 2.1), which writes arbitrary bytes in a restricted alphabet.
 
-/// What is none of `A-Z a-z 0-9 - _ .` is written as `%` and two hexadecimal digits.
+/// Writes each byte outside of `A-Z a-z 0-9 - _ .` as `%` and two hexadecimal digits.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {
@@ -12,7 +12,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// What was encoded; `None` where it was not.
+/// Returns the bytes that [`encode`] writes as `text`; `None` if there are none.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

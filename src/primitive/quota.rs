@@ -1,4 +1,4 @@
-//! How much is allowed: [`Quota`] describes it, [`Quotas`] is one or several of them, checked.
+//! Rate limits: [`Quota`] describes one limit, [`Quotas`] is a checked set of one to eight quotas.
 
 mod equal;
 mod live;
@@ -18,20 +18,19 @@ pub use self::live::LiveQuotas;
 
 use crate::Error;
 
-/// At most `rate` tokens per period on average, and at most `burst` at once.
+/// At most `rate` tokens per period on average, and at most `burst` tokens at once.
 ///
-/// A description that is checked when it becomes [`Quotas`], which is what every constructor that takes a
-/// quota does.
+/// A quota is checked when it becomes [`Quotas`]. Every constructor that takes a quota does this.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tower_distributed::Quota;
 ///
 /// Quota::per_second(5).burst(10);
-/// Quota::per_hour(1000);                             // burst: 1000 as well
+/// Quota::per_hour(1000);                             // the burst is 1000, too
 /// Quota::new(3, Duration::from_secs(10));            // 3 every 10 seconds
 /// Quota::per_second_f64(0.5);                        // one every 2 seconds
-/// Quota::non_refilling(50);                          // 50, ever
+/// Quota::non_refilling(50);                          // 50 in total, no refill
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quota {
@@ -50,7 +49,7 @@ enum Rate {
 }
 
 impl Quota {
-    /// `rate` tokens per `period`, spread evenly; the burst is `rate` unless set.
+    /// `rate` tokens per `period`, spread evenly. The default burst is `rate`.
     #[must_use]
     pub const fn new(rate: u32, period: Duration) -> Self {
         Self { rate: Rate::Whole(rate), period, burst: None, name: None }
@@ -80,32 +79,33 @@ impl Quota {
         Self::new(rate, Duration::from_secs(86_400))
     }
 
-    /// A rate that is no whole number: `0.5` tokens per second; the burst is the rate rounded up unless set.
+    /// A fractional `rate` of tokens per second, such as `0.5`: 1e-9 to 1e9. The default burst is the rate rounded
+    /// up.
     #[must_use]
     pub const fn per_second_f64(rate: f64) -> Self {
         Self { rate: Rate::Fraction(rate), period: Duration::from_secs(1), burst: None, name: None }
     }
 
-    /// `tokens` in all: what is used does not come back until the bucket is
-    /// [reset](crate::TokenBucket::reset).
+    /// `tokens` in total. Used tokens do not come back until the bucket is [reset](crate::TokenBucket::reset).
     ///
-    /// In Redis the bucket of such a quota is a key without TTL, since forgetting it would fill it; also where other quotas
-    /// have taken its place since, until it is reset.
+    /// In Redis, the key of such a bucket has no TTL, because an expired key would be a full bucket. It stays
+    /// without a TTL when later calls use other quotas, until the bucket is reset.
     #[must_use]
     pub const fn non_refilling(tokens: u32) -> Self {
         Self { rate: Rate::Never, period: Duration::ZERO, burst: Some(tokens), name: None }
     }
 
-    /// How many tokens may be taken at once after a pause.
+    /// Sets how many tokens can be taken at once after a pause: at least 1. Default: the rate.
     #[must_use]
     pub fn burst(mut self, tokens: u32) -> Self {
         self.burst = Some(tokens);
         self
     }
 
-    /// The name under which clients are told of this quota (`RateLimit-Policy: "name";q=…`).
+    /// Sets the name of this quota in response headers (`RateLimit-Policy: "name";q=…`).
     ///
-    /// Printable ASCII without `"` and `\`; unless set, `default`, or `q1`, `q2`, … where there are several.
+    /// The name is printable ASCII without `"` and `\`. Default: `default`, or `q1`, `q2`, … if there are several
+    /// quotas.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = Some(name.into());
@@ -121,7 +121,7 @@ impl Quota {
         let burst = match (self.burst, self.rate) {
             (Some(burst), _) => burst,
             (None, Rate::Whole(rate)) => rate,
-            // Saturates; what is no rate is told below.
+            // The conversion saturates. `interval` below rejects NaN and rates out of range.
             (None, Rate::Fraction(rate)) => (rate.ceil() as u32).max(1),
             (None, Rate::Never) => 0,
         };
@@ -136,35 +136,36 @@ impl Quota {
         let printable = |c: char| matches!(c, ' '..='~') && c != '"' && c != '\\';
         if name.is_empty() || !name.chars().all(printable) {
             return Err(invalid(format_args!(
-                "a name must be printable ASCII without quotes and backslashes, is {name:?}"
+                "the name must be printable ASCII without quotes and backslashes, is {name:?}"
             )));
         }
         Ok(Limit::new(name, burst.into(), num, den))
     }
 
-    /// The microseconds from one token to the next, as a fraction that keeps every product in
-    /// `lua/lib/bucket.lua` below 2^53; where the exact one does not, the next longer that does.
+    /// The interval from one token to the next in µs, as a fraction.
     ///
-    /// The products are `num·den` and `tokens·den`, with up to [`MOST_REPEATS`] times the burst at once.
+    /// The fraction keeps every product in `lua/lib/bucket.lua` below 2^53. If the exact interval does not, the
+    /// result is the next longer interval that does. The products are `num·den` and `tokens·den`, with up to
+    /// [`MOST_REPEATS`] times the burst at once.
     fn interval(&self, burst: u32) -> Result<(i64, i64), &'static str> {
         let micros = i128::from(i64::try_from(self.period.as_micros()).unwrap_or(i64::MAX));
-        // period / rate, in whole numbers
+        // period / rate, as integers
         let (period, rate) = match self.rate {
             Rate::Never => return Ok((0, 1)),
             Rate::Whole(0) => return Err("the rate must be at least 1 per period, is 0"),
             Rate::Whole(rate) => (micros, i128::from(rate)),
             Rate::Fraction(rate) if (1e-9..=1e9).contains(&rate) => {
-                // In units of 2^-60: exact from 2^-8 up, and to 2^-22 of its value at the lower end.
+                // In units of 2^-60: exact for rates of 2^-8 and more; relative error up to 2^-22 at the lower end.
                 (micros << 60, (rate * (1_u64 << 60) as f64) as i128)
             }
-            Rate::Fraction(_) => return Err("the rate must be 1e-9 to 1e9 per second"),
+            Rate::Fraction(_) => return Err("the rate must be 1e-9 to 1e9 tokens per second"),
         };
         if period == 0 {
             return Err("the period must be at least 1 µs");
         }
         let burst = i128::from(burst);
         if burst * period / rate > i128::from(MAX_SPAN) {
-            return Err("it takes longer than 35 years for the burst to come back");
+            return Err("the burst must refill within 35 years");
         }
         let square = (((1_i128 << 52) as f64 * (rate as f64 / period as f64)) as i128).isqrt();
         let most = square.min(1 << 20).min((1 << 43) / burst).max(1);
@@ -176,17 +177,17 @@ impl Quota {
     }
 }
 
-/// What a quota is told by that has no name and is the only one.
+/// The name of an unnamed quota that is the only one.
 const DEFAULT_NAME: &str = "default";
 
-/// How many equal requests are charged at once at most.
+/// The maximum number of equal requests that one charge combines.
 pub(crate) const MOST_REPEATS: usize = 1024;
 
-/// The longest time that a bucket may take to fill, in µs: keeps all arithmetic below 2^53.
+/// The longest time in µs that a bucket may take to refill. It keeps all arithmetic below 2^53.
 pub(crate) const MAX_SPAN: i64 = 1 << 50;
 
-/// The smallest fraction that is no less than `p/q` and has a denominator up to `most` (by walking down the
-/// Stern-Brocot tree).
+/// The smallest fraction that is at least `p/q` and has a denominator of at most `most`. The search walks down the
+/// Stern-Brocot tree.
 fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
     // below < p/q ≤ above, neighbours in the tree
     let (mut below, mut above) = ((0, 1), (1, 0));
@@ -206,7 +207,7 @@ fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
     }
 }
 
-/// A checked [`Quota`], and the name that clients are told.
+/// A checked [`Quota`], with its name in response headers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) name: Arc<str>,
@@ -227,7 +228,8 @@ impl Deref for Limit {
     }
 }
 
-/// What a quota is: at most `burst` tokens, one more every `num / den` µs, never where `num` is 0.
+/// The numbers of a quota: at most `burst` tokens, one more every `num / den` µs. If `num` is 0, no token comes
+/// back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tokens {
     pub(crate) burst: i64,
@@ -236,22 +238,22 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// The µs from one token to the next; infinite where there is no next.
+    /// The time from one token to the next in µs; infinite if no token comes back.
     pub(crate) fn interval(&self) -> f64 {
         if self.num == 0 { f64::INFINITY } else { self.num as f64 / self.den as f64 }
     }
 
-    /// Whether it takes longer than [`MAX_SPAN`] for so many to come.
+    /// Whether `tokens` take longer than [`MAX_SPAN`] to come back.
     pub(crate) fn take_too_long(&self, tokens: i64) -> bool {
         tokens as f64 * self.interval() > MAX_SPAN as f64
     }
 }
 
-/// The same, with what every decision uses of it.
+/// The numbers of a quota, with values that every decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
     pub(crate) tokens: Tokens,
-    /// `num / den` and what is left over.
+    /// The quotient and the remainder of `num / den`.
     pub(crate) whole: i64,
     pub(crate) part: i64,
     /// How long an empty bucket takes to fill, in whole µs.
@@ -274,11 +276,11 @@ impl Deref for Pace {
     }
 }
 
-/// One or several quotas that a request must all fit: `10/s` and `1000/h`, say.
+/// One to eight quotas that apply together, for example `10/s` and `1000/h`.
 ///
-/// They are checked together and charged together: a request that one of them refuses charges none.
-/// Equal quotas are one value, however they were made, so calls under them leave for the store together. Comparing and
-/// cloning them is cheap.
+/// A request must fit all of them. They are checked and charged together: if one quota refuses a request, none is
+/// charged. Equal quotas share one value, however they were made, so the store sends calls under equal quotas in
+/// one batch. Comparing and cloning quotas is cheap.
 ///
 /// ```
 /// use tower_distributed::{Quota, Quotas};
@@ -292,12 +294,12 @@ pub struct Quotas(Arc<Set>);
 
 struct Set {
     limits: SmallVec<[Limit; 1]>,
-    /// The smallest.
+    /// The smallest burst.
     burst: i64,
-    /// As it is told in header fields.
+    /// The value of the policy header field.
     #[cfg(feature = "http")]
     policy: OnceLock<http::HeaderValue>,
-    /// What one of so many processes may use of it.
+    /// The share of one process, for the given number of processes.
     share: OnceLock<(NonZeroU32, Quotas)>,
 }
 
@@ -315,18 +317,21 @@ impl Set {
 }
 
 impl Quotas {
-    /// Checks the quotas: one to eight.
+    /// Checks one to eight quotas.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where a quota could admit nothing (rate, period or burst 0), would
-    /// take more than 35 years to fill, or has a name that a header cannot carry; where two have the same
-    /// name; and where there are none or more than eight.
+    /// [`is_invalid`](Error::is_invalid) in these cases:
+    ///
+    /// * a quota could admit nothing: its rate, period or burst is 0;
+    /// * a quota would take more than 35 years to refill;
+    /// * a name is not valid in a header field, or two quotas have the same name;
+    /// * there are no quotas, or more than eight.
     pub fn new(quotas: impl IntoIterator<Item = Quota>) -> Result<Self, Error> {
         let quotas: SmallVec<[Quota; 2]> = quotas.into_iter().collect();
         let of = quotas.len();
         if !(1..=8).contains(&of) {
-            return Err(Error::invalid(format!("one to eight quotas are allowed, got {of}")));
+            return Err(Error::invalid(format!("the number of quotas must be 1 to 8, is {of}")));
         }
         let limits: SmallVec<[Limit; 1]> = quotas
             .into_iter()
@@ -335,14 +340,14 @@ impl Quotas {
             .collect::<Result<_, _>>()?;
         for (position, limit) in limits.iter().enumerate() {
             if limits[..position].iter().any(|other| other.name == limit.name) {
-                return Err(Error::invalid(format!("two quotas are named {:?}", limit.name)));
+                return Err(Error::invalid(format!("two quotas have the same name {:?}", limit.name)));
             }
         }
         Ok(Self(equal::set(limits)))
     }
 
-    /// The quotas of several limits as those of one, each told by the name of its limit. Quotas that have a name, or are one of
-    /// several, are `limit.name`.
+    /// Joins the quotas of several limits into one set. The new name of a quota is the name of its limit. If the
+    /// quota has a name, or is one of several quotas of the limit, the new name is `limit.name`.
     pub(crate) fn joined<'a>(limits: impl Iterator<Item = (&'a str, &'a Self)>) -> Self {
         let limits = limits.flat_map(|(limit, quotas)| {
             let is_unnamed = quotas.limits().len() == 1 && *quotas.limits()[0].name == *DEFAULT_NAME;
@@ -354,13 +359,13 @@ impl Quotas {
         Self(equal::set(limits.collect()))
     }
 
-    /// Some of them, by their places.
+    /// The quotas at the given positions.
     pub(crate) fn part(&self, places: std::ops::Range<usize>) -> Self {
         let limits = self.limits()[places].iter();
         Self(equal::set(limits.map(|limit| Limit { name: limit.name.clone(), pace: limit.pace }).collect()))
     }
 
-    /// The largest cost that can ever be admitted: the smallest burst.
+    /// Returns the largest cost that can be admitted: the smallest burst.
     #[must_use]
     pub fn max_cost(&self) -> u32 {
         u32::try_from(self.0.burst).unwrap_or(u32::MAX)
@@ -370,27 +375,27 @@ impl Quotas {
         &self.0.limits
     }
 
-    /// What is told of them in header fields, written once.
+    /// The value of the policy header field, written at first use.
     #[cfg(feature = "http")]
     pub(crate) fn policy(&self, write: impl FnOnce() -> http::HeaderValue) -> &http::HeaderValue {
         self.0.policy.get_or_init(write)
     }
 
-    /// Tells sets of quotas apart without looking into them.
+    /// Identifies a set of quotas without reading its contents.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Equal ones, whose references are counted apart.
+    /// Equal quotas with a separate reference count.
     pub(crate) fn copy(&self) -> Self {
         let limit = |limit: &Limit| Limit { name: limit.name.clone(), pace: limit.pace };
         Self(Arc::new(Set::of(self.limits().iter().map(limit).collect())))
     }
 
-    /// What one of `parts` processes may use when they cannot talk to each other.
+    /// The share of one of `parts` processes that cannot communicate.
     pub(crate) fn share(&self, parts: NonZeroU32) -> Self {
         let (of, share) = self.0.share.get_or_init(|| (parts, self.divided(parts)));
-        // A layer divides them by one number, whatever others do.
+        // A layer always uses the same number of parts, so one cached share is enough.
         if *of == parts { share.clone() } else { self.divided(parts) }
     }
 
@@ -398,7 +403,7 @@ impl Quotas {
         let parts = i64::from(parts.get());
         let limits = self.limits().iter().map(|limit| {
             let burst = (limit.burst / parts).max(1);
-            // A token per bucket at least, and no slower than one in 35 years.
+            // At least one token per bucket, and at most 35 years to refill.
             let num = limit.num.saturating_mul(parts).min((MAX_SPAN / burst).saturating_mul(limit.den));
             Limit::new(limit.name.clone(), burst, num, limit.den)
         });

@@ -1,4 +1,4 @@
-//! Equal quotas are one: however often they are made, calls under them leave for the store together.
+//! Interns sets of quotas: equal sets share one value, so calls under them are sent to the store in one batch.
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
 use std::sync::{Arc, LazyLock, Mutex, Weak};
@@ -12,7 +12,7 @@ use crate::store::lock;
 #[derive(Default)]
 struct Known {
     sets: HashTable<(u64, Weak<Set>)>,
-    /// How many it takes before those that are gone are looked for.
+    /// The number of sets at which the next insertion first removes dropped sets.
     sweep_at: usize,
 }
 
@@ -20,7 +20,7 @@ static KNOWN: LazyLock<(RandomState, Mutex<Known>)> = LazyLock::new(Default::def
 
 const SWEEP_AT: usize = 64;
 
-/// The set of these limits.
+/// Returns the shared set of these limits.
 pub(super) fn set(limits: SmallVec<[Limit; 1]>) -> Arc<Set> {
     let (hasher, known) = &*KNOWN;
     let mut hash = hasher.build_hasher();

@@ -1,13 +1,14 @@
-//! Quotas that change while they are used.
+//! Quotas that change at run time.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Quotas;
 use crate::Error;
 
-/// Quotas that are changed at run time, by an operator or a configuration that is read anew. Clones share.
+/// Quotas that can be changed at run time, for example when an operator changes the configuration.
 ///
-/// What a change means for tokens that are owed is told in [the bucket's documentation](crate::token_bucket#when-quotas-change).
+/// Clones share the same quotas. See [the bucket's documentation](crate::token_bucket#when-quotas-change) for the
+/// effect of a change on existing buckets.
 ///
 /// ```
 /// use tower_distributed::{LiveQuotas, Quota, RateLimitLayer, Store, TokenBucket};
@@ -17,19 +18,19 @@ use crate::Error;
 /// let bucket = TokenBucket::new(&Store::in_memory(), "api", quotas.get())?;
 /// let layer = RateLimitLayer::new(bucket, |request: &String| request.clone()).quotas(quotas.clone());
 ///
-/// quotas.set("50/s, burst 200")?; // from the next request on
-/// # let _: RateLimitLayer<_, ()> = layer;
+/// quotas.set("50/s, burst 200")?; // applies from the next request on
+/// # let _: RateLimitLayer<_, _, _> = layer;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct LiveQuotas(Arc<RwLock<Quotas>>);
 
 impl LiveQuotas {
-    /// The quotas to begin with.
+    /// Creates live quotas with an initial value.
     ///
     /// # Errors
     ///
-    /// As [`Quotas::new`].
+    /// The errors of [`Quotas::new`].
     pub fn new<Q>(quotas: Q) -> Result<Self, Error>
     where
         Q: TryInto<Quotas>,
@@ -38,17 +39,17 @@ impl LiveQuotas {
         Ok(Self(Arc::new(RwLock::new(quotas.try_into()?))))
     }
 
-    /// The quotas as they are now.
+    /// Returns the current quotas.
     #[must_use]
     pub fn get(&self) -> Quotas {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Other quotas from now on.
+    /// Replaces the quotas.
     ///
     /// # Errors
     ///
-    /// As [`Quotas::new`]; nothing has changed then.
+    /// The errors of [`Quotas::new`]. On error, the quotas stay unchanged.
     pub fn set<Q>(&self, quotas: Q) -> Result<(), Error>
     where
         Q: TryInto<Quotas>,

@@ -1,4 +1,4 @@
-//! What can be built, and how exactly.
+//! Which quotas are valid, and how exactly they are stored.
 
 use std::num::NonZeroU32;
 
@@ -76,8 +76,8 @@ fn what_could_admit_nothing_cannot_be_built() {
         assert!(error.is_invalid() && error.to_string().contains(named), "{error}");
         assert!(error.to_string().contains("Quota {"), "{error}");
     }
-    assert!(Quotas::new([]).unwrap_err().to_string().contains("got 0"));
-    assert!(Quotas::new(vec![Quota::per_second(1); 9]).unwrap_err().to_string().contains("got 9"));
+    assert!(Quotas::new([]).unwrap_err().to_string().contains("is 0"));
+    assert!(Quotas::new(vec![Quota::per_second(1); 9]).unwrap_err().to_string().contains("is 9"));
     let twice = Quotas::new([Quota::per_second(1).named("a"), Quota::per_hour(1).named("a")]);
     assert!(twice.unwrap_err().to_string().contains("\"a\""));
 }

@@ -10,7 +10,7 @@ use crate::Error;
 #[cfg(test)]
 mod tests;
 
-/// The units of time: what each is called first is how it is written.
+/// The units of time. The first name of each unit is used for output.
 const UNITS: [(&[&str], Duration); 7] = [
     (&["d", "day", "days"], Duration::from_secs(86_400)),
     (&["h", "hour", "hours"], Duration::from_secs(3600)),
@@ -21,8 +21,11 @@ const UNITS: [(&[&str], Duration); 7] = [
     (&["ns"], Duration::from_nanos(1)),
 ];
 
-/// Of one quota: `100/min`, `3/10s`, `0.5/s` or `50 in all`, and then, as far as they are told, `, burst 20` and
-/// `, named "search"`. Units are `ns`, `us`, `ms`, `s`, `min`, `h` and `d`, or their names: `second`, `minutes`.
+/// Parses one quota.
+///
+/// The text is a rate such as `100/min`, `3/10s` or `0.5/s`, or a total such as `50 in all`. `, burst 20` and
+/// `, named "search"` may follow. The units are `ns`, `us`, `ms`, `s`, `min`, `h` and `d`, or their names, such as
+/// `second` and `minutes`.
 ///
 /// ```
 /// use tower_distributed::Quota;
@@ -45,7 +48,8 @@ impl FromStr for Quota {
     }
 }
 
-/// Of one or several, with semicolons between them: `10/s; 1000/h, burst 100`. As each of a [`Quota`].
+/// Parses one or several quotas, separated by semicolons: `10/s; 1000/h, burst 100`. See [`Quota`] for the syntax
+/// of each.
 ///
 /// ```
 /// use tower_distributed::{Quota, Quotas};
@@ -76,7 +80,7 @@ impl TryFrom<&str> for Quotas {
     }
 }
 
-/// What is left of a text.
+/// The rest of a text that is being parsed.
 struct Reader<'a> {
     whole: &'a str,
     rest: &'a str,
@@ -118,14 +122,14 @@ impl<'a> Reader<'a> {
         Ok(Quota::per_second_f64(rate / period.as_secs_f64()))
     }
 
-    /// So many of a unit; one where there is no number.
+    /// Reads a unit of time, and returns `count` times this unit. An empty `count` means one.
     fn period(&mut self, count: &str) -> Result<Duration, Error> {
         let count = if count.is_empty() { 1 } else { self.number::<u64>(count)? };
         let unit = self.take(char::is_alphabetic);
         let known = UNITS.iter().find(|(names, _)| names.contains(&unit));
         let Some((_, span)) = known else {
             return Err(
-                self.wrong(format_args!("{unit:?} is no unit of time: ns, us, ms, s, min, h and d are"))
+                self.wrong(format_args!("{unit:?} is not a unit of time: use ns, us, ms, s, min, h or d"))
             );
         };
         let nanos = span.as_nanos() * u128::from(count);
@@ -139,10 +143,10 @@ impl<'a> Reader<'a> {
     }
 
     fn no_number(&self, text: &str) -> Error {
-        self.wrong(format_args!("{text:?} is no number, or too large a one"))
+        self.wrong(format_args!("{text:?} is not a number, or is too large"))
     }
 
-    /// The characters of a kind that come next, without what is blank around them.
+    /// Takes the next characters that match `is_kind`, and skips blanks around them.
     fn take(&mut self, is_kind: impl Fn(char) -> bool) -> &'a str {
         let text = self.rest.trim_start();
         let end = text.find(|c| !is_kind(c)).unwrap_or(text.len());
@@ -151,7 +155,7 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// Whether this comes next; then it is passed over.
+    /// Skips `expected` if it comes next. Returns whether it did.
     fn skip(&mut self, expected: &str) -> bool {
         let rest = self.rest.trim_start().strip_prefix(expected);
         if let Some(rest) = rest {
@@ -162,18 +166,18 @@ impl<'a> Reader<'a> {
 
     fn unexpected(&self) -> Error {
         match self.rest {
-            "" => self.wrong(format_args!("something is missing at its end")),
+            "" => self.wrong(format_args!("something is missing at the end")),
             rest => self.wrong(format_args!("{rest:?} is unexpected")),
         }
     }
 
     fn wrong(&self, why: fmt::Arguments<'_>) -> Error {
         let whole = self.whole;
-        Error::invalid(format!("the quota {whole:?}: {why}; a quota is such as \"100/min, burst 20\""))
+        Error::invalid(format!("invalid quota {whole:?}: {why}; write a quota as \"100/min, burst 20\""))
     }
 }
 
-/// As it is [read](#impl-FromStr-for-Quota).
+/// Writes the quota as text that [`FromStr`](#impl-FromStr-for-Quota) reads.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let burst = match self.rate {
@@ -185,7 +189,7 @@ impl fmt::Display for Quota {
                 write!(f, "{rate}/{}", Span(self.period))?;
                 self.burst
             }
-            // With a point or an exponent, so that it is read as what it is.
+            // With a decimal point or an exponent, so that it is parsed as a fraction.
             Rate::Fraction(rate) => {
                 write!(f, "{rate:?}/s")?;
                 self.burst
@@ -195,8 +199,8 @@ impl fmt::Display for Quota {
     }
 }
 
-/// As it is [read](#impl-FromStr-for-Quotas); what is the same otherwise may have been told otherwise, as `60/min`, which is
-/// `1/s, burst 60`.
+/// Writes the quotas as text that [`FromStr`](#impl-FromStr-for-Quotas) reads. The text may differ from the
+/// original text, but its meaning is the same: `60/min` is written as `1/s, burst 60`.
 impl fmt::Display for Quotas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let limits = self.limits();
@@ -212,7 +216,8 @@ impl fmt::Display for Quotas {
     }
 }
 
-/// The rate, by the shortest unit in which it is a whole number; the burst where it is another than that.
+/// Writes the rate with the shortest unit in which it is an integer. Returns the burst if it differs from that
+/// integer.
 fn write_rate(f: &mut fmt::Formatter<'_>, limit: &Limit) -> Result<Option<u32>, fmt::Error> {
     let burst = u32::try_from(limit.burst).unwrap_or(u32::MAX);
     if limit.num == 0 {
@@ -240,7 +245,7 @@ fn rest(f: &mut fmt::Formatter<'_>, burst: Option<u32>, name: Option<&str>) -> f
     name.map_or(Ok(()), |name| write!(f, ", named \"{name}\""))
 }
 
-/// A span by the largest unit of which it is a multiple.
+/// Writes a span with the largest unit of which it is a multiple.
 struct Span(Duration);
 
 impl fmt::Display for Span {
@@ -266,7 +271,7 @@ mod with_serde {
 
     use super::{Quota, Quotas};
 
-    /// Reads what is written as text.
+    /// Deserializes a value from its text.
     struct Text<T>(PhantomData<T>);
 
     impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {

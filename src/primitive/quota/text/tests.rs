@@ -28,22 +28,22 @@ fn what_is_wrong_is_named() {
     for (text, part) in [
         ("", "missing"),
         ("100", "missing"),
-        ("/s", "\"\" is no number"),
+        ("/s", "\"\" is not a number"),
         ("x/s", "\"x/s\" is unexpected"),
-        ("100/fortnight", "\"fortnight\" is no unit"),
-        ("100/", "\"\" is no unit"),
-        ("4294967296/s", "\"4294967296\" is no number"),
-        ("1e/s", "\"1e\" is no number"),
+        ("100/fortnight", "\"fortnight\" is not a unit"),
+        ("100/", "\"\" is not a unit"),
+        ("4294967296/s", "\"4294967296\" is not a number"),
+        ("1e/s", "\"1e\" is not a number"),
         ("1/18446744073709551615d", "too long"),
-        ("1/18446744073709551616d", "\"18446744073709551616\" is no number"),
-        ("10/s, burst", "\"\" is no number"),
-        ("10/s, burst x", "\"\" is no number"),
-        ("10/s, bursts 4", "is no number"),
+        ("1/18446744073709551616d", "\"18446744073709551616\" is not a number"),
+        ("10/s, burst", "\"\" is not a number"),
+        ("10/s, burst x", "\"\" is not a number"),
+        ("10/s, bursts 4", "is not a number"),
         ("10/s, named x", "\"x\" is unexpected"),
         ("10/s, named \"x", "\"x\" is unexpected"),
         ("10/s burst 4", "\"burst 4\" is unexpected"),
         ("10/s; ", "missing"),
-        ("-3/s", "\"-3\" is no number"),
+        ("-3/s", "\"-3\" is not a number"),
     ] {
         let error = text.parse::<Quotas>().unwrap_err();
         let told = error.to_string();
@@ -105,6 +105,6 @@ fn serde_takes_them_as_text() {
     let quotas: Quotas = serde_json::from_str("\"10/s; 1000/h\"").unwrap();
     assert_eq!(serde_json::to_string(&quotas).unwrap(), "\"10/s; 1000/h\"");
     let error = serde_json::from_str::<Quota>("\"10/x\"").unwrap_err();
-    assert!(error.to_string().contains("\"x\" is no unit"), "{error}");
+    assert!(error.to_string().contains("\"x\" is not a unit"), "{error}");
     assert!(serde_json::from_str::<Quota>("7").unwrap_err().to_string().contains("such as"));
 }
