@@ -1,4 +1,4 @@
-//! Futures under the methods of a bucket: a decision, and a decision whose delay is waited for.
+//! The futures behind the methods of a bucket: a decision, and a decision followed by its delay.
 
 use std::fmt;
 use std::future::Future;
@@ -18,17 +18,17 @@ use crate::Error;
 use crate::store::OperationFuture;
 use crate::store::timer::sleep;
 
-/// A decision under way.
+/// A decision in progress.
 pub(crate) enum Decide {
-    /// It takes no asking.
+    /// Decided without a call to the store.
     Clear(Option<Result<Decision, Error>>),
-    /// What is being given back goes first.
+    /// Waits for tokens that are being given back, then asks.
     Later(BoxFuture<'static, ()>, Option<(TokenBucket, Key, Ask)>),
     Asking(OperationFuture<Reserve>, Option<Asked>),
 }
 
 impl Decide {
-    /// Asks, for a task that polls it at once, whose waker this is.
+    /// Starts a decision for the task of `waker`, which polls it immediately.
     pub(super) fn new(bucket: &TokenBucket, key: Key, cost: u32, wait: i64, waker: Waker) -> Self {
         let most = bucket.quotas.max_cost();
         if cost > most {
@@ -68,7 +68,7 @@ impl Future for Decide {
         }
         match this {
             Self::Clear(outcome) => {
-                // Whoever is always answered at once lets others run now and then.
+                // Yields to other tasks now and then, because this path never waits.
                 ready!(pin!(consume_budget()).poll(context));
                 outcome.take().map_or(Poll::Pending, Poll::Ready)
             }
@@ -84,7 +84,7 @@ impl Future for Decide {
     }
 }
 
-/// A decision, and then its delay. What is dropped before it may act is given back.
+/// A decision, followed by its delay. If it is dropped before it may act, it gives its tokens back.
 pub(crate) struct Acquire {
     bucket: TokenBucket,
     key: Key,
@@ -93,11 +93,11 @@ pub(crate) struct Acquire {
 }
 
 enum Step {
-    /// Not polled yet, so nothing is charged.
+    /// Not polled yet: nothing is charged.
     Asked,
     Deciding(Decide),
     Waiting(BoxFuture<'static, ()>, Reservation),
-    /// The time to act has come: has anybody blocked the bucket meanwhile?
+    /// The time to act has come. Checks whether the bucket was blocked meanwhile.
     Looking(OperationFuture<Peek>, Decision),
     Done,
 }
@@ -107,7 +107,7 @@ impl Acquire {
         Self { bucket, key, cost, step: Step::Asked }
     }
 
-    /// The same request of another bucket.
+    /// The same request on another bucket.
     pub(crate) fn again(&self, bucket: impl FnOnce(&TokenBucket) -> TokenBucket) -> Self {
         bucket(&self.bucket).acquire(self.key.clone(), self.cost)
     }
@@ -116,7 +116,7 @@ impl Acquire {
         &self.key
     }
 
-    /// The key, when it is over.
+    /// Takes the key, after completion.
     pub(crate) fn take_key(&mut self) -> Key {
         self.key.take()
     }
@@ -149,7 +149,7 @@ impl Future for Acquire {
                     self.step = Step::Looking(self.bucket.look(self.key.clone()), decision);
                 }
                 Step::Looking(looking, decision) => {
-                    // An outage by now changes nothing: the tokens have been granted.
+                    // An outage at this point changes nothing: the tokens are granted.
                     let blocked = match ready!(Pin::new(looking).poll(context)) {
                         Ok(state) => !state.blocked_for().is_zero(),
                         Err(_) => false,
@@ -159,8 +159,8 @@ impl Future for Acquire {
                         self.step = Step::Done;
                         return Poll::Ready(Ok(decision));
                     }
-                    // To the end of the queue, for what is left of `max_wait`: the end of the block lets
-                    // nobody through but at the usual pace.
+                    // Queues again at the end, for the rest of `max_wait`. So the requests that waited during the
+                    // block are admitted at the usual rate after it.
                     let waited = decision.delay();
                     self.bucket = self.bucket.with_less_wait(waited);
                     self.step = Step::Asked;

@@ -1,4 +1,4 @@
-//! Charging without asking, and giving: the step of `lua/token_bucket/adjust.lua`.
+//! Charges without a check, and adds tokens: `lua/token_bucket/adjust.lua` in Rust.
 
 use super::decision::BucketState;
 use super::operations::{MOST_SLOW_RUNS, PARTS, read_bucket, under_its_quotas};
@@ -6,17 +6,17 @@ use super::state::{Bucket, Level, Moment};
 use crate::primitive::quota::{MAX_SPAN, Pace, Quotas};
 use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script, script};
 
-/// Charges tokens whether or not they are there, or gives some.
+/// Charges tokens even if they are not available, or adds tokens.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Adjust {
     pub(crate) quotas: Quotas,
-    /// To charge; negative to give.
+    /// The tokens to charge; negative to add tokens.
     pub(crate) tokens: i64,
 }
 
 impl Level {
-    /// No TAT is moved further ahead than 35 years.
+    /// Charges at most as much as comes back within 35 years from now.
     fn overdraw(&mut self, pace: &Pace, now: i64, at: i64, tokens: i64) {
         if pace.num == 0 {
             self.tat.whole = (self.tat.whole + tokens).min(MAX_SPAN);

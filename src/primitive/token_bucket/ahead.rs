@@ -1,5 +1,5 @@
-//! Charging tokens ahead of the requests that will use them, and giving back what was not used: the steps of
-//! `lua/token_bucket/prefetch.lua` and `give_back.lua`.
+//! Prefetching: charges tokens before the requests that will use them, and gives unused tokens back.
+//! `lua/token_bucket/prefetch.lua` and `give_back.lua` in Rust.
 
 use std::sync::Arc;
 
@@ -12,49 +12,49 @@ use super::state::{Bucket, Moment};
 use crate::primitive::quota::Quotas;
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Script, script};
 
-/// Fewer are not charged ahead.
+/// The minimum size of a prefetch.
 const LEAST: i64 = 8;
 
-/// Which share of the tokens that are to be had one process may charge ahead: a fourth.
+/// One process may prefetch at most one in `SHARE` of the available tokens.
 const SHARE: i64 = 4;
 
-/// Charges tokens ahead.
+/// Prefetches tokens.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Prefetch {
     pub(crate) quotas: Quotas,
-    /// How many at most.
+    /// The maximum number of tokens.
     pub(crate) most: i64,
 }
 
-/// So many tokens were charged ahead, which led to this state.
+/// The number of prefetched tokens, and the state after the charge.
 #[derive(Debug)]
 pub(crate) struct Prefetched {
     pub(crate) count: i64,
     pub(crate) state: BucketState,
 }
 
-/// Gives back tokens that were charged ahead and not used.
+/// Gives back charged tokens that are not used.
 ///
-/// What came back since then is not given: had the tokens not been charged, the bucket might have been full, and the
-/// tokens that came lost. And nothing is given while reservations are yet to act.
+/// Tokens that came back since the charge are not given: without the charge, the bucket might have been full, and
+/// these tokens would have been lost. Nothing is given while a reservation has not acted yet.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct GiveBack {
     pub(crate) quotas: Quotas,
     pub(crate) tokens: i64,
-    /// When they were charged, by the server's clock, and how long ago that is at most by the clock here, µs: the server's
-    /// may be set back.
+    /// When the tokens were charged, by the server's clock, and the time since the charge by this process's clock,
+    /// at most. Both are µs. Two clocks, because the server's clock may be set back.
     pub(crate) charged: i64,
     pub(crate) age: i64,
-    /// What the charge led to.
+    /// The TATs after the charge.
     pub(crate) tats: SmallVec<[Moment; 1]>,
-    /// Dropped when it is done, or will not be.
+    /// Dropped when the operation is complete or has failed.
     pub(super) _returning: Option<Arc<Return>>,
 }
 
 impl Bucket {
-    /// Charges up to so many tokens ahead.
+    /// Prefetches up to `most` tokens. Returns the number of tokens.
     fn prefetch(&mut self, quotas: &Quotas, now: i64, most: i64) -> i64 {
         if self.start(now) > now {
             return 0;
@@ -67,8 +67,8 @@ impl Bucket {
         count
     }
 
-    /// How it looks to who holds tokens of it that were charged ahead: they are there, and act at once, whatever others have
-    /// reserved since.
+    /// Changes the state to that seen by the process that holds `tokens` prefetched tokens: they are available and
+    /// act at once, regardless of what other requests reserved since.
     pub(super) fn hold(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         for (level, limit) in self.levels.iter_mut().zip(quotas.limits()) {
             if limit.num == 0 {
@@ -80,7 +80,7 @@ impl Bucket {
         }
     }
 
-    /// Whether anything was given back.
+    /// Returns whether anything was given back.
     fn give_back(&mut self, now: i64, step: &GiveBack) -> bool {
         let age = step.age.max(now - step.charged);
         let mut given = false;
@@ -107,7 +107,7 @@ impl Bucket {
 }
 
 impl GiveBack {
-    /// Gives back tokens whose charge led to a state, at most `age` µs ago.
+    /// Gives back tokens whose charge led to `state`, at most `age` µs ago.
     pub(crate) fn new(state: &BucketState, tokens: i64, age: i64) -> Self {
         let BucketState { quotas, now, bucket } = state;
         let tats = bucket.pairs(quotas).map(|(level, _)| level.tat).collect();
@@ -116,7 +116,7 @@ impl GiveBack {
 }
 
 impl Prefetched {
-    /// What gives so many of them back, which were charged at most `age` µs ago.
+    /// Gives back `tokens` of them, which were charged at most `age` µs ago.
     pub(crate) fn give_back(&self, tokens: i64, age: i64) -> GiveBack {
         GiveBack::new(&self.state, tokens, age)
     }
@@ -125,7 +125,7 @@ impl Prefetched {
 impl Operation for Prefetch {
     type Cell = Bucket;
     type Reply = Prefetched;
-    // What nobody is left to receive comes back with time.
+    // If the caller is gone, the tokens come back with time.
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/prefetch", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
@@ -142,11 +142,11 @@ impl Operation for Prefetch {
         let mut fields = match fields.next()? {
             Field::Integer(-1) => return Err(WRONG_TYPE),
             Field::List(fields) => fields,
-            _ => return Err(Garbled("a script answered something else where a list belongs")),
+            _ => return Err(Garbled("a script returned a value that is not a list")),
         };
         let count = fields.integer()?;
         if !(0..=self.most).contains(&count) {
-            return Err(Garbled("a script charged another number of tokens ahead"));
+            return Err(Garbled("a script prefetched a number of tokens out of range"));
         }
         let bucket = read_levels(&self.quotas, &mut fields)?;
         Ok(Prefetched { count, state: BucketState { quotas: self.quotas, now, bucket } })
@@ -170,9 +170,9 @@ impl Operation for GiveBack {
     const PARTS: &'static [&'static str] = PARTS;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const SAME_ONCE: bool = false;
-    // What was charged last is given back first.
+    // The most recent charge is given back first.
     const IN_ORDER: bool = true;
-    // Twice would be too much.
+    // A second run would give back too much.
     const AT_MOST_ONCE: bool = true;
 
     under_its_quotas!();

@@ -1,12 +1,13 @@
-//! What a bucket carries over when a call comes under other quotas than the one before.
+//! The state that a bucket keeps when its calls use different quotas.
 //!
-//! A bucket has a level for each quota of the calls that it has seen: a quota is known by its interval and its burst. All
-//! levels are charged for each request, those that it does not come under until they are used up. So whatever quotas calls
-//! alternate between, each holds for the calls that come under it.
+//! A bucket has a level for each quota of the calls that it has seen. A quota is identified by its interval and its
+//! burst. Each request is charged to all levels. A level whose quota does not apply to the request is charged at
+//! most until it is empty. So each quota holds for its own calls, regardless of how calls alternate between quotas.
 //!
-//! A quota that is new to a bucket in use takes over the level of the next slower one (which owes at least as much as the new
-//! one would, had it been there), or else of the slowest. What is owed stays owed, *in tokens*; but where the burst is
-//! smaller, as many tokens are left as before, up to the burst.
+//! A quota that is new to a used bucket takes over the level of the next slower quota. That level is missing at
+//! least as many tokens as the level of the new quota would, had it existed before. If there is no slower quota,
+//! the new quota takes over the level of the slowest. The missing tokens stay missing, counted *in tokens*. But if
+//! the burst is smaller, as many tokens are left as before, up to the new burst.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,8 @@ use super::state::{Bucket, Level, Moment, divide};
 use crate::primitive::quota::{Limit, MAX_SPAN, MOST_REPEATS, Pace, Quotas};
 use crate::store::Cell as _;
 
-/// How many levels a bucket keeps; beyond, those that have not been asked for the longest are dropped.
+/// The maximum number of levels of a bucket. Beyond that, the levels that were not used for the longest time are
+/// dropped.
 const MOST_LEVELS: usize = 16;
 
 impl Bucket {
@@ -28,7 +30,7 @@ impl Bucket {
             && self.pairs(quotas).all(|(level, limit)| level.quota == limit.tokens)
     }
 
-    /// A bucket that nobody has touched.
+    /// An unused bucket.
     pub(crate) fn full(quotas: &Quotas) -> Self {
         Self {
             blocked_until: 0,
@@ -36,7 +38,7 @@ impl Bucket {
         }
     }
 
-    /// The same with the levels of the quotas first, and whether one of them is new to a bucket in use.
+    /// Returns the bucket with the levels of the quotas first, and whether a quota is new to a used bucket.
     pub(crate) fn fitted(&self, quotas: &Quotas, now: i64) -> (Self, bool) {
         if self.fits(quotas) {
             return (self.clone(), false);
@@ -59,7 +61,7 @@ impl Bucket {
         (Self { blocked_until: self.blocked_until, levels }, is_new)
     }
 
-    /// The level of a quota that is new.
+    /// The level of a new quota.
     fn taken_over(&self, limit: &Limit, now: i64) -> Level {
         let interval = limit.interval();
         let mut from: Option<&Level> = None;
@@ -70,7 +72,7 @@ impl Bucket {
                 if this == best {
                     return level.tat > from.tat;
                 }
-                // Of those that are as slow or slower the fastest, else the slowest.
+                // The fastest of the quotas that are at least as slow, otherwise the slowest quota.
                 if best >= interval { this >= interval && this < best } else { this > best }
             });
             if is_nearer {
@@ -88,10 +90,10 @@ impl Bucket {
     }
 }
 
-/// What a TAT of one quota is under another: in both as many tokens are owed.
+/// Converts a TAT to another quota, so that the same number of tokens is missing.
 fn convert(from: &Level, tat: Moment, to: &Pace, now: i64) -> Moment {
     let burst = from.quota.burst;
-    // Whole tokens, and what is owed of the next one.
+    // Whole missing tokens, and the missing part of the next token.
     let (mut tokens, mut rest) = (tat.whole, 0.0);
     if from.quota.num != 0 {
         let span = tat.max(Moment::at(now));

@@ -1,4 +1,4 @@
-//! What a bucket answered, and where it stood.
+//! Decisions of a bucket, and its state.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,30 +9,30 @@ use crate::primitive::quota::{Limit, Quotas};
 
 /// The answer to a request, with the state of the bucket after it.
 ///
-/// All times are spans from the moment of the decision, so no clocks are compared.
+/// All times are durations from the moment of the decision, so no clocks are compared.
 #[derive(Clone)]
 pub struct Decision {
-    /// In tokens: a `u32`.
+    /// In tokens; fits in a `u32`.
     pub(super) cost: i64,
     pub(super) admitted: bool,
-    /// Whether it was made without asking the store.
+    /// Whether this process made the decision without a call to the store.
     pub(super) is_local: bool,
-    /// By which of several limits it was refused.
+    /// The limit that refused the request, if there are several limits.
     pub(super) by: Option<Refuser>,
     pub(super) state: BucketState,
 }
 
-/// The place of what refused a request: among the limits, and among the quotas of the decision.
+/// Which limit and which quota of the decision refused a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refuser {
     pub(crate) limit: u8,
     pub(crate) quota: u8,
-    /// Whether that limit's bucket is blocked.
+    /// Whether the bucket of that limit is blocked.
     pub(crate) is_blocked: bool,
 }
 
 impl Decision {
-    /// For what costs nothing: nobody was asked, so the state is that of a bucket which nobody has touched.
+    /// Admits a request with a cost of 0, without a call to the store. The state is that of an unused bucket.
     pub(super) fn free(quotas: Quotas) -> Self {
         let bucket = Bucket::full(&quotas);
         Self {
@@ -44,39 +44,42 @@ impl Decision {
         }
     }
 
-    /// The refusal as an error.
+    /// Converts a refusal to an error.
     pub(crate) fn refused(self) -> Error {
         let retry_after = self.retry_after();
         Error::refused_by(self, retry_after)
     }
 
-    /// Whether the request may go on, after [`delay`](Self::delay).
+    /// Returns whether the request is admitted. It may act after its [`delay`](Self::delay).
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         self.admitted
     }
 
-    /// How many tokens were asked for.
+    /// Returns the requested number of tokens.
     #[must_use]
     pub fn cost(&self) -> u32 {
         u32::try_from(self.cost).unwrap_or(u32::MAX)
     }
 
-    /// How long to wait before acting: zero unless tokens were reserved ahead of time, and for refusals.
+    /// Returns how long to wait before acting. It is zero unless the tokens were reserved ahead of time, and zero
+    /// for refusals.
     #[must_use]
     pub fn delay(&self) -> Duration {
         if self.admitted { micros(self.act() - self.state.now) } else { Duration::ZERO }
     }
 
-    /// For a refusal, when the same request may be admitted without a wait if nobody else comes: never
-    /// zero; `None` if never, and for what was admitted.
+    /// Returns when the same request may be admitted without waiting, if no other request comes before it. It is
+    /// never zero. `None` if the request is admitted, or can never be admitted.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if self.admitted { None } else { self.state.available_after(self.cost()) }
     }
 
-    /// The name of the quota that refused the request; of several, the first. `None` for what was admitted. Of
-    /// [several limits](crate::TokenBuckets) it is the name of the limit, and of the quota after a dot if that has one.
+    /// Returns the name of the quota that refused the request: the first, if several do. `None` if the request is
+    /// admitted.
+    ///
+    /// With [several limits](crate::TokenBuckets), the name is `limit`, or `limit.quota` if the quota has a name.
     #[must_use]
     pub fn refused_by(&self) -> Option<&str> {
         if self.admitted {
@@ -86,42 +89,43 @@ impl Decision {
         self.state.quotas.limits().get(quota).map(|limit| &*limit.name)
     }
 
-    /// By which of several limits it was refused.
+    /// The limit that refused the request, if there are several limits.
     pub(crate) fn refuser(&self) -> Option<Refuser> {
         self.by
     }
 
-    /// The state of the bucket after the decision.
+    /// Returns the state of the bucket after the decision.
     #[must_use]
     pub fn state(&self) -> &BucketState {
         &self.state
     }
 
-    /// The burst of the quota that is nearest to its end.
+    /// Returns the burst of the [tightest](BucketState::tightest) quota.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.state.tightest().limit()
     }
 
-    /// The tokens left at once.
+    /// Returns the number of tokens available now.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         self.state.remaining()
     }
 
-    /// When the bucket is full again; `None` if never.
+    /// Returns when the bucket is full again; `None` if never.
     #[must_use]
     pub fn reset_after(&self) -> Option<Duration> {
         self.state.reset_after()
     }
 
-    /// When this admitted request may act, in the time of the store.
+    /// The time at which this admitted request may act, by the clock of the store.
     pub(super) fn act(&self) -> i64 {
         self.state.bucket.act(&self.state.quotas, self.state.now)
     }
 
-    /// Whether it was made without asking the store: by tokens that were [charged ahead](crate::TokenBucket::prefetch), or as
-    /// a [known refusal](crate::TokenBucket::cache_refusals). `false` where the state is in process anyway.
+    /// Returns whether this process made the decision without a call to the store: with
+    /// [prefetched](crate::TokenBucket::prefetch) tokens, or by a
+    /// [cached refusal](crate::TokenBucket::cache_refusals). Always `false` for a store in memory.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.is_local
@@ -140,7 +144,7 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// Where a bucket stands.
+/// The state of a bucket.
 #[derive(Clone)]
 pub struct BucketState {
     pub(super) quotas: Quotas,
@@ -149,18 +153,18 @@ pub struct BucketState {
 }
 
 impl BucketState {
-    /// The quotas that were asked.
+    /// The quotas of the call.
     pub(crate) fn quotas(&self) -> &Quotas {
         &self.quotas
     }
 
-    /// The tokens left at once: the least of all quotas, none while blocked.
+    /// Returns the number of tokens available now: the minimum over all quotas, or 0 while the bucket is blocked.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         self.tightest().remaining()
     }
 
-    /// When the bucket is full and unblocked again; `None` if never.
+    /// Returns when the bucket is full and unblocked again; `None` if never.
     #[must_use]
     pub fn reset_after(&self) -> Option<Duration> {
         self.balances()
@@ -168,8 +172,8 @@ impl BucketState {
             .try_fold(self.blocked_for(), |longest, reset| reset.map(|reset| reset.max(longest)))
     }
 
-    /// How long the bucket is blocked (see [`TokenBucket::block_for`](crate::TokenBucket::block_for));
-    /// zero if it is not.
+    /// Returns how long the bucket stays blocked by [`TokenBucket::block_for`](crate::TokenBucket::block_for); zero
+    /// if it is not blocked.
     #[must_use]
     pub fn blocked_for(&self) -> Duration {
         micros(self.blocked())
@@ -179,7 +183,7 @@ impl BucketState {
         self.bucket.blocked_until - self.now
     }
 
-    /// When `cost` tokens are to be had if nobody else takes any; `None` if never.
+    /// Returns when `cost` tokens are available, if no other request takes any; `None` if never.
     #[must_use]
     pub fn available_after(&self, cost: u32) -> Option<Duration> {
         let mut after = self.bucket.clone();
@@ -193,18 +197,18 @@ impl BucketState {
         Some(micros(after.act(&self.quotas, self.now) - self.now))
     }
 
-    /// The first quota that has fewer tokens than so many.
+    /// The first quota that has fewer than `cost` tokens.
     pub(super) fn lacking(&self, cost: i64) -> Option<usize> {
         self.bucket.pairs(&self.quotas).position(|(level, limit)| level.tokens(limit, self.now) < cost)
     }
 
-    /// The standing of each quota, in their order.
+    /// Returns the balance of each quota, in the order of the quotas.
     pub fn balances(&self) -> impl Iterator<Item = Balance<'_>> {
         let (now, blocked) = (self.now, self.blocked());
         self.bucket.pairs(&self.quotas).map(move |(level, limit)| Balance { level, limit, now, blocked })
     }
 
-    /// The quota that is nearest to its end: the fewest tokens left, of those the slowest to fill.
+    /// Returns the tightest quota: the one with the fewest tokens left; of equal ones, the slowest to refill.
     #[must_use]
     pub fn tightest(&self) -> Balance<'_> {
         let slowest =
@@ -231,30 +235,30 @@ impl fmt::Debug for BucketState {
     }
 }
 
-/// Where a bucket stands with one of its quotas.
+/// The state of a bucket under one of its quotas.
 #[derive(Clone, Copy)]
 pub struct Balance<'a> {
     level: &'a Level,
     limit: &'a Limit,
     now: i64,
-    /// For how long, µs.
+    /// How long the bucket stays blocked, µs.
     blocked: i64,
 }
 
 impl<'a> Balance<'a> {
-    /// The [name](crate::Quota::named) of the quota.
+    /// Returns the [name](crate::Quota::named) of the quota.
     #[must_use]
     pub fn name(&self) -> &'a str {
         &self.limit.name
     }
 
-    /// The burst of the quota.
+    /// Returns the burst of the quota.
     #[must_use]
     pub fn limit(&self) -> u32 {
         u32::try_from(self.limit.burst).unwrap_or(u32::MAX)
     }
 
-    /// The tokens left at once.
+    /// Returns the number of tokens available now.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         if self.blocked > 0 {
@@ -263,14 +267,15 @@ impl<'a> Balance<'a> {
         u32::try_from(self.level.tokens(self.limit, self.now).max(0)).unwrap_or(u32::MAX)
     }
 
-    /// How long an empty bucket takes to fill; `None` if it never does.
+    /// Returns how long an empty bucket takes to fill; `None` if it never does.
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
         (self.limit.num != 0).then(|| micros(self.limit.span))
     }
 
-    /// In what time as many tokens come back as are [left](Self::remaining), so that a client that spreads them over it is
-    /// not refused; where none are left, when the next is to be had. `None` if never.
+    /// Returns the time in which as many tokens come back as are [left](Self::remaining). A client that spreads the
+    /// remaining tokens over this time is not refused. If no tokens are left, returns when the next token is
+    /// available. `None` if tokens never come back.
     #[must_use]
     pub fn effective_window(&self) -> Option<Duration> {
         if self.limit.num == 0 {
@@ -283,7 +288,7 @@ impl<'a> Balance<'a> {
         Some(micros(window.max(self.blocked)))
     }
 
-    /// When the quota is full again; `None` if never.
+    /// Returns when the quota is full again; `None` if never.
     #[must_use]
     pub fn reset_after(&self) -> Option<Duration> {
         if self.limit.num == 0 {
@@ -294,7 +299,7 @@ impl<'a> Balance<'a> {
 }
 
 impl Error {
-    /// The decision of the token bucket behind a refusal.
+    /// Returns the token bucket's decision behind a refusal.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         self.refused_with()

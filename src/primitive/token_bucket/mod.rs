@@ -1,4 +1,4 @@
-//! The token buckets. See the public module `token_bucket`.
+//! Token buckets. See the public module `token_bucket`.
 
 mod acquire;
 mod adjust;
@@ -45,18 +45,19 @@ use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, Key, Quota, Store};
 
-/// A namespace of token buckets, one per key. A cheap clone; see the [module](crate::token_bucket) for the whole story.
+/// A namespace of token buckets, one per key.
+///
+/// Cloning is cheap. See the [module](crate::token_bucket) for the algorithm and its guarantees.
 ///
 /// # Cancel safety
 ///
-/// Every future here may be dropped at any time. A request that is dropped while it is being decided, or
-/// while its delay is waited for, gives its tokens back from a task of its own, as far as nothing has been built
-/// upon them.
+/// Every future here may be dropped at any time. If a request is dropped while it waits for the decision or for its
+/// delay, a background task gives its tokens back, as far as no later reservation depends on them.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     clients: Arc<Clients>,
     quotas: Quotas,
-    /// The max_wait delay, µs.
+    /// The longest delay of a reservation, µs.
     max_wait: i64,
     local: Local,
 }
@@ -79,15 +80,16 @@ struct Clients {
 }
 
 impl TokenBucket {
-    /// The buckets of the namespace `name` in a store, with a quota or several.
+    /// Creates a handle to the buckets of the namespace `name` in a store, with one or several quotas.
     ///
-    /// Whoever uses the same store and name shares the buckets. Where quotas differ, as during a deployment, each call goes
-    /// by its own; see [below](crate::token_bucket#when-quotas-change).
+    /// All handles with the same store and name share the buckets. If their quotas differ, for example during a
+    /// deployment, each call uses the quotas of its own handle; see
+    /// [when quotas change](crate::token_bucket#when-quotas-change).
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, and as
-    /// [`Quotas::new`] says.
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 characters of `A-Z a-z 0-9 - _ . /`, and in the
+    /// cases of [`Quotas::new`].
     pub fn new<Q>(store: &Store, name: &str, quotas: Q) -> Result<Self, Error>
     where
         Q: TryInto<Quotas>,
@@ -98,7 +100,7 @@ impl TokenBucket {
         Ok(Self { clients, quotas, max_wait: MAX_SPAN, local: Local::default() })
     }
 
-    /// The same buckets under other quotas: those of a customer's plan, say.
+    /// Returns a handle to the same buckets with other quotas, for example those of a customer's plan.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Quotas, Store, TokenBucket};
@@ -114,92 +116,112 @@ impl TokenBucket {
         Self { quotas: quotas.clone(), ..self.clone() }
     }
 
-    /// The same buckets, where [`reserve`](Self::reserve) and [`wait`](Self::wait) refuse delays above this.
+    /// Returns a handle to the same buckets whose [`reserve`](Self::reserve) and [`wait`](Self::wait) refuse delays
+    /// above `max_wait`.
+    ///
+    /// Default: no limit below 35 years.
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { max_wait: to_micros(max_wait), ..self.clone() }
     }
 
-    /// The same buckets, where this process refuses without asking what the store would refuse, by what the store told last.
-    /// Default: `false`; of a [layer](crate::RateLimitLayer::cache_refusals) that does not wait, `true`.
+    /// Returns a handle to the same buckets that caches refusals in this process. Default: `false`, but `true` for
+    /// a [layer](crate::RateLimitLayer::cache_refusals) without `max_wait`.
     ///
-    /// A refusal tells when the next token comes. Until then all requests for the key are refused here; then so many are let
-    /// through to the store as there can be tokens. So a key that is refused costs the store hardly more than what it admits, and
-    /// as many requests are admitted as without. What is given back, [reset](Self::reset), or granted under other quotas
-    /// meanwhile is noticed after a second at the latest; at once where it is done by this value or its clones. In memory
-    /// it changes nothing.
+    /// A refusal says when the next token comes. Until then, this process refuses all requests for the key without
+    /// a call to the store. After that, it sends as many requests to the store as there can be tokens. So a refused
+    /// key costs the store hardly more calls than its admitted requests, and as many requests are admitted as
+    /// without the cache.
+    ///
+    /// The cache learns within one second that another process gave tokens back, [reset](Self::reset) the bucket,
+    /// or charged it under raised quotas. If this handle or one of its clones does so, the cache learns it
+    /// immediately. The setting has no effect on a store in memory.
     #[must_use]
     pub fn cache_refusals(&self, cache: bool) -> Self {
         Self { local: self.local.clone().with_refusals(cache), ..self.clone() }
     }
 
-    /// The same buckets, where this process charges the tokens of hot keys ahead, several in one call, holds them for up to
-    /// `hold`, and admits requests by them without asking.
+    /// Returns a handle to the same buckets that prefetches tokens of hot keys.
     ///
-    /// For keys that one process asks for thousands of times per second. It sees which those are; others are not
-    /// concerned. What is charged ahead is what was used in half of `hold` the last time, and at most a quarter of
-    /// the tokens that are to be had; what is not used is given back. In memory it changes nothing.
+    /// The process charges several tokens of a hot key in one call, holds them for up to `hold`, and admits
+    /// requests with them without a call to the store. This is for keys that one process requests thousands of
+    /// times per second. The process detects these keys; other keys are not prefetched. A prefetch charges as many
+    /// tokens as the process used in half of `hold` before, and at most a quarter of the available tokens. Unused
+    /// tokens are given back. The setting has no effect on a store in memory.
     ///
-    /// # What it still guarantees
+    /// # Guarantee
     ///
-    /// In every interval of length `t`, at most `burst + rate·t + min(rate·hold, K)` tokens' worth of requests act, where `K` is
-    /// the most tokens that all processes together hold at once; whoever crashes, stands still or is cancelled. A request that
-    /// acts at some time was charged within `hold` before, so all that act within an interval were charged within one that is
-    /// longer by `hold`: that is the middle term of the bound. And all but those that were held already were charged within
-    /// the interval itself: that is the last one. Tokens are used for no longer than `hold` from before the moment when they
-    /// were asked for, by a clock that goes on while the host is suspended. What is given back is less by what came
-    /// back since it was charged, for had it not been charged, the bucket might have been full, and that lost. A
-    /// [`reset`](Self::reset), and a failover that forgets, admit up to `K` more; a [block](Self::block_for) stops what this
-    /// process holds at once, and what others hold after `hold`. On a Cluster nothing is given back, since its client may
-    /// repeat calls. Quotas that [never refill](crate::Quota::non_refilling) are not charged ahead. The clock that counts time in
-    /// suspend is Linux's; elsewhere a host must not be suspended.
+    /// In every interval of length `t`, requests worth at most `burst + rate·t + min(rate·hold, K)` tokens act. `K`
+    /// is the largest number of tokens that all processes together hold at the same time. The bound also holds if
+    /// processes crash or pause, and if requests are cancelled.
+    ///
+    /// * A request acts at most `hold` after its tokens were charged. So all requests that act within an interval
+    ///   were charged within an interval that is longer by `hold`. This is the term `rate·hold`.
+    /// * All of their tokens, except those already held at the start, were charged within the interval itself. This
+    ///   is the term `K`.
+    /// * A process uses its tokens for at most `hold` after it asked for them, by a clock that keeps running while
+    ///   the host is suspended. That clock exists on Linux; on other systems, a host must not be suspended.
+    /// * Unused tokens are given back minus the tokens that came back since the charge: without the charge, the
+    ///   bucket might have been full, and these tokens would have been lost.
+    ///
+    /// # Limits
+    ///
+    /// * A [`reset`](Self::reset), or a failover that loses writes, admits up to `K` more tokens.
+    /// * A [block](Self::block_for) immediately stops the tokens of the process that blocks; tokens of other
+    ///   processes stop after at most `hold`.
+    /// * On a Redis Cluster no tokens are given back, because its client may repeat calls.
+    /// * Quotas that [never refill](crate::Quota::non_refilling) are not prefetched.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where `hold` is not 1 ms to 1 s. 10 ms is a good choice.
+    /// [`is_invalid`](Error::is_invalid) if `hold` is not 1 ms to 1 s. 10 ms is a good choice.
     pub fn prefetch(&self, hold: Duration) -> Result<Self, Error> {
         if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&hold) {
-            return Err(Error::invalid(format!("tokens are held for 1 ms to 1 s, is {hold:?}")));
+            return Err(Error::invalid(format!("hold must be 1 ms to 1 s, is {hold:?}")));
         }
         Ok(Self { local: self.local.clone().with_prefetch(to_micros(hold)), ..self.clone() })
     }
 
-    /// Takes one token, if there is one now.
+    /// Takes one token if it is available now.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable). A refusal is not an error here, but a [`Decision`].
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded). A refusal is not an
+    /// error, but a [`Decision`].
     pub async fn allow(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         self.decide(key.into(), 1, 0).await
     }
 
-    /// Takes `n` tokens, if there are so many now. Where `n` is 0, nobody is asked, here as in the other
-    /// methods: the request is admitted, with the state of an untouched bucket.
+    /// Takes `n` tokens if they are available now.
+    ///
+    /// If `n` is 0, the request is admitted without a call to the store, with the state of an unused bucket. The
+    /// same applies to [`reserve_n`](Self::reserve_n) and [`wait_n`](Self::wait_n).
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable), and [`is_exceeds_burst`](Error::is_exceeds_burst) where no
-    /// bucket ever holds so many.
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded);
+    /// [`is_exceeds_burst`](Error::is_exceeds_burst) if `n` is above the burst.
     pub async fn allow_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
         self.decide(key.into(), n, 0).await
     }
 
-    /// Takes one token now or in the future.
+    /// Reserves one token, now or in the future.
     ///
     /// # Errors
     ///
-    /// As [`reserve_n`](Self::reserve_n).
+    /// The errors of [`reserve_n`](Self::reserve_n).
     pub async fn reserve(&self, key: impl Into<Key>) -> Result<Reservation, Error> {
         self.reserve_n(key, 1).await
     }
 
-    /// Takes `n` tokens now or in the future; the [`Reservation`] says when to act.
+    /// Reserves `n` tokens, now or in the future. The [`Reservation`] says when to act.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable); [`is_exceeds_burst`](Error::is_exceeds_burst) where no
-    /// bucket ever holds so many; [`is_refused`](Error::is_refused) where the delay would exceed the
-    /// [`max_wait`](Self::with_max_wait) or the tokens never come back.
+    /// * [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
+    /// * [`is_exceeds_burst`](Error::is_exceeds_burst) if `n` is above the burst.
+    /// * [`is_refused`](Error::is_refused) if the delay would exceed the [`max_wait`](Self::with_max_wait), or the
+    ///   tokens never come back.
     pub async fn reserve_n(&self, key: impl Into<Key>, n: u32) -> Result<Reservation, Error> {
         let key: Key = key.into();
         let decision = self.decide(key.clone(), n, self.max_wait).await?;
@@ -214,33 +236,35 @@ impl TokenBucket {
     ///
     /// # Errors
     ///
-    /// As [`reserve_n`](Self::reserve_n).
+    /// The errors of [`reserve_n`](Self::reserve_n).
     pub async fn wait(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         self.wait_n(key, 1).await
     }
 
-    /// Waits for `n` tokens, first come, first served.
+    /// Waits for `n` tokens. Waiters are served in FIFO order.
     ///
     /// # Errors
     ///
-    /// As [`reserve_n`](Self::reserve_n), at once: nobody waits for what will be refused.
+    /// The errors of [`reserve_n`](Self::reserve_n). They are returned immediately: a request that will be refused
+    /// does not wait.
     pub async fn wait_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
         let decision = self.counted(self.clone().acquire(key.into(), n).await)?;
         if decision.is_admitted() { Ok(decision) } else { Err(decision.refused()) }
     }
 
-    /// Looks at a bucket and charges nothing.
+    /// Returns the state of a bucket without charging it.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
     pub async fn peek(&self, key: impl Into<Key>) -> Result<BucketState, Error> {
         self.look(key.into()).await
     }
 
-    /// Charges `n` tokens whether or not they are there: a penalty, or a cost that is known only afterwards. The bucket may go
-    /// into debt (of up to 35 years), which comes back like what was admitted; until then it admits nothing. Only the
-    /// [quotas](Self::quotas) of this value are concerned.
+    /// Charges `n` tokens even if they are not available: a penalty, or a cost that is known only afterwards.
+    ///
+    /// The bucket may go into debt, of at most 35 years. The debt is paid by the tokens that come back; until then
+    /// the bucket admits nothing. Only the [quotas](Self::quotas) of this handle are charged.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket};
@@ -256,19 +280,21 @@ impl TokenBucket {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable): then it may have been charged.
+    /// [`is_unavailable`](Error::is_unavailable): the tokens may have been charged.
+    /// [`is_overloaded`](Error::is_overloaded).
     pub async fn charge(&self, key: impl Into<Key>, n: u32) -> Result<BucketState, Error> {
         self.adjust(key.into(), n.into()).await
     }
 
-    /// Gives `n` tokens, up to a full bucket: a reward, or what a request turned out not to cost.
+    /// Adds `n` tokens, up to a full bucket: a reward, or the unused part of an estimated cost.
     ///
-    /// What is given comes on top of what [the algorithm](crate::token_bucket#the-algorithm) admits. To take back a reservation that has not
-    /// acted, [cancel](Reservation::cancel) it.
+    /// The tokens come on top of what [the algorithm](crate::token_bucket#the-algorithm) admits. To take back a
+    /// reservation that has not acted yet, [cancel](Reservation::cancel) it.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable): then they may have been given.
+    /// [`is_unavailable`](Error::is_unavailable): the tokens may have been added.
+    /// [`is_overloaded`](Error::is_overloaded).
     pub async fn give_back(&self, key: impl Into<Key>, n: u32) -> Result<BucketState, Error> {
         self.adjust(key.into(), -i64::from(n)).await
     }
@@ -277,25 +303,26 @@ impl TokenBucket {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// [`is_unavailable`](Error::is_unavailable): the bucket may have been reset.
+    /// [`is_overloaded`](Error::is_overloaded).
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key: Key = key.into();
         self.local.forget(&key);
         let reset = self.clients.reset.run(key.clone(), Reset).await;
-        // Once more: some may have asked in between.
+        // Again, because requests during the reset may have cached an older state.
         self.local.forget(&key);
         reset
     }
 
-    /// Lets nothing through for `duration`, in any process: the upstream said so. A longer block that
-    /// stands is kept; the bucket goes on filling meanwhile.
+    /// Blocks a bucket in all processes for `duration`, for example because the upstream answered 429.
     ///
-    /// Requests that wait are let through after it at the usual pace; those whose turn would have come during the
-    /// block line up again.
+    /// A longer block that exists is kept. The bucket keeps refilling during the block. Waiting requests are
+    /// admitted after the block, at the usual rate. Requests that would have acted during the block queue again.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// [`is_unavailable`](Error::is_unavailable): the bucket may have been blocked.
+    /// [`is_overloaded`](Error::is_overloaded).
     pub async fn block_for(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
         let key: Key = key.into();
         self.local.forget(&key);
@@ -304,19 +331,20 @@ impl TokenBucket {
         blocked
     }
 
-    /// The quotas of calls through this value.
+    /// Returns the quotas that calls through this handle use.
     #[must_use]
     pub fn quotas(&self) -> &Quotas {
         &self.quotas
     }
 
-    /// The name of the namespace.
+    /// Returns the name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.clients.name
     }
 
-    /// Where decisions are counted. Those of [`acquire`](Self::acquire) and [`at_once`](Self::at_once) are not yet.
+    /// The counters of decisions. The caller counts the decisions of [`acquire`](Self::acquire) and
+    /// [`at_once`](Self::at_once).
     pub(crate) fn decisions(&self) -> &Decisions {
         &self.clients.decisions
     }
@@ -338,7 +366,7 @@ impl TokenBucket {
         adjusted
     }
 
-    /// Charges a key without anybody waiting for that.
+    /// Charges a key in the background.
     pub(crate) fn charge_detached(&self, key: Key, tokens: u32) {
         self.clients.adjust.detach(key, Adjust { quotas: self.quotas.clone(), tokens: tokens.into() });
     }
@@ -347,7 +375,7 @@ impl TokenBucket {
         self.clients.peek.run(key, Peek { quotas: self.quotas.clone() })
     }
 
-    /// The same buckets with a `max_wait` that is shorter by what has been waited already.
+    /// The same buckets with `max_wait` reduced by the time already waited.
     fn with_less_wait(&self, waited: Duration) -> Self {
         Self { max_wait: (self.max_wait - to_micros(waited)).max(0), ..self.clone() }
     }
@@ -356,7 +384,7 @@ impl TokenBucket {
         Acquire::new(self, key, cost)
     }
 
-    /// The decision, where it takes neither a wait nor another process.
+    /// The decision, if it needs neither a wait nor a call to the store.
     pub(crate) fn at_once(
         &self,
         quotas: Option<&Quotas>,
@@ -377,7 +405,7 @@ impl TokenBucket {
         self.clients.reserve.step(key, || Reserve { quotas: quotas.clone(), ask })
     }
 
-    /// What this process knows of a request; `None`: nothing, and it is not to learn anything.
+    /// Looks up a request in the local state. `None` if this process neither has nor learns local state for it.
     fn answer(&self, key: &Key, ask: Ask) -> Option<Answer> {
         if self.local.is_off() || self.clients.reserve.is_in_memory() {
             return None;
@@ -389,13 +417,13 @@ impl TokenBucket {
         Block { quotas: self.quotas.clone(), micros: to_micros(duration) }
     }
 
-    /// Blocks a key without anybody waiting for that.
+    /// Blocks a key in the background.
     pub(crate) fn block_detached(&self, key: Key, duration: Duration) {
         self.local.forget(&key);
         self.clients.block.detach(key, self.blocking(duration));
     }
 
-    /// The buckets of the same name in another store.
+    /// Buckets of the same name in another store.
     pub(crate) fn in_store(&self, store: &Store) -> Self {
         let name = self.name();
         Self {
@@ -405,19 +433,19 @@ impl TokenBucket {
         }
     }
 
-    /// Other buckets in the same store, whose name is this one's and an ending.
+    /// Other buckets in the same store. Their name is the name of this namespace plus `ending`.
     pub(crate) fn beside(&self, ending: &str, quota: Quota) -> Result<Self, Error> {
         let (store, name) = (&self.clients.store, format!("{}{ending}", self.name()));
         let clients = Arc::new(Clients::new(store, &name, &Namespace::open(store, &name)));
         Ok(Self { clients, quotas: quota.try_into()?, max_wait: 0, local: Local::default() })
     }
 
-    /// The same buckets, as they are asked together with others: nobody waits, and nothing is charged ahead.
+    /// The same buckets as part of several limits: without waiting and prefetching.
     fn as_one_of_several(&self) -> Self {
         Self { max_wait: 0, local: self.local.clone().without_prefetch(), ..self.clone() }
     }
 
-    /// Takes a token, which is no decision on a request.
+    /// Takes a token to count an event. It is not counted as a decision on a request.
     pub(crate) async fn count(&self, key: Key) -> Result<Decision, Error> {
         self.clients
             .reserve
@@ -425,7 +453,8 @@ impl TokenBucket {
             .await
     }
 
-    /// Does something with the buckets for which nobody waits, on the store's own thread; in memory it is done on return.
+    /// Runs a task on the store's own thread, in the background. For a store in memory, the task is complete on
+    /// return.
     pub(crate) fn detached(&self, task: impl Future<Output = ()> + Send + 'static) {
         match self.clients.store.background() {
             Some(background) => background.spawn(task),
@@ -433,7 +462,7 @@ impl TokenBucket {
         }
     }
 
-    /// These buckets with `max_wait` of `other` and a share of its quotas.
+    /// These buckets with the `max_wait` of `other` and a share of its quotas.
     pub(crate) fn standing_in_for(&self, other: &Self, parts: NonZeroU32) -> Self {
         Self { quotas: other.quotas.share(parts), max_wait: other.max_wait, ..self.clone() }
     }
@@ -442,7 +471,7 @@ impl TokenBucket {
         if (1..=self.quotas.max_cost()).contains(&cost)
             && let Some(decision) = self.local.known(&self.quotas, &key, Ask { cost: cost.into(), wait })
         {
-            // Whoever is always answered at once lets others run now and then.
+            // Yields to other tasks now and then, because this path never waits.
             consume_budget().await;
             self.decisions().count(Outcome::of(&decision));
             return Ok(decision);
@@ -459,10 +488,10 @@ impl TokenBucket {
         self.clients.cancel.detach(key.clone(), self.returned(key, cancel));
     }
 
-    /// Takes back an admission that led to nothing, which was asked for at `sent`, where it does not act and nobody waits.
+    /// Takes back an admission, asked for at `sent`, whose request does not act.
     ///
-    /// By the rule of [`GiveBack`], which must run once; where the client may repeat it, all of it if nothing has come after
-    /// it, else nothing.
+    /// It uses [`GiveBack`], which must run exactly once. If the client may repeat it, it cancels instead: that
+    /// gives back all tokens if nothing was charged after them, and otherwise none.
     fn take_back(&self, key: Key, decision: &Decision, sent: i64) {
         if self.clients.give_back.may_repeat() {
             return self.cancel_detached(&key, Cancel::safe_to_repeat(decision));
@@ -475,7 +504,7 @@ impl TokenBucket {
         self.clients.give_back.detach(key, give_back);
     }
 
-    /// The same, noted here.
+    /// Registers a cancellation in the local state.
     fn returned(&self, key: &Key, cancel: Cancel) -> Cancel {
         self.local.forget_refusal(key, &self.quotas);
         Cancel { _returning: Some(Arc::new(self.clients.returning.begin(key))), ..cancel }
@@ -502,7 +531,7 @@ impl Clients {
     }
 }
 
-/// Whole µs, rounded up, as far as the arithmetic goes.
+/// Converts to whole µs, rounded up, at most [`MAX_SPAN`].
 fn to_micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(MAX_SPAN).min(MAX_SPAN)
 }

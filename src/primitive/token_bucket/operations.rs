@@ -1,4 +1,4 @@
-//! The steps on a bucket: each is one script in `lua/token_bucket/` and the same in Rust.
+//! The operations on a bucket. Each is implemented twice: as a script in `lua/token_bucket/` and in Rust.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::state::{Ask, Bucket, Level, Moment, Trace};
 use crate::primitive::quota::{MOST_REPEATS, Quotas};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Script, script};
 
-/// Charges a request, in full or not at all.
+/// Charges a request in full, or not at all.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Reserve {
@@ -18,27 +18,27 @@ pub(crate) struct Reserve {
     pub(crate) ask: Ask,
 }
 
-/// Gives back what a reservation charged.
+/// Gives back the charge of a reservation.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Cancel {
     pub(crate) quotas: Quotas,
     pub(crate) cost: i64,
-    /// After this time it is too late; `None`: nobody ever acts on it.
+    /// The time to act, after which nothing is given back. `None`: the request never acts.
     pub(crate) act: Option<i64>,
     pub(crate) traces: SmallVec<[Trace; 1]>,
-    /// Dropped when it is done, or will not be.
+    /// Dropped when the operation is complete or has failed.
     pub(super) _returning: Option<Arc<Return>>,
 }
 
-/// Looks at a bucket.
+/// Reads the state of a bucket.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Peek {
     pub(crate) quotas: Quotas,
 }
 
-/// Lets nothing act for a while.
+/// Blocks a bucket.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Block {
@@ -46,23 +46,23 @@ pub(crate) struct Block {
     pub(crate) micros: i64,
 }
 
-/// Makes a bucket full and unblocked.
+/// Fills a bucket and unblocks it.
 #[derive(Debug)]
 pub(crate) struct Reset;
 
 pub(super) const PARTS: &[&str] = &["tat"];
 
-/// How many buckets a call of [`Reserve`] or [`Peek`] takes at most: about 0.4 ms of the server's time.
+/// The maximum number of buckets in one call of [`Reserve`] or [`Peek`]: about 0.4 ms of server time.
 const MOST_RUNS: usize = 128;
 
-/// The same for what works on states in table form and writes them, which costs four times as much.
+/// The maximum for scripts that process and write states in table form, which takes four times as long.
 pub(super) const MOST_SLOW_RUNS: usize = 64;
 
-/// For a run whose key holds something else than a bucket, scripts answer -1.
+/// Scripts answer -1 for a run whose key does not hold a bucket.
 pub(super) const WRONG_TYPE: Garbled =
-    Garbled("WRONGTYPE the key of the bucket holds something else: delete it, or choose another prefix");
+    Garbled("WRONGTYPE the key holds a value that is not a bucket: delete the key, or choose another prefix");
 
-/// Steps under the same quotas leave together, and those are written once for all of them.
+/// Operations under the same quotas share one call, which contains the quotas once.
 macro_rules! under_its_quotas {
     () => {
         fn group(&self) -> usize {
@@ -88,7 +88,7 @@ pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
 pub(super) fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
     let mut fields = match fields.next()? {
         Field::Integer(-1) => return Err(WRONG_TYPE),
-        // A bare TAT, where that says all.
+        // A bare TAT; see `lua/lib/bucket.lua`.
         Field::Integer(tat) => {
             let tat = moment(tat, 0)?;
             let mut bucket = Bucket::full(quotas);
@@ -98,12 +98,12 @@ pub(super) fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bu
             return Ok(bucket);
         }
         Field::List(fields) => fields,
-        Field::Text(_) => return Err(Garbled("a script answered a text where a bucket belongs")),
+        Field::Text(_) => return Err(Garbled("a script returned a text instead of a bucket")),
     };
     read_levels(quotas, &mut fields)
 }
 
-/// Whether anything was given back.
+/// Reads whether anything was given back.
 pub(super) fn read_given(fields: &mut Fields<'_>) -> Result<bool, Garbled> {
     match fields.integer()? {
         -1 => Err(WRONG_TYPE),
@@ -111,7 +111,7 @@ pub(super) fn read_given(fields: &mut Fields<'_>) -> Result<bool, Garbled> {
     }
 }
 
-/// A bucket as a script tells it in full: `told` in lua/lib/bucket.
+/// Reads a bucket from the full form that `told` in `lua/lib/bucket.lua` writes.
 pub(super) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
     let blocked_until = fields.integer()?;
     let mut levels = SmallVec::new();
@@ -123,12 +123,12 @@ pub(super) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bu
     Ok(Bucket { blocked_until, levels })
 }
 
-/// A time as scripts tell it, in the range within which all arithmetic fits.
+/// Checks that a time from a script is in the range in which no arithmetic overflows.
 fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
     if (0..1 << 53).contains(&whole) && (-1..=1 << 20).contains(&part) {
         Ok(Moment { whole, part })
     } else {
-        Err(Garbled("a script answered a time out of range"))
+        Err(Garbled("a script returned a time out of range"))
     }
 }
 
@@ -159,7 +159,7 @@ impl Operation for Reserve {
             return Err(WRONG_TYPE);
         }
         let mut bucket = read_bucket(&self.quotas, &mut fields)?;
-        // Those of the run that came before, and then this one.
+        // First the admitted requests of the run before this one, then this one.
         let before = admitted.min(nth);
         if before > 0 {
             bucket.charge(&self.quotas, now, before * self.ask.cost);
@@ -175,7 +175,8 @@ impl Operation for Reserve {
             let admitted = bucket.take(&self.quotas, now, self.ask);
             return self.decision(admitted, now, bucket.clone());
         }
-        // Left as it is by a refusal, since the script writes nothing then; but for what is new, which refills from now on.
+        // A refusal leaves the bucket unchanged, because the script writes nothing then. But a new quota is stored,
+        // and refills from now on.
         let (mut after, is_new) = bucket.fitted(&self.quotas, now);
         let admitted = after.take(&self.quotas, now, self.ask);
         if admitted || is_new {
@@ -188,7 +189,7 @@ impl Operation for Reserve {
         let admitted = decisions.iter().take_while(|decision| decision.is_admitted());
         let (count, last) = admitted.fold((0, None), |(count, _), decision| (count + 1, Some(decision)));
         let (first, last) = (decisions.first()?, last?);
-        // As one charge: what the last led to, and what stood before the first.
+        // Combined into one charge: the TAT after the last charge, and the state before the first.
         let mut cancel = Cancel::new(last, None);
         cancel.cost *= count;
         for (trace, level) in cancel.traces.iter_mut().zip(&first.state.bucket.levels) {
@@ -216,15 +217,15 @@ impl Trace {
 }
 
 impl Cancel {
-    /// Takes back an admission; `act` as in the field.
+    /// Takes back an admission. See the field for `act`.
     pub(crate) fn new(decision: &Decision, act: Option<i64>) -> Self {
         let BucketState { quotas, bucket, .. } = &decision.state;
         let traces = bucket.levels.iter().map(Level::trace).collect();
         Self { quotas: quotas.clone(), cost: decision.cost, act, traces, _returning: None }
     }
 
-    /// Takes back an admission on which nobody acts, and which may run twice: then it finds that something has come after. A
-    /// quota that never refills does not tell that, and gets nothing back.
+    /// Takes back an admission whose request never acts. It is safe to run twice, because the second run finds a
+    /// later change. A quota that never refills cannot detect that, so it gets nothing back.
     pub(super) fn safe_to_repeat(decision: &Decision) -> Self {
         let mut cancel = Self::new(decision, None);
         for (trace, limit) in cancel.traces.iter_mut().zip(decision.state.quotas.limits()) {
@@ -242,9 +243,9 @@ impl Operation for Cancel {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/cancel", "lib/bucket", "lib/runs", "lib/cancel");
     const PARTS: &'static [&'static str] = PARTS;
-    // What is given back first must not have been built upon by what is given back next.
+    // In order, so that no charge that is given back later depends on one given back earlier.
     const IN_ORDER: bool = true;
-    // Twice would be too much.
+    // A second run would give back too much.
     const AT_MOST_ONCE: bool = true;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const SAME_ONCE: bool = false;
@@ -264,7 +265,7 @@ impl Operation for Cancel {
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
         let (mut after, is_new) = bucket.fitted(&self.quotas, now);
-        // A bucket that was reset since, or has not seen these quotas, knows nothing of the charge.
+        // Nothing is known of the charge if the bucket was reset since, or has no level for these quotas.
         if is_new || self.act.is_some_and(|act| now > act) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Tokens taken ahead of time.
+//! Tokens reserved ahead of time.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use super::{Key, TokenBucket};
 use crate::Error;
 use crate::store::OperationFuture;
 
-/// Tokens that are reserved: act after [`delay`](Self::delay), or [`cancel`](Self::cancel).
+/// Reserved tokens. Act after [`delay`](Self::delay), or [`cancel`](Self::cancel).
 ///
-/// Dropping a reservation keeps it: the tokens stay charged.
+/// If a reservation is dropped, its tokens stay charged.
 #[derive(Debug)]
 #[must_use = "the tokens are charged: wait for the delay and act, or cancel"]
 pub struct Reservation {
@@ -25,30 +25,30 @@ impl Reservation {
         Self { bucket, key, decision, cancelled: false }
     }
 
-    /// How long to wait before acting, from the moment of the reservation.
+    /// Returns how long to wait before acting, from the moment of the reservation.
     #[must_use]
     pub fn delay(&self) -> Duration {
         self.decision.delay()
     }
 
-    /// The decision, with the state of the bucket after it.
+    /// Returns the decision, with the state of the bucket after it.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// Gives the tokens back, as far as later reservations have not built upon them, as Go's `CancelAt` does.
+    /// Gives the tokens back, as Go's `CancelAt` does: tokens on which later reservations depend stay charged.
     ///
-    /// Nothing is given back after the time to act, nor by a second call.
+    /// Nothing is given back after the time to act, or by a second call.
     ///
     /// # Cancel safety
     ///
-    /// It is sent once: dropped, or failed with an outage, it may or may not have given the tokens back, and
-    /// calling again does nothing.
+    /// The cancellation is sent once. If the future is dropped, or the store is unavailable, the tokens may or may
+    /// not have been given back. A second call does nothing.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
     pub async fn cancel(&mut self) -> Result<(), Error> {
         match self.begin_cancel() {
             Some(cancelling) => cancelling.await.map(drop),
@@ -68,7 +68,7 @@ impl Reservation {
     }
 
     fn take_cancel(&mut self) -> Option<Cancel> {
-        // What was charged ahead acts at once, and is not given back one by one.
+        // Prefetched tokens act at once, and are given back as a batch.
         if std::mem::replace(&mut self.cancelled, true) || self.decision.is_local {
             return None;
         }

@@ -1,5 +1,5 @@
-//! What is being given back, by key: whoever asks next in this process asks after that, so that nobody's own charge stands
-//! before it.
+//! Tokens that are being given back, by key. The next request of this process for the same key waits until they are
+//! back, so that it is not refused because of its own process's charge.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,27 +14,27 @@ use crate::Key;
 use crate::store::lock;
 use crate::store::timer::within;
 
-/// Nobody waits for longer: what is given back may be in the hands of a runtime that stands still.
+/// The longest wait. The task that gives tokens back may be in a runtime that does not run.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The keys of one namespace. A cheap clone.
+/// The keys of one namespace. Cloning is cheap.
 #[derive(Clone, Default)]
 pub(super) struct Returning(Arc<Keys>);
 
 #[derive(Default)]
 struct Keys {
-    /// How many there are: mostly none.
+    /// The number of operations in progress, usually zero.
     count: AtomicUsize,
     under_way: Mutex<HashMap<Key, UnderWay>>,
 }
 
-/// What is under way for one key.
+/// The operations in progress for one key.
 struct UnderWay {
     count: usize,
     over: watch::Sender<()>,
 }
 
-/// Something is given back until this is dropped.
+/// An operation in progress, until this is dropped.
 pub(super) struct Return {
     keys: Arc<Keys>,
     key: Key,
@@ -49,13 +49,13 @@ impl Returning {
         Return { keys: Arc::clone(&self.0), key: key.clone() }
     }
 
-    /// The end of what is under way for a key, if anything is.
+    /// Waits for the operations in progress for a key; `None` if there are none.
     pub(super) fn end(&self, key: &Key) -> Option<impl Future<Output = ()> + Send + use<>> {
         if self.0.count.load(Ordering::Acquire) == 0 {
             return None;
         }
         let mut over = lock(&self.0.under_way).get(key)?.over.subscribe();
-        // It is never sent, only dropped.
+        // Nothing is ever sent. The wait ends when the sender is dropped.
         Some(async move {
             within(LONGEST, over.changed()).await;
         })

@@ -1,16 +1,16 @@
-//! The state of one bucket and the arithmetic on it: what `lua/lib/bucket.lua` and the scripts beside it
-//! do, in Rust, integer for integer.
+//! The state of one bucket and its arithmetic. It equals `lua/lib/bucket.lua` and the scripts beside it, integer
+//! for integer.
 //!
-//! GCRA: a bucket is described by the *theoretical arrival time* (TAT) at which it will be full again.
-//! With one token every `T`, a request for `n` is admitted if `max(TAT, now) + n·T − burst·T ≤ now + wait`,
-//! and acts at that left-hand side. Times are whole µs and `den`-ths of one, so nothing is ever rounded.
+//! GCRA: the state is the *theoretical arrival time* (TAT), at which the bucket is full again. With one token every
+//! `T`, a request for `n` tokens is admitted if `max(TAT, now) + n·T − burst·T ≤ now + wait`. It acts at the time
+//! on the left-hand side. Times are whole µs plus `den`-ths of a µs, so nothing is rounded.
 
 use smallvec::SmallVec;
 
 use crate::primitive::quota::{Limit, Pace, Quotas, Tokens};
 use crate::store::Cell;
 
-/// A point in time or a span: µs and `den`-ths of a µs (`0 ≤ part < den`). Ordered as a number.
+/// A point in time or a duration, in whole µs plus `den`-ths of a µs (`0 ≤ part < den`). Ordered as a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment {
     pub(crate) whole: i64,
@@ -18,10 +18,10 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// Marks the `part` of a [`Level`] that counts used tokens instead.
+    /// The `part` of a [`Level`] that counts used tokens instead of time.
     const USED: i64 = -1;
 
-    /// So many tokens used of a quota that never refills.
+    /// The number of used tokens of a quota that never refills.
     pub(crate) fn used(tokens: i64) -> Self {
         Self { whole: tokens, part: Self::USED }
     }
@@ -49,47 +49,47 @@ impl Moment {
         }
     }
 
-    /// Whole µs, rounded up.
+    /// In whole µs, rounded up.
     pub(crate) fn ceil(self) -> i64 {
         self.whole + i64::from(self.part > 0)
     }
 }
 
-/// Where a bucket stands with one of its quotas.
+/// The state of a bucket under one quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level {
-    /// TAT; for a quota that never refills the tokens used, with the part [`Moment::USED`].
+    /// The TAT. For a quota that never refills: the used tokens, with the part [`Moment::USED`].
     pub(crate) tat: Moment,
-    /// The latest TAT of the reservations yet to act: above `tat` only after a cancellation.
+    /// The latest TAT of the reservations that have not acted yet. It is above `tat` only after a cancellation.
     pub(crate) last: Moment,
-    /// `last` as it was before the charge that led here; not stored.
+    /// `last` before the most recent charge; not stored.
     pub(crate) before: Moment,
     /// The quota.
     pub(crate) quota: Tokens,
 }
 
-/// The mark that a charge left on one quota, by which it can be given back.
+/// What a charge did to one level. A cancellation needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// The TAT that the charge led to; of a quota that never refills the tokens used, or [`KEPT`](Self::KEPT).
+    /// The TAT after the charge. For a quota that never refills: the used tokens, or [`KEPT`](Self::KEPT).
     pub(crate) tat: Moment,
-    /// The latest TAT of the reservations yet to act at that time.
+    /// The latest TAT of the reservations that had not acted yet before the charge.
     pub(crate) before: Moment,
 }
 
 impl Trace {
-    /// Of a quota that never refills: its tokens are not given back.
+    /// For a quota that never refills: the tokens are not given back.
     pub(super) const KEPT: Moment = Moment { whole: -1, part: -1 };
 }
 
 impl Level {
-    /// Full.
+    /// A full level.
     pub(super) fn full(quota: Tokens) -> Self {
         let tat = if quota.num == 0 { Moment::used(0) } else { Moment::default() };
         Self { tat, quota, ..Self::default() }
     }
 
-    /// Whole tokens to be had at `when`; negative where they are lent out already.
+    /// The number of whole tokens available at `when`; negative if tokens are already reserved ahead of time.
     #[inline]
     pub(crate) fn tokens(&self, pace: &Pace, when: i64) -> i64 {
         if pace.num == 0 {
@@ -99,7 +99,7 @@ impl Level {
         pace.burst + tokens_in(pace, when - tat.whole, tat.part)
     }
 
-    /// When the charge that led here may act: `TAT − burst·T`, in whole µs rounded up.
+    /// The time at which the last charge may act: `TAT − burst·T`, in whole µs, rounded up.
     fn act(&self, pace: &Pace) -> i64 {
         if pace.num == 0 {
             return i64::MIN;
@@ -107,7 +107,7 @@ impl Level {
         self.tat.minus(pace, Moment::default().advance(pace, pace.burst)).ceil()
     }
 
-    /// When one token is to be had.
+    /// The time at which one token is available.
     pub(crate) fn next(&self, pace: &Pace, now: i64) -> i64 {
         let mut after = *self;
         after.charge(pace, now, now, 1);
@@ -126,7 +126,7 @@ impl Level {
         self.last = self.before.max(self.tat);
     }
 
-    /// The same for requests that do not come under the quota: it is used up at most.
+    /// Charges for a request to which the quota does not apply: at most until the level is empty.
     fn charge_up_to_burst(&mut self, at: i64, tokens: i64) {
         let pace = Pace::of(self.quota);
         let tokens = tokens.min(pace.burst);
@@ -158,7 +158,7 @@ impl Level {
         if built_upon == Moment::default() {
             self.last = mine.minus(pace, charge).max(trace.before);
             if self.tat < mine {
-                // Others have been given back before, and who came since may yet act up to here.
+                // Others were cancelled before. A request that came after them may still act up to this time.
                 self.last = self.last.max(self.tat);
             }
         }
@@ -174,14 +174,15 @@ impl Level {
     }
 }
 
-/// How many whole tokens come in `span` µs less `part` den-ths of one; negative spans count backwards.
+/// The number of whole tokens that come back in `span` µs minus `part` den-ths of a µs. A negative span counts
+/// backwards.
 #[inline]
 fn tokens_in(pace: &Pace, span: i64, part: i64) -> i64 {
     let laps = span.div_euclid(pace.num);
     let left = span.rem_euclid(pace.num);
     let rest = match left.checked_mul(pace.den) {
         Some(left) => (left - part).div_euclid(pace.num),
-        // A share among very many; below `den` in size, which fits.
+        // The share of one of very many processes. The result is below `den` in size, which fits.
         None => {
             let left = i128::from(left) * i128::from(pace.den) - i128::from(part);
             i64::try_from(left.div_euclid(i128::from(pace.num))).unwrap_or(i64::MAX)
@@ -190,7 +191,8 @@ fn tokens_in(pace: &Pace, span: i64, part: i64) -> i64 {
     laps.saturating_mul(pace.den).saturating_add(rest)
 }
 
-/// How many whole tokens come in `span` µs and `part` den-ths of one, and how many `num`-ths of the next.
+/// The number of whole tokens that come back in `span` µs plus `part` den-ths of a µs, and the `num`-ths of the
+/// next token.
 pub(super) fn divide(pace: &Pace, span: i64, part: i64) -> (i64, i64) {
     let (num, den) = (i128::from(pace.num), i128::from(pace.den));
     let parts = i128::from(span) * den + i128::from(part);
@@ -198,7 +200,7 @@ pub(super) fn divide(pace: &Pace, span: i64, part: i64) -> (i64, i64) {
     (narrow(parts / num), narrow(parts % num))
 }
 
-/// What is asked of a bucket: `cost` tokens, to be had within `wait` µs.
+/// A request for `cost` tokens, available within `wait` µs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub(crate) cost: i64,
@@ -208,15 +210,16 @@ pub(crate) struct Ask {
 /// The state of one bucket.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
-    /// Nothing acts before this time, µs.
+    /// The end of a block, µs.
     pub(crate) blocked_until: i64,
-    /// One per quota, in their order, and then those of the quotas of other calls. None where nothing was ever charged.
+    /// One level per quota, in the order of the quotas, then the levels of the quotas of other calls. Empty if
+    /// nothing was ever charged.
     pub(crate) levels: SmallVec<[Level; 1]>,
 }
 
 impl Clone for Bucket {
     fn clone(&self) -> Self {
-        // By far quicker than `SmallVec::clone`, which goes one by one.
+        // Much faster than `SmallVec::clone`, which clones the items one by one.
         Self { blocked_until: self.blocked_until, levels: SmallVec::from_slice(&self.levels) }
     }
 }
@@ -228,7 +231,7 @@ impl Bucket {
         self.start(now) <= now + ask.wait && ask.cost <= self.free(quotas, now, ask.wait)
     }
 
-    /// Whether the request fits; if so it is charged.
+    /// Charges the request if it fits. Returns whether it does.
     #[inline]
     pub(crate) fn take(&mut self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
         let admitted = self.has(quotas, now, ask);
@@ -238,8 +241,8 @@ impl Bucket {
         admitted
     }
 
-    /// How many tokens are to be had by `now + wait`, counted from the later of TAT and the end of a block; negative where they
-    /// are lent out.
+    /// The number of tokens available by `now + wait`, counted from the TAT or the end of a block, whichever is
+    /// later. Negative if tokens are already reserved ahead of time.
     #[inline]
     pub(crate) fn free(&self, quotas: &Quotas, now: i64, wait: i64) -> i64 {
         let tokens = self.pairs(quotas).map(|(level, limit)| {
@@ -252,7 +255,7 @@ impl Bucket {
         tokens.fold(i64::MAX, i64::min)
     }
 
-    /// Charges without asking.
+    /// Charges without a check.
     #[inline]
     pub(crate) fn charge(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         let at = self.start(now);
@@ -266,13 +269,13 @@ impl Bucket {
         }
     }
 
-    /// When what was charged last may act.
+    /// The time at which the most recent charge may act.
     pub(crate) fn act(&self, quotas: &Quotas, now: i64) -> i64 {
         self.pairs(quotas).map(|(level, limit)| level.act(limit)).fold(self.start(now), i64::max)
     }
 
-    /// Gives back what later reservations have not built upon, or, where nobody ever `acts` on the charge, all
-    /// of it if nothing has come after it. Whether that was anything.
+    /// Gives back the part of a charge on which no later reservation depends. If the charge never `acts`, gives
+    /// back all of it if nothing was charged after it, otherwise nothing. Returns whether anything was given back.
     pub(crate) fn cancel(
         &mut self,
         quotas: &Quotas,
@@ -281,7 +284,7 @@ impl Bucket {
         traces: &[Trace],
         acts: bool,
     ) -> bool {
-        // A bucket that was reset since knows nothing of the charge.
+        // Nothing is known of the charge if the bucket was reset since.
         if self
             .pairs(quotas)
             .zip(traces)
@@ -301,8 +304,8 @@ impl Bucket {
         self.levels.iter().zip(quotas.limits())
     }
 
-    /// From when on forgetting the bucket changes nothing: it is unblocked, full, and every reservation may have
-    /// acted. `None` where it never refills.
+    /// The time from which deleting the bucket changes nothing: it is unblocked and full, and every reservation may
+    /// have acted. `None` if a quota never refills and has used tokens.
     pub(crate) fn idle_from(&self) -> Option<i64> {
         self.levels.iter().try_fold(self.blocked_until, |idle, level| match level.quota.num == 0 {
             true => (level.tat.whole == 0).then_some(idle),
@@ -310,7 +313,7 @@ impl Bucket {
         })
     }
 
-    /// The first moment at which anything may act.
+    /// The earliest time at which anything may act.
     pub(crate) fn start(&self, now: i64) -> i64 {
         self.blocked_until.max(now)
     }
