@@ -1,4 +1,4 @@
-//! What is known of one key under some quotas.
+//! The local state of one key under one set of quotas.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -11,30 +11,30 @@ use crate::primitive::quota::Quotas;
 use crate::store::Padded;
 
 pub(crate) struct Entry {
-    /// The table that it is in.
+    /// The id of the table that contains this entry.
     pub(super) table: u64,
     pub(super) hash: u64,
     pub(super) key: Key,
     pub(super) quotas: Quotas,
     pub(super) told: Told,
-    /// Whether it is in the table no more.
+    /// Whether the entry was removed from the table.
     is_gone: AtomicBool,
-    /// Until when, µs, what was told bounds what may be asked; 0: not at all.
+    /// Until when (µs) the stored state bounds the requests to the store; 0: it does not.
     pub(super) known_until: AtomicI64,
-    /// Tokens that requests ask for which are not answered yet.
+    /// The tokens of requests that the store has not answered yet.
     pub(super) in_flight: AtomicI64,
-    /// Tokens charged ahead.
+    /// The prefetched tokens.
     pub(super) slots: Padded<Slots>,
-    /// How many were charged the last time.
+    /// The size of the last prefetch.
     pub(super) batch: AtomicI64,
-    /// Whether somebody sees to it that there are some.
+    /// Whether a [`Keeper`](super::Keeper) runs for this entry.
     pub(super) is_kept: AtomicBool,
-    /// Until when, µs, nobody tries again, where there were none.
+    /// Until when (µs) no keeper starts, after a prefetch that got no tokens.
     pub(super) rests_until: AtomicI64,
-    /// Whether more have been asked for.
+    /// Whether more tokens are requested from the keeper.
     pub(super) wants: AtomicBool,
     pub(super) more: Notify,
-    /// Tokens that were asked of the store since they were charged.
+    /// The tokens requested from the store since the last prefetch.
     pub(super) missed: AtomicI64,
 }
 
@@ -63,7 +63,7 @@ impl Entry {
         self.is_gone.load(Ordering::Acquire)
     }
 
-    /// Whether it is taken out of the table.
+    /// Marks the entry as removed if `ends` says so. Returns whether it does.
     pub(super) fn ends_if(&self, ends: impl FnOnce(&Self) -> bool) -> bool {
         let ends = ends(self);
         if ends {
@@ -76,14 +76,14 @@ impl Entry {
         self.quotas.id() == quotas.id() && self.key == *key
     }
 
-    /// Whether it is of no use.
+    /// Whether the entry is unused.
     pub(super) fn is_idle(&self, now: i64) -> bool {
         self.known_until.load(Ordering::Relaxed) <= now
             && self.in_flight.load(Ordering::Relaxed) == 0
             && !self.is_kept.load(Ordering::Relaxed)
     }
 
-    /// Takes tokens that were charged ahead; see [`Slots::take`].
+    /// Takes prefetched tokens; see [`Slots::take`].
     pub(super) fn take(&self, now: i64, cost: i64, share: u32) -> Option<Taken> {
         let taken = self.slots.0.take(now, cost, share)?;
         if taken.left * 4 <= self.batch.load(Ordering::Relaxed) && self.slots.0.left(1 - taken.slot) == 0 {
@@ -98,7 +98,7 @@ impl Entry {
         }
     }
 
-    /// The store is asked for so many tokens.
+    /// Counts tokens that a request asks the store for.
     pub(super) fn missed(&self, tokens: i64) {
         if self.is_kept.load(Ordering::Relaxed) {
             self.missed.fetch_add(tokens, Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Entry {
         }
     }
 
-    /// What was charged ahead is not used any more.
+    /// Drops the prefetched tokens.
     pub(super) fn drop_tokens(&self) {
         self.slots.0.empty(0);
         self.slots.0.empty(1);

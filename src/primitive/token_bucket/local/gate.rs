@@ -1,8 +1,8 @@
-//! Refusals without asking the store: from what the store told last it follows how many tokens there can be by now, at most.
-//! So many requests may ask; the others would be refused.
+//! Cached refusals. The latest state from the store bounds the number of tokens that the bucket can have now. As
+//! many requests may ask the store; the others are refused without a call.
 //!
-//! That is what the store would say, but for what is given back, reset or granted under raised quotas by others, which is
-//! seen after a second at the latest.
+//! The store would give the same answer, unless other processes gave tokens back, reset the bucket, or charged it
+//! under raised quotas. The cache learns these changes after at most one second.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,20 +13,20 @@ use super::{Decision, Local};
 use crate::Key;
 use crate::primitive::token_bucket::state::Ask;
 
-/// For how long what was told is believed, µs.
+/// How long a stored state is used, µs.
 const LONGEST: i64 = 1_000_000;
 
-/// What the gate says to a request.
+/// How a request passes the gate.
 pub(crate) enum Gate {
-    /// Nothing is known.
+    /// There is no usable state.
     Open,
-    /// It would be refused, or was admitted already.
+    /// The request is refused here, or was admitted by prefetched tokens.
     Known(Decision),
-    /// It may ask.
+    /// The request may ask the store.
     Pass(Pass),
 }
 
-/// A request that asks for so many tokens; until this is dropped.
+/// Counts the tokens of a request that asks the store, until this is dropped.
 pub(crate) struct Pass {
     entry: Arc<Entry>,
     cost: i64,
@@ -34,7 +34,7 @@ pub(crate) struct Pass {
 
 /// A request that asks the store.
 pub(crate) struct Asked {
-    /// Who learns from it.
+    /// Stores the answer.
     learns: Option<(Local, Key)>,
     pass: Option<Pass>,
     sent: i64,
@@ -60,7 +60,7 @@ impl Near {
         }
     }
 
-    /// The refusal of a request that need not ask.
+    /// The refusal of a request that need not ask the store.
     #[inline]
     pub(super) fn refusal(&self, now: i64, ask: Ask) -> Option<Decision> {
         if now >= self.entry.known_until.load(Ordering::Acquire) {
@@ -69,12 +69,12 @@ impl Near {
         self.refused(now, ask, self.entry.in_flight.load(Ordering::Relaxed))
     }
 
-    /// The same whoever else asks now.
+    /// The same, without counting the requests in flight.
     pub(super) fn told_refusal(&self, now: i64, ask: Ask) -> Option<Decision> {
         if now >= self.entry.known_until.load(Ordering::Acquire) { None } else { self.refused(now, ask, 0) }
     }
 
-    /// What becomes of a request by what was told last, and after the requests that are under way.
+    /// Decides a request by the stored state, after the requests in flight. Returns the refusal, if any.
     #[inline]
     fn refused(&self, now: i64, ask: Ask, in_flight: i64) -> Option<Decision> {
         let (quotas, told) = (&self.quotas, &self.entry.told);
@@ -87,7 +87,7 @@ impl Near {
 }
 
 impl Entry {
-    /// Nothing is known of refusals any more.
+    /// Removes the cached refusal.
     pub(super) fn open(&self) {
         self.known_until.store(0, Ordering::Release);
     }
@@ -98,7 +98,7 @@ impl Asked {
         Self { learns, pass, sent }
     }
 
-    /// The store has said this.
+    /// Stores the answer of the store.
     pub(in crate::primitive::token_bucket) fn answered(self, decision: &Decision) {
         let Some((local, key)) = self.learns else { return };
         if local.table.is_outdated(self.sent) {
@@ -112,7 +112,7 @@ impl Asked {
         match &self.pass {
             Some(pass) => learn(&pass.entry),
             None if !decision.admitted => {
-                // At worst it is not learned.
+                // If there is no room for an entry, the answer is not stored.
                 let hash = local.table.hash(&key);
                 local.table.entry(hash, &key, &decision.state.quotas).iter().for_each(|entry| learn(entry));
             }

@@ -1,20 +1,20 @@
-//! Which keys are asked for often: a count for each of a number of places, to which keys are sent by their hashes.
+//! Detects hot keys. A fixed table counts the requested tokens; the hash of a key selects its place.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// From so many tokens in the time that tokens are held on, a key is hot.
+/// A key is hot if this many tokens are requested within the time that tokens are held.
 const HOT: u64 = 16;
 
 const PLACES: usize = 1024;
 
-/// How many tokens of a count are kept.
+/// The number of bits of a count.
 const BITS: u32 = 24;
 
-/// How much of a hash tells keys of one place apart.
+/// The number of bits of the hash that distinguish keys of one place.
 const TAG_BITS: u32 = 12;
 
-/// The counts: in each place the number of the time span that it is of, some of the key's hash, and the tokens that were
-/// asked for in it. Keys that share a place take it from each other.
+/// The counts. Each place contains the number of its time span, some bits of the key's hash, and the tokens
+/// requested in that span. Keys with the same place overwrite each other.
 pub(super) struct Heat(Box<[AtomicU64]>);
 
 impl Default for Heat {
@@ -24,7 +24,8 @@ impl Default for Heat {
 }
 
 impl Heat {
-    /// Notes that tokens were asked for. Says how many in this span, now and then where that makes the key a hot one.
+    /// Counts requested tokens. If the key is hot, returns the count of this span each time that it passes a
+    /// multiple of [`HOT`].
     pub(super) fn note(&self, hash: u64, now: i64, span: i64, tokens: i64) -> Option<i64> {
         let place = &self.0[(hash >> 20) as usize % PLACES];
         let tag = hash & ((1 << TAG_BITS) - 1);
@@ -32,7 +33,7 @@ impl Heat {
         let value = place.load(Ordering::Relaxed);
         let before = if value >> BITS == this { value & ((1 << BITS) - 1) } else { 0 };
         let after = (before + tokens.unsigned_abs()).min((1 << BITS) - 1);
-        // What two threads note at the same time may be counted once.
+        // Two threads that count at the same time may lose one of the counts.
         place.store(this << BITS | after, Ordering::Relaxed);
         (before / HOT != after / HOT).then_some(after as i64)
     }

@@ -1,5 +1,5 @@
-//! Sees to it that a hot key has tokens in memory, and gives back those that were not used: a task on the store's own thread,
-//! while the key is hot.
+//! Prefetches tokens of a hot key, and gives unused tokens back. A keeper is a task on the store's own thread that
+//! runs while the key is hot.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,17 +22,17 @@ pub(super) struct Keeper {
     batches: [Option<Batch>; SLOTS],
 }
 
-/// Tokens that were charged ahead.
+/// Prefetched tokens.
 struct Batch {
     prefetched: Prefetched,
-    /// Before they were asked for.
+    /// The time before the prefetch was sent.
     sent: i64,
-    /// How many of them are known to be used.
+    /// The number of tokens known to be used.
     used: i64,
 }
 
 impl Keeper {
-    /// Begins, where nobody does it yet. `count` tokens have been asked for within `span` µs.
+    /// Starts a keeper, unless one runs. Requests asked for `count` tokens within the last `span` µs.
     pub(super) fn start(
         entry: Arc<Entry>,
         table: Arc<Table>,
@@ -54,7 +54,7 @@ impl Keeper {
 
     async fn keep(mut self, span: i64) {
         let (mut previous, mut charged, mut used) = (0, clock::micros() - span, 0);
-        // While more are to be charged ahead.
+        // Whether to prefetch again.
         let mut goes_on = true;
         loop {
             let now = clock::micros();
@@ -84,7 +84,7 @@ impl Keeper {
         }
     }
 
-    /// Charges tokens ahead. How many.
+    /// Prefetches tokens. Returns the number of tokens.
     async fn charge(&mut self, slot: usize, most: i64, now: i64) -> i64 {
         let entry = &self.entry;
         let prefetch = Prefetch { quotas: entry.quotas.clone(), most };
@@ -92,13 +92,13 @@ impl Keeper {
         entry.told.learn(now, &prefetched.state);
         let count = prefetched.count;
         if count > 0 && (self.table.is_outdated(now) || entry.is_gone()) {
-            // Blocked or reset meanwhile.
+            // The bucket was blocked or reset meanwhile.
             self.give_back(&prefetched, count, now);
             return 0;
         }
         if count > 0 {
             self.batches[slot] = Some(Batch { prefetched, sent: now, used: 0 });
-            // Of what came too late nothing can be taken, and all is given back.
+            // If the answer came too late, no token can be taken, and all tokens are given back.
             entry.batch.store(count, Ordering::Relaxed);
             entry.slots.0.put(slot, count, now + self.hold);
             entry.wants.store(false, Ordering::Relaxed);
@@ -106,8 +106,8 @@ impl Keeper {
         count
     }
 
-    /// Counts what has been used since the last time, and gives back what is left of batches that have ended. Where one ends
-    /// before it is used up, nobody needs the one after it: that ends as well.
+    /// Counts the tokens used since the last call, and gives back the rest of expired batches. If a batch expires
+    /// with tokens left, the next batch is not needed, and ends as well.
     fn collect(&mut self, now: i64) -> i64 {
         let (entry, hold) = (&self.entry, self.hold);
         let is_over = |batch: &Batch| now >= batch.sent + hold;
@@ -115,7 +115,7 @@ impl Keeper {
             |slot: usize| self.batches[slot].as_ref().is_some_and(is_over) && entry.slots.0.left(slot) > 0;
         let all_end = (0..SLOTS).any(ends);
         let (mut used, mut over) = (0, Vec::new());
-        // The last first: what is given back must not have been built upon by what is given back next.
+        // The newest batch first, so that no batch that is given back later depends on one given back earlier.
         let mut order: [usize; SLOTS] = std::array::from_fn(|slot| slot);
         order.sort_by_key(|slot| std::cmp::Reverse(self.batches[*slot].as_ref().map(|batch| batch.sent)));
         for slot in order {
@@ -139,18 +139,18 @@ impl Keeper {
         used
     }
 
-    /// Gives back what was asked for at `sent`.
+    /// Gives back tokens of a prefetch that was sent at `sent`.
     fn give_back(&self, prefetched: &Prefetched, tokens: i64, sent: i64) {
         if !self.clients.give_back.may_repeat() {
             let give_back = prefetched.give_back(tokens, clock::micros() - sent);
             self.clients.give_back.detach(self.entry.key.clone(), give_back);
-            // There are more than was told last.
+            // The bucket now has more tokens than the last answer said.
             self.entry.open();
         }
     }
 }
 
-/// Also where the thread ends first: what is held then is not used any more.
+/// Also runs if the thread ends first. Prefetched tokens are not used after that.
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.entry.drop_tokens();

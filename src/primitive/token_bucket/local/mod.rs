@@ -1,6 +1,6 @@
-//! What this process knows of buckets in Redis: refusals that need no asking, and tokens that were charged ahead.
+//! The state of Redis buckets that this process keeps: cached refusals, and prefetched tokens.
 //!
-//! An [`Entry`] is made for a key that was refused, or that is hot; other keys have none.
+//! A key has an [`Entry`] if it was refused or is hot. Other keys have none.
 
 mod entry;
 mod gate;
@@ -31,22 +31,23 @@ use crate::Key;
 use crate::primitive::clock;
 use crate::primitive::quota::Quotas;
 
-/// What one bucket and its clones know. A cheap clone.
+/// The local state of one bucket and its clones. Cloning is cheap.
 #[derive(Clone, Default)]
 pub(crate) struct Local {
-    /// Whether refusals are remembered.
+    /// Whether refusals are cached.
     refusals: bool,
-    /// How long tokens are held that are charged ahead, µs, and where it is seen which keys are hot.
+    /// How long prefetched tokens are held (µs), and the detection of hot keys. `None` if tokens are not
+    /// prefetched.
     ahead: Option<(i64, Arc<Heat>)>,
     table: Arc<Table>,
 }
 
 /// The entries, by key and quotas.
 struct Table {
-    /// Tells tables apart, of which threads know entries.
+    /// Identifies the table, because threads keep entries of several tables.
     id: u64,
     hasher: RandomState,
-    /// What was asked until then, µs, is not learned from.
+    /// Answers to requests sent until this time (µs) are ignored.
     outdated: AtomicI64,
     count: AtomicUsize,
     shards: Box<[RwLock<Shard>]>,
@@ -55,21 +56,21 @@ struct Table {
 #[derive(Default)]
 struct Shard {
     entries: HashTable<Arc<Entry>>,
-    /// How many entries it takes before those are looked for that are of no use any more.
+    /// The number of entries at which the next insertion first removes unused entries.
     sweep_at: usize,
 }
 
 const SHARDS: usize = 16;
 const SWEEP_AT: usize = 64;
 
-/// How many entries a shard has at most. Beyond, nothing is learned about other keys: they ask the store.
+/// The maximum number of entries of a shard. Beyond that, other keys get no entry and ask the store.
 const MOST: usize = 4096;
 
-/// What is to be done about a request.
+/// How to decide a request.
 pub(super) enum Answer {
-    /// Nobody need be asked.
+    /// The decision is known.
     Known(Decision),
-    /// The store is to be asked, and this to be told what it says.
+    /// Ask the store, and pass its answer to this.
     Ask(Asked),
 }
 
@@ -88,12 +89,12 @@ impl Local {
         Self { ahead: None, ..self }
     }
 
-    /// Whether nothing is known, ever.
+    /// Whether this process never keeps local state.
     pub(super) fn is_off(&self) -> bool {
         !self.refusals && self.ahead.is_none()
     }
 
-    /// Whether nothing is known now.
+    /// Whether there is no local state now.
     pub(super) fn knows_nothing(&self) -> bool {
         self.is_off() || self.table.is_empty()
     }
@@ -106,7 +107,7 @@ impl Local {
         if self.refusals { near.refusal(now, ask) } else { None }
     }
 
-    /// The decision on a request, where nobody need be asked.
+    /// The decision on a request, if it needs no call to the store.
     #[inline]
     pub(super) fn known(&self, quotas: &Quotas, key: &Key, ask: Ask) -> Option<Decision> {
         if self.knows_nothing() {
@@ -117,7 +118,7 @@ impl Local {
             .with(key, quotas, |near| self.take(near, now, ask).or_else(|| self.refusal(near, now, ask)))?
     }
 
-    /// What is known of a request.
+    /// Decides a request locally, or prepares the call to the store.
     pub(super) fn answer(&self, bucket: &TokenBucket, quotas: &Quotas, key: &Key, ask: Ask) -> Answer {
         let now = clock::micros();
         let found = self.table.with(key, quotas, |near| {
@@ -135,7 +136,7 @@ impl Local {
             Some(Gate::Pass(pass)) => Some(pass),
             Some(Gate::Open) | None => None,
         };
-        // What never comes back is not charged ahead: some of that is lost at times.
+        // Quotas that never refill are not prefetched, because prefetched tokens are sometimes lost.
         if let Some((hold, heat)) = &self.ahead
             && quotas.limits().iter().all(|limit| limit.num > 0)
             && let hash = self.table.hash(key)
@@ -149,7 +150,8 @@ impl Local {
         Answer::Ask(Asked::new(learns, pass, now))
     }
 
-    /// As [`answer`](Self::answer) of one of several limits: a refusal, or a place among those who may ask, where there is one.
+    /// As [`answer`](Self::answer), for one of several limits. Returns a refusal, or the pass to ask the store if
+    /// there is an entry.
     pub(super) fn gate(
         &self,
         quotas: &Quotas,
@@ -164,12 +166,13 @@ impl Local {
         match self.table.with(key, quotas, gate) {
             Some(Err(refusal)) => Err(refusal),
             Some(Ok(Gate::Pass(pass))) => Ok(Some(pass)),
-            // Those who ask may not be charged, since another limit refuses them: it asks as well.
+            // Requests in flight may not be charged, because another limit may refuse them. So this one asks as
+            // well.
             Some(Ok(Gate::Known(_) | Gate::Open)) | None => Ok(None),
         }
     }
 
-    /// A refusal by what the store told, whoever asks now.
+    /// The cached refusal, without counting the requests in flight.
     pub(super) fn told_refusal(&self, quotas: &Quotas, key: &Key, ask: Ask) -> Option<Decision> {
         if !self.refusals || self.table.is_empty() {
             return None;
@@ -178,20 +181,20 @@ impl Local {
         self.table.with(key, quotas, |near| near.told_refusal(now, ask))?
     }
 
-    /// What has become of a request that asked at `sent`, after [`gate`](Self::gate).
+    /// Learns the answer to a request sent at `sent`, after [`gate`](Self::gate).
     pub(super) fn answered(&self, key: &Key, pass: Option<Pass>, sent: i64, decision: &Decision) {
         if self.refusals && (pass.is_some() || !decision.admitted) {
             Asked::new(Some((self.clone(), key.clone())), pass, sent).answered(decision);
         }
     }
 
-    /// Forgets what is known of refusals: something is given back.
+    /// Removes the cached refusal of a key, because tokens are given back.
     pub(super) fn forget_refusal(&self, key: &Key, quotas: &Quotas) {
         self.table.outdate();
         self.table.with(key, quotas, |near| near.entry.open());
     }
 
-    /// Forgets all of a key, and drops what was charged ahead.
+    /// Removes the entries of a key, with their prefetched tokens.
     pub(super) fn forget(&self, key: &Key) {
         self.table.outdate();
         self.table.forget(key);
@@ -203,12 +206,12 @@ impl Table {
         self.hasher.hash_one(key.as_bytes())
     }
 
-    /// What was asked before now is of no use any more.
+    /// From now on, answers to requests sent before now are ignored.
     fn outdate(&self) {
         self.outdated.fetch_max(clock::micros(), Ordering::AcqRel);
     }
 
-    /// Whether what was asked at this time may be out of date.
+    /// Whether the answer to a request sent at this time may be outdated.
     pub(super) fn is_outdated(&self, sent: i64) -> bool {
         sent <= self.outdated.load(Ordering::Acquire)
     }
@@ -221,7 +224,7 @@ impl Table {
         &self.shards[(hash >> 48) as usize % SHARDS]
     }
 
-    /// Does something with the entry of a key, if there is one, by what this thread has of it.
+    /// Calls `act` with this thread's copy of the entry of a key, if there is an entry.
     #[inline]
     fn with<R>(&self, key: &Key, quotas: &Quotas, act: impl FnOnce(&mut Near) -> R) -> Option<R> {
         if self.is_empty() {
@@ -235,7 +238,7 @@ impl Table {
         near::with(self.id, key, quotas, find, act)
     }
 
-    /// The entry of a key, made where there is none. `None`: there are too many.
+    /// The entry of a key; created if there is none. `None` if there are too many entries.
     fn entry(&self, hash: u64, key: &Key, quotas: &Quotas) -> Option<Arc<Entry>> {
         let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = shard.entries.find(hash, |entry| entry.is_of(key, quotas)) {

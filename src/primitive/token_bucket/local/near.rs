@@ -1,5 +1,5 @@
-//! What a thread has by itself of the entries that it uses: threads that decide about one key at the same time write to nothing
-//! in common, mostly.
+//! The copies of entries that each thread keeps. Threads that decide about one key at the same time usually write
+//! to no shared memory.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::primitive::token_bucket::state::{Ask, Bucket};
 
 const PLACES: usize = 16;
 
-/// Of a batch of tokens a thread takes so much at a time: a 64th.
+/// A thread takes the share `1 / 2^SHARE_BITS` of a batch of tokens at a time: one 64th.
 const SHARE_BITS: u32 = 6;
 
 thread_local! {
@@ -21,16 +21,17 @@ thread_local! {
 
 pub(super) struct Near {
     pub(super) entry: Arc<Entry>,
-    /// A copy, so that its references are counted by one thread alone, mostly.
+    /// A copy, so that usually only one thread changes its reference count.
     pub(super) quotas: Quotas,
-    /// Tokens that were charged ahead, to be used before `deadline` (µs).
+    /// Prefetched tokens, usable before `deadline` (µs).
     tokens: i64,
     deadline: i64,
-    /// Whether tokens were taken before. Where entries take turns in a place, none are left behind.
+    /// Whether this thread took tokens of the entry before. Only then it takes a share. Entries that alternate in a
+    /// place take single tokens, so none are left behind.
     stays: bool,
 }
 
-/// Does something with what this thread has of the entry of a key; if it has nothing, `find` is asked for one.
+/// Calls `act` with this thread's copy of an entry. If there is no copy, `find` finds the entry.
 #[inline]
 pub(super) fn with<R>(
     table: u64,
@@ -51,11 +52,11 @@ pub(super) fn with<R>(
         }
         place.as_mut().map(act)
     };
-    // A thread that ends knows nothing any more.
+    // Fails when the thread is ending.
     NEAR.try_with(act).ok().flatten()
 }
 
-/// Entries that share a place take turns.
+/// The place of an entry. Entries with the same place replace each other.
 fn place(table: u64, key: &Key, quotas: &Quotas) -> usize {
     let bytes = key.as_bytes();
     let last = bytes.last_chunk::<8>().map_or_else(
@@ -68,7 +69,7 @@ fn place(table: u64, key: &Key, quotas: &Quotas) -> usize {
 }
 
 impl Near {
-    /// Admits a request by tokens that were charged ahead.
+    /// Admits a request with prefetched tokens.
     #[inline]
     pub(super) fn take(&mut self, now: i64, ask: Ask) -> Option<Decision> {
         let told = &self.entry.told;
@@ -78,7 +79,7 @@ impl Near {
         if self.tokens < ask.cost || now >= self.deadline {
             let share = if self.stays { SHARE_BITS } else { u64::BITS - 1 };
             let taken = self.entry.take(now, ask.cost, share)?;
-            // What is left of an earlier share of the same batch is kept.
+            // Keeps the rest of an earlier share of the same batch.
             let kept = if taken.deadline == self.deadline { self.tokens } else { 0 };
             (self.tokens, self.deadline, self.stays) = (kept + taken.count, taken.deadline, true);
         }

@@ -1,13 +1,13 @@
-//! Tokens that are held in memory: two batches, each with the time until which they may be used.
+//! Prefetched tokens in memory: two batches, each with the time until which its tokens may be used.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of a batch in one number: how many tokens are left, and above that the time, in units of 16 µs.
+/// A batch is one number: the number of tokens in the low bits, and above them the deadline in units of 16 µs.
 const COUNT_BITS: u32 = 20;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 const TICK_BITS: u32 = 4;
 
-/// The most tokens of a batch.
+/// The maximum number of tokens of a batch.
 pub(super) const MOST: i64 = COUNT as i64;
 
 #[derive(Default)]
@@ -19,22 +19,23 @@ pub(super) const SLOTS: usize = 2;
 pub(super) struct Taken {
     pub(super) slot: usize,
     pub(super) count: i64,
-    /// How many are left there.
+    /// The number of tokens left in the batch.
     pub(super) left: i64,
-    /// They may be used before this time, µs.
+    /// The tokens may be used before this time, µs.
     pub(super) deadline: i64,
 }
 
 impl Slots {
-    /// Puts a batch where none is. It may be used before `deadline` (µs).
+    /// Puts a batch into an empty slot. Its tokens may be used before `deadline` (µs).
     pub(super) fn put(&self, slot: usize, count: i64, deadline: i64) {
         let ticks = deadline.max(0).unsigned_abs() >> TICK_BITS;
         let count = count.clamp(0, MOST).unsigned_abs();
         self.0[slot].store(ticks << COUNT_BITS | count, Ordering::Release);
     }
 
-    /// Takes tokens from the batch that ends first and has so many: its `2^share`-th part, or what is asked for if that is more.
-    /// Time and number are in one, so that nothing is taken from a batch that has been replaced.
+    /// Takes tokens from the batch with the earliest deadline that has at least `cost` tokens: the `2^share`-th
+    /// part of the batch, or `cost` if that is more. The deadline and the number of tokens are one atomic number,
+    /// so nothing is taken from a replaced batch.
     pub(super) fn take(&self, now: i64, cost: i64, share: u32) -> Option<Taken> {
         let (tick, cost) = (now.max(0).unsigned_abs() >> TICK_BITS, cost.unsigned_abs());
         let mut values = [self.0[0].load(Ordering::Acquire), self.0[1].load(Ordering::Acquire)];
@@ -62,12 +63,12 @@ impl Slots {
         None
     }
 
-    /// How many tokens a batch has, usable or not.
+    /// The number of tokens of a batch, expired or not.
     pub(super) fn left(&self, slot: usize) -> i64 {
         (self.0[slot].load(Ordering::Acquire) & COUNT) as i64
     }
 
-    /// Takes all that a batch has.
+    /// Takes all tokens of a batch.
     pub(super) fn empty(&self, slot: usize) -> i64 {
         (self.0[slot].swap(0, Ordering::AcqRel) & COUNT) as i64
     }

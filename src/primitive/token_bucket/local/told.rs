@@ -1,7 +1,7 @@
-//! The state that the server told last, which all threads read without a lock.
+//! The latest state that the server returned. All threads read it without a lock.
 //!
-//! What is read while it is written may be of two states. Each number of either is a bound that holds: levels only rise but
-//! for what is given back, and any time stamp bounds the server's clock.
+//! A read during a write may mix two states. Each number of either state is still a valid bound: levels only rise,
+//! unless tokens are given back, and every time stamp bounds the server's clock.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -12,14 +12,14 @@ use crate::primitive::token_bucket::decision::BucketState;
 use crate::primitive::token_bucket::state::{Bucket, Level, Moment};
 
 pub(super) struct Told {
-    /// The server's clock, less this process's, at most.
+    /// The server's clock minus this process's clock, at most.
     offset: AtomicI64,
-    /// When it was asked for, by this process's clock.
+    /// When the request was sent, by this process's clock.
     sent: AtomicI64,
-    /// When it was told, by the server's clock.
+    /// When the server answered, by the server's clock.
     told: AtomicI64,
     blocked_until: AtomicI64,
-    /// TATs by quota: whole and part.
+    /// The TAT of each quota: whole and part.
     levels: SmallVec<[[AtomicI64; 2]; 1]>,
 }
 
@@ -35,10 +35,11 @@ impl Told {
         }
     }
 
-    /// The answer to what was sent at `sent`: the server answered it later, so its clock was then no further from this one
-    /// than that.
+    /// Stores the answer to a request sent at `sent`. The server answered after that, so the difference of the
+    /// clocks was at most the difference stored here.
     ///
-    /// Whether it was learned: what was sent earlier than what is known is not. (The server's clock may have been set back.)
+    /// Returns whether the answer was stored. Answers to requests sent before the stored one are ignored. (Their
+    /// order by the server's clock is not reliable, because that clock may be set back.)
     pub(super) fn learn(&self, sent: i64, state: &BucketState) -> bool {
         if sent < self.sent.fetch_max(sent, Ordering::Relaxed) {
             return false;

@@ -1,4 +1,4 @@
-//! How several limits are asked: in one step, or one after the other.
+//! Asks several limits: in one operation, or one after the other.
 
 use std::fmt;
 use std::future::Future;
@@ -24,7 +24,7 @@ use crate::store::{Cells, Client, Operation as _, OperationFuture, parts, timer}
 use crate::{Error, Key};
 
 impl Several {
-    /// Asks for so many tokens of each; the key is made of theirs.
+    /// Asks each limit for `cost` tokens. `key` combines the keys of the limits.
     pub(crate) fn decide(&self, key: Key, cost: u32) -> DecideAll {
         let mut there: SmallVec<[Key; 3]> = SmallVec::new();
         let (mut count, mut all) = (0, true);
@@ -33,7 +33,7 @@ impl Several {
             there.extend(part.map(Key::from));
         }
         if count != self.0.buckets.len() {
-            let text = format!("{} limits were asked with {count} keys", self.0.buckets.len());
+            let text = format!("the number of keys must be {}, is {count}", self.0.buckets.len());
             return DecideAll::Clear(Some(Err(Error::invalid(text))));
         }
         let terms = &self.0.terms;
@@ -47,13 +47,13 @@ impl Several {
         self.decide_all(key, there, cost)
     }
 
-    /// The same where each limit has a key.
+    /// As `decide`, for limits that all have a key.
     fn decide_all(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> DecideAll {
         let most = self.0.terms.all().max_cost();
         if cost > most {
             return DecideAll::Clear(Some(Err(Error::exceeds_burst(cost, most))));
         }
-        // What is being given back goes first.
+        // Waits for tokens that are being given back.
         let ends =
             self.0.buckets.iter().zip(&keys).filter_map(|(bucket, key)| bucket.clients.returning.end(key));
         let ends: SmallVec<[_; 1]> = ends.collect();
@@ -85,7 +85,7 @@ impl Several {
         }
     }
 
-    /// Whether a script may touch all of them.
+    /// Whether one script may access all keys.
     fn are_in_one_place(&self, keys: &[Key]) -> bool {
         let slot =
             |(bucket, key): (&TokenBucket, &Key)| -> Option<u16> { bucket.clients.namespace.slot(key) };
@@ -94,7 +94,7 @@ impl Several {
         slots.all(|slot| Some(slot) == first)
     }
 
-    /// In one call, where no limit is known to refuse.
+    /// Asks in one call, unless a limit has a cached refusal.
     fn decide_on(
         &self,
         client: &Client<ReserveAll>,
@@ -114,7 +114,7 @@ impl Several {
         DecideAll::Asking { running: client.run(key, reserve), of: self.clone(), keys, passes, sent }
     }
 
-    /// The decision, where it takes neither a wait nor another process.
+    /// The decision, if it needs neither a wait nor a call to the store.
     pub(crate) fn at_once(
         &self,
         quotas: Option<&Quotas>,
@@ -144,14 +144,14 @@ impl Several {
         known.next().map(Ok)
     }
 
-    /// In one step, with the states of all buckets locked.
+    /// Decides in one operation, with the states of all buckets locked.
     fn step(&self, cells: &[Arc<Cells<Bucket>>], keys: &[Key], cost: u32) -> Result<Decided, Error> {
         let reserve = ReserveAll { terms: Arc::clone(&self.0.terms), cost: cost.into() };
-        // Who locks several does it in one order, whatever theirs is.
+        // Cells are locked in one global order, independent of the order of the limits, to prevent deadlocks.
         let mut order: SmallVec<[usize; 3]> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|limit| Arc::as_ptr(&cells[*limit]).addr());
         let mut full = None;
-        // A store that is full looks for what has expired when it is asked again.
+        // A full store removes expired keys when it is asked a second time.
         for _ in 0..2 {
             let mut buckets = Buckets((0..keys.len()).map(|_| Bucket::default()).collect());
             let Failed { error, kept } = match step_all(&order, cells, keys, &mut buckets, reserve.clone()) {
@@ -172,7 +172,7 @@ impl Several {
         Err(full.unwrap_or_else(|| Error::invalid("no step")))
     }
 
-    /// One after the other.
+    /// Asks one limit after the other.
     async fn decide_in_order(&self, keys: &[Key], cost: u32) -> Result<Decision, Error> {
         let mut charged = Charged { of: self, keys, decisions: SmallVec::new() };
         for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate() {
@@ -193,7 +193,7 @@ impl Several {
         AcquireAll { several: self.clone(), key, cost, max_wait, deciding: None }
     }
 
-    /// Asks again when there may be tokens, for so long.
+    /// Asks again when there may be tokens, until `max_wait` has passed.
     async fn decide_within(self, key: Key, cost: u32, max_wait: Duration) -> Result<Decision, Error> {
         let began = Instant::now();
         loop {
@@ -209,11 +209,11 @@ impl Several {
 /// A store is full.
 struct Failed {
     error: Error,
-    /// The decision, and the limits whose cells have kept it all the same.
+    /// The decision, and the limits whose cells were changed nevertheless.
     kept: Option<(Box<Decided>, SmallVec<[usize; 3]>)>,
 }
 
-/// Locks the cell of one limit after the other, takes the step on them together, and unlocks them.
+/// Locks the cells one after the other, applies the operation to all of them, and unlocks them.
 fn step_all(
     order: &[usize],
     cells: &[Arc<Cells<Bucket>>],
@@ -247,11 +247,11 @@ fn step_all(
     }
 }
 
-/// What was charged on the way: taken back when this is dropped.
+/// The charges so far. They are taken back when this is dropped.
 struct Charged<'a> {
     of: &'a Several,
     keys: &'a [Key],
-    /// By limit, and before it was asked.
+    /// Per limit: the decision, and the time before the limit was asked.
     decisions: SmallVec<[(Decision, i64); 3]>,
 }
 
@@ -264,16 +264,16 @@ impl Drop for Charged<'_> {
     }
 }
 
-/// A decision under way.
+/// A decision in progress.
 #[expect(clippy::large_enum_variant, reason = "most decisions are of the largest")]
 pub(crate) enum DecideAll {
-    /// It takes no asking.
+    /// Decided without a call to the store.
     Clear(Option<Result<Decision, Error>>),
     Asking {
         running: OperationFuture<ReserveAll>,
         of: Several,
         keys: SmallVec<[Key; 3]>,
-        /// By limit: what lets it ask, where its refusals are known.
+        /// Per limit: the pass of the refusal cache, if there is an entry.
         passes: SmallVec<[Option<Pass>; 3]>,
         sent: i64,
     },
@@ -286,7 +286,7 @@ impl Future for DecideAll {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
             Self::Clear(outcome) => {
-                // Whoever is always answered at once lets others run now and then.
+                // Yields to other tasks now and then, because this path never waits.
                 ready!(pin!(consume_budget()).poll(context));
                 outcome.take().map_or(Poll::Pending, Poll::Ready)
             }
@@ -305,18 +305,18 @@ impl Future for DecideAll {
     }
 }
 
-/// A decision under way, which may be waited for.
+/// A decision in progress, possibly with a wait.
 pub(crate) struct AcquireAll {
     several: Several,
     key: Key,
     cost: u32,
     max_wait: Duration,
-    /// `None` until it is polled.
+    /// `None` until the first poll.
     deciding: Option<DecideAll>,
 }
 
 impl AcquireAll {
-    /// The same request of other limits.
+    /// The same request on other limits.
     pub(crate) fn again(&self, several: impl FnOnce(&Several) -> Several) -> Self {
         several(&self.several).acquire(self.key.clone(), self.cost, self.max_wait)
     }
@@ -325,7 +325,7 @@ impl AcquireAll {
         &self.key
     }
 
-    /// The key, when it is over.
+    /// Takes the key, after completion.
     pub(crate) fn take_key(&mut self) -> Key {
         self.key.take()
     }

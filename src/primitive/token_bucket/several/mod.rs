@@ -1,4 +1,4 @@
-//! Several limits that are charged together, all or none.
+//! Several limits that are charged together: all of them, or none.
 
 mod asking;
 mod step;
@@ -26,8 +26,9 @@ use crate::store::{Cells, Client, Namespace, lock};
 use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, IntoKey, Key, Store};
 
-/// Several limits over different keys, such as one per user, one per tenant and one for all: a request is charged to all of
-/// them, or to none.
+/// Several limits over different keys, such as one per user, one per tenant and one global limit.
+///
+/// A request is charged to all of them, or to none.
 ///
 /// ```
 /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
@@ -46,50 +47,58 @@ use crate::{Error, IntoKey, Key, Store};
 /// # Ok(()) }
 /// ```
 ///
-/// The buckets are those of the [`TokenBucket`]s: requests that are charged to one alone are charged to the same.
+/// A limit is the [`TokenBucket`] itself: requests that are charged to this bucket alone use the same tokens.
 ///
-/// # What is told
+/// # The decision
 ///
-/// One [`Decision`], with the quotas of all limits: each by the name of its limit, `users`, or with its own name after that,
-/// `users.hourly`. A refusal [from memory](TokenBucket::cache_refusals), or on the way from one limit to the next, tells of the
-/// limit that refused alone. Nothing waits here; [`retry_after`](Decision::retry_after) says when all limits that are told of
-/// may have tokens. While one of them is [blocked](TokenBucket::block_for), none is told to have tokens left.
+/// A request has one [`Decision`], with the quotas of all limits. The name of a quota is the name of its limit,
+/// such as `users`. If the quota has a name, it is appended: `users.hourly`. A
+/// [cached](TokenBucket::cache_refusals) refusal contains only the quotas of the limit that refused; so does a
+/// refusal when the limits are asked one after the other.
 ///
-/// # One step, or one after the other
+/// Nothing waits here. [`retry_after`](Decision::retry_after) says when all limits in the decision may have tokens.
+/// While one limit is [blocked](TokenBucket::block_for), the decision reports no remaining tokens for any limit.
 ///
-/// Where all limits are in one [`Store`], which is no Cluster, a request is one step in one round trip, and what others see
-/// is before it or after it. On a Cluster this is so where the keys happen to be of one hash slot.
+/// # One operation, or one after the other
 ///
-/// Else the limits are asked one after the other. The first that refuses ends it, is the only one that is told of, and what was
-/// charged before is taken back, less what came back meanwhile, and nothing where reservations wait in that bucket: so no limit
-/// ever admits more than by itself. Until then others may be refused by what is taken back. Put the limit that refuses
-/// most first. On a Cluster, whose client may repeat calls, it is taken back where nothing has come after it, else not at
-/// all; nor are tokens of quotas that never refill. Where limits are in different stores and one of them is away, the request
-/// is one that gets no answer: no limit is charged, and a layer does what it is set to do then.
+/// If all limits are in one [`Store`] that is not a Cluster, a request is one atomic operation in one round trip.
+/// On a Cluster, this is so if all keys of the request are in the same hash slot.
+///
+/// Otherwise the limits are asked one after the other, until one refuses. Then the tokens charged so far are given
+/// back, minus the tokens that came back meanwhile. Nothing is given back to a bucket with pending reservations. So
+/// no limit ever admits more than it would alone.
+///
+/// * Until the tokens are given back, they can cause refusals of other requests. Put the limit that refuses most
+///   first.
+/// * On a Cluster, whose client may repeat calls, the tokens of a bucket are given back in full if nothing was
+///   charged after them, otherwise not at all. Tokens of quotas that never refill are not given back.
+/// * If the limits are in different stores and one store is unavailable, the request fails with that error, and no
+///   limit is charged. A layer then applies its [`StoreFailure`](crate::StoreFailure) setting.
 ///
 /// # Cancel safety
 ///
-/// A request that is dropped before it is decided is taken back, as far as nothing was built upon it.
+/// If a request is dropped before its decision, its charges are taken back, as far as no later charge depends on
+/// them.
 #[derive(Clone)]
 pub struct TokenBuckets<const N: usize>(Several);
 
 impl<const N: usize> TokenBuckets<N> {
-    /// Puts limits together: one to eight.
+    /// Combines one to eight limits.
     ///
-    /// Refusals are answered [from memory](TokenBucket::cache_refusals) where the bucket says so. Nothing is
-    /// [charged ahead](TokenBucket::prefetch).
+    /// Each limit keeps its setting of [`cache_refusals`](TokenBucket::cache_refusals). Nothing is
+    /// [prefetched](TokenBucket::prefetch).
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where there are none or more than eight, or two have one name: that could be one
-    /// bucket twice.
+    /// [`is_invalid`](Error::is_invalid) if there are no limits or more than eight, if two limits have the same
+    /// name (they could be the same bucket), or if two quotas would have the same name in the decision.
     pub fn new(buckets: [TokenBucket; N]) -> Result<Self, Error> {
         Several::new(&buckets).map(Self)
     }
 
-    /// Takes one token of each bucket, if all of them have one now.
+    /// Takes one token of each bucket, if all buckets have one now.
     ///
-    /// A limit whose key is `None` is not asked. Keys of different types are each made a [`Key`] first.
+    /// A limit whose key is `None` is not asked. To use keys of different types, convert each to a [`Key`] first.
     ///
     /// ```
     /// # use tower_distributed::{Key, Quota, Store, TokenBucket, TokenBuckets};
@@ -105,17 +114,18 @@ impl<const N: usize> TokenBuckets<N> {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable): then any of them may have been charged.
-    /// [`is_overloaded`](Error::is_overloaded) where a store takes no more. A refusal is not an error here, but a [`Decision`].
+    /// [`is_unavailable`](Error::is_unavailable): some limits may have been charged.
+    /// [`is_overloaded`](Error::is_overloaded): nothing was charged. A refusal is not an error, but a [`Decision`].
     pub async fn allow<K: IntoKey>(&self, keys: [K; N]) -> Result<Decision, Error> {
         self.allow_n(keys, 1).await
     }
 
-    /// Takes `n` tokens of each bucket, if all of them have so many now.
+    /// Takes `n` tokens of each bucket, if all buckets have as many now.
     ///
     /// # Errors
     ///
-    /// As [`allow`](Self::allow), and [`is_exceeds_burst`](Error::is_exceeds_burst) where one of them never holds so many.
+    /// The errors of [`allow`](Self::allow); [`is_exceeds_burst`](Error::is_exceeds_burst) if `n` is above the
+    /// burst of a quota.
     pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: u32) -> Result<Decision, Error> {
         let keys: Keys = keys.into_iter().map(IntoKey::into_key).collect::<Result<_, _>>()?;
         let key = Key::of_some(keys.iter().map(Option::as_ref));
@@ -131,10 +141,11 @@ impl<const N: usize> TokenBuckets<N> {
     }
 }
 
-/// The keys of a request, by limit; `None`: that limit is not asked. As one key they are made by [`Key::of_some`].
+/// The keys of a request, one per limit. A limit whose key is `None` is not asked. [`Key::of_some`] combines them
+/// into one key.
 pub(crate) type Keys = SmallVec<[Option<Key>; 3]>;
 
-/// Several limits. A cheap clone.
+/// Several limits. Cloning is cheap.
 #[derive(Clone)]
 pub(crate) struct Several(Arc<Limits>);
 
@@ -144,19 +155,19 @@ struct Limits {
     places: Arc<Places>,
 }
 
-/// What does not depend on the quotas.
+/// The part that does not depend on the quotas.
 struct Places {
     together: Together,
     decisions: Decisions,
-    /// Those of some of the limits, by a bit for each.
+    /// The same for subsets of the limits, by a bit for each limit.
     some: Mutex<HashMap<u8, Arc<Places>>>,
 }
 
-/// How all limits are charged in one step.
+/// How all limits are charged in one operation.
 enum Together {
     InMemory(Box<[Arc<Cells<Bucket>>]>),
     Redis(Client<ReserveAll>),
-    /// They are not in one place.
+    /// They cannot be charged in one operation.
     No,
 }
 
@@ -164,13 +175,13 @@ impl Several {
     fn new(buckets: &[TokenBucket]) -> Result<Self, Error> {
         let of = buckets.len();
         if !(1..=8).contains(&of) {
-            return Err(Error::invalid(format!("one to eight limits can be charged together, got {of}")));
+            return Err(Error::invalid(format!("the number of limits must be 1 to 8, is {of}")));
         }
         for (position, bucket) in buckets.iter().enumerate() {
             if buckets[..position].iter().any(|other| other.name() == bucket.name()) {
                 let name = bucket.name();
                 return Err(Error::invalid(format!(
-                    "two limits that are charged together are named {name:?}"
+                    "limits that are charged together must have different names, two are named {name:?}"
                 )));
             }
         }
@@ -179,7 +190,7 @@ impl Several {
         for (position, name) in names.iter().enumerate() {
             if names[..position].contains(name) {
                 return Err(Error::invalid(format!(
-                    "two quotas of limits that are charged together would be told as {name:?}: name one otherwise"
+                    "two quotas of the limits have the same name {name:?}: name one of them differently"
                 )));
             }
         }
@@ -205,7 +216,7 @@ impl Several {
         Self::of(buckets, places)
     }
 
-    /// The same limits, where the first has other quotas.
+    /// The same limits with other quotas for the first limit.
     pub(crate) fn with_quotas_of_first(&self, quotas: &Quotas) -> Self {
         let first = self.0.buckets.iter().take(1).map(|bucket| bucket.with_quotas(quotas));
         let buckets = first.chain(self.0.buckets.iter().skip(1).cloned()).collect();
@@ -221,7 +232,7 @@ impl Several {
         Self::new_places(self.0.buckets.iter().map(|bucket| bucket.in_store(store)).collect())
     }
 
-    /// These limits with a share of the quotas of others.
+    /// These limits with a share of the quotas of `other`.
     pub(crate) fn standing_in_for(&self, other: &Self, parts: NonZeroU32) -> Self {
         let buckets = self.0.buckets.iter().zip(&*other.0.buckets);
         let buckets = buckets.map(|(bucket, other)| bucket.standing_in_for(other, parts)).collect();
@@ -232,14 +243,14 @@ impl Several {
         &self.0.places.decisions
     }
 
-    /// The bucket of the first limit: of whoever makes the request.
+    /// The bucket of the first limit, which identifies the sender of the request.
     pub(crate) fn first(&self) -> &TokenBucket {
         &self.0.buckets[0]
     }
 
-    /// Charges all limits, under the quotas of an admission by them, without anybody waiting for that.
+    /// Charges all limits in the background, under the quotas of the decision that admitted the request.
     pub(crate) fn charge_detached(&self, keys: Keys, decision: &Decision, tokens: u32) {
-        // Those of each limit stand side by side. Only the first may have another number of them than its bucket.
+        // The quotas of a limit are adjacent. Only the first limit may have other quotas than its bucket.
         let quotas = decision.state.quotas();
         let mut end = quotas.limits().len();
         for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate().rev() {
@@ -250,7 +261,8 @@ impl Several {
         }
     }
 
-    /// What the caller is told of what one limit says alone.
+    /// Converts the decision of one limit to a decision of all limits, which contains the quotas of this limit
+    /// only.
     fn alone(&self, limit: usize, decision: Decision) -> Decision {
         let quota = decision.state.lacking(decision.cost).unwrap_or(0) as u8;
         let is_blocked = decision.state.bucket.start(decision.state.now) > decision.state.now;

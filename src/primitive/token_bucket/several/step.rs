@@ -1,4 +1,5 @@
-//! Charging several buckets in one step, all or none: the step of `lua/token_bucket/reserve_all.lua`, and what takes it back.
+//! Charges several buckets in one operation, all or none (`lua/token_bucket/reserve_all.lua` in Rust), and takes
+//! such a charge back.
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use crate::primitive::token_bucket::operations::{PARTS, WRONG_TYPE, read_bucket,
 use crate::primitive::token_bucket::state::{Ask, Bucket, Level, Trace};
 use crate::store::{Arguments, Cell, Fields, Garbled, Never, Operation, Script, script};
 
-/// How many requests a call takes at most: about 0.5 ms of the server's time where each has three quotas. With more quotas
-/// it is fewer.
+/// The maximum number of requests in one call, if each has up to three quotas: about 0.5 ms of server time. With
+/// more quotas, the maximum is lower.
 const MOST_RUNS: usize = 40;
 
 /// The states of several buckets, in the order of the limits.
@@ -26,22 +27,22 @@ pub(crate) struct ReserveAll {
     pub(crate) cost: i64,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(crate) terms: Arc<Terms>,
     pub(crate) cost: i64,
     pub(crate) admitted: bool,
-    /// By limit, after the decision.
+    /// One state per limit, after the decision.
     pub(crate) states: SmallVec<[BucketState; 3]>,
 }
 
-/// Gives back what a request charged on which nobody ever acts, of each bucket where nothing has come after it.
+/// Takes back the charge of a request that never acts, for each bucket in which nothing was charged after it.
 #[derive(Clone, Debug)]
 pub(crate) struct CancelAll {
     terms: Arc<Terms>,
     cost: i64,
-    /// By limit and quota.
+    /// Per limit and quota.
     traces: SmallVec<[SmallVec<[Trace; 1]>; 3]>,
 }
 
@@ -100,7 +101,7 @@ impl Operation for ReserveAll {
         let mut states = SmallVec::new();
         for quotas in self.terms.each() {
             let mut bucket = read_bucket(quotas, &mut fields)?;
-            // Those of the run that came before, and then this one.
+            // First the admitted requests of the run before this one, then this one.
             let before = admitted.min(nth);
             if before > 0 {
                 bucket.charge(quotas, now, before * self.cost);
@@ -128,7 +129,7 @@ impl Operation for ReserveAll {
             if admitted {
                 bucket.charge(quotas, now, cost);
             }
-            // As in Reserve: a refusal leaves it as it is, but for what is new.
+            // As in `Reserve`: a refusal leaves the bucket unchanged, except that new quotas are stored.
             if admitted || is_new {
                 cell.clone_from(&bucket);
             }
@@ -141,7 +142,7 @@ impl Operation for ReserveAll {
         let admitted = replies.iter().take_while(|decided| decided.admitted);
         let (count, last) = admitted.fold((0, None), |(count, _), decided| (count + 1, Some(decided)));
         let (first, last) = (replies.first()?, last?);
-        // As one charge: what the last led to, and what stood before the first.
+        // Combined into one charge: the TAT after the last charge, and the state before the first.
         let traces = last.states.iter().zip(&first.states).map(|(last, first)| {
             let levels = last.bucket.levels.iter().zip(&first.bucket.levels);
             levels.map(|(last, first)| Trace { before: first.before, ..Level::trace(last) }).collect()
@@ -152,7 +153,7 @@ impl Operation for ReserveAll {
 }
 
 impl Decided {
-    /// What the caller is told.
+    /// The decision that the caller gets.
     pub(crate) fn decision(&self) -> Decision {
         let now = self.states.first().map_or(0, |state| state.now);
         let mut bucket = Bucket::default();
@@ -163,7 +164,7 @@ impl Decided {
                 let is_blocked = state.bucket.start(state.now) > state.now;
                 refuser = Some(Refuser { limit, quota: quota as u8, is_blocked });
             }
-            // Each in the time of the first.
+            // Converts all times to the time of the first state.
             let shift = now - state.now;
             bucket.blocked_until = bucket.blocked_until.max(state.bucket.blocked_until + shift);
             for (level, limit) in state.bucket.pairs(&state.quotas) {
@@ -179,7 +180,7 @@ impl Decided {
         Decision { cost: self.cost, admitted: self.admitted, is_local: false, by: refuser, state }
     }
 
-    /// What one limit says of the request.
+    /// The decision of one limit alone.
     pub(crate) fn of_limit(&self, state: &BucketState) -> Decision {
         let admitted = self.admitted || self.has(state);
         Decision { cost: self.cost, admitted, is_local: false, by: None, state: state.clone() }
@@ -197,9 +198,9 @@ impl Operation for CancelAll {
     const SCRIPT: Script =
         script!("token_bucket/cancel_all", "lib/bucket", "lib/several", "lib/runs", "lib/cancel");
     const PARTS: &'static [&'static str] = PARTS;
-    // What is given back first must not have been built upon by what is given back next.
+    // In order, so that no charge that is given back later depends on one given back earlier.
     const IN_ORDER: bool = true;
-    // Twice would be too much.
+    // A second run would give back too much.
     const AT_MOST_ONCE: bool = true;
     const SAME_ONCE: bool = false;
 

@@ -3,13 +3,13 @@
 use crate::primitive::quota::Quotas;
 use crate::primitive::token_bucket::TokenBucket;
 
-/// The quotas of several limits, in their order.
+/// The quotas of several limits, in the order of the limits.
 #[derive(Debug)]
 pub(crate) struct Terms {
     each: Box<[Quotas]>,
-    /// The same, as they are told where one limit is told of alone.
+    /// The same quotas, with the names of a decision that contains only one limit.
     alone: Box<[Quotas]>,
-    /// As those of one limit.
+    /// All quotas, joined as the quotas of one limit.
     all: Quotas,
 }
 
@@ -31,7 +31,7 @@ impl Terms {
         &self.all
     }
 
-    /// Those of one limit, as they are told.
+    /// The quotas of one limit, with the names of a decision.
     pub(super) fn alone(&self, limit: usize) -> &Quotas {
         &self.alone[limit]
     }

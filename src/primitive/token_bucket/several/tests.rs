@@ -24,14 +24,14 @@ async fn one_that_refuses_charges_none() {
     let names: Vec<_> = refused.state().balances().map(|balance| balance.name().to_owned()).collect();
     assert_eq!(names, ["users", "all"]);
     assert_eq!(users.peek("ann").await.unwrap().remaining(), 3);
-    // The second alone is not asked.
+    // The second limit has no key and is not asked.
     let decision = limits.allow([Some("ann"), None]).await.unwrap();
     assert!(decision.is_admitted());
     assert_eq!(decision.state().balances().count(), 1);
     assert_eq!(users.peek("ann").await.unwrap().remaining(), 2);
     let nothing = limits.allow([None::<Key>, None]).await.unwrap();
     assert!(nothing.is_admitted());
-    // Blocked is refused.
+    // A blocked key is refused.
     users.block_for("bob", std::time::Duration::from_secs(60)).await.unwrap();
     all.reset("-").await.unwrap();
     let refused = limits.allow(["bob", "-"]).await.unwrap();
@@ -49,10 +49,10 @@ async fn what_cannot_be_put_together_is_told() {
     let error = TokenBuckets::new([bucket(&store, "a", 1), bucket(&store, "a", 2)]).unwrap_err();
     assert!(error.is_invalid() && error.to_string().contains("\"a\""), "{error}");
     let error = TokenBuckets::new([]).unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("got 0"), "{error}");
+    assert!(error.is_invalid() && error.to_string().contains("is 0"), "{error}");
     let nine: [_; 9] = std::array::from_fn(|n| bucket(&store, &format!("b{n}"), 1));
     let error = TokenBuckets::new(nine).unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("got 9"), "{error}");
+    assert!(error.is_invalid() && error.to_string().contains("is 9"), "{error}");
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn no_two_quotas_are_told_by_one_name() {
     assert!(error.is_invalid() && error.to_string().contains("\"users.hourly\""), "{error}");
 }
 
-/// Sent twice, it gives back once, and nothing of what never refills.
+/// A cancellation that runs twice gives back once, and nothing to a quota that never refills.
 #[test]
 fn what_may_run_twice_gives_back_once() {
     let quotas = Quotas::new([Quota::per_hour(1).burst(9), Quota::non_refilling(9)]).unwrap();
@@ -98,8 +98,7 @@ fn quotas_are_told_by_the_names_of_their_limits() {
     assert_eq!(joined.max_cost(), 1);
 }
 
-/// The keys of many threads overlap in all ways, in namespaces in different orders: nobody locks another out, and what is
-/// charged adds up.
+/// Threads use overlapping keys, and namespaces in different orders. There is no deadlock, and the charges add up.
 #[test]
 fn threads_that_share_some_keys_charge_all_or_none() {
     let store = Store::in_memory();
