@@ -1,4 +1,4 @@
-//! Bans: whoever is refused again and again is refused everything for a while.
+//! Bans: a key that is refused too often is refused completely for some time.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -10,8 +10,9 @@ use crate::{Error, Key, Quota, TokenBucket};
 
 /// When a key is banned, and for how long.
 ///
-/// A ban is a [block](TokenBucket::block_for) of the key's bucket, in all processes. What is refused during a ban does not
-/// count. Refusals are counted in the same store, nobody waits for that, and some more may be refused before a ban begins.
+/// A ban is a [block](TokenBucket::block_for) of the key's bucket, in all processes. Refusals during a ban do not
+/// count. Refusals are counted in the same store, in the background, so some more requests may be refused before
+/// the ban starts.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::{Error, Key, Quota, TokenBucket};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let bucket = TokenBucket::new(&Store::in_memory(), "logins", Quota::per_minute(5))?;
-/// // 20 refusals within a minute: a minute, then two, four, up to an hour.
+/// // After 20 refusals within a minute: a ban of one minute, then two, four, up to one hour.
 /// let ban = Ban::after(20, Duration::from_secs(60)).growing_up_to(Duration::from_secs(3600));
 /// let layer = RateLimitLayer::new(bucket, |user: &String| user.clone()).ban(ban)?;
 /// # let _: RateLimitLayer<_, ()> = layer;
@@ -34,32 +35,36 @@ pub struct Ban {
 }
 
 impl Ban {
-    /// For `span`, after so many refusals within as long. One refusal is forgotten in each span, so that those who are refused
-    /// now and then are not banned.
+    /// Bans a key for `span` after `refusals` refusals within `span`.
+    ///
+    /// `refusals` is at least 1, and `span` is at least 1 µs. One refusal is forgotten in each `span`, so a key
+    /// that is refused only now and then is not banned.
     #[must_use]
     pub fn after(refusals: u32, span: Duration) -> Self {
         Self { refusals, span, longest: span }
     }
 
-    /// Each ban twice as long as the one before, up to `longest`. A ban is forgotten after twice that long.
+    /// Makes each ban twice as long as the previous one, up to `longest`, which is at least the `span`. Default:
+    /// all bans are equally long. One ban is forgotten in each period of twice `longest`.
     #[must_use]
     pub fn growing_up_to(self, longest: Duration) -> Self {
         Self { longest, ..self }
     }
 }
 
-/// How many refusals of keys that share a place are counted at a time: more in a flood do not make a ban come sooner.
+/// The maximum number of refusals that are counted at the same time, for all keys with the same place. Further
+/// refusals in a flood are not counted.
 const MOST_COUNTED: usize = 32;
 const PLACES: usize = 64;
 
-/// How many refusals are being counted, by the hash of the key.
+/// The number of refusals that are being counted, by the hash of the key.
 type Counting = Arc<[AtomicUsize; PLACES]>;
 
 /// A refusal that is being counted, until this is dropped.
 struct Counted(Counting, usize);
 
 impl Counted {
-    /// `None`: there are so many already.
+    /// Returns `None` if too many refusals are being counted.
     fn new(counting: &Counting, key: &Key) -> Option<Self> {
         let mut hasher = DefaultHasher::new();
         key.as_bytes().hash(&mut hasher);
@@ -75,13 +80,13 @@ impl Drop for Counted {
     }
 }
 
-/// The bans of a layer: buckets that count.
+/// The bans of a layer, and the buckets that count.
 #[derive(Clone, Debug)]
 pub(super) struct Bans {
     ban: Ban,
-    /// Has used a token for each refusal.
+    /// Uses one token for each refusal.
     refusals: TokenBucket,
-    /// Has used a token for each ban.
+    /// Uses one token for each ban.
     bans: TokenBucket,
     counting: Counting,
 }
@@ -90,10 +95,11 @@ impl Bans {
     pub(super) fn new(bucket: &TokenBucket, ban: Ban) -> Result<Self, Error> {
         let Ban { refusals, span, longest } = ban;
         if longest < span {
-            return Err(Error::invalid(format!("a ban of {span:?} cannot grow up to {longest:?}")));
+            return Err(Error::invalid(format!("the longest ban must be at least {span:?}, is {longest:?}")));
         }
-        let told =
-            |error: Error| Error::invalid(format!("a ban after {refusals} refusals for {span:?}: {error}"));
+        let told = |error: Error| {
+            Error::invalid(format!("invalid ban after {refusals} refusals for {span:?}: {error}"))
+        };
         let refusals = bucket.beside(".refusals", Quota::new(1, span).burst(refusals)).map_err(told)?;
         let doublings = longest.as_nanos().checked_div(span.as_nanos()).map_or(0, |times| times.ilog2()) + 1;
         let forgotten = Quota::new(1, longest.saturating_mul(2)).burst(doublings + 1);
@@ -101,17 +107,17 @@ impl Bans {
         Ok(Self { ban, refusals, bans, counting: Arc::new(std::array::from_fn(|_| AtomicUsize::new(0))) })
     }
 
-    /// Counts a refusal, without anybody waiting for that.
+    /// Counts a refusal in the background.
     pub(super) fn refused(&self, bucket: &TokenBucket, key: &Key, decision: &Decision) {
         let is_blocked = !decision.state().blocked_for().is_zero();
-        // Of several limits another may be blocked.
+        // With several limits, another limit may be blocked.
         if decision.refuser().map_or(is_blocked, |refuser| refuser.is_blocked) {
             return;
         }
         let Some(counted) = Counted::new(&self.counting, key) else { return };
         let (this, bucket, key) = (self.clone(), bucket.clone(), key.clone());
         self.refusals.detached(async move {
-            // Where it cannot be counted, it is not.
+            // A refusal that cannot be counted is ignored.
             drop(this.count(&bucket, key).await);
             drop(counted);
         });
@@ -119,11 +125,11 @@ impl Bans {
 
     async fn count(&self, bucket: &TokenBucket, key: Key) -> Result<(), Error> {
         let counted = self.refusals.count(key.clone()).await?;
-        // The one that takes the last token bans; those after it find none.
+        // The refusal that takes the last token starts the ban. Later refusals find no token.
         if !counted.is_admitted() || counted.remaining() > 0 {
             return Ok(());
         }
-        // Others may be refused by what they knew before a ban.
+        // The key may already be banned: other processes may still refuse from their caches.
         if !bucket.peek(key.clone()).await?.blocked_for().is_zero() {
             return Ok(());
         }

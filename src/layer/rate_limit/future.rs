@@ -31,29 +31,30 @@ pin_project! {
     }
 }
 
-/// The decision by which a request was admitted.
+/// The decision that admitted a request.
 pub(super) struct Granted {
     pub(super) decision: Decision,
-    /// Whether this process made it by its share.
+    /// Whether this process decided with its local share.
     pub(super) by_share: bool,
 }
 
-/// A key and its quotas, being looked up; `None`: the request passes.
+/// The lookup of a key and its quotas. `None`: the request passes without a limit.
 pub(super) type LookedUp = BoxFuture<'static, Result<Option<(Key, Option<Quotas>)>, Error>>;
 
-/// What is kept while the key or the quotas are looked up.
+/// The state while the key or the quotas are looked up.
 struct LookingUp<S, Req> {
     asked: LookedUp,
-    /// The cost, the ready service and the request; `None` once asked for.
+    /// The cost, the ready service and the request; `None` after the lookup.
     then: Option<(u32, S, Req)>,
 }
 
-/// What is kept while the store is asked. In a box, so that requests that are decided at once carry no room for it.
+/// The state while the store is asked. It is boxed, so that requests with an immediate decision need no space for
+/// it.
 struct Asking<S, Req> {
     acquire: limiter::Asking,
-    /// Set where the store is away and `acquire` asks this process's own bucket.
+    /// The outage of the store, if `acquire` uses this process's local share.
     outage: Option<Error>,
-    /// The ready service and the request; `None` once called.
+    /// The ready service and the request; `None` after the call.
     call: Option<(S, Req)>,
 }
 
@@ -70,15 +71,15 @@ pin_project! {
             asking: Box<Asking<S, Req>>,
         },
         Refused {
-            // `None` once told.
+            // `None` after it was returned.
             refusal: Option<Refusal>,
         },
         Calling {
             #[pin]
             future: S::Future,
-            // `None` for a request that passes.
+            // `None` for a request that passes without a limit.
             key: Option<Key>,
-            // `None` for what was let through without a decision.
+            // `None` for a request without a decision.
             granted: Option<Granted>,
         },
     }
@@ -166,7 +167,7 @@ where
                             (Ok(Some(decision)), outcome)
                         }
                         Err(error) => match (&settings.on_store_failure, outage.take()) {
-                            // Not even this process's own bucket admits it: it is too small.
+                            // The local share failed, too: its burst is below the cost.
                             (_, Some(outage)) => (Err(outage), Outcome::FailedClosed),
                             (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
                             (Away::LocalShare { replicas, local }, None)
@@ -206,7 +207,7 @@ where
                     this.state.set(State::Calling { future, key, granted });
                 }
                 StateProjection::Refused { refusal } => {
-                    // Whoever is refused at once, again and again, lets others run now and then.
+                    // Yields to other tasks now and then, because this path never waits.
                     ready!(pin!(consume_budget()).poll(context));
                     let Some(refusal) = refusal.take() else { return Poll::Pending };
                     return Poll::Ready(config.reject.reject(refusal));

@@ -1,4 +1,4 @@
-//! What a request asks, and what is told of the answer: the parts that a layer is put together from.
+//! The hooks of a layer: traits for its settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Key;
 use crate::primitive::token_bucket::Decision;
 
-/// How many tokens a request costs. Functions and closures from `&Req` to `u32` do.
+/// The cost of a request in tokens. Implemented by functions and closures from `&Req` to `u32`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what a `{Req}` costs",
     note = "pass a closure with a typed argument that returns `u32`: `|request: &Request| 1`"
@@ -22,7 +22,8 @@ impl<Req, F: Fn(&Req) -> u32> Cost<Req> for F {
     }
 }
 
-/// Sees an admitted request before the inner service does. Functions and closures of `(&Decision, &mut Req)` do.
+/// A hook for admitted requests, before the inner service gets them. Implemented by functions and closures of
+/// `(&Decision, &mut Req)`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be called with an admitted `{Req}`",
     note = "pass a closure with typed arguments: `|decision: &Decision, request: &mut Request| ...`"
@@ -38,7 +39,7 @@ impl<Req, F: Fn(&Decision, &mut Req)> OnAdmit<Req> for F {
     }
 }
 
-/// Sees the response to an admitted request. Functions and closures of `(&Decision, &mut Res)` do.
+/// A hook for responses to admitted requests. Implemented by functions and closures of `(&Decision, &mut Res)`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be called with a response `{Res}`",
     note = "pass a closure with typed arguments: `|decision: &Decision, response: &mut Response| ...`"
@@ -54,14 +55,14 @@ impl<Res, F: Fn(&Decision, &mut Res)> OnResponse<Res> for F {
     }
 }
 
-/// Reads in a response for how long its key is to be blocked. Functions and closures from `&Res` to
-/// `Option<Duration>` do.
+/// Reads from a response how long to block its key. Implemented by functions and closures from `&Res` to
+/// `Option<Duration>`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not read how long to wait from a `{Res}`",
     note = "pass a closure with a typed argument that returns `Option<Duration>`, or `response::RetryAfter`"
 )]
 pub trait Observe<Res> {
-    /// For how long; `None`: not at all.
+    /// Returns the duration of the block; `None`: no block.
     fn observe(&self, response: &Res) -> Option<Duration>;
 }
 
@@ -71,13 +72,14 @@ impl<Res, F: Fn(&Res) -> Option<Duration>> Observe<Res> for F {
     }
 }
 
-/// Says what a request turned out to cost. Functions and closures from `&Res` to `u32` do.
+/// The additional cost of a request, known from its response. Implemented by functions and closures from `&Res` to
+/// `u32`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what a response `{Res}` costs",
     note = "pass a closure with a typed argument that returns `u32`: `|response: &Response| 1`"
 )]
 pub trait ChargeAfter<Res> {
-    /// The tokens that are to be charged on top of what was charged before.
+    /// Returns the tokens to charge in addition to the earlier charge.
     fn charge_after(&self, response: &Res) -> u32;
 }
 
@@ -87,22 +89,22 @@ impl<Res, F: Fn(&Res) -> u32> ChargeAfter<Res> for F {
     }
 }
 
-/// What is to be done after a response.
+/// What to do after a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Afterwards {
-    /// For how long to block the key.
+    /// How long to block the key.
     pub(super) block: Option<Duration>,
-    /// How many tokens to charge.
+    /// The number of tokens to charge.
     pub(super) charge: u32,
 }
 
-/// Sees a request that is refused. Functions and closures of `(&Req, &Key, &Decision)` do.
+/// A hook for refused requests. Implemented by functions and closures of `(&Req, &Key, &Decision)`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be called with a refused `{Req}`",
     note = "pass a closure with typed arguments: `|request: &Request, key: &Key, decision: &Decision| ...`"
 )]
 pub trait OnRefused<Req> {
-    /// Called with the decision that refused the request, before anybody is told.
+    /// Called with the decision that refused the request, before the refusal is returned.
     fn on_refused(&self, request: &Req, key: &Key, decision: &Decision);
 }
 
@@ -112,7 +114,7 @@ impl<Req, F: Fn(&Req, &Key, &Decision)> OnRefused<Req> for F {
     }
 }
 
-/// What is done about requests and their responses, each in the order in which it was set.
+/// The hooks of a layer. Hooks of one kind are called in the order in which they were set.
 pub(super) struct Hooks<Req, Res> {
     pub(super) on_admit: Vec<Arc<dyn OnAdmit<Req> + Send + Sync>>,
     pub(super) on_refused: Vec<Arc<dyn OnRefused<Req> + Send + Sync>>,
@@ -130,22 +132,22 @@ impl<Req, Res> Hooks<Req, Res> {
         charge_after: Vec::new(),
     };
 
-    /// Before the inner service is called.
+    /// Calls the hooks for an admitted request, before the inner service is called.
     pub(super) fn admitted(&self, decision: &Decision, request: &mut Req) {
         self.on_admit.iter().for_each(|hook| hook.on_admit(decision, request));
     }
 
-    /// Before a refusal is told.
+    /// Calls the hooks for a refusal, before it is returned.
     pub(super) fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
         self.on_refused.iter().for_each(|hook| hook.on_refused(request, key, decision));
     }
 
-    /// After the inner service has answered. The longest block counts, and all charges.
+    /// Calls the hooks for a response. The result is the longest block and the sum of all charges.
     pub(super) fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
         let mut afterwards = Afterwards::default();
         if let Some(decision) = decision {
             self.on_response.iter().for_each(|hook| hook.on_response(decision, response));
-            // What nothing was decided about is charged nothing.
+            // A request without a decision is charged nothing.
             let charges = self.charge_after.iter().map(|hook| hook.charge_after(response));
             afterwards.charge = charges.fold(0, u32::saturating_add);
         }

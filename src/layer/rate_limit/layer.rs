@@ -19,12 +19,11 @@ use crate::primitive::token_bucket::Decision;
 use crate::telemetry::Outcome;
 use crate::{AsError, Key, KeyExtractor, Quotas, Store, StoreFailure, TokenBucket, TokenBuckets};
 
-/// A [`Layer`] that limits how many requests of a key reach the inner service; see the [module](crate::token_bucket) for
-/// the whole story.
+/// A [`Layer`] that limits the rate of requests per key; see the [module](crate::token_bucket).
 ///
-/// Its parameters are the types of the requests and the responses, and what becomes of refusals: errors, or responses
-/// by [`reject_with`](Self::reject_with). Closures are not part of the type, so a function can return the layer and a
-/// struct can hold it:
+/// The type parameters are the request type, the response type, and how refusals are returned: as errors by
+/// default, or as responses with [`reject_with`](Self::reject_with). Closures are not part of the type, so a
+/// function can return the layer and a struct can hold it:
 ///
 /// ```
 /// use tower_distributed::{Error, Quota, RateLimitLayer, Store, TokenBucket};
@@ -41,24 +40,24 @@ pub struct RateLimitLayer<Req, Res, R = AsError> {
     config: Config<Req, Res, R>,
 }
 
-/// All that a service needs to know; shared by its clones.
+/// The configuration of a service, shared by its clones.
 pub(super) struct Config<Req, Res, R> {
     pub(super) settings: Settings,
     pub(super) key: DynKey<Req>,
     /// `None`: every request costs one token.
     pub(super) cost: Option<Arc<dyn Cost<Req> + Send + Sync>>,
-    /// `None`: those of the bucket.
+    /// `None`: the quotas of the bucket.
     pub(super) quotas: Option<DynQuotas<Req>>,
     pub(super) hooks: Hooks<Req, Res>,
     pub(super) reject: R,
 }
 
-/// What does not depend on the kinds of requests.
+/// The settings that do not depend on the request and response types.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) limiter: Limiter,
     pub(super) on_store_failure: Away,
-    /// Whether nothing is refused.
+    /// Whether all requests pass.
     pub(super) shadow: bool,
     pub(super) ban: Option<Bans>,
 }
@@ -71,9 +70,9 @@ pub(super) enum Away {
 }
 
 impl<Req, Res> RateLimitLayer<Req, Res> {
-    /// Limits requests by the buckets of a namespace, each by its key.
+    /// Creates a layer that limits requests with the buckets of a namespace, one bucket per key.
     ///
-    /// Requests that cannot be admitted now are refused; [`max_wait`](Self::max_wait) lets them wait.
+    /// A request that cannot be admitted now is refused. To let requests wait, set [`max_wait`](Self::max_wait).
     #[must_use]
     pub fn new(bucket: TokenBucket, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         Self::of(Limiter::One(bucket.with_max_wait(Duration::ZERO)), Arc::new(key))
@@ -86,15 +85,23 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
         Self { config: Config { settings, key, cost: None, quotas: None, hooks, reject: AsError } }
     }
 
-    /// Limits requests by several limits at once, each by a key of its own, by a tuple of [`KeyExtractor`](crate::KeyExtractor)s:
-    /// per user, per tenant and for all. A request is charged to all of them or to none; see [`TokenBuckets`]. A limit whose
-    /// key is `None` is not asked; where all are, the request passes.
+    /// Creates a layer with several limits, for example one per user, one per tenant and one global limit.
     ///
-    /// The first limit is that of whoever makes the request: [`quotas`](Self::quotas) and tables set those of the first,
-    /// [`ban`](Self::ban) counts its refusals, and [`observe`](Self::observe) blocks its key; requests without a first key
-    /// have none of these. [`on_refused`](Self::on_refused) gets the key of the limit that refused. Requests that
-    /// [wait](Self::max_wait) ask again when there may be tokens, in no order: in a crowd some may be refused in the end
-    /// whose turn it was.
+    /// A request is charged to all limits or to none; see [`TokenBuckets`]. `keys` is a tuple with one
+    /// [`KeyExtractor`](crate::KeyExtractor) for each limit. A limit whose key is `None` is not asked. If all keys
+    /// are `None`, the request passes.
+    ///
+    /// The first limit identifies the sender of the request:
+    ///
+    /// * [`quotas`](Self::quotas) and tables set the quotas of the first limit.
+    /// * [`ban`](Self::ban) counts the refusals of the first limit.
+    /// * [`observe`](Self::observe) blocks the key of the first limit.
+    ///
+    /// They do not apply to requests without a first key. [`on_refused`](Self::on_refused) gets the key of the
+    /// limit that refused.
+    ///
+    /// Requests that [wait](Self::max_wait) ask again when there may be tokens. They are not served in FIFO order.
+    /// Under high load, a request may be refused although requests that came later are admitted.
     ///
     /// ```
     /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, TokenBuckets};
@@ -122,46 +129,49 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
 }
 
 impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
-    /// How many tokens a request costs, by a closure from `&Req` to `u32`. Default: one. What costs nothing
-    /// passes without asking.
+    /// Sets the cost of a request in tokens, by a closure from `&Req` to `u32`. Default: one token.
+    ///
+    /// A request that costs 0 passes without a call to the store.
     #[must_use]
     pub fn cost(mut self, cost: impl Cost<Req> + Send + Sync + 'static) -> Self {
         self.config.cost = Some(Arc::new(cost));
         self
     }
 
-    /// Under which quotas a request comes, by a closure from `&Req` to `Option<Quotas>`; `None`: the
-    /// bucket's.
+    /// Sets the quotas of a request, by a closure from `&Req` to `Option<Quotas>`. Default, and for `None`: the
+    /// quotas of the bucket.
     ///
-    /// For quotas that change at run time there is [`LiveQuotas`](crate::LiveQuotas), for those that have to be looked up
-    /// [`look_up_quotas`](Self::look_up_quotas), for those of routes [`quota_table`](Self::quota_table).
+    /// Use [`LiveQuotas`](crate::LiveQuotas) for quotas that change at run time,
+    /// [`look_up_quotas`](Self::look_up_quotas) for an asynchronous lookup, and [`quota_table`](Self::quota_table)
+    /// for quotas by route.
     #[must_use]
     pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Self {
         self.config.quotas = Some(Arc::new(quotas));
         self
     }
 
-    /// Lets requests wait for their tokens up to this long: first come, first served, but for those of
-    /// [several limits](Self::all_of). Refusals are then no longer
-    /// [cached](Self::cache_refusals), unless that is switched on afterwards.
+    /// Sets how long a request may wait for its tokens. Default: zero, requests do not wait.
+    ///
+    /// Waiters are served in FIFO order, except with [several limits](Self::all_of). A `max_wait` above zero turns
+    /// [`cache_refusals`](Self::cache_refusals) off. You can turn it on again afterwards.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.map_limiter(|limiter| limiter.with_max_wait(max_wait).cache_refusals(max_wait.is_zero()))
     }
 
-    /// Whether requests are refused without asking the store where it would refuse them, by what it told last; see
-    /// [`TokenBucket::cache_refusals`]. Default: `true`; with [`max_wait`](Self::max_wait), `false`.
+    /// Sets whether this process caches refusals, and refuses requests without a call to the store; see
+    /// [`TokenBucket::cache_refusals`]. Default: `true`, or `false` with a [`max_wait`](Self::max_wait).
     #[must_use]
     pub fn cache_refusals(self, cache: bool) -> Self {
         self.map_limiter(|limiter| limiter.cache_refusals(cache))
     }
 
-    /// Charges the tokens of hot keys ahead and admits requests by them without asking the store; see
-    /// [`TokenBucket::prefetch`].
+    /// Prefetches tokens of hot keys, and admits requests with them without a call to the store; see
+    /// [`TokenBucket::prefetch`]. Default: off.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](crate::Error::is_invalid) where `hold` is not 1 ms to 1 s, and of a layer by
+    /// [`is_invalid`](crate::Error::is_invalid) if `hold` is not 1 ms to 1 s, or the layer has
     /// [several limits](Self::all_of).
     pub fn prefetch(mut self, hold: Duration) -> Result<Self, crate::Error> {
         let settings = &mut self.config.settings;
@@ -169,7 +179,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         Ok(self)
     }
 
-    /// What to do while the store gives no answer. Default: [`StoreFailure::FailClosed`].
+    /// Sets what to do while the store is unavailable. Default: [`StoreFailure::FailClosed`].
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         self.config.settings.on_store_failure = match on_store_failure {
@@ -183,55 +193,60 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
-    /// Shows admitted requests the decision, by a closure of `(&Decision, &mut Req)`: to count, or to put it
-    /// where the inner service finds it. For HTTP there is `web::InsertDecision`.
+    /// Adds a hook for admitted requests: a closure of `(&Decision, &mut Req)`. It can count requests, or put the
+    /// decision where the inner service finds it. For HTTP, use `web::InsertDecision`.
     #[must_use]
     pub fn on_admit(mut self, on_admit: impl OnAdmit<Req> + Send + Sync + 'static) -> Self {
         self.config.hooks.on_admit.push(Arc::new(on_admit));
         self
     }
 
-    /// Shows requests that are refused, with their keys and the decision, by a closure of `(&Req, &Key, &Decision)`: to log
-    /// them, or to count them by what they ask for. Refusals without a decision, as in an outage, are not shown.
+    /// Adds a hook for refused requests: a closure of `(&Req, &Key, &Decision)`. It can log requests, or count
+    /// them. It is not called for refusals without a decision, as in an outage.
     #[must_use]
     pub fn on_refused(mut self, on_refused: impl OnRefused<Req> + Send + Sync + 'static) -> Self {
         self.config.hooks.on_refused.push(Arc::new(on_refused));
         self
     }
 
-    /// Lets all requests through, at once, as if there were no limit, and counts those that would have been refused or would
-    /// have waited as `shadowed`: to see what a limit would do before it does. Requests that fit are charged;
-    /// [`on_refused`](Self::on_refused) is called, [`on_admit`](Self::on_admit) and [`on_response`](Self::on_response) for
-    /// those that fit alone.
+    /// Turns on shadow mode: all requests pass immediately, as if there were no limit. Use it to see the effect of
+    /// a limit before you enforce it.
+    ///
+    /// Requests that would have been refused, or would have waited, are counted as `shadowed`.
+    /// [`on_refused`](Self::on_refused) is called for them. Requests that fit are charged.
+    /// [`on_admit`](Self::on_admit) and [`on_response`](Self::on_response) are called only for requests that fit.
     #[must_use]
     pub fn shadow(mut self) -> Self {
         self.config.settings.shadow = true;
         self
     }
 
-    /// Shows the responses to admitted requests the decision, by a closure of `(&Decision, &mut Res)`. For
-    /// HTTP there is `response::RateLimitFields`.
+    /// Adds a hook for the responses to admitted requests: a closure of `(&Decision, &mut Res)`. For HTTP, use
+    /// `response::RateLimitFields`.
     #[must_use]
     pub fn on_response(mut self, on_response: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
         self.config.hooks.on_response.push(Arc::new(on_response));
         self
     }
 
-    /// Reads in the inner service's responses for how long their key is to be blocked, by a closure from
-    /// `&Res` to `Option<Duration>`: one process hears the upstream's 429, all stop. For HTTP there is
-    /// `response::RetryAfter`.
+    /// Reads from the inner service's responses how long to block their key, by a closure from `&Res` to
+    /// `Option<Duration>`.
+    ///
+    /// If one process gets a 429 from the upstream, all processes stop. For HTTP, use `response::RetryAfter`.
     #[must_use]
     pub fn observe(mut self, observe: impl Observe<Res> + Send + Sync + 'static) -> Self {
         self.config.hooks.observe.push(Arc::new(observe));
         self
     }
 
-    /// Charges what a request turned out to cost, once the inner service has answered, by a closure from `&Res` to `u32`: the rows
-    /// that a query returned, the tokens of a language model. It comes on top of the [`cost`](Self::cost) that was charged before.
+    /// Charges the additional cost of a request after its response, by a closure from `&Res` to `u32`: for example,
+    /// the rows that a query returned, or the tokens of a language model. It is charged in addition to the
+    /// [`cost`](Self::cost).
     ///
-    /// The bucket may go into [debt](TokenBucket::charge), and admits nothing until that has come back. Nobody waits for the
-    /// charge; where the store is away it is lost. What was let through without a decision is charged nothing: let each request
-    /// [cost](Self::cost) at least one token beforehand, since those that cost none are never refused.
+    /// The bucket may go into [debt](TokenBucket::charge). It admits nothing until the debt is paid by the tokens
+    /// that come back. The charge is made in the background; if the store is unavailable, it is lost. A request
+    /// that passed without a decision is charged nothing. Let each request [cost](Self::cost) at least one token,
+    /// because a request that costs 0 is never refused.
     ///
     /// ```
     /// use tower::{Layer, Service, ServiceExt, service_fn};
@@ -252,7 +267,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
-    /// Lets requests pass without a limit, by a closure from `&Req` to `bool`: health checks, or callers on a list.
+    /// Lets some requests pass without a limit, by a closure from `&Req` to `bool`: for example health checks, or
+    /// trusted callers.
     ///
     /// ```
     /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
@@ -273,28 +289,32 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
-    /// Bans a key that was refused too often: it is refused everything for a while, in all processes. See [`Ban`].
+    /// Bans a key that is refused too often: all its requests are refused for some time, in all processes. See
+    /// [`Ban`].
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](crate::Error::is_invalid) where the number or a span is zero, or the spans so long that it takes longer
-    /// than 35 years to forget all.
+    /// [`is_invalid`](crate::Error::is_invalid) if the number of refusals or a duration is zero, if the longest ban
+    /// is shorter than the first, or if it would take longer than 35 years until all refusals and bans are
+    /// forgotten.
     pub fn ban(mut self, ban: Ban) -> Result<Self, crate::Error> {
         self.config.settings.ban = Some(Bans::new(self.config.settings.limiter.first(), ban)?);
         Ok(self)
     }
 
-    /// Bans a key for `span` once it was refused so often within as long: [`ban`](Self::ban) with [`Ban::after`].
+    /// Bans a key for `span` after `refusals` refusals within `span`: [`ban`](Self::ban) with [`Ban::after`].
     ///
     /// # Errors
     ///
-    /// As [`ban`](Self::ban).
+    /// The errors of [`ban`](Self::ban).
     pub fn ban_after(self, refusals: u32, span: Duration) -> Result<Self, crate::Error> {
         self.ban(Ban::after(refusals, span))
     }
 
-    /// Gives each row of a table a limit of its own, by a closure from `&Req` to the name of a row: a route, a gRPC method. A key
-    /// has a bucket for each row. Requests that are in no row come under the quotas that were set before.
+    /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
+    /// or a gRPC method.
+    ///
+    /// A key has one bucket for each row. Requests that are in no row use the quotas set before.
     ///
     /// ```
     /// # use tower_distributed::{Quota, QuotaTable, RateLimitLayer, Store, TokenBucket};
@@ -323,8 +343,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         layer
     }
 
-    /// Looks up the quotas of a request, by a closure from `&Req` to a future of `Option<Quotas>`: the plan of a customer, in a
-    /// database. `None`: the bucket's. The request waits for it, so keep what was looked up in a cache.
+    /// Looks up the quotas of a request, by a closure from `&Req` to a future of `Option<Quotas>`: for example the
+    /// plan of a customer, in a database. `None`: the quotas of the bucket.
+    ///
+    /// The request waits for the lookup. Cache the results.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
@@ -349,9 +371,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self.quotas(LookUp(look_up))
     }
 
-    /// Makes refusals responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
-    /// [`Reject`](crate::Reject). The service's error is then the inner service's. For HTTP there is
-    /// `response::refuse()`, for gRPC `grpc::refuse()`.
+    /// Returns refusals as responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
+    /// [`Reject`](crate::Reject). The error type of the service is then that of the inner service. For HTTP, use
+    /// `response::refuse()`; for gRPC, `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<Req, Res, R2> {
         let Config { settings, key, cost, quotas, hooks, reject: _ } = self.config;
@@ -365,23 +387,23 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 }
 
 impl Settings {
-    /// Asks for a request.
+    /// Starts the decision on a request.
     pub(super) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Asking {
         self.limiter.acquire(quotas, key, cost, !self.shadow)
     }
 
-    /// As what a request is counted.
+    /// The outcome that a request is counted as.
     pub(super) fn counted(&self, outcome: Outcome, may_pass: bool) -> Outcome {
         if self.shadow && !may_pass { Outcome::Shadowed } else { outcome }
     }
 
-    /// Whether a request passes whose extractor failed. It is counted.
+    /// Counts a request whose extractor failed. Returns whether it passes.
     pub(super) fn passes_without_key(&self, error: &crate::Error) -> bool {
         self.limiter.decisions().count(self.counted(Outcome::of_error(error), false));
         self.shadow
     }
 
-    /// Sees to it that a key is blocked, in a task of its own.
+    /// Blocks a key, in the background.
     pub(super) fn block(&self, key: Key, duration: Duration) {
         if let Away::LocalShare { local, .. } = &self.on_store_failure {
             local.block(key.clone(), duration);
@@ -389,7 +411,7 @@ impl Settings {
         self.limiter.block(key, duration);
     }
 
-    /// Charges what a request turned out to cost, in a task of its own.
+    /// Charges the additional cost of a request, in the background.
     pub(super) fn charge(&self, key: Key, granted: &Granted, tokens: u32) {
         let limiter = match &self.on_store_failure {
             Away::LocalShare { local, .. } if granted.by_share => local,
@@ -400,27 +422,22 @@ impl Settings {
 }
 
 impl<Req, Res, R> Config<Req, Res, R> {
-    /// Whether requests cost different numbers of tokens.
-    pub(super) fn is_weighted(&self) -> bool {
-        self.cost.is_some() || !self.hooks.charge_after.is_empty()
-    }
-
-    /// How many tokens a request costs.
+    /// The cost of a request in tokens.
     pub(super) fn cost(&self, request: &Req) -> u32 {
         self.cost.as_ref().map_or(1, |cost| cost.cost(request))
     }
 
-    /// Under which quotas a request comes; `None`: those of the bucket.
+    /// The quotas of a request; `None`: the quotas of the bucket.
     pub(super) fn quotas(&self, request: &Req) -> Option<Quotas> {
         self.quotas.as_ref()?.quotas(request)
     }
 
-    /// The same, where they are looked up.
+    /// The quotas of a request, if they must be looked up.
     pub(super) fn look_up_quotas(&self, request: &Req) -> Option<QuotasFuture> {
         self.quotas.as_ref()?.look_up(request)
     }
 
-    /// A request is refused.
+    /// Calls the hooks for a refused request, and counts the refusal for a ban.
     pub(super) fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
         let by = self.settings.limiter.refused(key, decision);
         let (limit, key) = by.as_ref().map_or((0, key), |(limit, key)| (*limit, key));

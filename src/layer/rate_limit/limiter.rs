@@ -1,4 +1,4 @@
-//! What a layer asks: the buckets of one limit, or those of several.
+//! The limits of a layer: the buckets of one limit, or of several.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -20,30 +20,30 @@ pub(super) enum Limiter {
     All(All),
 }
 
-/// Several limits: the keys of requests are made of those for each, by [`AllOf`].
+/// Several limits. [`AllOf`] combines the keys of a request for each limit into one key.
 #[derive(Clone, Debug)]
 pub(super) struct All {
     several: Several,
     max_wait: Duration,
-    /// How many tables have put their rows around the key, for the first limit.
+    /// How many tables have wrapped the key of the first limit.
     tables: usize,
 }
 
-/// A decision under way.
+/// A decision in progress.
 #[expect(clippy::large_enum_variant, reason = "it is kept in a box with the request")]
 pub(super) enum Asking {
     One(Acquire),
-    /// And the key with its rows, where it has some.
+    /// The future, and the key with its rows, if it has any.
     All(AcquireAll, Option<Key>),
 }
 
 impl All {
-    /// The keys by limit that a key was made of.
+    /// Splits a combined key into the keys of each limit.
     fn keys(&self, key: &Key) -> Keys {
         let mut rows: SmallVec<[Option<&[u8]>; 1]> = SmallVec::new();
         let mut inside = key.as_bytes();
         for _ in 0..self.tables {
-            // A row and what is inside, or that alone.
+            // Either a row name and the inner key, or the inner key alone.
             let parts: SmallVec<[&[u8]; 2]> = parts(inside).flatten().collect();
             let (row, rest) = match parts[..] {
                 [row, rest] => (Some(row), rest),
@@ -55,7 +55,7 @@ impl All {
         }
         let mut keys: Keys = parts(inside).map(|part| part.map(Key::from)).collect();
         if let Some(Some(first)) = keys.first_mut() {
-            // Each around what was inside of it, as for one limit.
+            // Wraps the key of the first limit in its rows again, as for one limit.
             for row in rows.into_iter().rev() {
                 *first = Key::of(row.into_iter().chain([first.as_bytes()]));
             }
@@ -63,7 +63,7 @@ impl All {
         keys
     }
 
-    /// The key with the rows put into that of the first limit.
+    /// Moves the rows of a combined key into the key of the first limit.
     fn without_rows<'a>(&self, key: &'a Key) -> Cow<'a, Key> {
         match self.tables {
             0 => Cow::Borrowed(key),
@@ -77,7 +77,7 @@ impl Limiter {
         Self::All(All { several: several.clone(), max_wait: Duration::ZERO, tables: 0 })
     }
 
-    /// The decision, where it takes neither a wait nor another process.
+    /// The decision, if it needs neither a wait nor a call to the store.
     pub(super) fn at_once(
         &self,
         quotas: Option<&Quotas>,
@@ -93,7 +93,7 @@ impl Limiter {
         }
     }
 
-    /// Asks, and waits where it may.
+    /// Asks for a decision, and waits if `may_wait`.
     pub(super) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32, may_wait: bool) -> Asking {
         match self {
             Self::One(bucket) => {
@@ -131,13 +131,11 @@ impl Limiter {
     pub(super) fn prefetch(self, hold: Duration) -> Result<Self, Error> {
         match self {
             Self::One(bucket) => bucket.prefetch(hold).map(Self::One),
-            Self::All(_) => {
-                Err(Error::invalid("prefetch is for one limit: the tokens of several are not held"))
-            }
+            Self::All(_) => Err(Error::invalid("prefetch supports only one limit, not several")),
         }
     }
 
-    /// A table puts its rows around the key.
+    /// The same limits, after a table has wrapped the key.
     pub(super) fn in_table(self) -> Self {
         match self {
             Self::One(bucket) => Self::One(bucket),
@@ -160,7 +158,7 @@ impl Limiter {
         }
     }
 
-    /// The buckets of whoever makes a request: those of the first limit.
+    /// The bucket of the first limit, which identifies the sender of a request.
     pub(super) fn first(&self) -> &TokenBucket {
         match self {
             Self::One(bucket) => bucket,
@@ -168,15 +166,15 @@ impl Limiter {
         }
     }
 
-    /// Which of several limits refused, and its key.
+    /// Which of several limits refused the request, and the key of that limit.
     pub(super) fn refused(&self, key: &Key, decision: &Decision) -> Option<(usize, Key)> {
         let (Self::All(all), Some(refuser)) = (self, decision.refuser()) else { return None };
-        // Those without a key are not asked.
+        // Limits without a key are not asked.
         let keys = all.keys(key).into_iter().enumerate();
         keys.filter_map(|(limit, key)| Some((limit, key?))).nth(refuser.limit.into())
     }
 
-    /// Blocks the key of whoever makes a request, in a task of its own.
+    /// Blocks the key of the first limit, in the background.
     pub(super) fn block(&self, key: Key, duration: Duration) {
         let key = match self {
             Self::One(_) => Some(key),
@@ -187,12 +185,12 @@ impl Limiter {
         }
     }
 
-    /// Charges what a request turned out to cost, in a task of its own.
+    /// Charges the additional cost of a request, in the background.
     pub(super) fn charge(&self, key: Key, decision: &Decision, tokens: u32) {
         match self {
             Self::One(bucket) => {
                 let quotas = decision.state().quotas();
-                // By the same value where they are equal: then charges leave together.
+                // Uses the bucket's own quotas if they are equal, so that charges share one call.
                 match bucket.quotas() == quotas {
                     true => bucket.charge_detached(key, tokens),
                     false => bucket.with_quotas(quotas).charge_detached(key, tokens),
@@ -204,7 +202,8 @@ impl Limiter {
 }
 
 impl Asking {
-    /// The same request, of what stands in for its limits by a share of their quotas. `None`: it is no stand-in for these.
+    /// The same request on the local limits, with a share of the quotas. `None` if `local` does not match these
+    /// limits.
     pub(super) fn of_share(&self, local: &Limiter, replicas: NonZeroU32) -> Option<Self> {
         match (self, local) {
             (Self::One(asked), Limiter::One(local)) => {
@@ -225,7 +224,7 @@ impl Asking {
         }
     }
 
-    /// The key, when it is over.
+    /// Takes the key, after completion.
     pub(super) fn take_key(&mut self) -> Key {
         match self {
             Self::One(asked) => asked.take_key(),
@@ -245,16 +244,16 @@ impl Future for Asking {
     }
 }
 
-/// The keys of a request for several limits, by a tuple of extractors.
+/// A tuple of extractors that combines the keys for several limits.
 pub(super) struct AllOf<K, const N: usize>(pub(super) K);
 
-/// Tuples of [`KeyExtractor`]s, one for each of several limits: up to eight.
+/// The key extractors for several limits: a tuple of one to eight [`KeyExtractor`]s, one for each limit.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name a key of a `{Req}` for each of {N} limits",
     note = "pass a tuple with a key extractor for each limit, in their order: `(|r: &Request| .., |r: &Request| ..)`"
 )]
 pub trait KeyExtractors<Req, const N: usize> {
-    /// The key for each limit; `None`: that limit is not asked.
+    /// Extracts the key for each limit. A limit whose key is `None` is not asked.
     fn extract_all(&self, request: &Req) -> [Extracted; N];
 }
 
@@ -281,7 +280,7 @@ impl<Req, K: KeyExtractors<Req, N>, const N: usize> KeyExtractor<Req> for AllOf<
     }
 }
 
-/// One key of those for each limit; `None`: no limit is asked.
+/// Combines the keys for each limit into one key. `None`: no limit has a key.
 fn joined(keys: &[Option<Key>]) -> Option<Key> {
     keys.iter().any(Option::is_some).then(|| Key::of_some(keys.iter().map(Option::as_ref)))
 }

@@ -1,4 +1,4 @@
-//! Requests under token buckets. See the public module `token_bucket`.
+//! The rate limit layer. See the public module `token_bucket`.
 
 mod ban;
 mod future;

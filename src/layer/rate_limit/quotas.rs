@@ -1,4 +1,4 @@
-//! Under which quotas a request comes.
+//! The quotas of a request.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -8,21 +8,22 @@ use std::sync::Arc;
 use crate::layer::key::DynKey;
 use crate::{Error, Extracted, Key, KeyExtractor, LiveQuotas, Quotas};
 
-/// Quotas that are being looked up; `None`: those of the bucket.
+/// A lookup of quotas. `None`: the quotas of the bucket.
 pub type QuotasFuture = Pin<Box<dyn Future<Output = Option<Quotas>> + Send>>;
 
-/// Under which quotas a request comes; `None`: those of the bucket. Functions and closures from `&Req` to
-/// `Option<Quotas>` do.
+/// Chooses the quotas of a request. Implemented by [`LiveQuotas`], and by functions and closures from `&Req` to
+/// `Option<Quotas>`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not choose the quotas of a `{Req}`",
     note = "pass a closure with a typed argument that returns `Option<Quotas>`, or `LiveQuotas`",
-    note = "for quotas that are looked up asynchronously there is `look_up_quotas`"
+    note = "use `look_up_quotas` to look up quotas asynchronously"
 )]
 pub trait ChooseQuotas<Req> {
-    /// The quotas.
+    /// Returns the quotas; `None`: the quotas of the bucket.
     fn quotas(&self, request: &Req) -> Option<Quotas>;
 
-    /// Where they have to be waited for; then [`quotas`](Self::quotas) is not asked.
+    /// Returns a future if the quotas must be looked up asynchronously. Then [`quotas`](Self::quotas) is not
+    /// called.
     fn look_up(&self, request: &Req) -> Option<QuotasFuture> {
         let _ = request;
         None
@@ -44,7 +45,7 @@ impl<Req> ChooseQuotas<Req> for LiveQuotas {
     }
 }
 
-/// Quotas that a closure looks up; see [`look_up_quotas`](super::RateLimitLayer::look_up_quotas).
+/// Quotas from an asynchronous closure; see [`look_up_quotas`](super::RateLimitLayer::look_up_quotas).
 pub(super) struct LookUp<F>(pub(super) F);
 
 impl<Req, F, Fut> ChooseQuotas<Req> for LookUp<F>
@@ -61,7 +62,7 @@ where
     }
 }
 
-/// Quotas by the names of routes or methods. A cheap clone.
+/// Quotas by name, for example of a route or a method. Cloning is cheap.
 ///
 /// ```
 /// use tower_distributed::QuotaTable;
@@ -77,12 +78,12 @@ where
 pub struct QuotaTable(Arc<HashMap<String, Quotas>>);
 
 impl QuotaTable {
-    /// A table of rows: names, and their quotas as text or values.
+    /// Creates a table from rows. A row is a name and its quotas, as text or as values.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where quotas are wrong, as [`Quotas::new`] says, or a name stands there twice. The text
-    /// says which.
+    /// [`is_invalid`](Error::is_invalid) if the quotas of a row are invalid, as in [`Quotas::new`], or two rows
+    /// have the same name. The error text names the row.
     pub fn new<N, Q>(rows: impl IntoIterator<Item = (N, Q)>) -> Result<Self, Error>
     where
         N: Into<String>,
@@ -96,27 +97,27 @@ impl QuotaTable {
             let quotas =
                 quotas.map_err(|error| Error::invalid(format!("the quotas of {name:?}: {error}")))?;
             if table.contains_key(&name) {
-                return Err(Error::invalid(format!("two rows are named {name:?}")));
+                return Err(Error::invalid(format!("two rows have the same name {name:?}")));
             }
             table.insert(name, quotas);
         }
         Ok(Self(Arc::new(table)))
     }
 
-    /// The quotas of a row.
+    /// Returns the quotas of a row.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Quotas> {
         self.0.get(name)
     }
 }
 
-/// Names the row of a request. Functions and closures from `&Req` to text do.
+/// Returns the name of the row for a request. Implemented by functions and closures from `&Req` to text.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name the row of a `{Req}`",
     note = "pass a closure with a typed argument that returns text: `|request: &Request| request.method().to_string()`"
 )]
 pub trait RowName<Req> {
-    /// Hands the name to `then`.
+    /// Calls `then` with the name.
     fn with_name(&self, request: &Req, then: &mut dyn FnMut(&str));
 }
 
@@ -129,9 +130,9 @@ where
     }
 }
 
-/// `Fn(Ref) -> impl AsRef<str>`, where `Ref` is `&Req`: a form that lets the name borrow from the request.
+/// `Fn(Ref) -> impl AsRef<str>`, where `Ref` is `&Req`. In this form, the name may borrow from the request.
 pub trait RowNameFn<Ref>: Fn(Ref) -> <Self as RowNameFn<Ref>>::Name {
-    /// What the function returns.
+    /// The return type of the function.
     type Name: AsRef<str>;
 }
 
@@ -143,16 +144,16 @@ where
     type Name = N;
 }
 
-/// By the row of a table; see [`quota_table`](super::RateLimitLayer::quota_table).
+/// A setting by the rows of a table; see [`quota_table`](super::RateLimitLayer::quota_table).
 pub(super) struct InTable<T, N> {
     pub(super) table: QuotaTable,
     pub(super) name: Arc<N>,
-    /// What goes for requests that are in no row.
+    /// The setting for requests that are in no row.
     pub(super) outside: T,
 }
 
 impl<T, N> InTable<T, N> {
-    /// The row of a request: its name and quotas.
+    /// Returns the name and the quotas of a request's row.
     fn row<Req>(&self, request: &Req) -> Option<(Key, Quotas)>
     where
         N: RowName<Req>,
@@ -168,7 +169,8 @@ impl<T, N> InTable<T, N> {
 impl<Req, N: RowName<Req>> KeyExtractor<Req> for InTable<DynKey<Req>, N> {
     fn extract(&self, request: &Req) -> Extracted {
         let row = self.row(request);
-        // A bucket for each row. No key of a request outside of the table is one of those, whatever clients choose.
+        // Each row has its own bucket. No key of a request outside of the table can equal one of a row, regardless
+        // of the keys that clients choose.
         self.outside.extract(request).map(|key| match row {
             Some((name, _)) => Key::of([name, key]),
             None => Key::of([key]),

@@ -11,9 +11,9 @@ use super::layer::Config;
 use crate::telemetry::Outcome;
 use crate::{AsError, Extracted, KeyExtractor as _, Refusal, Reject};
 
-/// A [`Service`] that asks a bucket before each call; see the [module](crate::token_bucket) for the whole story.
+/// A [`Service`] that limits the rate of requests; see the [module](crate::token_bucket).
 ///
-/// Its type can be written down, so a struct can hold it:
+/// The type can be named, so a struct can hold it:
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -46,19 +46,19 @@ impl<S, Req, Res, R> RateLimit<S, Req, Res, R> {
         Self { inner, config }
     }
 
-    /// The inner service.
+    /// Returns a reference to the inner service.
     #[must_use]
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service, to be changed.
+    /// Returns a mutable reference to the inner service.
     #[must_use]
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The instance that was polled ready, which is the one to call; its clone is not ready yet.
+    /// Takes the instance that was polled ready, and leaves a clone that is not ready yet.
     fn take_ready(&mut self) -> S
     where
         S: Clone,
@@ -67,7 +67,7 @@ impl<S, Req, Res, R> RateLimit<S, Req, Res, R> {
         std::mem::replace(&mut self.inner, clone)
     }
 
-    /// The inner service, unwrapped.
+    /// Returns the inner service.
     #[must_use]
     pub fn into_inner(self) -> S {
         self.inner
