@@ -1,12 +1,12 @@
--- bare: states that are a bare number, where they are by far the most: read and written without a table. Joined after
+-- bare: reads and writes states that are a bare number without a table. Nearly all states are such. Joined after
 -- lib/bucket.
 
--- What follows the number where it is stored; nil where the quotas need more than one.
+-- The text after the number in a stored bare state; nil if the quotas do not allow bare states.
 local function bare_ending()
   if quotas == 1 and den[1] == 1 and num[1] > 0 then return format(' 0 %d 1 %d', num[1], burst[1]) end
 end
 
--- The TAT of the state that is stored as `raw`; nil where that is none in this form.
+-- The TAT of a stored bare state; nil if `raw` is not in this form.
 local function read_bare(raw, ending)
   local digits = #raw - #ending
   if sub(raw, digits + 1) ~= ending then return nil end
@@ -14,7 +14,8 @@ local function read_bare(raw, ending)
   if tat and tat > 0 and tat < limit then return tat end
 end
 
--- Writes a state; returns what Redis answers. `unknown`: as of `save` in lib/bucket. What repeats is formatted once.
+-- Writes a state and returns the reply of Redis. `unknown`: see `save` in lib/bucket. Repeated values are formatted
+-- once.
 local last_tat, last_ending, value, ends, expiry
 local function save_bare(key, tat, ending, unknown)
   local from = tat - tat % second

@@ -1,21 +1,21 @@
--- bucket: how the state of a token bucket is read, charged and written (GCRA, in exact integers).
--- ARGV[1] is the number of quotas; then per quota burst (tokens), num, den: a token every num/den
--- microseconds (num = 0: tokens never come back). `first` is where the script's own arguments start.
--- A state is a bare number where that says all: one quota, whole microseconds, nothing else to say; then
--- it is the theoretical arrival time (TAT, µs). Else it is a flat table: [1] blocked until (µs, 0: not),
--- then seven numbers per level, first those of the quotas, then those of the quotas of other calls:
---   whole, part       TAT: µs and den-ths of a µs; or tokens used, -1
---   last, rest        the latest TAT of reservations yet to act; only a cancellation leaves it above TAT
---   num, den, burst   what the quota is
--- Stored as all numbers with spaces between; of one level with nothing else to say `whole part num den burst`.
--- A key expires at the end of the second in which its bucket is full and unblocked.
+-- bucket: reads, charges and writes the state of a token bucket (GCRA, in exact integers).
+-- ARGV[1] is the number of quotas; then per quota burst (tokens), num, den: one token every num/den microseconds
+-- (num = 0: tokens never come back). `first` is the position of the script's own first argument.
+-- A state is a bare number, the theoretical arrival time (TAT, µs), if there is one quota, its interval is in whole
+-- microseconds, and the state consists of the TAT only. Otherwise it is a flat table: [1] blocked until (µs, 0: not
+-- blocked), then seven numbers per level, first the levels of the quotas, then those of the quotas of other calls:
+--   whole, part       TAT: µs and den-ths of a µs; or if tokens never come back: used tokens, -1
+--   last, rest        the latest TAT of pending reservations (not acted yet); above the TAT only after a cancellation
+--   num, den, burst   the quota
+-- The stored value is all numbers, separated by spaces; for one level and no other information only
+-- `whole part num den burst`. A key expires at the end of the second in which its bucket is full and unblocked.
 local KEYS, ARGV, tonumber = KEYS, ARGV, tonumber
 local call, floor, max, min, format, sub = redis.pcall, math.floor, math.max, math.min, string.format, string.sub
 local quotas, first
--- By level: those of the quotas, and then of the state that was loaded last.
+-- Per level: first the quotas, then the other quotas of the state that was loaded last.
 local burst, num, den
 
--- Reads the quotas that begin at ARGV[at].
+-- Reads the quotas that start at ARGV[at].
 local function read_quotas(at)
   quotas, burst, num, den = tonumber(ARGV[at]), {}, {}, {}
   for q = 1, quotas do
@@ -27,36 +27,37 @@ end
 
 read_quotas(1)
 local bare = quotas == 1 and den[1] == 1 and num[1] > 0
-local limit = 9007199254740992 -- 2^53: what is less is exact
+local limit = 9007199254740992 -- 2^53: smaller integers are exact
 local second = 1000000 -- µs
-local longest = 2 ^ 50 -- µs: what is owed takes no longer to come back, but for reservations
+local longest = 2 ^ 50 -- µs: the longest time in which missing tokens come back, apart from reservations
 
--- The expiry (PXAT, ms) of what is idle from `when` (µs) on.
+-- The expiry (PXAT, ms) of a state that is idle from `when` (µs) on.
 local function pxat(when)
   return format('%d', (when - when % second + second) / 1000)
 end
 
--- Returns the functions on states in table form. Making them takes time that most calls of reserve can save.
+-- Returns the functions on states in table form. They are created only on demand, because most calls of reserve do not
+-- need them.
 local function on_tables()
-  -- A TAT, `tokens` later.
+  -- Moves a TAT by `tokens` tokens.
   local function advance(q, whole, part, tokens)
     local parts = part + tokens * (num[q] % den[q])
     local carry = floor(parts / den[q])
     return whole + tokens * floor(num[q] / den[q]) + carry, parts - carry * den[q]
   end
 
-  -- How many whole tokens come in `span` µs less `part` den-ths of one; negative spans count backwards.
+  -- The number of whole tokens in `span` µs minus `part` den-ths of a µs. A negative span counts backwards.
   local function tokens_in(q, span, part)
     local laps = floor(span / num[q])
     return laps * den[q] + floor(((span - laps * num[q]) * den[q] - part) / num[q])
   end
 
-  -- The time that a full bucket takes to fill, in whole µs.
+  -- The time in which an empty bucket fills, in whole µs.
   local function span(q)
     return (advance(q, 0, 0, burst[q]))
   end
 
-  -- (whole, part) less (other, rest), in den-ths of quota q.
+  -- (whole, part) minus (other, rest), in den-ths of quota q.
   local function minus(q, whole, part, other, rest)
     if part < rest then return whole - other - 1, part + den[q] - rest end
     return whole - other, part - rest
@@ -66,7 +67,7 @@ local function on_tables()
     return whole > other or (whole == other and part > rest)
   end
 
-  -- When a state is idle: forgetting it changes nothing. Nil if never.
+  -- The time from which a state is idle, so that deleting it changes nothing; nil if never.
   local function idle_from(s)
     local idle = s[1]
     for o = 2, #s, 7 do
@@ -79,7 +80,7 @@ local function on_tables()
     return idle
   end
 
-  -- What the TAT of the level at `o` is under quota q: in both as many tokens are owed.
+  -- Converts a TAT of the level at `o` to quota q, so that the same number of tokens is missing.
   local function convert(s, o, whole, part, q)
     local tokens, rest = whole, 0
     local n, d = s[o + 4], s[o + 5]
@@ -103,7 +104,7 @@ local function on_tables()
     return whole + carry, part - carry * den[q]
   end
 
-  -- The level of a quota that is new to a state: see src/primitive/token_bucket/change.rs.
+  -- The level of a quota that is new to a state; see src/primitive/token_bucket/change.rs.
   local function take_over(s, q)
     local interval, from, best = num[q] / den[q], nil, nil
     if num[q] == 0 then interval = math.huge end
@@ -126,7 +127,7 @@ local function on_tables()
     return whole, part, convert(s, from, s[from + 2], s[from + 3], q)
   end
 
-  -- A state with the levels of the quotas first, and whether one of them is new to it.
+  -- Returns the state with the levels of the quotas first, and whether a quota is new to it.
   local function fit(s)
     local fits, is_new = #s > 7 * quotas, false
     for q = 1, fits and quotas or 0 do
@@ -163,15 +164,15 @@ local function on_tables()
     return s, is_new
   end
 
-  -- The same state, fitted; forgotten where it is idle.
+  -- Fits a state to the quotas; an idle state becomes an empty one.
   local function rested(s)
     local idle = idle_from(s)
     if idle and idle <= now then s = {0} end
     return fit(s)
   end
 
-  -- The state that is stored as `raw` (nil or false: there is none), and whether a quota is new to it; nil if that is
-  -- none of ours.
+  -- Returns the state stored as `raw` (nil or false: none), and whether a quota is new to it. Returns nil if `raw` is
+  -- not a bucket.
   local function load(raw)
     if not raw then return fit({0}) end
     local s, n = {}, 0
@@ -192,8 +193,8 @@ local function on_tables()
     return rested(s)
   end
 
-  -- Writes a state; returns what Redis answers. Of a key that MGET found nothing in, it is not
-  -- known that it holds no other type (`unknown`): GET makes SET fail on one rather than overwrite it.
+  -- Writes a state and returns the reply of Redis. `unknown`: MGET found nothing in the key, so it may hold another
+  -- type. Then GET makes SET fail on another type instead of overwriting it.
   local function save(key, s, unknown)
     local idle = idle_from(s)
     if s[1] <= now then s[1] = 0 end
@@ -216,7 +217,7 @@ local function on_tables()
   local function charge(s, at, amount)
     for q = 1, (#s - 1) / 7 do
       local o, tokens, ours = 7 * q - 5, amount, q <= quotas
-      -- Quotas of other calls are used up at most.
+      -- Quotas of other calls are charged at most until they are used up.
       if not ours then tokens = min(tokens, burst[q]) end
       if num[q] == 0 then
         s[o] = ours and s[o] + tokens or max(s[o], min(s[o] + tokens, burst[q]))
@@ -236,7 +237,7 @@ local function on_tables()
     end
   end
 
-  -- The numbers of a state that are told of it: blocked until, and four per quota.
+  -- The part of a state that is returned: blocked until, then four numbers per quota.
   local function told(s)
     local numbers = {s[1]}
     for q = 1, quotas do
@@ -245,7 +246,8 @@ local function on_tables()
     return numbers
   end
 
-  -- How many tokens a state has for a request that may wait so long, from `at` on; negative where they are lent out.
+  -- The number of tokens available from `at` on for a request that may wait for `wait` µs; negative if tokens are
+  -- already reserved ahead of time.
   local function free(s, at, wait)
     local least = math.huge
     for q = 1, quotas do

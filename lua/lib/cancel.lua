@@ -1,15 +1,17 @@
--- cancel: how a charge is given back as far as later ones have not built upon it (Go's x/time/rate, CancelAt). Joined
+-- cancel: gives back the part of a charge on which no later charge depends (as CancelAt of Go's x/time/rate). Joined
 -- after lib/runs.
 
--- Makes the latest TAT of the reservations yet to act, at `o`, no earlier than (whole, part).
+-- Raises the latest TAT of the pending reservations, at `o`, to at least (whole, part).
 local function at_least(s, o, whole, part)
   if on.later(whole, part, s[o + 2], s[o + 3]) then s[o + 2], s[o + 3] = whole, part end
 end
 
--- Cancels the charge that ARGV[a] and what follows it tell of: cost (tokens); act (µs, no-op after it; -1: nobody ever acts
--- on it, so it is rolled back if nothing has come after it); then per quota the TAT that the charge led to, and the latest
--- TAT of the reservations that were yet to act before it: whole, part, last, rest. (Of a quota that never refills -1, -1
--- where it is not to be given back.)
+-- Cancels the charge that the arguments from ARGV[a] on describe:
+--   cost   tokens
+--   act    µs: after this time nothing is given back. -1: the request never acts, so the whole charge is given back if
+--          nothing was charged after it, otherwise nothing
+--   then per quota: the TAT after the charge (whole, part), and the latest TAT of the reservations that were pending
+--   before the charge (last, rest); -1, -1 as the TAT of a quota that never refills: give nothing back
 -- Returns 1 if anything was given back, else 0; and whether the state has changed.
 local function cancel(s, a, is_new)
   local cost, act, given = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), 0
@@ -19,7 +21,7 @@ local function cancel(s, a, is_new)
     local b = a + 4 * q - 2
     return tonumber(ARGV[b]), tonumber(ARGV[b + 1]), tonumber(ARGV[b + 2]), tonumber(ARGV[b + 3])
   end
-  -- A bucket that was reset since, or has not seen these quotas, knows nothing of the charge.
+  -- Nothing is known of the charge if the bucket was reset since, or has no level for these quotas.
   for q = 1, quotas do
     local mine, part = trace(q)
     if num[q] ~= 0 and on.later(mine, part, s[7 * q - 3], s[7 * q - 2]) then return 0, false end

@@ -1,10 +1,10 @@
--- runs: how all scripts but reserve work on several buckets in one call, a run each. Joined after lib/bucket.
--- KEYS[i] is the bucket of run i; the runs of one bucket stand side by side.
+-- runs: lets all scripts except reserve process several buckets in one call, one run each. Joined after lib/bucket.
+-- KEYS[i] is the bucket of run i; the runs of one bucket are adjacent.
 local on = on_tables()
 
--- Calls step(state in table form, i, whether a quota is new to it) for each run: it returns the run's field of the
--- reply, and whether it changed the state. Changed states are written with `write`. A run whose key holds something
--- else than a bucket answers -1. Before each run `turn(i)` is called, if there is one.
+-- Calls step(state in table form, i, whether a quota is new to it) for each run. It returns the run's field of the
+-- reply, and whether it changed the state. Changed states are written with `write`. The answer is -1 for a run whose
+-- key does not hold a bucket. If there is a function `turn`, `turn(i)` is called before each run.
 local function each_run(step, write, turn)
   local raw, reply = #KEYS > 1 and redis.call('MGET', unpack(KEYS)) or {}, {now}
   local s, is_new, changed

@@ -1,6 +1,6 @@
--- several: how scripts work under several sets of quotas at once, one for each of several buckets. Joined after lib/bucket.
--- ARGV: the first set, as in lib/bucket; the number of sets; the others; then the script's own, from `first` on.
--- KEYS[i] comes under set (i - 1) % #sets + 1.
+-- several: lets scripts use several sets of quotas at once, one for each of several buckets. Joined after lib/bucket.
+-- ARGV: the first set, as in lib/bucket; the number of sets; the other sets; then the script's own arguments, from
+-- `first` on. KEYS[i] uses set (i - 1) % #sets + 1.
 local sets = {{quotas, burst, num, den}}
 first = first + 1
 for i = 2, tonumber(ARGV[first - 1]) do
@@ -8,7 +8,7 @@ for i = 2, tonumber(ARGV[first - 1]) do
   sets[i] = {quotas, burst, num, den}
 end
 
--- From here on it is about the bucket KEYS[i].
+-- Selects the quotas of the bucket KEYS[i].
 local function under(i)
   quotas, burst, num, den = unpack(sets[(i - 1) % #sets + 1])
 end

@@ -1,8 +1,8 @@
--- token_bucket/adjust: charges tokens without asking, or gives tokens.
--- KEYS[i]  string, the bucket of run i; the runs of one bucket stand side by side
--- ARGV     quotas (see lib/bucket); then per run, or once for all runs: tokens to charge, negative to give
--- returns  now (µs); then per run the state after it, -1 where the key holds something else than a bucket
--- writes   the buckets, SET with PXAT (see lib/bucket; without where a quota never refills); DEL when idle
+-- token_bucket/adjust: charges tokens without a check, or adds tokens.
+-- KEYS[i]  string, the bucket of run i; the runs of one bucket are adjacent
+-- ARGV     quotas (see lib/bucket); then per run, or once for all runs: tokens to charge, negative to add
+-- returns  now (µs); then per run: the state after it, or -1 if the key does not hold a bucket
+-- writes   the buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills); DEL when idle
 -- cost     one MGET, one SET per bucket, one GET per bucket that MGET does not find
 local function charge(s, at, tokens)
   for q = 1, quotas do

@@ -1,9 +1,9 @@
--- token_bucket/cancel_all: gives back what one request charged to several buckets, of each where nothing has come after it.
+-- token_bucket/cancel_all: takes back the charge of one request on several buckets, for each bucket in which nothing
+--          was charged after it.
 -- KEYS[i]  string, the bucket of limit i
--- ARGV     sets of quotas (see lib/several); then per limit what lib/cancel reads
--- returns  now (µs); then per limit: 1 if anything was given back, else 0; -1 where the key holds something else
---          than a bucket
--- writes   changed buckets, SET with PXAT (see lib/bucket; without where a quota never refills); DEL when idle
+-- ARGV     sets of quotas (see lib/several); then per limit the arguments of lib/cancel
+-- returns  now (µs); then per limit: 1 if anything was given back, else 0; -1 if the key does not hold a bucket
+-- writes   changed buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills); DEL when idle
 -- cost     one MGET, one SET per changed bucket, one GET per bucket that MGET does not find
 local a, after = first, first
 return each_run(function(s, _, is_new) return cancel(s, a, is_new) end, on.save, function(i)

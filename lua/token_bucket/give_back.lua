@@ -1,10 +1,9 @@
--- token_bucket/give_back: gives back tokens that were charged ahead and not used, less those that came back meanwhile.
--- KEYS[i]  string, the bucket of run i; the runs of one bucket stand side by side
--- ARGV     quotas (see lib/bucket); then per run: tokens; when they were charged (µs); how long ago that is at least (µs);
---          then per quota the TAT that the charge led to: whole, part
--- returns  now (µs); then per run: 1 if anything was given back, else 0; -1 where the key holds something else
---          than a bucket
--- writes   changed buckets, SET with PXAT (see lib/bucket; without where a quota never refills); DEL when idle
+-- token_bucket/give_back: gives back unused prefetched tokens, minus the tokens that came back since the charge.
+-- KEYS[i]  string, the bucket of run i; the runs of one bucket are adjacent
+-- ARGV     quotas (see lib/bucket); then per run: tokens; time of the charge by the server's clock (µs); age of the
+--          charge by the client's clock (µs); then per quota the TAT after the charge: whole, part
+-- returns  now (µs); then per run: 1 if anything was given back, else 0; -1 if the key does not hold a bucket
+-- writes   changed buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills); DEL when idle
 -- cost     one MGET, one SET per changed bucket, one GET per bucket that MGET does not find
 local width = 3 + 2 * quotas
 return each_run(function(s, i, is_new)
@@ -19,7 +18,7 @@ return each_run(function(s, i, is_new)
       if left < whole then s[o], given = left, 1 end
     elseif not on.later(tonumber(ARGV[a + 1 + 2 * q]), tonumber(ARGV[a + 2 + 2 * q]), whole, part)
       and max(whole, s[o + 2]) <= now + on.span(q) then
-      -- Not reset since, and no reservation is yet to act.
+      -- The bucket was not reset since, and no reservation is pending.
       local back, rest = on.advance(q, 0, 0, tokens)
       back = back - age
       if back >= 0 and back + rest > 0 then

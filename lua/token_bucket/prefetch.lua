@@ -1,9 +1,9 @@
--- token_bucket/prefetch: charges tokens ahead, for requests that are yet to come.
--- KEYS[i]  string, the bucket of run i; the runs of one bucket stand side by side
--- ARGV     quotas (see lib/bucket); then per run, or once for all runs: how many at most
--- returns  now (µs); then per run a list: how many, at most a quarter of those that are to be had now, and none where that
---          is less than 8; and the state after it. -1 where the key holds something else than a bucket
--- writes   charged buckets, SET with PXAT (see lib/bucket; without where a quota never refills)
+-- token_bucket/prefetch: charges tokens for requests that will come later.
+-- KEYS[i]  string, the bucket of run i; the runs of one bucket are adjacent
+-- ARGV     quotas (see lib/bucket); then per run, or once for all runs: maximum number of tokens
+-- returns  now (µs); then per run a list: the number of tokens, at most a quarter of those available now, and 0 if
+--          that is less than 8; then the state after it. -1 if the key does not hold a bucket
+-- writes   charged buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills)
 -- cost     one MGET, one SET per charged bucket, one GET per bucket that MGET does not find
 local stride = #ARGV == first and 0 or 1
 return each_run(function(s, i, is_new)

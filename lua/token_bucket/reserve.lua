@@ -1,16 +1,16 @@
 -- token_bucket/reserve: charges each request to its bucket, in full or not at all.
--- KEYS[i]   string, the bucket of run i; the runs of one bucket stand side by side
--- ARGV      quotas (see lib/bucket); then per run, or once for all runs: cost (tokens), wait (µs, longest
---           delay accepted), count (requests, all alike, in a row)
--- returns   now (µs); then per run: admitted (the first so many of count; -1 where the key holds something
---           else than a bucket), and the state before it
--- writes    charged buckets, SET with PXAT (see lib/bucket; without where a quota never refills)
+-- KEYS[i]   string, the bucket of run i; the runs of one bucket are adjacent
+-- ARGV      quotas (see lib/bucket); then per run, or once for all runs: cost (tokens), wait (µs, the longest accepted
+--           delay), count (number of equal requests)
+-- returns   now (µs); then per run: the number of admitted requests (the first of count; -1 if the key does not hold a
+--           bucket), and the state before the run
+-- writes    charged buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills)
 -- cost      one MGET, one SET per charged bucket
 
 local on -- see lib/bucket, on_tables
 local ending = bare_ending()
 
--- How many of `count` requests fit a state in table form; these are charged.
+-- Charges as many of `count` requests as fit a state in table form. Returns their number.
 local function take(s, cost, wait, count)
   local at = max(now, s[1])
   if at > now + wait then return 0 end
@@ -41,7 +41,7 @@ for i = 1, #KEYS do
   end
   local before, admitted = new or 0, -1
   if new then
-    -- As take, with what is known of a bare state; in line, for nearly all calls come here.
+    -- As `take`, for a bare state. It is inlined, because nearly all calls take this path.
     if new < now then new = now end
     local free = top - new
     admitted = count

@@ -1,15 +1,16 @@
 -- token_bucket/reserve_all: charges each request to several buckets, in full to all of them or not at all.
--- KEYS     strings, the buckets: those of run 1 by limit, then those of run 2, ...; a bucket may belong to many runs
--- ARGV     sets of quotas (see lib/several); then per run, or once for all runs: cost (tokens), count (requests, all
---          alike, in a row)
--- returns  now (µs); then per run: admitted (the first so many of count; -1 where a key holds something else than a
---          bucket), and the state before it of each bucket
--- writes   charged buckets, SET with PXAT (see lib/bucket; without where a quota never refills)
--- cost     one MGET, one EXISTS where it does not find all, one SET per charged bucket
+-- KEYS     strings, the buckets: those of run 1 in the order of the limits, then those of run 2, ...; a bucket may
+--          belong to many runs
+-- ARGV     sets of quotas (see lib/several); then per run, or once for all runs: cost (tokens), count (number of equal
+--          requests)
+-- returns  now (µs); then per run: the number of admitted requests (the first of count; -1 if a key does not hold a
+--          bucket), and the state of each bucket before the run
+-- writes   charged buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills)
+-- cost     one MGET, one EXISTS if MGET does not find all keys, one SET per charged bucket
 local on -- see lib/bucket, on_tables
 local n = #sets
 
--- By limit whose states can be bare numbers: µs per token, µs per burst, and what follows the number where it is stored.
+-- Per limit with bare states: µs per token, µs per burst, and the text after the number in the stored value.
 local pace, span, ending = {}, {}, {}
 for p = 1, n do
   under(p)
@@ -17,7 +18,7 @@ for p = 1, n do
   if ending[p] then pace[p], span[p] = num[1], burst[1] * num[1] end
 end
 
--- Where among KEYS each stands first, where those are, and what is stored there.
+-- The first position of each key in KEYS, the list of these positions, and the stored values.
 local at, met, raw = {}, {}, {}
 for i = 1, #KEYS do
   local key = KEYS[i]
@@ -28,14 +29,14 @@ for i = 1, #KEYS do
 end
 raw = redis.call('MGET', unpack(raw))
 
--- MGET finds nothing in a key of another type.
+-- MGET does not find a key of another type.
 local missing = {}
 for m = 1, #met do
   if not raw[m] then missing[#missing + 1] = KEYS[met[m]] end
 end
 local are_missing = #missing == 0 or redis.call('EXISTS', unpack(missing)) == 0
 
--- By place: TATs of bare states, other states in table form, whether a quota is new to them, which are to be saved.
+-- Per position: TATs of bare states, other states in table form, whether a quota is new, whether the state changed.
 local tats, others, is_new, changed = {}, {}, {}, {}
 for m = 1, #met do
   local i, stored = met[m], raw[m]
@@ -77,7 +78,7 @@ for run = 1, #KEYS / n do
       end
     elseif s then
       under(p)
-      -- It stands for the levels again; see lib/bucket.
+      -- Sets the levels of this limit again; see lib/bucket.
       s = on.rested(s)
       others[i], reply[told + p] = s, on.told(s)
       if admitted > 0 then

@@ -1,4 +1,4 @@
--- token_bucket/reset: a bucket is full and unblocked again.
+-- token_bucket/reset: fills and unblocks a bucket.
 -- KEYS[1]  string, the bucket
 -- ARGV     none
 -- returns  now (µs)
