@@ -1,8 +1,8 @@
-//! The Lua scripts and their Rust twins must answer alike, whatever the sequence.
+//! The Lua scripts and the Rust code must give the same answers to every sequence of operations.
 //!
-//! Random sequences run against a real Redis, whose scripts are given a clock that the test sets, and in process,
-//! with a clock set alike. Keys expire by that clock too, and each expiry is checked when it is written. Many sequences go
-//! in step, so that their calls leave together, in runs.
+//! Random sequences run on a real Redis, whose scripts use a clock that the test sets, and in memory, with the same
+//! clock. Keys expire by that clock, and each expiry is checked when it is written. Many sequences run
+//! concurrently, so that their operations share calls, as runs.
 
 mod published;
 mod rational;
@@ -29,16 +29,16 @@ const SEQUENCES: usize = 10_000;
 const IN_STEP: usize = 250;
 const STEPS: usize = 16;
 
-/// One store of the two, with all that the sequences do there.
+/// One of the two stores, with the state of the sequences on it.
 struct Side {
     bucket: TokenBucket,
-    /// Per sequence, what can be cancelled.
+    /// Per sequence: the reservations that can be cancelled.
     reservations: Vec<Vec<Reservation>>,
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many at once, all alike.
+    /// Several equal requests at once.
     Reserve {
         quotas: usize,
         cost: u32,
@@ -48,16 +48,16 @@ enum Step {
     Cancel {
         pick: usize,
     },
-    /// Given back as after a caller that went away.
+    /// Gives tokens back as if the caller were gone.
     Undo {
         pick: usize,
     },
-    /// So many at once.
+    /// Several reads at once.
     Peek {
         quotas: usize,
         count: usize,
     },
-    /// For each of these times.
+    /// Several blocks with these durations at once.
     Block {
         micros: Vec<u64>,
     },
@@ -86,7 +86,7 @@ fn quota_sets() -> Vec<Quotas> {
 }
 
 fn random_step(rng: &mut StdRng, sets: &[Quotas], usual: usize) -> Step {
-    // Mostly one set of quotas per key; at times another, as during a deployment.
+    // Usually one set of quotas per key; sometimes another, as during a deployment.
     let quotas = if rng.random_bool(0.15) { rng.random_range(0..sets.len()) } else { usual };
     match rng.random_range(0..100) {
         0..60 => {
@@ -117,7 +117,7 @@ impl Side {
         Self { bucket, reservations: (0..IN_STEP).map(|_| Vec::new()).collect() }
     }
 
-    /// What the steps of one round answer, as text.
+    /// Runs the steps of one round. Returns the answers as text.
     async fn round(&mut self, first: usize, sets: &[Quotas], steps: &[Step]) -> Vec<String> {
         let bucket = &self.bucket;
         join_all(self.reservations.iter_mut().enumerate().zip(steps).map(
@@ -142,7 +142,7 @@ async fn answer(
             let bucket = bucket.with_quotas(&sets[quotas]);
             let decisions = join_all((0..count).map(|_| bucket.decide(key.clone(), cost, wait))).await;
             let mut decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
-            // They are alike, but two calls of them may have overtaken each other.
+            // The decisions are equal, but two calls may have overtaken each other.
             decisions.sort_by_key(|decision| (!decision.is_admitted(), decision.state.bucket.levels.clone()));
             let text = format!("{decisions:?}");
             let admitted = decisions.into_iter().filter(|decision| decision.is_admitted());

@@ -1,4 +1,4 @@
-//! The semantics of a bucket, with a clock that the test sets.
+//! Tests of a bucket in memory, with a clock that the test sets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,7 +14,7 @@ use crate::{Quota, Quotas, Store};
 
 const START: i64 = 1_760_000_000_000_000;
 
-/// A bucket in process, and its clock.
+/// A bucket in memory, and its clock.
 struct World {
     bucket: TokenBucket,
     micros: Arc<AtomicI64>,
@@ -76,7 +76,7 @@ async fn refusals_charge_nothing() {
     }
     let state = world.bucket.peek("k").await.unwrap();
     let large = state.balances().find(|balance| balance.name() == "large").unwrap();
-    assert_eq!(large.remaining(), 2, "charged for what the other refused");
+    assert_eq!(large.remaining(), 2, "charged although the other quota refused");
 }
 
 #[tokio::test]
@@ -135,10 +135,10 @@ async fn reservations_queue_up_and_are_given_back() {
     let mut first = world.reserve(2).await;
     assert_eq!(first.delay(), ms(200));
     assert_eq!(world.reserve(1).await.delay(), ms(300));
-    // One of the two tokens has been built upon.
+    // A later reservation depends on one of the two tokens.
     first.cancel().await.unwrap();
     assert_eq!(world.reserve(1).await.delay(), ms(300));
-    // Twice is once.
+    // A second cancellation does nothing.
     first.cancel().await.unwrap();
     assert_eq!(world.reserve(1).await.delay(), ms(400));
 }
@@ -218,7 +218,7 @@ async fn other_quotas_per_call_keep_what_is_owed() {
     assert_eq!(world.bucket.peek("k").await.unwrap().remaining(), 5);
 }
 
-/// A client that spreads the tokens it has left over that time is never refused.
+/// A client that spreads its remaining tokens over the window is never refused.
 #[tokio::test]
 async fn the_window_says_at_what_pace_tokens_come_back() {
     let bucket = |quota| TokenBucket::new(&Store::in_memory(), "test", quota).unwrap();
@@ -268,7 +268,7 @@ async fn a_block_also_holds_back_those_who_wait_already() {
     assert!(later[0] >= 60 && later.windows(2).all(|pair| pair[1] > pair[0]), "{later:?}");
 }
 
-/// Go's `x/time/rate`, as its documentation and source describe it: floating tokens, `lastEvent`, `CancelAt`.
+/// Go's `x/time/rate`, by its documentation and source: floating-point tokens, `lastEvent`, `CancelAt`.
 struct Go {
     rate: f64,
     burst: f64,
@@ -278,7 +278,7 @@ struct Go {
 }
 
 impl Go {
-    /// The time to act.
+    /// Returns the time to act.
     fn reserve(&mut self, now: f64, n: f64) -> f64 {
         self.advance(now);
         self.tokens -= n;
@@ -324,7 +324,8 @@ async fn reservations_act_and_are_cancelled_as_in_go() {
                 let before = go.last_event;
                 let act = go.reserve(now, n.into());
                 if act < before {
-                    // From here Go forgets what is yet to act; ours does not (see the module's documentation).
+                    // From here, Go forgets pending reservations, and this crate does not (see the module's
+                    // documentation).
                     break;
                 }
                 log.push(format!("{now} reserve {n} act {act} tokens {}", go.tokens));
@@ -338,7 +339,8 @@ async fn reservations_act_and_are_cancelled_as_in_go() {
             } else {
                 let (mut reservation, act, n) = reservations.remove(rng.random_range(0..reservations.len()));
                 if go.last_event < act || act == now {
-                    // Go gives back more than was taken; the very instant of acting is no case over a network.
+                    // Go gives back more than was taken. The exact moment of acting is not a case for a distributed
+                    // limit.
                     break;
                 }
                 go.cancel(now, act, n.into());
@@ -372,7 +374,7 @@ async fn no_interval_sees_more_than_burst_and_rate_whatever_is_cancelled() {
                 }
                 5 => world.bucket.block_for("k", ms(rng.random_range(0..300))).await.unwrap(),
                 6 => {
-                    // A caller that went away: admitted, never acted.
+                    // The caller is gone: the request is admitted, but never acts.
                     let decision = world.bucket.allow_n("k", rng.random_range(1..=burst)).await.unwrap();
                     world.advance(Duration::from_micros([0, 100_000, 300_000][rng.random_range(0..3)]));
                     if decision.is_admitted() {

@@ -1,6 +1,6 @@
-//! The cases that Go's `x/time/rate` publishes with its tests, on both stores: what happens when, in tenths of a second.
+//! The cases of the tests of Go's `x/time/rate`, on both stores. Times are in tenths of a second.
 //!
-//! Where we differ, as "Differences" of the module says, the case says what Go does.
+//! If this crate differs from Go (see "Differences" in the module), the case says what Go does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -16,11 +16,11 @@ use crate::{Quota, Quotas, Store, StoreBuilder};
 const START: i64 = 1_760_000_000_000_000;
 const TENTH: i64 = 100_000;
 
-/// A store by a clock that the cases set.
+/// A store with a clock that the cases set.
 struct World {
     store: Store,
     clock: Box<dyn FnMut(i64)>,
-    /// The limiter of the case at hand, each with a key of its own.
+    /// The limiter of the current case. Each limiter has its own key.
     bucket: TokenBucket,
     key: u32,
 }
@@ -31,7 +31,7 @@ impl World {
         Self { store, clock: Box::new(clock), bucket, key: 0 }
     }
 
-    /// Another limiter.
+    /// Starts a case with a new limiter.
     fn limiter(&mut self, rate: u32, burst: u32) {
         self.limiter_of(Quota::per_second(rate).burst(burst));
     }
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// The reservation, which acts at the time that is expected.
+    /// Reserves `n` tokens, and checks that the reservation acts at `act`.
     async fn reserve(&mut self, at: i64, n: u32, act: i64) -> Reservation {
         (self.clock)(START + at * TENTH);
         let reservation = self.bucket.reserve_n(self.key, n).await.unwrap();
@@ -83,10 +83,10 @@ async fn allowing(world: &mut World) {
     world.allows(&[(2, 1, true), (3, 1, true), (4, 1, true), (4, 1, true), (4, 1, false)]).await;
     world.allows(&[(4, 1, false), (9, 3, true), (9, 0, true)]).await;
 
-    // One that never refills.
+    // A quota that never refills.
     world.limiter_of(Quota::non_refilling(1));
     world.allows(&[(0, 1, true), (0, 1, false), (1, 1, false), (1000, 1, false)]).await;
-    // And then does.
+    // The quota changes, and refills now.
     world.set(Quota::per_second(10).burst(1));
     world.allows(&[(1000, 1, false), (1001, 1, true), (1001, 1, false)]).await;
 
@@ -113,7 +113,7 @@ async fn reserving(world: &mut World) {
     let _ = world.reserve(1, 2, 2).await;
     world.allows(&[(1, 1, false), (3, 1, true)]).await;
 
-    // Not beyond what one is ready to wait.
+    // Refuses delays above `max_wait`.
     world.limiter(10, 2);
     let patient = world.bucket.with_max_wait(Duration::from_millis(200));
     let delay = async |n| patient.reserve_n(world.key, n).await.map(|reserved| reserved.delay());
@@ -124,27 +124,27 @@ async fn reserving(world: &mut World) {
 }
 
 async fn cancelling(world: &mut World) {
-    // What was not granted.
+    // A refused reservation charges nothing.
     world.limiter(10, 2);
     let _ = world.reserve(0, 2, 0).await;
     assert!(world.bucket.reserve_n(world.key, 3).await.is_err());
     let _ = world.reserve(0, 2, 2).await;
 
-    // The last.
+    // The last reservation is cancelled.
     world.limiter(10, 2);
     let _ = world.reserve(0, 2, 0).await;
     let last = world.reserve(0, 2, 2).await;
     world.cancel(1, last).await;
     let _ = world.reserve(1, 2, 2).await;
 
-    // Too late.
+    // The cancellation is too late.
     world.limiter(10, 2);
     let _ = world.reserve(0, 2, 0).await;
     let late = world.reserve(0, 2, 2).await;
     world.cancel(3, late).await;
     let _ = world.reserve(3, 2, 4).await;
 
-    // Nothing comes back: it was built upon.
+    // Nothing comes back, because a later reservation depends on the token.
     world.limiter(10, 2);
     let _ = world.reserve(0, 2, 0).await;
     let first = world.reserve(0, 1, 1).await;
@@ -152,7 +152,7 @@ async fn cancelling(world: &mut World) {
     world.cancel(0, first).await;
     let _ = world.reserve(0, 1, 3).await;
 
-    // One token of two comes back.
+    // One of two tokens comes back.
     world.limiter(10, 2);
     let _ = world.reserve(0, 2, 0).await;
     let first = world.reserve(0, 2, 2).await;
@@ -160,7 +160,7 @@ async fn cancelling(world: &mut World) {
     world.cancel(2, first).await;
     let _ = world.reserve(2, 2, 4).await;
 
-    // Several, out of order.
+    // Several reservations, cancelled out of order.
     world.limiter(10, 4);
     let _ = world.reserve(0, 4, 0).await;
     let a = world.reserve(0, 3, 3).await;
@@ -171,8 +171,8 @@ async fn cancelling(world: &mut World) {
     let _ = world.reserve(1, 3, 5).await;
 }
 
-/// A server's clock that is set back: what is owed by then is owed until the same time of that clock. (Go forgets the span
-/// between: it allows one more of the first, and reserves 100 ms earlier each.)
+/// The server's clock is set back. Missing tokens come back at the same time of that clock as before. (Go ignores
+/// the time between: it allows one more of the first requests, and each reservation acts 100 ms earlier.)
 async fn jumping(world: &mut World) {
     world.limiter(10, 3);
     world.allows(&[(1, 1, true), (0, 1, true), (0, 1, false), (0, 1, false)]).await;
@@ -183,7 +183,7 @@ async fn jumping(world: &mut World) {
     let _ = world.reserve(0, 1, 2).await;
     let _ = world.reserve(2, 2, 4).await;
 
-    // As in Go.
+    // The same as in Go.
     world.limiter(10, 2);
     let _ = world.reserve(1, 2, 1).await;
     let second = world.reserve(1, 2, 3).await;
@@ -191,7 +191,7 @@ async fn jumping(world: &mut World) {
     world.cancel(0, second).await;
     let _ = world.reserve(1, 2, 5).await;
 
-    // Far ahead, and back.
+    // The clock jumps far ahead, and back.
     world.limiter(10, 2);
     world.allows(&[(100_000, 2, true), (0, 1, false), (99_999, 1, false), (100_001, 1, true)]).await;
 }
@@ -204,7 +204,7 @@ async fn changing(world: &mut World) {
     world.set(Quota::per_second(10).burst(2));
     let _ = world.reserve(2, 1, 4).await;
 
-    // A higher rate, and what was reserved before is cancelled.
+    // A higher rate, then the earlier reservation is cancelled.
     world.limiter(5, 2);
     let _ = world.reserve(0, 2, 0).await;
     let reservation = world.reserve(0, 2, 4).await;
@@ -212,14 +212,14 @@ async fn changing(world: &mut World) {
     world.cancel(2, reservation).await;
     let _ = world.reserve(2, 2, 3).await;
 
-    // A larger burst. (In Go the tokens stay as they are, here what is missing: it acts at 12 there.)
+    // A larger burst. (Go keeps the available tokens: the reservation acts at 12. Here the missing tokens stay.)
     world.limiter(5, 2);
     let _ = world.reserve(0, 2, 0).await;
     let _ = world.reserve(0, 2, 4).await;
     world.set(Quota::per_second(5).burst(4));
     let _ = world.reserve(3, 4, 8).await;
 
-    // A smaller burst: as many tokens as there are, up to it.
+    // A smaller burst: the available tokens stay, up to the new burst.
     world.limiter(5, 4);
     let _ = world.reserve(0, 1, 0).await;
     world.set(Quota::per_second(5).burst(2));

@@ -1,5 +1,5 @@
-//! A bucket beside the plainest model of GCRA: its theoretical arrival time as a rational number, and the interval between
-//! two tokens as the quota says it. No µs, no parts, no levels.
+//! Compares a bucket to the simplest model of GCRA: the theoretical arrival time and the interval between two
+//! tokens are rational numbers. The model has no µs, no parts and no levels.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -20,7 +20,7 @@ type Rational = Ratio<i128>;
 const START: i64 = 1_760_000_000_000_000;
 const SEQUENCES: usize = 4_000;
 
-/// In µs.
+/// Times are in µs.
 struct Model {
     interval: Rational,
     burst: Rational,
@@ -32,7 +32,7 @@ fn whole(number: i64) -> Rational {
     Rational::from_integer(number.into())
 }
 
-/// Rounded up.
+/// Converts to whole µs, rounded up.
 fn micros(span: Rational) -> i64 {
     span.ceil().to_integer().try_into().unwrap()
 }
@@ -43,13 +43,13 @@ impl Model {
         Self { interval, burst: whole(burst.into()), tat: whole(0), blocked_until: whole(0) }
     }
 
-    /// When a request acts, if it is charged.
+    /// The time at which a request acts, if it is charged.
     fn act(&self, now: Rational, cost: Rational) -> Rational {
         let start = self.blocked_until.max(now);
         start.max(self.tat.max(start) + (cost - self.burst) * self.interval)
     }
 
-    /// When it acts; `None`: it is refused.
+    /// Charges a request. Returns the time at which it acts; `None` if it is refused.
     fn take(&mut self, now: i64, cost: u32, wait: i64) -> Option<Rational> {
         let (now, cost) = (whole(now), whole(cost.into()));
         let act = self.act(now, cost);
@@ -69,7 +69,7 @@ impl Model {
     }
 }
 
-/// What the two say of a request.
+/// The result of a request, in both models.
 #[derive(Debug, PartialEq)]
 struct Said {
     admitted: bool,
@@ -87,7 +87,7 @@ async fn a_bucket_is_gcra_in_rational_numbers() {
     let store = Store::with_clock(Clock::Manual(clock.clone()));
     let mut admitted = 0;
     for sequence in 0..SEQUENCES {
-        // Such as have an interval that is held exactly: up to 2^20 parts of a µs.
+        // Only rates with an interval that is stored exactly: up to 2^20 parts of a µs.
         let rate = *[1, 3, 7, 10, 31, 97, 1000, 999_983].choose(&mut rng).unwrap();
         let period = Duration::from_secs(*[1, 7, 60, 3600, 86_400].choose(&mut rng).unwrap());
         let burst = *[1, 2, 5, 60, 1000].choose(&mut rng).unwrap();
@@ -99,7 +99,7 @@ async fn a_bucket_is_gcra_in_rational_numbers() {
             let interval = micros(model.interval);
             let jumps = [0, 0, 1, interval - 1, interval, interval + 1, 3 * interval, -1, -interval];
             let jump = jumps.choose(&mut rng).unwrap();
-            // What is full may be forgotten, and is not remembered when the clock is set back.
+            // The store may drop a full bucket, so the clock is not set back while the bucket is full.
             let is_full = model.tat.max(model.blocked_until) <= whole(now);
             now += if is_full { jump.abs() } else { *jump };
             clock.store(now, Ordering::Relaxed);

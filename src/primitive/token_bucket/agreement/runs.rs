@@ -1,7 +1,7 @@
-//! Operations that leave in one call must answer as if each had been made alone, in the order of the runs.
+//! Runs that share one call must answer as if each had been called alone, in the order of the runs.
 //!
-//! The calls are made here rather than by the store, so that every call has runs of several keys, several runs of one
-//! key, and a key that holds something else than a bucket.
+//! The test makes the calls itself, not through the store. So every call has runs of several keys, several runs of
+//! one key, and a key that does not hold a bucket.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use crate::{Quotas, primitive::token_bucket::MAX_SPAN};
 const SEQUENCES: usize = 200;
 const STEPS: usize = 40;
 const KEYS: usize = 5;
-/// The one that holds a list.
+/// The key that holds a list.
 const FOREIGN: usize = 2;
 
 /// Equal operations on the bucket of a key.
@@ -34,7 +34,7 @@ struct Run<O> {
     count: usize,
 }
 
-/// Makes the runs in one call of the script; what it answers to each.
+/// Sends the runs in one call of the script. Returns its answer to each run.
 pub(super) fn eval<O: Operation>(
     time: &mut VirtualTime,
     keys: &[String],
@@ -73,8 +73,8 @@ struct Both {
 }
 
 impl Both {
-    /// Makes the runs in one call of the script, and one by one in Rust. The replies of each run, in order; none for
-    /// the foreign key.
+    /// Sends the runs in one call of the script, and applies them one by one in Rust. Returns the replies of each
+    /// run, in order. The foreign key has none.
     fn call<O: Operation<Cell = Bucket> + Clone>(&mut self, runs: &[Run<O>]) -> Vec<Vec<O::Reply>> {
         let keys: Vec<_> = runs.iter().map(|run| self.name(run.key)).collect();
         let operations: Vec<_> = runs.iter().map(|run| (&run.operation, run.count)).collect();
@@ -152,14 +152,14 @@ async fn runs_of_one_call_answer_as_if_made_alone() {
     assert_eq!(server.cli(&["LRANGE", "list", "0", "-1"]).trim(), "a");
 }
 
-/// By key: what can be given back.
+/// Per key: the charges that can be given back.
 #[derive(Default)]
 struct Charges {
     cancels: BTreeMap<usize, Vec<Cancel>>,
     ahead: BTreeMap<usize, Vec<GiveBack>>,
 }
 
-/// One of those of a key that come under some quotas.
+/// Takes a random charge of a key, and returns it if it is under the right quotas.
 fn pick<C>(
     rng: &mut StdRng,
     charges: &mut BTreeMap<usize, Vec<C>>,

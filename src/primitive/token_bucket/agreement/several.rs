@@ -1,4 +1,4 @@
-//! Several buckets that are charged in one call, in all the ways in which requests can share some of them.
+//! Several buckets that are charged in one call. Requests share the buckets in random ways.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::{Quotas, Store, TokenBucket};
 
 const SEQUENCES: usize = 150;
 const STEPS: usize = 30;
-/// How many keys each limit has; of the second, the last holds a list.
+/// The number of keys of each limit. The last key of the second limit holds a list.
 const KEYS: [usize; 3] = [4, 3, 1];
 
-/// The key of a request, by limit.
+/// The keys of a request, one per limit.
 type Place = [usize; 3];
 
 struct Both {
@@ -65,7 +65,8 @@ impl Both {
         reply
     }
 
-    /// The runs in one call in Lua, and one after the other in Rust. What is to be cancelled of it.
+    /// Sends the runs in one call in Lua, and applies them one by one in Rust. Returns some of the charges to
+    /// cancel.
     fn reserve(&mut self, rng: &mut StdRng, runs: &[(Place, ReserveAll, usize)]) -> Vec<(Place, CancelAll)> {
         let names: Vec<_> = runs.iter().flat_map(|(place, ..)| self.names(*place)).collect();
         let operations: Vec<_> = runs.iter().map(|(_, operation, count)| (operation, *count)).collect();
@@ -89,15 +90,15 @@ impl Both {
                 assert_eq!(lua.admitted, lua.decision().refused_by().is_none());
                 replies.push(lua);
             }
-            // The callers of some of them are gone.
+            // The callers of some requests are gone.
             let gone = rng.random_range(0..=replies.len());
             cancels.extend(ReserveAll::undo(&replies[gone..]).map(|cancel| (*place, cancel)));
         }
         cancels
     }
 
-    /// The bucket of some limits may have become something else by then: nothing happens to it, and the others are given
-    /// theirs.
+    /// The key of a limit may have another type by then. That key stays unchanged, and the other limits are given
+    /// back their tokens.
     fn cancel(&mut self, place: Place, cancel: CancelAll, foreign: Option<usize>) {
         let mut names: Vec<_> = self.names(place).collect();
         if let Some(limit) = foreign {
@@ -111,7 +112,7 @@ impl Both {
         }
     }
 
-    /// One bucket alone, as by those who use it without the others.
+    /// Applies an operation to one bucket alone.
     fn one<O: Operation<Cell = Bucket> + Clone>(&mut self, limit: usize, key: usize, operation: O) {
         let name = self.name(limit, key);
         eval(&mut self.time, &[name], &[(&operation, 1)], self.now);

@@ -1,4 +1,4 @@
-//! A Redis server whose scripts go by a clock that the test sets, and whose keys expire by that clock.
+//! A Redis server whose scripts use a clock that the test sets, and whose keys expire by that clock.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::primitive::token_bucket::state::{Bucket, Level, Moment};
 use crate::support::client::Client;
 use crate::support::redis_server::RedisServer;
 
-/// Joined in place of `lua/lib/clock.lua`. It takes the expiry off every SET and lists what is written: key, value and
+/// Replaces `lua/lib/clock.lua`. It removes the expiry from every SET, and lists each written key, value and
 /// expiry.
 pub(super) const CLOCK: &str = "
 local server = redis
@@ -48,7 +48,7 @@ impl VirtualTime {
         Self { client: server.client().unwrap(), now: 0, expiries: HashMap::new() }
     }
 
-    /// Sets the clock and deletes the keys that have expired by then.
+    /// Sets the clock, and deletes the keys that have expired.
     pub(super) fn set(&mut self, now: i64) {
         self.now = now;
         self.client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
@@ -64,8 +64,8 @@ impl VirtualTime {
         self.client.query::<()>(&expired).unwrap();
     }
 
-    /// Checks the expiry of every bucket that was written since the last call: no earlier than forgetting it changes
-    /// nothing, at most twice as far and 1 s away, and none where that time never comes.
+    /// Checks the expiry of every bucket written since the last call. A bucket expires when it is idle or later,
+    /// after at most twice the time until then plus 1 s. It has no expiry if it never becomes idle.
     pub(super) fn check_expiries(&mut self) {
         let written: Vec<Vec<u8>> =
             self.client.query(redis::cmd("LRANGE").arg("written").arg(0).arg(-1)).unwrap();
@@ -91,7 +91,7 @@ impl VirtualTime {
     }
 }
 
-/// A state as it is stored; see `lua/lib/bucket.lua`.
+/// Parses a stored state; see `lua/lib/bucket.lua`.
 fn parse(value: &str) -> Bucket {
     let numbers: Vec<i64> = value.split(' ').map(|number| number.parse().unwrap()).collect();
     let moment = |whole, part| Moment { whole, part };

@@ -20,7 +20,7 @@ fn quotas(rng: &mut StdRng) -> Quotas {
     Quotas::new((0..rng.random_range(1..=3)).map(|_| quota(rng))).unwrap()
 }
 
-/// Takes a step as the store does.
+/// Applies an operation as the store does.
 fn reserve(bucket: &mut Bucket, quotas: &Quotas, now: i64, cost: i64) -> bool {
     if bucket.is_idle(now) {
         *bucket = Bucket::default();
@@ -28,14 +28,14 @@ fn reserve(bucket: &mut Bucket, quotas: &Quotas, now: i64, cost: i64) -> bool {
     Reserve { quotas: quotas.clone(), ask: Ask { cost, wait: 0 } }.apply(bucket, now).is_admitted()
 }
 
-/// Whatever they alternate with, the requests that come under a quota keep to it in every interval.
+/// Requests under a quota keep to it in every interval, regardless of the quotas of other requests.
 #[test]
 fn each_quota_holds_for_the_requests_that_come_under_it() {
     let mut rng = StdRng::seed_from_u64(seed());
     for _ in 0..2_000 {
         let sets: Vec<Quotas> = (0..rng.random_range(2..=4)).map(|_| quotas(&mut rng)).collect();
         let (mut bucket, mut now) = (Bucket::default(), START);
-        // By set: when, and how many.
+        // Per set: when requests were admitted, and with how many tokens.
         let mut admitted = vec![Vec::new(); sets.len()];
         for _ in 0..60 {
             now += *[0, 0, 1_000, 90_000, 1_000_000, 60_000_000].choose(&mut rng).unwrap();
@@ -60,7 +60,7 @@ fn each_quota_holds_for_the_requests_that_come_under_it() {
     }
 }
 
-/// What could be had under the old quotas at some time can be had under higher rates by then.
+/// A request that would be admitted under the old quotas at some time is admitted under higher rates by then.
 #[test]
 fn a_higher_rate_makes_nobody_wait_longer() {
     let mut rng = StdRng::seed_from_u64(seed());
@@ -86,7 +86,7 @@ fn a_higher_rate_makes_nobody_wait_longer() {
             Peek { quotas: quotas.clone() }.apply(&mut bucket.clone(), now).available_after(cost)
         };
         let (before, after) = (peek(&old).unwrap(), peek(&raised).unwrap());
-        // A rate that is a floating-point number is that rate to the microsecond.
+        // A floating-point rate is exact to the microsecond.
         let rounding = std::time::Duration::from_micros(2);
         assert!(
             after <= before + rounding,

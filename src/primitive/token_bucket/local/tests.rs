@@ -25,14 +25,14 @@ async fn known_refusals_are_repeated_without_the_store_until_they_end() {
     let local = on(&server, Quota::per_hour(1).burst(2)).await.cache_refusals(true);
     assert!(local.allow_n("k", 2).await.unwrap().is_admitted());
     assert!(!local.allow("k").await.unwrap().is_admitted());
-    // Given back behind its back: still refused, since the store is not asked.
+    // Another process resets the bucket. The cache still refuses, because the store is not asked.
     bucket.reset("k").await.unwrap();
     let refused = local.allow("k").await.unwrap();
     assert!(!refused.is_admitted() && refused.retry_after().is_some());
-    // Another key, and another process, are not concerned.
+    // Other keys and other processes are not affected.
     assert!(local.allow("l").await.unwrap().is_admitted());
     assert!(bucket.allow("k").await.unwrap().is_admitted());
-    // Its own reset is known at once, and so is that of its clones.
+    // The cache learns a reset by this handle or its clones at once.
     local.reset("k").await.unwrap();
     assert!(local.allow("k").await.unwrap().is_admitted());
 }
@@ -51,7 +51,7 @@ async fn a_dearer_request_is_told_its_own_time() {
     }
 }
 
-/// What is known of a key in one namespace says nothing of it in another, nor to a value that is not to know it.
+/// A cached refusal does not apply to another namespace, or to a handle without the cache.
 #[tokio::test]
 async fn namespaces_and_values_know_their_own() {
     let server = RedisServer::start().await;
@@ -66,12 +66,12 @@ async fn namespaces_and_values_know_their_own() {
     assert!(!sms.allow("k").await.unwrap().is_admitted());
     assert!(sms.allow("k").await.unwrap().is_local());
     assert!(mail.allow("k").await.unwrap().is_admitted(), "another namespace");
-    assert!(!sms.cache_refusals(false).allow("k").await.unwrap().is_local(), "it does not want to know");
+    assert!(!sms.cache_refusals(false).allow("k").await.unwrap().is_local(), "the cache is off");
     assert!(sms.allow_n("k", 0).await.unwrap().is_admitted());
     assert!(sms.allow_n("k", 3).await.unwrap_err().is_exceeds_burst());
 }
 
-/// Of many that ask at once as many ask the store as there can be tokens.
+/// Of many concurrent requests, only as many ask the store as there can be tokens.
 #[tokio::test]
 async fn the_gate_lets_through_what_can_be_admitted() {
     let server = RedisServer::start().await;
@@ -90,7 +90,7 @@ async fn the_gate_lets_through_what_can_be_admitted() {
         assert!(now > 0 || from_cache > 0);
         tokio::task::yield_now().await;
     }
-    // Each time that the bucket was thought to have a token it was asked, by one or a few.
+    // Each time that the bucket may have a token, one or a few requests ask the store.
     assert!(asked <= 4 * admitted + 100, "{asked} asked in {rounds} rounds for {admitted}");
 }
 
@@ -108,7 +108,7 @@ async fn a_hot_key_is_admitted_from_memory() {
             from_memory += usize::from(decision.is_local());
         }
     }
-    // Nothing is admitted from memory once it was blocked here.
+    // After a block by this process, no request is admitted from memory.
     local.block_for("k", Duration::from_secs(60)).await.unwrap();
     assert!(!local.allow("k").await.unwrap().is_admitted());
     let error = bucket.prefetch(Duration::ZERO).unwrap_err();
@@ -124,9 +124,9 @@ async fn what_is_not_used_is_given_back() {
     for _ in 0..40 {
         used += join_all((0..50).map(|_| local.allow("k"))).await.len() as i64;
     }
-    crate::support::eventually("all but what was used is there", Duration::from_secs(20), async || {
+    crate::support::eventually("unused tokens are given back", Duration::from_secs(20), async || {
         let left = i64::from(bucket.peek("k").await.unwrap().remaining());
-        // What a thread had taken for itself, and what came back meanwhile, is not.
+        // Not given back: the share that a thread took, and the tokens that came back meanwhile.
         left >= 100_000 - used - 100
     })
     .await;
@@ -134,20 +134,20 @@ async fn what_is_not_used_is_given_back() {
 
 const START: i64 = 1_760_000_000_000_000;
 
-/// Processes that charge ahead, by the steps that the store takes, in virtual time.
+/// Processes that prefetch, with the operations of the store, in virtual time.
 struct Fleet {
     quotas: Quotas,
     hold: i64,
     now: i64,
     bucket: Bucket,
-    /// By process: what it holds, how much of that is left, and until when it may be used.
+    /// Per process: the prefetches, with the tokens left and the deadline of each.
     held: Vec<Vec<(Prefetched, i64, i64)>>,
     reservations: Vec<(i64, Cancel)>,
-    /// On their way.
+    /// Sent, but not applied yet.
     give_backs: Vec<GiveBack>,
-    /// When how many acted.
+    /// When requests acted, and with how many tokens.
     acted: Vec<(i64, i64)>,
-    /// The most that was held at once.
+    /// The largest number of tokens held at the same time.
     most_held: i64,
     /// Whether tokens are reserved ahead of time.
     reserves: bool,
@@ -168,7 +168,7 @@ impl Fleet {
             0..3 => {
                 let wait = if self.reserves { *[0, 0, 5_000, 100_000].choose(rng).unwrap() } else { 0 };
                 if rng.random_bool(0.5) {
-                    // All that there is.
+                    // Takes all available tokens.
                     let (bucket, _) = self.bucket.fitted(&self.quotas, self.now);
                     cost =
                         bucket.free(&self.quotas, self.now, wait).clamp(1, i64::from(self.quotas.max_cost()));
@@ -185,7 +185,7 @@ impl Fleet {
                 let prefetched = self.step(Prefetch { quotas: self.quotas.clone(), most });
                 let count = prefetched.count;
                 if count > 0 {
-                    // It is asked for a little before it is charged.
+                    // The prefetch was sent a little before it was charged.
                     let until = self.now - rng.random_range(0..1_000) + self.hold;
                     self.held[process].push((prefetched, count, until));
                 }
@@ -201,7 +201,7 @@ impl Fleet {
                 }
             }
             12 => {
-                // Another limit refuses it.
+                // Another limit refuses the request.
                 let ask = Ask { cost, wait: 0 };
                 let decision = self.step(Reserve { quotas: self.quotas.clone(), ask });
                 if decision.is_admitted() {
@@ -209,7 +209,7 @@ impl Fleet {
                 }
             }
             9 => {
-                // Killed: what it holds is lost.
+                // The process crashes, and loses its tokens.
                 if rng.random_bool(0.1) {
                     self.held[process].clear();
                 }
@@ -249,7 +249,7 @@ impl Fleet {
         }
     }
 
-    /// In every interval at most `burst + rate·t + min(rate·hold, K)` act.
+    /// Checks that in every interval, requests worth at most `burst + rate·t + min(rate·hold, K)` tokens act.
     fn check(&mut self, told: &str) {
         let reservations = std::mem::take(&mut self.reservations);
         self.acted.extend(reservations.into_iter().map(|(act, cancel)| (act, cancel.cost)));
@@ -260,9 +260,9 @@ impl Fleet {
             let mut sum = 0;
             for (to, cost) in &self.acted[first..] {
                 sum += cost;
-                // A token that is there in part counts.
+                // Rounded up, because a part of a token counts.
                 let held = (tokens(self.hold) + 1).min(self.most_held);
-                // Who waits acts at a whole µs, up to one after the tokens are there.
+                // A waiter acts at a whole µs, up to 1 µs after the tokens are available.
                 let rounded = i64::from(self.reserves);
                 let most = limit.burst + tokens(to - from + rounded) + held;
                 assert!(sum <= most, "{sum} > {most} in {} µs, K {}: {told}", to - from, self.most_held);
@@ -298,7 +298,7 @@ fn the_bound_holds_in_every_interval_whatever_happens() {
     }
 }
 
-/// The rules that look as good let more through: the test above would find them.
+/// Without subtracting the tokens that came back, more requests are admitted. The test above would detect that.
 #[test]
 fn giving_back_all_that_was_not_used_would_break_the_bound() {
     let quotas = Quotas::new([Quota::per_second(1_000).burst(100)]).unwrap();
@@ -306,13 +306,13 @@ fn giving_back_all_that_was_not_used_would_break_the_bound() {
     let mut now = START;
     let step =
         |bucket: &mut Bucket, now: i64| Prefetch { quotas: quotas.clone(), most: 25 }.apply(bucket, now);
-    // Charged ahead, held for as long as it takes to come back, and given back in full: the bucket is as full as before.
+    // Prefetched, held until all tokens came back, then given back. The bucket stays as full as before.
     let held = step(&mut bucket, now);
     assert_eq!(held.count, 25);
     now += 25_000;
     let rule = held.give_back(held.count, 0);
     assert!(!rule.clone().apply(&mut bucket, now), "all of it has come back");
-    // As if no time had passed since the charge.
+    // The wrong rule ignores the time since the charge.
     let wrong = GiveBack { charged: now, ..rule };
     let ask = Ask { cost: 100, wait: 0 };
     let take = |bucket: &mut Bucket| Reserve { quotas: quotas.clone(), ask }.apply(bucket, now).is_admitted();
