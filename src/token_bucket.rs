@@ -78,7 +78,7 @@
 //!
 //! # Coming from …
 //!
-//! | there | here |
+//! | other library | this crate |
 //! |---|---|
 //! | gocorex `NewRedisLimiter(rdb, qps, burst, key)` | [`TokenBucket::new`]`(&store, name, Quota::per_second(qps).burst(burst))`; the key is an argument of each call |
 //! | gocorex, `x/time/rate`: `Allow`, `AllowN(now, n)` | [`allow`](TokenBucket::allow), [`allow_n`](TokenBucket::allow_n); the store's clock gives the time |
@@ -162,8 +162,8 @@
 //!
 //! `poll_ready` polls the inner service and does no I/O. The layer calls the instance that was polled ready, after
 //! the decision. If the state is in memory and the request does not have to wait, it calls the inner service within
-//! `call`; otherwise from the response future. While a request waits, it therefore keeps whatever the readiness of
-//! the inner service reserves. Put a layer that waits outside of, for example, a `ConcurrencyLimit`.
+//! `call`; otherwise from the response future. So while a request waits, it keeps the capacity that the
+//! readiness of the inner service reserves. Put a layer that waits outside of, for example, a `ConcurrencyLimit`.
 //!
 //! If a response future is dropped before its request is admitted, the tokens of the request are given back.
 //!

@@ -272,7 +272,7 @@ impl TokenBucket {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "logins", Quota::per_minute(10))?;
     /// let state = bucket.charge("ann", 15).await?;
     /// assert_eq!(state.remaining(), 0);
-    /// assert!(state.available_after(1).is_some_and(|after| after.as_secs() > 30), "five tokens of debt, and one");
+    /// assert!(state.available_after(1).is_some_and(|after| after.as_secs() > 30), "5 tokens of debt, then 1 token");
     /// bucket.give_back("ann", 15).await?;
     /// assert!(bucket.allow_n("ann", 10).await?.is_admitted());
     /// # Ok(()) }

@@ -1,5 +1,5 @@
 //! Tokens that are being given back, by key. The next request of this process for the same key waits until they are
-//! back, so that it is not refused because of its own process's charge.
+//! back, so that the charge does not refuse it.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -41,7 +41,7 @@ impl World {
         self.key += 1;
     }
 
-    /// `SetLimit`, `SetBurst`.
+    /// As `SetLimit` and `SetBurst` in Go.
     fn set(&mut self, quota: Quota) {
         self.bucket = self.bucket.with_quotas(&Quotas::new([quota]).unwrap());
     }

@@ -20,7 +20,7 @@ const LONGEST: i64 = 1_000_000;
 pub(crate) enum Gate {
     /// There is no usable state.
     Open,
-    /// The request is refused here, or was admitted by prefetched tokens.
+    /// This process decides: it refuses the request, or has admitted it with prefetched tokens.
     Known(Decision),
     /// The request may ask the store.
     Pass(Pass),

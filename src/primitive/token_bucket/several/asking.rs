@@ -206,7 +206,7 @@ impl Several {
     }
 }
 
-/// A store is full.
+/// The error of a full store.
 struct Failed {
     error: Error,
     /// The decision, and the limits whose cells were changed nevertheless.

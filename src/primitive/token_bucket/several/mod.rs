@@ -65,8 +65,8 @@ use crate::{Error, IntoKey, Key, Store};
 /// On a Cluster, this is so if all keys of the request are in the same hash slot.
 ///
 /// Otherwise the limits are asked one after the other, until one refuses. Then the tokens charged so far are given
-/// back, minus the tokens that came back meanwhile. Nothing is given back to a bucket with pending reservations. So
-/// no limit ever admits more than it would alone.
+/// back, minus the tokens that came back meanwhile. Nothing is given back to a bucket with reservations that
+/// have not acted yet. So no limit ever admits more than it would alone.
 ///
 /// * Until the tokens are given back, they can cause refusals of other requests. Put the limit that refuses most
 ///   first.
