@@ -1,6 +1,7 @@
-//! A Bloom filter: what was seen before, in a few bits per item.
+//! A Bloom filter: remembers which items it has seen, in a few bits per item.
 //!
-//! [`BloomFilter`] is a filter of a name in a [`Store`](crate::Store). Whoever uses the same store and name uses the same filter.
+//! A [`BloomFilter`] is a named filter in a [`Store`](crate::Store). All processes that use the same store and name
+//! share one filter.
 //!
 //! ```
 //! use tower_distributed::{BloomFilter, Store};
@@ -15,22 +16,27 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What its answers mean
+//! # False positives
 //!
-//! *No* is certain: the item was not inserted, or was forgotten. *Yes* is wrong for some items that were never
-//! inserted: one in a thousand at a false-positive rate of 0.001 once the filter is filled to its capacity, fewer before, more after. It
-//! is always wrong for the same ones, so asking again does not help. [`check_and_insert`](BloomFilter::check_and_insert)
-//! is one step: of many that ask for an item at once, in whatever process, one is told that it is new.
+//! The answer *no* is certain: the item was not inserted, or the filter has forgotten it. The answer *yes* is wrong
+//! for some items that were never inserted. At a false-positive rate of 0.001, it is wrong for one in a thousand
+//! once the filter holds its capacity, for fewer below the capacity, and for more above it. It is always wrong for
+//! the same items, so a second call gives the same answer.
 //!
-//! Items cannot be removed, since their bits are shared. A filter forgets all on [`clear`](BloomFilter::clear), or what is
-//! old: with [`remember_for`](BloomFilterBuilder::remember_for) `F`, an item is remembered for at least `F` and at most
-//! `2F` after it was last inserted or asked for by `check_and_insert`. That goes by the server's clock; where it is set
-//! back, by that much longer.
+//! [`check_and_insert`](BloomFilter::check_and_insert) checks and inserts in one step. If many callers in any
+//! processes pass a new item at once, only one of them gets the answer that it is new.
+//!
+//! # Forgetting
+//!
+//! A single item cannot be removed, since items share bits. [`clear`](BloomFilter::clear) removes all items. With
+//! [`remember_for`](BloomFilterBuilder::remember_for) `F`, the filter forgets old items: an item is remembered for
+//! at least `F` and at most `2F` after it was last inserted or passed to `check_and_insert`. The server's clock
+//! counts. If it is set back, items are remembered for that much longer.
 //!
 //! # Memory
 //!
-//! `n·ln(1/p) / ln²2` bits for n items at rate p, within 5 %, whatever the items are. Twice as much, and a
-//! little more, where it forgets.
+//! A filter takes `n·ln(1/p) / ln²2` bits for n items at rate p, within 5 %. The size of the items does not matter.
+//! A filter that forgets takes a little more than twice as much.
 //!
 //! | capacity | 10 % | 1 % | 0.1 % | 0.01 % |
 //! |---:|---:|---:|---:|---:|
@@ -39,52 +45,56 @@
 //! | 10 million | 6 MB | 12 MB | 18 MB | 24 MB |
 //! | 1 thousand million | 600 MB | 1.2 GB | 1.8 GB | 2.4 GB |
 //!
-//! Redis takes memory in steps of up to a quarter; filters above 2 MiB are spread over as many keys as fit these,
-//! and no key has more than 64 MiB. 64 keys hold 4 GiB.
+//! Redis allocates memory in steps of up to a quarter. A filter above 2 MiB is spread over as many keys as fit
+//! these steps. A key has at most 64 MiB, so a filter of 64 keys has at most 4 GiB.
 //!
-//! A filter that does not forget stays in Redis, without a time to live, until it is cleared. One that does is
-//! gone 5 × `remember_for` and two hours after its last use at the latest. A server that evicts keys makes filters
-//! forget.
+//! A filter that does not forget stays in Redis without a time to live until it is cleared. A filter that forgets
+//! expires at the latest 5 × `remember_for` and two hours after its last use. If the server evicts keys, filters
+//! forget items.
 //!
-//! # One configuration for all
+//! # One configuration for all processes
 //!
-//! Bits, hashes, keys and `remember_for` are stored beside the bits and compared in every call. Where they differ the
-//! call is an error that [is invalid](crate::Error::is_invalid) and names both; what is stored stays as it is. To change them
-//! take another name, or clear the filter first, as the one that it was. Capacity and rate count only by the bits
-//! and hashes that they make.
+//! The number of bits, hashes and keys and `remember_for` are stored beside the bits and compared in every call. If
+//! they differ, the call fails with an error that [is invalid](crate::Error::is_invalid) and names both
+//! configurations. The stored filter does not change. To change the configuration, use another name, or first clear
+//! the filter with its stored configuration. Capacity and rate are not compared, only the bits and hashes that
+//! result from them.
 //!
-//! # In other languages
+//! # The stored format
 //!
-//! The hash of an item is XXH3 with 128 bits and seed 0; `x` is its lower half and `y` its upper, and all arithmetic on
-//! them wraps at 2⁶⁴, but for the products that are shifted. With `N` keys, the item belongs to number
-//! `((y >> 32) · N) >> 32`. With `m` bits of a key's array and `k` hashes its bits are:
+//! Use this to read and write the filters in other languages.
+//!
+//! The hash of an item is XXH3 with 128 bits and seed 0. Its lower half is `x` and its upper half is `y`.
+//! Arithmetic on them wraps at 2⁶⁴, except for the products that are shifted. With `N` keys, the item belongs to
+//! key number `((y >> 32) · N) >> 32`. With `m` bits in a key's array and `k` hashes, the bits of the item are:
 //!
 //! ```text
 //! k times { bit = (x · m) >> 64;  x = x · 6364136223846793005 + y }
 //! ```
 //!
-//! where the product by `m` has 128 bits and the multiplier is that of Knuth's MMIX generator. Double hashing
-//! (Kirsch and Mitzenmacher, 2006) would let items of a small filter have all their bits in common far too often.
+//! The product with `m` has 128 bits. The multiplier is that of Knuth's MMIX generator. Double hashing (Kirsch and
+//! Mitzenmacher, 2006) is not used: in small filters, it gives different items the same bits far too often.
 //!
-//! | item | hash | `N` | `m` | number | first four bits |
+//! | item | hash | `N` | `m` | key number | first four bits |
 //! |---|---|---:|---:|---:|---|
 //! | (empty) | `99aa06d3014798d86001c324468d497f` | 1 | 1000003 | 0 | 375028, 675436, 773159, 564661 |
 //! | `user-7` | `6eeef1a6ea2a2373c9d2e0a4ff2c4642` | 1 | 1000003 | 0 | 788376, 229938, 723424, 154789 |
 //! | `user-7` | `6eeef1a6ea2a2373c9d2e0a4ff2c4642` | 5 | 536870912 | 2 | 423255060, 123446927, 388384281, 83101697 |
 //! | `00 ff 00` | `ebcdd8b056f701bae0d991af43624afa` | 64 | 1000003 | 58 | 878322, 395223, 289000, 718049 |
 //!
-//! What is kept for number `i` of the filter `name`:
+//! For key number `i` of the filter `name`, the store has:
 //!
-//! | Redis key | |
+//! | Redis key | value |
 //! |---|---|
-//! | `prefix:{name:i}:config` | `bloom1 N m k F g`: `F` is `remember_for` in ms, 0: never; `g` the newest generation, 0 without |
-//! | `prefix:{name:i}:bits0` | the bits of even generations, in the order of `SETBIT`; all of them without generations |
+//! | `prefix:{name:i}:config` | `bloom1 N m k F g`: `F` is `remember_for` in ms, or 0 if the filter does not forget; `g` is the newest generation, or 0 without generations |
+//! | `prefix:{name:i}:bits0` | the bits of even generations, in the order of `SETBIT`; all bits without generations |
 //! | `prefix:{name:i}:bits1` | the bits of odd generations |
 //!
-//! The current generation is the greater of `g` and the server's time divided by `F`, rounded down. An item is contained if
-//! all its bits are set in the array of the current generation, or all in that of the one before. Only arrays of
-//! generations `g` and `g - 1` count. Whoever inserts writes a new generation to the configuration and deletes the arrays
-//! of all but it and the one before it.
+//! The current generation is the greater of `g` and the server's time divided by `F`, rounded down. An item is
+//! contained if all its bits are set in the array of the current generation, or all are set in the array of the
+//! generation before it. Only the arrays of generations `g` and `g - 1` count. The first insertion in a new
+//! generation writes it to the configuration and deletes the arrays of all generations except the new one and the
+//! one before it.
 //!
 //! # Coming from …
 //!
@@ -95,6 +105,6 @@
 //! | `Exists(ctx, value)` | [`contains`](BloomFilter::contains), [`contains_all`](BloomFilter::contains_all) |
 //! | `Exists`, then `Add` | [`check_and_insert`](BloomFilter::check_and_insert), in one step |
 //!
-//! Its filters hash otherwise, so they cannot be read here.
+//! gocorex uses other hashes, so this crate cannot read its filters.
 
 pub use crate::primitive::bloom_filter::*;

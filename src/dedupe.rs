@@ -1,4 +1,6 @@
-//! What was handled once is not handled again: claim, handle, confirm.
+//! Deduplication: each item is handled once across all processes.
+//!
+//! A process claims an item, handles it, and confirms the claim:
 //!
 //! ```
 //! use std::time::Duration;
@@ -11,73 +13,82 @@
 //! let webhooks = Dedupe::exact(&store, "webhooks").capacity(1_000_000).remember_for(week).build()?;
 //!
 //! if let Claimed::New(claim) = webhooks.try_claim("evt_1").await? {
-//!     // Handle it; if that fails, drop the claim.
-//!     assert!(claim.confirm().await?); // nobody else has had it meanwhile
+//!     // Handle the event here. If that fails, drop the claim.
+//!     assert!(claim.confirm().await?); // true: the claim was held until now
 //! }
 //! assert!(matches!(webhooks.try_claim("evt_1").await?, Claimed::Duplicate));
 //! # Ok(()) }
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! An item that is not known can be *claimed*, by one at a time in all processes. Whoever has the claim handles the item and
-//! then [confirms](Claim::confirm) it, which notes that it was handled and gives the claim back, in one step. A claim that is
-//! dropped, as after a failure, a panic or a timeout, is given back, and the item can be claimed again: a handler that fails
-//! loses nothing. The claim of a process that was killed runs out after its [time to live](DedupeBuilder::ttl); while it is
-//! held it is renewed.
+//! Only one caller in all processes holds the *claim* on an item at a time. The holder handles the item and then
+//! [confirms](Claim::confirm) the claim. Confirming records that the item was handled and releases the claim, in
+//! one step. From then on the item is a duplicate.
 //!
-//! So each item is handled successfully at least once if it is sent again until it is; and once, unless a claim is *lost*
-//! while its item is handled: by a process that stands still for longer than the time to live, or a store that forgets.
-//! Somebody else may handle the same item then. It is never silent: [`confirm`](Claim::confirm) says so, and
-//! [`lost`](crate::Lease::lost) as soon as it is known. A store that is away when an item is confirmed may not
-//! know that it was handled; that is an error of `confirm`, which goes on trying in the background while the
-//! claim lasts. A process that dies between handling and confirming leaves no trace of the handling: what must not
-//! happen twice even then belongs into one transaction with the item's identifier.
+//! A claim that is dropped is released, for example after a failure, a panic or a timeout. Then the item can be
+//! claimed again, so a handler that fails loses no item. A claim is renewed while it is held. The claims of a
+//! process that crashed expire after their [ttl](DedupeBuilder::ttl).
 //!
-//! It takes one round trip to claim and another to confirm.
+//! An item that is sent again until it is handled is handled successfully at least once. It is handled exactly once
+//! unless its claim is *lost* while it is handled. A claim is lost if the process is stopped for longer than the
+//! ttl, or if the store loses its data. Then another caller may handle the same item. The loss is always reported:
+//! [`lost`](crate::Lease::lost) completes as soon as the process knows, and [`confirm`](Claim::confirm) returns
+//! `false`.
+//!
+//! If the store is unavailable during `confirm`, it may not record that the item was handled. `confirm` returns an
+//! error and retries in the background until the claim expires. A process that crashes after it handled an item and
+//! before it confirmed the claim leaves no record, so the item is handled again. If an effect must not happen twice
+//! even then, write it in one transaction with the item's id.
+//!
+//! A claim takes one round trip, and a confirmation takes another.
 //!
 //! # Exact mode or a filter
 //!
-//! Choose by what a lost message costs, and by memory. Both have the same claims, layers and events.
+//! Choose by the cost of a lost message and by memory. Both modes have the same claims, layers and events.
 //!
 //! | | [`Dedupe::exact`] | [`Dedupe::new`] on a [`BloomFilter`](crate::BloomFilter) |
 //! |---|---|---|
-//! | a new item is taken for a duplicate | never, but for a collision of 128 bits of SHA-256 | at the filter's false-positive rate, always the same items: **such an item is not handled, however often it is sent** |
-//! | memory per message, with a million of them and a capacity of that | 22 bytes, 33 where it has run for long (25 and 47 with 10⁵ and 10⁴) | 8 bytes at a false-positive rate of 10⁻⁶, in two generations that are reserved in full |
-//! | with more items than its capacity | exact; an item takes 72 bytes | [fails open](FilterFull::FailOpen): duplicates are handled again, which is told |
-//! | remembered for | `remember_for` to 1.5 × as long | `remember_for` to 2 × as long |
-//! | a duplicate behind [`web::dedupe`](crate::web::dedupe) | is acknowledged with 200 | is refused with 409, unless it was looked up |
-//! | whoever chooses ids can make two of them collide | no | yes: XXH3 is no cryptographic hash |
+//! | a new item is reported as a duplicate | never, except for a collision of 128 bits of SHA-256 | at the filter's false-positive rate, always for the same items: **such an item is not handled, however often it is sent** |
+//! | memory per item, with 10⁶ items and a capacity of 10⁶ | 22 bytes, or 33 bytes after a long run (with fewer items: 25 bytes for 10⁵, 47 bytes for 10⁴) | 8 bytes at a false-positive rate of 10⁻⁶, for two generations that are allocated in full |
+//! | more items than the capacity | stays exact; an item takes 72 bytes | [fails open](FilterFull::FailOpen): duplicates are handled again, and an event reports it |
+//! | an item is remembered for | `remember_for` to 1.5 × `remember_for` | `remember_for` to 2 × `remember_for` |
+//! | [`web::dedupe`](crate::web::dedupe) answers a duplicate with | 200 | 409, unless `confirm_duplicate` verified it |
+//! | a sender that chooses ids can make two of them collide | no | yes: XXH3 is not a cryptographic hash |
 //!
-//! Take exact mode for payments, orders, and whatever nobody would miss until it is too late; also where ids come from
-//! strangers. Take a filter where one message in `1 / false_positive_rate` may be lost, such as crawled URLs or metrics; or
-//! where the truth is kept elsewhere and duplicates can be looked up there: with
-//! [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate) of the layer or [`claim_anyway`](Dedupe::claim_anyway), no
-//! message is lost to a filter. Where a client that repeats its request is to get the same response again, use
+//! Use exact mode for payments, orders and other items whose loss is noticed too late. Use it also for ids that
+//! untrusted senders choose. Use a filter if one message in `1 / false_positive_rate` may be lost, such as crawled
+//! URLs or metrics. A filter loses no message if you can verify duplicates against your own records: with
+//! [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate) of the layer, or with
+//! [`claim_anyway`](Dedupe::claim_anyway). If a client that repeats its request must get the same response, use
 //! [`web::idempotency`](crate::web::idempotency).
 //!
 //! # The capacity
 //!
-//! It is the number of different items that come within `remember_for`: at 20 messages a second and a day,
-//! 20 · 86 400 = 1 728 000. Take the busiest day. In both modes it is a part of what is stored: all processes must have the
-//! same, and to change it takes another name.
+//! The capacity is the number of different items that arrive within `remember_for`. For 20 messages a second and
+//! one day it is 20 · 86 400 = 1 728 000. Take the busiest day. In both modes the capacity determines the stored
+//! configuration: all processes must use the same value, and a change needs another name.
 //!
-//! A **filter** must have [`remember_for`](crate::bloom_filter::BloomFilterBuilder::remember_for), or
-//! [`remember_forever`](DedupeBuilder::remember_forever) must be said: a filter that never forgets fills up. Each of its two
-//! generations lasts for `remember_for` and has room for the whole capacity, so at the stated rate none is ever more than
-//! full. How full the newest is, is measured at each confirmation, without another round trip: see [`Dedupe::fill`], the gauge
-//! `tower_distributed_filter_fill_ratio` and the events `filter_nearly_full` (80 %) and `filter_full` (100 %), each told
-//! once when it is crossed. From there on what the filter takes for a duplicate is [handled](FilterFull), so that no new item
-//! is lost.
+//! A **filter** that never forgets fills up. So the filter must set
+//! [`remember_for`](crate::bloom_filter::BloomFilterBuilder::remember_for), or the builder of the `Dedupe` must set
+//! [`remember_forever`](DedupeBuilder::remember_forever). A filter that forgets has two generations. Each lasts for
+//! `remember_for` and holds the whole capacity, so at the stated rate no generation exceeds its capacity.
+//!
+//! Each confirmation and each duplicate measures how full the filter is, without another round trip. Read the
+//! result from [`Dedupe::fill`] or from the gauge `tower_distributed_filter_fill_ratio`. The events
+//! `filter_nearly_full` (80 %) and `filter_full` (100 %) are each sent once when the threshold is crossed. Above
+//! the capacity, an item that the filter reports as a duplicate is [handled](FilterFull), so that no new item is
+//! lost.
 //!
 //! # Ids
 //!
-//! An item is named by any bytes of any length: what is kept of it is 16 bytes or a few bits, whatever its length, so an id
-//! cannot fill the server. What it costs is hashing it. In this process an id lives as long as its request.
+//! The id of an item is any bytes of any length. The store keeps 16 bytes or a few bits of it, whatever its length,
+//! so long ids do not fill the server. A longer id only takes longer to hash. This process keeps an id as long as
+//! its request.
 //!
-//! Ids of different senders are the same item if their bytes are the same. Where several senders share a `Dedupe`, put the
-//! sender into the item: [`Key::of`](crate::Key::of) keeps `("a", "b:c")` and `("a:b", "c")` apart. Take the sender that was
-//! authenticated, not what the message says of itself, and authenticate *before* the item is claimed: see
+//! Ids of different senders are the same item if their bytes are equal. If several senders share a `Dedupe`, make
+//! the sender a part of the item: [`Key::of`](crate::Key::of) keeps `("a", "b:c")` and `("a:b", "c")` apart. Use
+//! the authenticated sender, not a name from the message, and authenticate *before* the item is claimed: see
 //! [`web::dedupe`](crate::web::dedupe).
 //!
 //! ```
@@ -90,26 +101,27 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What exact mode keeps
+//! # The stored format of exact mode
 //!
-//! Of an item that was handled, the first 16 bytes of its SHA-256 (`d`). With `N` buckets, which is the capacity divided by 144
-//! and rounded up, it belongs to number `b = (first 4 bytes of d, big-endian, · N) >> 32`. Time is cut into slices of `S`, half
-//! of `remember_for` in µs rounded up; slice `n` of bucket `b` begins at `n · S − ⌊b · S / N⌋` of the server's clock. The
-//! current slice and the two before it count.
+//! For each handled item, the store keeps the digest `d`: the first 16 bytes of the item's SHA-256. The number of
+//! buckets `N` is the capacity divided by 144 and rounded up. An item belongs to bucket
+//! `b = (first 4 bytes of d, big-endian, · N) >> 32`. Time is divided into slices. The length `S` of a slice is
+//! half of `remember_for` in µs, rounded up. Slice `n` of bucket `b` begins at `n · S − ⌊b · S / N⌋` of the
+//! server's clock. The current slice and the two slices before it count.
 //!
-//! | Redis key | |
+//! | Redis key | value |
 //! |---|---|
-//! | `prefix:{name:b}:exact:i` | a hash: field `s` is the number `n` of its slice, with `n mod 3 = i`; each other field is a digest, its value empty. Expires when the slice no longer counts |
-//! | `prefix:{name:b}:d:exact:claim` | who has claimed `d` (hexadecimal), with `exact:queue` and `exact:beats`: who waits |
-//! | `prefix:{name:layout}:layout` | `exact1 N W`: `W` is `remember_for` in ms. Compared at first use, and again each half of `remember_for` |
+//! | `prefix:{name:b}:exact:i` | A hash for the slice `n` with `n mod 3 = i`. The field `s` is `n`. Each other field is a digest with an empty value. The hash expires when its slice no longer counts. |
+//! | `prefix:{name:b}:d:exact:claim` | The holder of the claim on `d` (hexadecimal). The keys `exact:queue` and `exact:beats` beside it are the waiters. |
+//! | `prefix:{name:layout}:layout` | `exact1 N W`, where `W` is `remember_for` in ms. It is compared at first use, and again after each half of `remember_for`. |
 //!
-//! Redis keeps a hash of up to `hash-max-listpack-entries` fields (128 by default) as one packed list: at capacity one has
-//! about 72. All of a digest is in one slot of a Cluster. Where the server's clock is set back, what was handled is remembered
-//! for that much longer; where it is set forward, for that much less.
+//! Redis stores a hash of up to `hash-max-listpack-entries` fields (128 by default) as one packed list. At capacity
+//! a hash has about 72 fields. All keys of a digest are in one slot of a Cluster. If the server's clock is set
+//! back, items are remembered for that much longer. If it is set forward, they are remembered for that much less.
 //!
 //! # The layer
 //!
-//! [`DedupeLayer`]: what was handled once is not handled again, in whatever process.
+//! [`DedupeLayer`] handles each item once across all processes.
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -133,44 +145,49 @@
 //! # Ok(()) }
 //! ```
 //!
-//! ## What becomes of a request
+//! ## How a request is handled
 //!
-//! Its [key](crate::KeyExtractor), by a closure or function, names the item; `None` lets the request pass. The item is
-//! claimed, the inner service called, and the claim confirmed if the outcome is a [success](DedupeLayer::success):
-//! from then on the item is a duplicate. After a failure, a panic, or if the response future is dropped, the claim is
-//! given back, so that the request may be sent again. The response is held back until that is done: whoever gets it
-//! can rely on it. See [`dedupe`](crate::dedupe) for what holds, and for the choice between exact mode and a filter, whose
-//! **false positives are not handled**.
+//! A closure or function extracts the request's [key](crate::KeyExtractor), which is the item. If it returns
+//! `None`, the request passes. The layer claims the item, calls the inner service, and confirms the claim if the
+//! outcome is a [success](DedupeLayer::success). From then on the item is a duplicate. After a failure or a panic,
+//! or if the response future is dropped, the layer releases the claim, and the request can be sent again.
 //!
-//! | the item | |
+//! The layer returns the response after it has confirmed or released the claim. So a client that gets the response
+//! can rely on it, unless [`on_unsure`](DedupeLayer::on_unsure) reports the item. See [`dedupe`](crate::dedupe) for
+//! the guarantees, and for the choice between exact mode and a filter: **false positives of a filter are not
+//! handled**.
+//!
+//! | the item | the request |
 //! |---|---|
-//! | is new | handled |
-//! | was handled | refused as [`Duplicate`](crate::RefusalKind::Duplicate); or [marked](DedupeLayer::mark_duplicates) and handled; or [answered](DedupeLayer::answer_duplicates) by a closure |
-//! | is being handled elsewhere | refused as [`InFlight`](crate::RefusalKind::InFlight); or [waited](DedupeLayer::max_wait) for |
+//! | is new | is handled |
+//! | was handled | is refused as [`Duplicate`](crate::RefusalKind::Duplicate), or [marked](DedupeLayer::mark_duplicates) and handled, or [answered](DedupeLayer::answer_duplicates) by a closure |
+//! | is being handled elsewhere | is refused as [`InFlight`](crate::RefusalKind::InFlight), or [waits](DedupeLayer::max_wait) |
 //!
-//! Where the truth can be looked up, [`confirm_duplicate`](DedupeLayer::confirm_duplicate) does that for what the filter takes
-//! for a duplicate, and what is none is handled. What a filter beyond its capacity takes for a duplicate is
-//! [handled](crate::dedupe::FilterFull) unless it is looked up.
+//! [`confirm_duplicate`](DedupeLayer::confirm_duplicate) verifies each duplicate against your own record, and
+//! handles the request if it is not a duplicate. Without `confirm_duplicate`, a duplicate that is reported by a
+//! filter above its capacity is [handled](crate::dedupe::FilterFull).
 //!
-//! Where several senders share the layer, key it by the sender and the id: two extractors in a tuple, or
-//! [`Key::of`](crate::Key::of). Requests without a key pass and are not deduplicated: refuse what has no id before.
+//! If several senders share the layer, use the sender and the id as the key: two extractors in a tuple, or
+//! [`Key::of`](crate::Key::of). Requests without a key are not deduplicated. If requests must have an id, refuse
+//! the others in a layer outside of this one.
 //!
 //! ## When a claim is lost
 //!
-//! By a process that stood still, or a store that forgot, a claim can be lost while its item is handled, and somebody
-//! else may handle it too. That is told to [`on_unsure`](DedupeLayer::on_unsure), and as an event (`claim_lost`,
-//! `claim_not_confirmed`; see [`telemetry`](crate::telemetry)). The handler can
-//! watch its claim by [`on_lease`](DedupeLayer::on_lease), or be [cancelled](DedupeLayer::cancel_when_lost).
+//! A claim is lost if the process stops for longer than the ttl, or if the store loses its data. If the item is
+//! being handled then, another process may handle it too. The layer calls [`on_unsure`](DedupeLayer::on_unsure) and
+//! sends an event (`claim_lost` or `claim_not_confirmed`; see [`telemetry`](crate::telemetry)). The handler can
+//! watch its claim with [`on_lease`](DedupeLayer::on_lease), or the layer can
+//! [cancel](DedupeLayer::cancel_when_lost) it.
 //!
-//! ## When the store is away
+//! ## When the store is unavailable
 //!
-//! [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed) unless set. `FailOpen` handles without a claim, duplicates too; `LocalShare` remembers in this process
-//! alone.
+//! The default is [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed). With `FailOpen`, requests are
+//! handled without a claim, including duplicates. With `LocalShare`, each process deduplicates only its own
+//! requests.
 //!
 //! ## Readiness
 //!
-//! `poll_ready` is the inner service's; the instance that was polled ready is the one that is called, from the response
-//! future.
+//! `poll_ready` is that of the inner service. The response future calls the instance that was polled ready.
 
 pub use crate::layer::dedupe::*;
 pub use crate::primitive::dedupe::*;
