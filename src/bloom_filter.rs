@@ -45,8 +45,9 @@
 //! | 10 million | 6 MB | 12 MB | 18 MB | 24 MB |
 //! | 1 thousand million | 600 MB | 1.2 GB | 1.8 GB | 2.4 GB |
 //!
-//! Redis allocates memory in steps of up to a quarter. A filter above 2 MiB is spread over as many keys as fit
-//! these steps. A key has at most 64 MiB, so a filter of 64 keys has at most 4 GiB.
+//! Redis's allocator rounds the size of a key up, by as much as a quarter. A filter above 2 MiB that is built with
+//! a capacity is spread over a number of keys that wastes little memory. A key has at most 64 MiB, so a filter of
+//! 64 keys has at most 4 GiB.
 //!
 //! A filter that does not forget stays in Redis without a time to live until it is cleared. A filter that forgets
 //! expires at the latest 5 × `remember_for` and two hours after its last use. If the server evicts keys, filters

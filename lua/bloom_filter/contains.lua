@@ -1,11 +1,11 @@
--- bloom_filter/contains: says which items are in.
+-- bloom_filter/contains: returns which items the filter contains.
 -- KEYS[1]   string, the configuration
 -- KEYS[2]   string, bits of even generations; KEYS[3] of odd ones
 -- ARGV      configuration (see lib/bloom); then per item its positions
--- returns   now (µs); per item 1 if it is in, else 0; or in place of each what lib/bloom says is wrong
+-- returns   now (µs); per item 1 if the filter contains it, else 0; on a problem, per item the problem (see lib/bloom)
 -- writes    nothing
--- cost      one GET, one BITFIELD_RO for some items at a time; where the filter forgets, another for those that are not in
---           the current generation
+-- cost      one GET, one BITFIELD_RO per group of items; if the filter forgets, one more per group of items that are
+--           not in the current generation
 local f, problem = bloom.open(KEYS[1], KEYS[2], KEYS[3], 1)
 local seen
 if f then seen, problem = bloom.contains(f, 5, #ARGV) end

@@ -1,10 +1,10 @@
--- bloom_filter/open: makes sure that a filter is there, of this configuration.
+-- bloom_filter/open: makes sure that a filter with this configuration exists.
 -- KEYS[1]   string, the configuration
 -- KEYS[2]   string, bits of even generations; KEYS[3] of odd ones
 -- ARGV      configuration (see lib/bloom)
--- returns   now (µs); 1, or what lib/bloom says is wrong
--- writes    the configuration and a whole array, SET and SETRANGE, where there is none; with a time to live where the
---           filter forgets
+-- returns   now (µs); 1, or the problem (see lib/bloom)
+-- writes    the configuration and a whole array (SET and SETRANGE) if they do not exist; both with a time to live if
+--           the filter forgets
 local f, problem = bloom.open(KEYS[1], KEYS[2], KEYS[3], 1)
 problem = problem or bloom.enter(f)
 if problem then return bloom.refuse(problem, 1) end

@@ -1,7 +1,8 @@
--- dedupe/open: makes sure that all who use a name use one layout.
+-- dedupe/open: makes sure that all processes use the same layout for a name.
 -- KEYS[1]   string, the layout
--- ARGV      the layout; for how long it is kept (ms)
--- returns   now (µs); 1, -1 where the key is of another type, or the layout that is stored: then nothing is changed
+-- ARGV      the layout; its time to live (ms)
+-- returns   now (µs); then 1, or -1 if the key has another type, or the stored layout if it differs; nothing changes
+--           unless 1 is returned
 -- writes    the layout, with a time to live
 local stored = redis.pcall('GET', KEYS[1])
 if type(stored) == 'table' then

@@ -1,10 +1,12 @@
--- bloom: one shard of a Bloom filter: a configuration (string: `bloom1 shards bits hashes forget generation`, forget
--- in ms, 0: never; the newest generation that anything was added in) and two arrays of bits (strings) that are used in
--- turn: generation g, which is the time by forget, has array g % 2.
--- Four of ARGV, from `at`, tell what is asked for: the configuration (up to the generation where there are any), hashes,
--- forget (µs), the offset of the last byte of an array. An item is as many positions in ARGV as there are hashes.
--- What goes wrong comes as a second value for `refuse`: the configuration that is stored, -1 for a key of another type,
--- or an error of Redis.
+-- bloom: one shard of a Bloom filter, in three strings: a configuration and two arrays of bits.
+-- The configuration is `bloom1 shards bits hashes forget generation`. `forget` is in ms; 0 means never. `generation` is
+-- the newest generation that has an item. A generation is the time divided by `forget`, rounded down. Generation g uses
+-- array g % 2.
+-- Four arguments, from ARGV[at], describe the requested filter: the configuration (without the generation if the filter
+-- forgets), hashes, forget (µs), and the offset of the last byte of an array. An item is a list of positions in ARGV,
+-- one per hash.
+-- A problem is returned as the second value, for `refuse`. It is the stored configuration if that differs, -1 for a key
+-- of another type, or an error of Redis.
 local bloom = {}
 do
   local call, format, sub, ARGV = redis.pcall, string.format, string.sub, ARGV
@@ -13,7 +15,7 @@ do
     return string.find(answer.err, 'WRONGTYPE', 1, true) and -1 or answer
   end
 
-  -- What a script answers where something is wrong.
+  -- Returns the reply of a script that has a problem.
   function bloom.refuse(problem, fields)
     if type(problem) == 'table' then return problem end
     local reply = {now}
@@ -21,7 +23,8 @@ do
     return reply
   end
 
-  -- What is wrong with arrays of bits: another type, or a length that is not as asked. Else whether there are any.
+  -- Returns the problem of the arrays: another type, or another length than requested. Without a problem, the second
+  -- value is whether any array exists.
   local function inspect(f)
     local there = false
     for slot = 0, 1 do
@@ -33,8 +36,9 @@ do
     return nil, there
   end
 
-  -- Opens a filter, to be read; nil and what is wrong. What is stored is `f.stored`, nil where there is none or
-  -- it was lost; `f.newest` is the generation of the bits, which are not lost with it.
+  -- Opens a filter for reading, or returns nil and the problem. `f.stored` is the generation in the configuration, nil
+  -- if the configuration does not exist or was lost. `f.newest` is the generation of the bits, nil if no array exists.
+  -- It is set even if the configuration was lost.
   function bloom.open(config, bits0, bits1, at)
     local f = {config = config, [0] = bits0, [1] = bits1, at = at, current = 0}
     local stored, want = call('GET', config), ARGV[at]
@@ -59,7 +63,7 @@ do
     return f
   end
 
-  -- Makes a filter ready to be added to, and drops what is forgotten. Returns what is wrong.
+  -- Prepares a filter for insertions and deletes the forgotten generations. Returns the problem.
   function bloom.enter(f)
     if f.stored == f.current and not f.forget then return end
     local bits, other, last = f[f.current % 2], f[(f.current + 1) % 2], ARGV[f.at + 3]
@@ -78,7 +82,7 @@ do
       f.stored = f.current
     end
     if call('EXISTS', bits) == 0 then
-      local made = call('SETRANGE', bits, last, '\0') -- in full: growing it later takes more memory
+      local made = call('SETRANGE', bits, last, '\0') -- the whole array: growing it later takes more memory
       if type(made) == 'table' then return made end
       if lasts then
         call('PEXPIRE', bits, format('%d', 4 * lasts + 3600000))
@@ -87,10 +91,10 @@ do
     end
   end
 
-  local together = 64 -- bits in one command: more take larger tables, which is slower
+  local together = 64 -- bits in one command: more bits need larger tables, which is slower
 
-  -- Sends the bits of the items that are not `seen`, the first of which is at ARGV[from], in a command that takes
-  -- `width` words for each; those that are all set already make an item seen. Returns what is wrong.
+  -- Runs `command` for the bits of the items that are not in `seen`, with `width` words per bit. The first item is at
+  -- ARGV[from]. Sets seen[item] to 1 if all its bits were already set, else to 0. Returns the problem.
   local function ask(command, verb, width, key, seen, from, hashes, items)
     local most = math.min(items, math.max(1, math.floor(together / hashes)))
     local words, which, item = {}, {}, 1
@@ -128,7 +132,7 @@ do
     return ask('BITFIELD_RO', 'GET', 3, f[generation % 2], seen, from, hashes, items)
   end
 
-  -- Whether each of the items at ARGV[from] to ARGV[to] is in: a list of 1 or 0.
+  -- Returns a list with 1 for each item at ARGV[from] to ARGV[to] that the filter contains, else 0.
   function bloom.contains(f, from, to)
     local hashes, seen = tonumber(ARGV[f.at + 1]), {}
     local items = (to - from + 1) / hashes
@@ -142,7 +146,8 @@ do
     return seen
   end
 
-  -- Adds the items at ARGV[from] to ARGV[to] to a filter that was entered. Whether each was in before: a list of 1 or 0.
+  -- Inserts the items at ARGV[from] to ARGV[to]. `bloom.enter` must be called before. Returns a list with 1 for each
+  -- item that the filter contained before, else 0.
   function bloom.add(f, from, to)
     local hashes, seen = tonumber(ARGV[f.at + 1]), {}
     local items = (to - from + 1) / hashes
@@ -152,7 +157,7 @@ do
     return seen
   end
 
-  -- The generation that the item at ARGV[from] is in; nil where it is in none.
+  -- Returns the newest generation that contains the item at ARGV[from], nil if there is none.
   function bloom.generation_of(f, from)
     local hashes, seen = tonumber(ARGV[f.at + 1]), {0}
     for back = 0, f.forget and 1 or 0 do
@@ -164,10 +169,10 @@ do
     end
   end
 
-  local sampled = 4096 -- bytes: that says how full an array is within a percent or so, in about a microsecond
+  local sampled = 4096 -- bytes: enough to estimate how full an array is within about 1 %, in about a microsecond
   local samples = {}
 
-  -- How many bits are set in the beginning of the array of a generation, as it was when that was first asked.
+  -- Returns how many bits are set in the sample: the first bytes of a generation's array. The first result is cached.
   function bloom.sample(f, generation)
     local bits = f[generation % 2]
     local ones = samples[bits] or call('BITCOUNT', bits, 0, sampled - 1)
@@ -176,7 +181,7 @@ do
     return ones
   end
 
-  -- Forgets a filter that was opened. Returns what is wrong.
+  -- Deletes a filter that was opened. Returns the problem.
   function bloom.clear(f)
     local problem = inspect(f)
     if problem then return problem end
@@ -184,7 +189,7 @@ do
     if type(gone) == 'table' then return gone end
   end
 
-  -- How many bits are set in the current generation and in the one before.
+  -- Returns a list with the number of set bits in the current generation and in the one before.
   function bloom.count(f)
     local counts = {0, 0}
     for back = 0, f.forget and 1 or 0 do

@@ -1,6 +1,6 @@
--- claim: a lease on an item of a Bloom filter, held while the item is handled; one that was handled is in the filter.
+-- claim: a lease on an item of a Bloom filter. It is held while the item is handled. The filter contains handled items.
 -- KEYS      the mark is the filter's configuration; fifth and sixth are its two arrays of bits
--- ARGV      for all runs: what lib/bloom takes; to look and to enter: the item's positions
+-- ARGV      for all runs: the four arguments of lib/bloom; for `look` and `enter`: the item's positions
 kind.keys, kind.fenced, kind.scope = 6, false, 4
 
 function kind.queries(base)
@@ -14,8 +14,8 @@ local function fail(problem)
   error(type(problem) == 'table' and problem.err or problem, 0)
 end
 
--- Finds `seen ones`: how many bits are set in the sample of the generation that the item is in; or what is stored in place
--- of this filter. Either way there is nothing to do.
+-- Finds `seen N` if the filter contains the item: N bits are set in the sample of the item's generation. Finds the
+-- stored configuration if it differs. In both cases there is nothing to do.
 function kind.look(bypass, base, at)
   local f, problem = bloom.open(mark, fifth, sixth, base)
   local generation, ones
@@ -26,8 +26,8 @@ function kind.look(bypass, base, at)
   if ones and not bypass then return string.format('seen %d', ones), true end
 end
 
--- What was handled was handled, whoever holds the claim by now: those who wait need to look again. Tells how many bits are
--- set in the sample of the current generation.
+-- Inserts the item even if the claim was lost, since the item was handled. The waiters must look again. Returns how
+-- many bits are set in the sample of the current generation.
 function kind.enter(_, base, at)
   local f, problem = bloom.open(mark, fifth, sixth, base)
   problem = problem or bloom.enter(f)

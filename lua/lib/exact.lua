@@ -1,8 +1,8 @@
--- exact: a lease on an item, held while the item is handled; of one that was handled the digest is kept. Time is cut into
--- slices; those of a bucket begin earlier by its shift. Slice n is in hash n % 3 of the bucket: its field `s` is n, each
--- other field is a digest. Three slices count: the current one and the two before it.
+-- exact: a lease on an item. It is held while the item is handled. The digests of handled items are stored. Time is
+-- divided into slices. The slices of a bucket begin earlier by its shift. Slice n is in hash n % 3 of the bucket. The
+-- hash's field `s` is n, and each other field is a digest. Three slices count: the current one and the two before it.
 -- KEYS      the mark, fifth and sixth are the three hashes of the bucket
--- ARGV      for all runs: how long a slice lasts (µs); to look and to enter: the shift (µs), the digest
+-- ARGV      for all runs: the length of a slice (µs); for `look` and `enter`: the shift (µs), the digest
 kind.keys, kind.fenced, kind.scope = 6, false, 1
 
 function kind.queries()
@@ -15,8 +15,8 @@ local function slice_at(base, at)
   return math.floor((now + ARGV[at]) / ARGV[base])
 end
 
--- Finds 1 where it was handled: then there is nothing to do. What is of a later slice, from before the clock was set back,
--- counts.
+-- Finds 1 if the item was handled, in which case there is nothing to do. A later slice, from before the clock was set
+-- back, counts.
 function kind.look(bypass, base, at)
   local digest = ARGV[at + 1]
   for i = 1, 3 do
@@ -27,7 +27,7 @@ function kind.look(bypass, base, at)
   end
 end
 
--- What was handled was handled, whoever holds the claim by now: those who wait need to look again.
+-- Stores the digest even if the claim was lost, since the item was handled. The waiters must look again.
 function kind.enter(_, base, at)
   local slice, digest = slice_at(base, at), ARGV[at + 1]
   local which = slice % 3
@@ -37,7 +37,7 @@ function kind.enter(_, base, at)
     call('HSET', hash, digest, '')
   else
     if stored and kind.whole(stored) < slice then call('UNLINK', hash) end
-    -- What is from before the clock was set back is dated anew.
+    -- The digests of a later slice, from before the clock was set back, move to this slice.
     call('HSET', hash, 's', string.format('%d', slice), digest, '')
     call('PEXPIRE', hash, string.format('%d', math.ceil(((slice + 3) * ARGV[base] - ARGV[at] - now) / 1000)))
   end
