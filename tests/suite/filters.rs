@@ -103,10 +103,10 @@ pub(crate) async fn another_configuration_is_an_error(store: &Store, name: &str)
                 let error = outcome.unwrap_err();
                 assert!(error.is_invalid() && !error.is_unavailable(), "{error}");
                 let text = error.to_string();
-                let named = ["3336 bits and 5 hashes in each of 3 keys, forgetting after 3600s", &name];
+                let named = ["3336 bits in each of 3 keys, 5 hashes, remember_for 3600s", &name];
                 assert!(named.iter().all(|part| text.contains(part)), "{text}");
-                let asked = format!("{} hashes in ", other.hashes());
-                assert!(text.split_once("asked for was").unwrap().1.contains(&asked), "{text}");
+                let asked = format!("{} hashes, ", other.hashes());
+                assert!(text.split_once("this process uses").unwrap().1.contains(&asked), "{text}");
             }
         }
         // It is left as it was.

@@ -1,7 +1,7 @@
-//! The Lua scripts and their Rust twins must answer alike, whatever the sequence.
+//! Tests that the Lua scripts and their Rust twins give the same answers for every sequence of calls.
 //!
-//! Random sequences run against a real Redis, whose scripts are given a clock that the test sets, and in process,
-//! with a clock set alike; at times by a filter of another configuration.
+//! Random sequences run against a real Redis and against the in-memory store. The test sets the clocks of both to
+//! the same time. Some calls use a filter with another configuration.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -18,7 +18,7 @@ use crate::store::background::Background;
 use crate::support::redis_server::RedisServer;
 use crate::{Error, Store, StoreBuilder};
 
-/// A clock for scripts that stands where the test puts it. Nothing expires, since that goes by the server's own.
+/// A clock for the scripts that the test sets. Nothing expires, since Redis expires keys by its own clock.
 const CLOCK: &str = "
 local server = redis
 local now = tonumber(server.call('GET', 'clock'))
@@ -39,7 +39,7 @@ const STEPS: usize = 16;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The same item by so many callers at once.
+    /// This many callers insert the same item at once.
     CheckAndInsert {
         item: u32,
         callers: usize,
@@ -81,7 +81,7 @@ async fn answer(filter: &BloomFilter, step: &Step) -> Result<String, Error> {
         Step::CheckAndInsert { item, callers } => {
             let calls = (0..*callers).map(|_| filter.check_and_insert(item.to_le_bytes()));
             let mut answers = join_all(calls).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-            // One of them is the first.
+            // At most one caller is the first, and which one is random.
             answers.sort();
             format!("{answers:?}")
         }
@@ -92,7 +92,7 @@ async fn answer(filter: &BloomFilter, step: &Step) -> Result<String, Error> {
     })
 }
 
-/// What the steps of one round answer, as text.
+/// Returns the answers of the steps of one round, as text.
 async fn round(filters: &[Vec<BloomFilter>], steps: &[(usize, Step)]) -> Vec<String> {
     join_all(filters.iter().zip(steps).map(async |(filters, (which, step))| {
         answer(&filters[*which], step).await.unwrap_or_else(|error| {

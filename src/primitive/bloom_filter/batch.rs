@@ -1,4 +1,4 @@
-//! Many items at once.
+//! Calls with many items.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use super::{BloomFilter, shard_key};
 use crate::Error;
 use crate::store::{Client, Operation};
 
-/// How many calls of a batch are on their way at a time.
+/// How many calls of a batch run at a time.
 const UNDER_WAY: usize = 4;
 
-/// The first places of all items. Calls that are on their way together may overtake each other, so an item that
-/// stands twice is asked for once.
+/// Returns the first place of each item. Calls that run at the same time can overtake each other, so an item that
+/// occurs twice is sent only once.
 pub(super) fn first_places(probes: &[Probe]) -> Vec<usize> {
     let mut known = HashSet::with_capacity(probes.len());
     (0..probes.len()).filter(|&place| known.insert(probes[place].hash())).collect()
 }
 
 impl BloomFilter {
-    /// Asks for the items at these places, those of a key together. The answers are in the order of the items, `false` at
-    /// other places.
+    /// Runs an operation for the items at these places. The items of a key go in one call, up to `most_items`. The
+    /// answers are in the order of all items, with `false` at the other places.
     pub(super) async fn ask_all<O>(
         &self,
         port: &Client<O>,

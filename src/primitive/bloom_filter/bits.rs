@@ -1,4 +1,4 @@
-//! One shard of a filter in process: what `lua/lib/bloom.lua` does, in Rust.
+//! One shard of a filter in memory: the twin of `lua/lib/bloom.lua`.
 
 use super::hash::Probe;
 use super::layout::{Layout, Mismatch};
@@ -8,32 +8,33 @@ use crate::store::Cell;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bits {
     stored: Option<Stored>,
-    /// Used in turn: generation g has number g % 2. Empty until something is inserted.
+    /// Generation g uses array g % 2. An array is empty until an item is inserted.
     arrays: [Vec<u64>; 2],
 }
 
 #[derive(Clone, Debug)]
 struct Stored {
     layout: Layout,
-    /// The newest that anything was inserted in.
+    /// The newest generation that has an item.
     generation: i64,
-    /// When Redis forgets that there was a filter, µs; `None`: never.
+    /// When Redis deletes the configuration, µs; `None`: never.
     expires: Option<i64>,
 }
 
-/// What is stored expires so long after nothing of it counts any more (µs), lest clocks that are set matter.
+/// How long the configuration is kept after none of its generations counts any more (µs). The margin protects
+/// against clocks that are set.
 const MARGIN: i64 = 2 * 3_600_000_000;
 
-/// How many bytes at the beginning of an array tell how full it is.
+/// The size of the sample: the bytes at the beginning of an array that are counted to estimate how full it is.
 pub(super) const SAMPLE: usize = 4096;
 
 impl Bits {
-    /// Whether an item may have been inserted.
+    /// Returns whether an item may have been inserted.
     pub(crate) fn contains(&self, layout: &Layout, probe: &Probe, now: i64) -> Result<bool, Mismatch> {
         Ok(self.generation_of(layout, probe, now)?.is_some())
     }
 
-    /// The generation in which an item may have been inserted, the newest first.
+    /// Returns the newest generation in which an item may have been inserted.
     pub(super) fn generation_of(
         &self,
         layout: &Layout,
@@ -45,13 +46,13 @@ impl Bits {
         Ok([current, oldest].into_iter().find(|generation| self.has(*generation, probe)))
     }
 
-    /// How many bits are set in the beginning of the array of a generation.
+    /// Returns how many bits are set in the [sample](SAMPLE) of a generation's array.
     pub(super) fn sample(&self, generation: i64) -> u64 {
         let words = self.array(generation).iter().take(SAMPLE / 8);
         words.map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Inserts an item; whether it was not contained before.
+    /// Inserts an item. Returns whether it was not contained before.
     pub(crate) fn insert(&mut self, layout: &Layout, probe: &Probe, now: i64) -> Result<bool, Mismatch> {
         let current = self.enter(layout, now)?;
         let before = layout.forget > 0 && self.has(current - 1, probe);
@@ -68,7 +69,7 @@ impl Bits {
         Ok(fresh && !before)
     }
 
-    /// Makes sure that the filter is there and in the current generation, which is returned.
+    /// Makes sure that the filter exists and is in the current generation. Returns that generation.
     pub(crate) fn enter(&mut self, layout: &Layout, now: i64) -> Result<i64, Mismatch> {
         let current = self.current(layout, now)?;
         let since = self.stored.as_ref().map_or(0, |stored| current - stored.generation);
@@ -85,21 +86,21 @@ impl Bits {
         Ok(current)
     }
 
-    /// How many bits are set in the current generation, and in the one before.
+    /// Returns how many bits are set in the current generation, and in the one before.
     pub(crate) fn count(&self, layout: &Layout, now: i64) -> Result<[u64; 2], Mismatch> {
         let current = self.current(layout, now)?;
         let before = if layout.forget > 0 { self.ones(current - 1) } else { 0 };
         Ok([self.ones(current), before])
     }
 
-    /// Forgets all.
+    /// Deletes all items and the configuration.
     pub(crate) fn clear(&mut self, layout: &Layout, now: i64) -> Result<(), Mismatch> {
         self.current(layout, now)?;
         *self = Self::default();
         Ok(())
     }
 
-    /// The current generation, which never runs backwards.
+    /// Returns the current generation. It never decreases.
     fn current(&self, layout: &Layout, now: i64) -> Result<i64, Mismatch> {
         let current = layout.generation(now);
         match &self.stored {
@@ -109,7 +110,7 @@ impl Bits {
         }
     }
 
-    /// The array of a generation, if there is one.
+    /// Returns the array of a generation, empty if it does not exist.
     fn array(&self, generation: i64) -> &[u64] {
         let newest = self.stored.as_ref().map(|stored| stored.generation);
         let there = newest.is_some_and(|newest| generation == newest || generation == newest - 1);

@@ -1,4 +1,4 @@
-//! What claims on the items of a filter need of it.
+//! The part of a filter that claims on its items use.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,11 +10,11 @@ use super::operations::Open;
 use super::{BloomFilter, shard_key};
 use crate::{Error, Store};
 
-/// What a step on a shard answers: the outer error is that of a store that is full.
+/// The result of a step on a shard. The outer error is that the store is full.
 type Stepped<T> = Result<Result<T, Mismatch>, Error>;
 
 impl BloomFilter {
-    /// The same filter in another store.
+    /// Returns the same filter in another store.
     pub(crate) fn in_store(&self, store: &Store) -> Result<Self, Error> {
         Self::open_in(store, &self.0.name, self.0.config.clone())
     }
@@ -27,8 +27,8 @@ impl BloomFilter {
         &self.0.config.layout
     }
 
-    /// Makes sure that the first key has this layout, before any other is used: a filter that is spread over fewer keys
-    /// would not be noticed there.
+    /// Makes sure that the first key has this layout, before any other key is used. A stored filter with fewer keys
+    /// would not be noticed at the other keys.
     pub(crate) async fn open(&self) -> Result<(), Error> {
         if self.keys() > 1 && !self.0.opened.load(Ordering::Relaxed) {
             let open = Open(self.0.config.layout.clone());
@@ -44,14 +44,15 @@ impl BloomFilter {
 
     pub(crate) fn mismatch(&self, stored: &Mismatch) -> Error {
         let (name, asked) = (&self.0.name, &self.0.config.layout);
-        Error::invalid(format!("the filter {name:?} is stored with {stored}; asked for was {asked}"))
+        Error::invalid(format!("the filter {name:?} is stored with {stored}, but this process uses {asked}"))
     }
 
-    /// Looks for an item where the state is in this process: the [sample](Bits::sample) of the generation that it is in.
+    /// Looks for an item in an in-memory store. Returns the [sample](Bits::sample) of the item's generation.
+    /// Returns `None` if the store is not in memory.
     pub(crate) fn look(&self, probe: &Probe) -> Option<Stepped<Option<u64>>> {
         let (layout, cells) = (&self.0.config.layout, self.0.namespace.cells()?);
         let step = |bits: &mut Bits, now| {
-            // What is looked for will be inserted: room for that is taken before an item is handled.
+            // The item will be inserted later. Its key is allocated before the item is handled.
             if cells.is_bounded() {
                 bits.enter(layout, now)?;
             }
@@ -61,7 +62,8 @@ impl BloomFilter {
         Some(cells.step(shard_key(probe.shard).as_bytes(), step))
     }
 
-    /// Inserts an item where the state is in this process; the [sample](Bits::sample) of the current generation.
+    /// Inserts an item in an in-memory store. Returns the [sample](Bits::sample) of the current generation. Returns
+    /// `None` if the store is not in memory.
     pub(crate) fn enter(&self, probe: &Probe) -> Option<Stepped<u64>> {
         let (layout, cells) = (&self.0.config.layout, self.0.namespace.cells()?);
         let step = |bits: &mut Bits, now| {
@@ -72,10 +74,10 @@ impl BloomFilter {
         Some(cells.step(shard_key(probe.shard).as_bytes(), step))
     }
 
-    /// How full the generation of a shard is in whose sample so many bits are set: 1 at its capacity.
+    /// Returns how full a generation of a shard is, by the number of set bits in its sample: 1 at its capacity.
     pub(crate) fn fill(&self, sample: u64) -> f64 {
         let Layout { shards, bits, hashes, .. } = &*self.0.config.layout;
-        // Where no capacity was said: so many as set half of the bits.
+        // A filter without a capacity counts as full when half of its bits are set.
         let half = *bits as f64 * f64::from(*shards) * std::f64::consts::LN_2 / f64::from(*hashes);
         let capacity = self.0.config.capacity.map_or(half, |capacity| capacity as f64);
         self.0.config.layout.items_sampled(sample) * f64::from(*shards) / capacity

@@ -8,7 +8,9 @@ use super::layout::Layout;
 use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys};
 use crate::{Error, Store};
 
-/// Settings of a [`BloomFilter`]: either capacity and false-positive rate, or bits and hashes.
+/// Builds a [`BloomFilter`].
+///
+/// The size is set either by capacity and false-positive rate, or by bits and hashes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,7 +35,7 @@ pub struct BloomFilterBuilder {
     remember_for: Option<Duration>,
 }
 
-/// Settings that were checked.
+/// The checked settings.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
     pub(super) layout: Arc<Layout>,
@@ -45,59 +47,66 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 impl BloomFilterBuilder {
-    /// How many different items it is for, at least 1. With [`remember_for`](Self::remember_for) `F`: how many come within
-    /// `F`, so a filter for 100 items a second that remembers for a day has a capacity of 8 640 000. With more, it is wrong
-    /// more often than the false-positive rate says.
+    /// Sets how many different items the filter is for, at least 1. Set
+    /// [`false_positive_rate`](Self::false_positive_rate) too.
+    ///
+    /// With [`remember_for`](Self::remember_for) `F`, the capacity is the number of items that arrive within `F`.
+    /// For example, a filter for 100 items a second that remembers for a day has a capacity of 8 640 000. Above the
+    /// capacity, the filter has more false positives than the rate says.
     pub fn capacity(mut self, items: u64) -> Self {
         self.capacity = Some(items);
         self
     }
 
-    /// The false-positive rate: how often at most it says of an item that it was inserted when it was not, once
-    /// it is filled to its capacity; above 0 and below 1.
+    /// Sets the false-positive rate, above 0 and below 1: the share of items that were not inserted and are
+    /// reported as inserted. The rate holds up to the capacity.
     pub fn false_positive_rate(mut self, rate: f64) -> Self {
         self.rate = Some(rate);
         self
     }
 
-    /// How many bits it has, at least 1, in place of a capacity; as many again where it forgets.
+    /// Sets how many bits the filter has, at least 1, in place of a capacity. Set [`hashes`](Self::hashes) too. A
+    /// filter that forgets has twice as many bits.
     pub fn bits(mut self, bits: u64) -> Self {
         self.bits = Some(bits);
         self
     }
 
-    /// How many bits stand for an item, 1 to 64, in place of a false-positive rate.
+    /// Sets how many bits stand for an item, 1 to 64, in place of a false-positive rate. Set [`bits`](Self::bits)
+    /// too.
     pub fn hashes(mut self, hashes: u32) -> Self {
         self.hashes = Some(hashes);
         self
     }
 
-    /// Over how many keys the bits are spread, 1 to 64 of at most 64 MiB. Default: one up to 2 MiB; above, as many as
-    /// suit the sizes in which the server takes memory.
+    /// Sets over how many keys the bits are spread, 1 to 64. A key has at most 64 MiB.
     ///
-    /// An item belongs to one of them. On a Cluster they are on different masters, which share the work.
+    /// Default: with a capacity, one key up to 2 MiB, and above that a number of keys at which the server's
+    /// allocator wastes little memory. With [`bits`](Self::bits), as few keys as possible.
+    ///
+    /// An item belongs to one key. On a Cluster the keys are on different masters, which share the work.
     pub fn keys(mut self, keys: u32) -> Self {
         self.keys = Some(keys);
         self
     }
 
-    /// For how long an item is remembered at least after it was last inserted, 1 second to 10 years in whole milliseconds.
-    /// It is forgotten after twice as long at the latest. The server's clock counts. Default: nothing is forgotten.
+    /// Sets how long an item is remembered at least after it was last inserted, 1 second to 10 years in whole
+    /// milliseconds. Default: items are never forgotten.
     ///
-    /// It takes a little more than twice the memory: there are two generations of this length, each of which holds as many
-    /// items as the capacity says.
+    /// An item is forgotten after twice this time at the latest. The server's clock counts. The filter takes a
+    /// little more than twice the memory: it has two generations of this length, and each holds the whole capacity.
     pub fn remember_for(mut self, span: Duration) -> Self {
         self.remember_for = Some(span);
         self
     }
 
-    /// The filter `name` in a store.
+    /// Builds the filter `name` in a store.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, a setting is
-    /// out of range, neither or both of the ways to say the size are used, or 64 keys would not hold it. That a
-    /// filter of other settings is stored under the name is found when it is first used.
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, a setting is out of
+    /// range, the size is set in neither or both of the two ways, or the filter needs more than 64 keys. If a
+    /// filter with other settings is stored under the name, the first call returns the error.
     pub fn build(self, store: &Store, name: &str) -> Result<BloomFilter, Error> {
         BloomFilter::open_in(store, name, self.check()?)
     }
@@ -110,18 +119,18 @@ impl BloomFilterBuilder {
             }
             Self { bits: Some(bits), hashes: Some(hashes), capacity: None, rate: None, .. } => {
                 if bits == 0 {
-                    return Err(Error::invalid("a filter must have at least 1 bit, has 0"));
+                    return Err(Error::invalid("bits must be at least 1, is 0"));
                 }
                 if !(1..=MOST_HASHES).contains(&hashes) {
                     return Err(Error::invalid(format!(
-                        "there must be 1 to {MOST_HASHES} hashes, got {hashes}"
+                        "hashes must be 1 to {MOST_HASHES}, is {hashes}"
                     )));
                 }
                 (check_total("the filter", bits as f64)?, hashes)
             }
             Self { capacity, rate, bits, hashes, .. } => {
                 return Err(Error::invalid(format!(
-                    "a filter takes both capacity and false_positive_rate, or else both bits and hashes, got \
+                    "a filter needs both capacity and false_positive_rate, or both bits and hashes; set are \
                      capacity {capacity:?}, false_positive_rate {rate:?}, bits {bits:?}, hashes {hashes:?}"
                 )));
             }
@@ -137,7 +146,7 @@ impl BloomFilterBuilder {
         match self.keys {
             Some(keys) if (least..=most).contains(&keys) => Ok(keys),
             Some(keys) => {
-                let text = format!("{bits} bits must be spread over {least} to {most} keys, got {keys}");
+                let text = format!("keys must be {least} to {most} for {bits} bits, is {keys}");
                 Err(Error::invalid(text))
             }
             None if self.capacity.is_some() => Ok(keys(bits)),
@@ -145,7 +154,7 @@ impl BloomFilterBuilder {
         }
     }
 
-    /// µs; 0: never.
+    /// Returns `remember_for` in µs; 0: items are never forgotten.
     fn forget(&self) -> Result<i64, Error> {
         match self.remember_for {
             None => Ok(0),
@@ -159,16 +168,17 @@ impl BloomFilterBuilder {
     }
 }
 
-/// The bits and hashes for so many items; each generation of those that forget is wrong half as often.
+/// Returns the bits and hashes for a capacity and rate. Each generation of a filter that forgets has half of the
+/// rate.
 fn sized(capacity: u64, rate: f64, forgets: bool) -> Result<(u64, u32), Error> {
     if !(rate > 0.0 && rate < 1.0) {
         return Err(Error::invalid(format!(
-            "the false_positive_rate must be above 0 and below 1, is {rate}"
+            "false_positive_rate must be above 0 and below 1, is {rate}"
         )));
     }
     if capacity == 0 {
-        return Err(Error::invalid("the capacity must be at least 1, is 0"));
+        return Err(Error::invalid("capacity must be at least 1, is 0"));
     }
     let (bits, hashes) = bits_and_hashes(capacity, if forgets { rate / 2.0 } else { rate });
-    Ok((check_total(&format!("a capacity of {capacity} at a rate of {rate}"), bits)?, hashes))
+    Ok((check_total(&format!("capacity {capacity} with false_positive_rate {rate}"), bits)?, hashes))
 }

@@ -1,11 +1,11 @@
-//! From an item to the bits that stand for it: the same in every process, release and language.
+//! Maps an item to the bits that stand for it. The mapping is the same in every process, release and language.
 
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::layout::Layout;
 
-/// Of the generator of positions, D. E. Knuth's MMIX. Its high bits depend on all 128 of the hash, so that
-/// small filters keep their rates too, which they do not with double hashing.
+/// The multiplier of D. E. Knuth's MMIX generator, which generates the positions. Its high bits depend on all 128
+/// bits of the hash, so small filters also keep their rates. With double hashing they would not.
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 
 /// Where an item belongs in a filter.
@@ -14,7 +14,7 @@ pub(crate) struct Probe {
     /// The number of its key.
     pub(crate) shard: u32,
     hashes: u32,
-    /// Of one array.
+    /// The number of bits of one array.
     bits: u64,
     hash: u128,
 }
@@ -26,7 +26,7 @@ impl Probe {
         Self { shard: shard as u32, hashes: layout.hashes, bits: layout.bits, hash }
     }
 
-    /// The bits that stand for the item, in an array of its shard.
+    /// Returns the positions of the item's bits in an array of its shard.
     pub(crate) fn positions(&self) -> impl Iterator<Item = u64> {
         let Self { hashes, bits, hash, .. } = *self;
         let (mut x, y) = (hash as u64, (hash >> 64) as u64);
@@ -37,7 +37,7 @@ impl Probe {
         })
     }
 
-    /// What tells items from each other; those with the same are the same to the filter.
+    /// Returns the hash of the item. Items with the same hash are the same to the filter.
     pub(crate) fn hash(&self) -> u128 {
         self.hash
     }
@@ -47,7 +47,8 @@ impl Probe {
 mod tests {
     use super::*;
 
-    /// As in the documentation of the module; another outcome would make filters unreadable that are stored.
+    /// The same values as in the documentation of the module. With other values, stored filters would be
+    /// unreadable.
     #[test]
     fn test_vectors() {
         let check = |item: &[u8], (shards, bits), hash, shard, positions: [u64; 4]| {
@@ -64,7 +65,7 @@ mod tests {
         check(&[0, 255, 0], (64, 1_000_003), bytes, 58, [878_322, 395_223, 289_000, 718_049]);
     }
 
-    /// Where double hashing is wrong thirty times too often.
+    /// Double hashing has thirty times too many false positives here.
     #[test]
     fn small_filters_keep_their_rate() {
         let layout = Layout::new(1, 1024, 20, 0);
@@ -81,7 +82,7 @@ mod tests {
             let absent = first + 30..first + 40_030;
             wrong += absent.filter(|&item| probe(item).positions().all(|bit| set[bit as usize])).count();
         }
-        // A rate of 10⁻⁶ is expected of two million.
+        // A rate of 10⁻⁶ of two million items is expected.
         assert!(wrong <= 5, "{wrong}");
     }
 

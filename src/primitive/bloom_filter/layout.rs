@@ -1,5 +1,5 @@
-//! What must be the same for all who use a filter: how its bits are laid out, and the text that is stored beside
-//! them to tell.
+//! The layout of a filter's bits, which must be the same in all processes, and the text that stores it beside the
+//! bits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::store::Arguments;
 /// How the bits of a filter are laid out.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    /// Over how many keys they are spread.
+    /// The number of keys over which the bits are spread.
     pub(crate) shards: u32,
-    /// Of one array.
+    /// The number of bits of one array.
     pub(crate) bits: u64,
     pub(crate) hashes: u32,
-    /// How long a generation lasts, µs; 0: nothing is forgotten.
+    /// The length of a generation, µs; 0: items are never forgotten.
     pub(crate) forget: i64,
-    /// What is stored, up to the generation where there are any.
+    /// The stored text, without the generation if the filter forgets.
     descriptor: Arc<str>,
 }
 
-/// A filter of another layout is stored under the name: the text that was found.
+/// The stored text of a filter that has another layout and the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch(pub(crate) String);
 
@@ -37,7 +37,7 @@ impl Layout {
         self.bits.div_ceil(8)
     }
 
-    /// What is stored in a generation.
+    /// Returns the stored text in a generation.
     pub(crate) fn stored(&self, generation: i64) -> String {
         if self.forget == 0 {
             self.descriptor.to_string()
@@ -46,34 +46,34 @@ impl Layout {
         }
     }
 
-    /// Which generation it is at a time, in µs.
+    /// Returns the generation at a time in µs.
     pub(crate) fn generation(&self, now: i64) -> i64 {
         if self.forget == 0 { 0 } else { now.div_euclid(self.forget) }
     }
 
-    /// How many items one call takes at most: a script is to stay below half a millisecond.
+    /// Returns how many items one call takes at most, so that a script takes less than half a millisecond.
     pub(crate) fn most_items(&self) -> usize {
         (512 / self.hashes as usize).clamp(8, 128)
     }
 
-    /// About how many items have set so many bits of one array.
+    /// Estimates how many items one array has, by the number of its set bits.
     pub(crate) fn items_behind(&self, ones: u64) -> f64 {
         self.items_in(self.bits, ones)
     }
 
-    /// The same by how many bits are set in the [sample](super::bits::SAMPLE) of the array.
+    /// Estimates how many items one array has, by the number of set bits in its [sample](super::bits::SAMPLE).
     pub(crate) fn items_sampled(&self, ones: u64) -> f64 {
         self.items_in(self.bits.min(8 * SAMPLE as u64), ones)
     }
 
-    /// The same by so many of the bits.
+    /// Estimates how many items one array has, if `ones` of `bits` bits are set.
     fn items_in(&self, bits: u64, ones: u64) -> f64 {
-        // Of a full one nothing is known but that: it counts as if one bit were left.
+        // If all bits are set, the estimate would be infinite: it is computed as if one bit were not set.
         let share = ones.min(bits - 1) as f64 / bits as f64;
         -(self.bits as f64 / f64::from(self.hashes)) * (-share).ln_1p()
     }
 
-    /// Writes what `lua/lib/bloom.lua` takes: four arguments.
+    /// Writes the four arguments that `lua/lib/bloom.lua` takes.
     pub(crate) fn write(&self, call: &mut Arguments<'_>) {
         call.text(Arc::clone(&self.descriptor));
         call.integer(self.hashes.into());
@@ -88,15 +88,15 @@ impl PartialEq for Layout {
     }
 }
 
-/// `1000 bits and 7 hashes in 1 key, forgetting after 60s`.
+/// `1000 bits in 1 key, 7 hashes, remember_for 60s`.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { shards, bits, hashes, .. } = self;
         let keys = if *shards == 1 { "1 key" } else { &format!("each of {shards} keys") };
-        write!(f, "{bits} bits and {hashes} hashes in {keys}, forgetting ")?;
+        write!(f, "{bits} bits in {keys}, {hashes} hashes, ")?;
         match self.forget {
-            0 => f.write_str("nothing"),
-            micros => write!(f, "after {:?}", Duration::from_micros(micros as u64)),
+            0 => f.write_str("no remember_for"),
+            micros => write!(f, "remember_for {:?}", Duration::from_micros(micros as u64)),
         }
     }
 }

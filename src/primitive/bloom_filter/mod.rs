@@ -1,4 +1,4 @@
-//! The Bloom filters. See the public module `bloom_filter`.
+//! Bloom filters. See the public module `bloom_filter`.
 
 mod batch;
 mod bits;
@@ -31,12 +31,14 @@ use self::operations::{Answers, CheckAndInsert, Clear, Contains, Count, Open};
 use crate::store::{Client, Namespace};
 use crate::{Error, Key, Store};
 
-/// A Bloom filter in a store. A cheap clone; see the [module](crate::bloom_filter) for the whole story.
+/// A Bloom filter in a store.
+///
+/// Clones are cheap and share the filter. See the [module](crate::bloom_filter) for details.
 ///
 /// # Cancel safety
 ///
-/// Every future here may be dropped at any time. Of items whose insertion was under way, some may have been
-/// inserted and others not; as after an error that is [a time-out](Error::is_timeout).
+/// Every future here may be dropped at any time. If an insertion is dropped, some of its items may have been
+/// inserted and others not. The same holds after an error that [is a timeout](Error::is_timeout).
 #[derive(Clone, Debug)]
 pub struct BloomFilter(Arc<Inner>);
 
@@ -61,17 +63,19 @@ struct Clients {
 }
 
 impl BloomFilter {
-    /// The filter `name` in a store, for so many different items, and the false-positive rate that it has once
-    /// it is filled to that.
+    /// Creates the filter `name` in a store, with a capacity and a false-positive rate.
+    ///
+    /// The capacity is the number of different items. The filter has the false-positive rate when it holds the
+    /// capacity.
     ///
     /// # Errors
     ///
-    /// As [`BloomFilterBuilder::build`] says.
+    /// The same errors as [`BloomFilterBuilder::build`].
     pub fn new(store: &Store, name: &str, capacity: u64, rate: f64) -> Result<Self, Error> {
         Self::builder().capacity(capacity).false_positive_rate(rate).build(store, name)
     }
 
-    /// Settings of a filter.
+    /// Returns a builder with all settings.
     pub fn builder() -> BloomFilterBuilder {
         BloomFilterBuilder::default()
     }
@@ -89,22 +93,25 @@ impl BloomFilter {
         Ok(Self(Arc::new(Inner { store, name, config, namespace, clients, opened: false.into() })))
     }
 
-    /// Inserts an item: any bytes, also none.
+    /// Inserts an item. An item is any bytes, and may be empty.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable); [`is_invalid`](Error::is_invalid) where a filter of another
-    /// configuration is stored under the name.
+    /// [`is_unavailable`](Error::is_unavailable) if the store gives no answer.
+    /// [`is_overloaded`](Error::is_overloaded) if a bound of the store is reached.
+    /// [`is_invalid`](Error::is_invalid) if a filter with another configuration is stored under the name.
     pub async fn insert(&self, item: impl AsRef<[u8]>) -> Result<(), Error> {
         self.check_and_insert(item).await.map(|_| ())
     }
 
-    /// Whether an item was inserted: *no* is certain, *yes* is wrong at the [rate](Self::false_positive_rate). Inserts nothing, and
-    /// does not keep an item from being forgotten.
+    /// Returns whether an item was inserted.
+    ///
+    /// `false` is certain. `true` is wrong at the [false-positive rate](Self::false_positive_rate). The call
+    /// inserts nothing, and does not extend the time for which the item is remembered.
     ///
     /// # Errors
     ///
-    /// As [`insert`](Self::insert).
+    /// The same errors as [`insert`](Self::insert).
     pub async fn contains(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
         let probe = self.probe(item.as_ref());
         self.open().await?;
@@ -112,12 +119,14 @@ impl BloomFilter {
         self.first(self.0.clients.contains.run(shard_key(probe.shard), contains).await?)
     }
 
-    /// Inserts an item; `true` where it was new, which is certain. `false` is wrong at the [rate](Self::false_positive_rate): then it
-    /// was new and is taken for one that is known.
+    /// Inserts an item and returns whether it was new.
+    ///
+    /// `true` is certain. `false` is wrong at the [false-positive rate](Self::false_positive_rate): then the item
+    /// was new.
     ///
     /// # Errors
     ///
-    /// As [`insert`](Self::insert).
+    /// The same errors as [`insert`](Self::insert).
     pub async fn check_and_insert(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
         let probe = self.probe(item.as_ref());
         self.open().await?;
@@ -127,12 +136,12 @@ impl BloomFilter {
 
     /// Inserts all items.
     ///
-    /// Many items go in one call, and a few such calls are on their way at a time. Where it ends early, by an error or as
-    /// its future is dropped, some have been inserted.
+    /// Sends many items in one call to the store, and a few such calls at a time. If it returns an error or its
+    /// future is dropped, some of the items may have been inserted.
     ///
     /// # Errors
     ///
-    /// As [`insert`](Self::insert).
+    /// The same errors as [`insert`](Self::insert).
     pub async fn insert_all<I>(&self, items: I) -> Result<(), Error>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -140,11 +149,11 @@ impl BloomFilter {
         self.check_and_insert_all(items).await.map(|_| ())
     }
 
-    /// Which of the items were inserted, in their order; each as [`contains`](Self::contains).
+    /// Returns for each item whether it was inserted, in the order of the items. See [`contains`](Self::contains).
     ///
     /// # Errors
     ///
-    /// As [`insert`](Self::insert).
+    /// The same errors as [`insert`](Self::insert).
     pub async fn contains_all<I>(&self, items: I) -> Result<Vec<bool>, Error>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -155,12 +164,14 @@ impl BloomFilter {
         self.ask_all(&self.0.clients.contains, ask, &probes, (0..probes.len()).collect()).await
     }
 
-    /// Inserts all items, and says which were new, in their order. One that stands twice is new at its first place
-    /// alone. Otherwise as [`insert_all`](Self::insert_all).
+    /// Inserts all items and returns for each whether it was new, in the order of the items.
+    ///
+    /// An item that occurs twice is new only at its first place. The calls are sent as by
+    /// [`insert_all`](Self::insert_all).
     ///
     /// # Errors
     ///
-    /// As [`insert`](Self::insert).
+    /// The same errors as [`insert`](Self::insert).
     pub async fn check_and_insert_all<I>(&self, items: I) -> Result<Vec<bool>, Error>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -171,18 +182,18 @@ impl BloomFilter {
         self.ask_all(&self.0.clients.check_and_insert, ask, &probes, first_places(&probes)).await
     }
 
-    /// About how many different items are remembered, by the number of bits that are set (Swamidass and Baldi, 2007).
-    /// Near the capacity it is within a percent or so; of a filter that is filled far above it, no more than a lower
-    /// bound.
+    /// Estimates how many different items the filter remembers, by the number of set bits (Swamidass and Baldi,
+    /// 2007).
     ///
-    /// Where the filter forgets, those inserted in both the current generation and the one before count
-    /// twice, so it may be up to twice too many.
+    /// Near the capacity, the error is about 1 %. Far above the capacity, the estimate is only a lower bound. If
+    /// the filter forgets, an item that was inserted in both the current generation and the one before counts
+    /// twice, so the estimate may be up to twice too high.
     ///
-    /// It counts all the bits, which keeps the server busy for some milliseconds per 64 MiB: not for every request.
+    /// The server counts all bits, which takes some milliseconds per 64 MiB. Do not call this for every request.
     ///
     /// # Errors
     ///
-    /// As [`insert`](Self::insert).
+    /// The same errors as [`insert`](Self::insert).
     pub async fn estimated_count(&self) -> Result<u64, Error> {
         let mut items = 0.0;
         for shard in 0..self.keys() {
@@ -193,14 +204,15 @@ impl BloomFilter {
         Ok(items.round() as u64)
     }
 
-    /// Forgets all items, and of which configuration the filter was: key by key, so that others may meanwhile see a
-    /// part of it.
+    /// Deletes all items and the stored configuration.
+    ///
+    /// The keys are deleted one after the other, so other callers may see a part of the filter meanwhile.
     ///
     /// # Errors
     ///
-    /// As [`insert`](Self::insert): a filter of another configuration is not cleared.
+    /// The same errors as [`insert`](Self::insert). A filter with another configuration is not cleared.
     pub async fn clear(&self) -> Result<(), Error> {
-        // The first goes last, since it tells of the others.
+        // The first key is deleted last, since its configuration protects the other keys.
         for shard in (0..self.keys()).rev() {
             let clear = Clear(self.0.config.layout.clone());
             self.checked(self.0.clients.clear.run(shard_key(shard), clear).await?)?;
@@ -209,50 +221,50 @@ impl BloomFilter {
         Ok(())
     }
 
-    /// The name of the filter.
+    /// Returns the name of the filter.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// How many different items it is for, where it was built so.
+    /// Returns the capacity, or `None` if the filter was built by bits and hashes.
     #[must_use]
     pub fn capacity(&self) -> Option<u64> {
         self.0.config.capacity
     }
 
-    /// The false-positive rate at its capacity, where it was built so.
+    /// Returns the false-positive rate at the capacity, or `None` if the filter was built by bits and hashes.
     #[must_use]
     pub fn false_positive_rate(&self) -> Option<f64> {
         self.0.config.rate
     }
 
-    /// How many bits it has in all its keys, not counting those of a second generation.
+    /// Returns the number of bits in all keys, without those of the second generation.
     #[must_use]
     pub fn bits(&self) -> u64 {
         self.0.config.layout.bits * u64::from(self.0.config.layout.shards)
     }
 
-    /// How many bits stand for an item.
+    /// Returns how many bits stand for an item.
     #[must_use]
     pub fn hashes(&self) -> u32 {
         self.0.config.layout.hashes
     }
 
-    /// Over how many keys the bits are spread.
+    /// Returns over how many keys the bits are spread.
     #[must_use]
     pub fn keys(&self) -> u32 {
         self.0.config.layout.shards
     }
 
-    /// For how long it remembers at least, where it forgets.
+    /// Returns how long an item is remembered at least, or `None` if the filter does not forget.
     #[must_use]
     pub fn remember_for(&self) -> Option<Duration> {
         let micros = u64::try_from(self.0.config.layout.forget).unwrap_or(0);
         (micros > 0).then(|| Duration::from_micros(micros))
     }
 
-    /// Where an item belongs.
+    /// Returns the place of an item.
     pub(crate) fn probe(&self, item: &[u8]) -> Probe {
         Probe::new(&self.0.config.layout, item)
     }
@@ -266,7 +278,7 @@ impl BloomFilter {
     }
 }
 
-/// The key of a shard.
+/// Returns the key of a shard.
 pub(crate) fn shard_key(shard: u32) -> Key {
     if shard == 0 { Key::from("0") } else { Key::from(shard) }
 }

@@ -1,4 +1,4 @@
-//! The steps on one shard of a filter: each is one script in `lua/bloom_filter/` and the same in Rust.
+//! The operations on one shard of a filter. Each is one script in `lua/bloom_filter/` and its twin in Rust.
 
 use std::sync::Arc;
 
@@ -9,38 +9,38 @@ use super::hash::Probe;
 use super::layout::{Layout, Mismatch};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Script, script};
 
-/// The configuration, the bits of even generations, and those of odd ones.
+/// The configuration, the bits of even generations, and the bits of odd generations.
 pub(crate) const PARTS: &[&str] = &["config", "bits0", "bits1"];
 
 /// Items of one shard.
 pub(crate) type Probes = SmallVec<[Probe; 1]>;
 
-/// An answer per item.
+/// One answer per item.
 pub(crate) type Answers = SmallVec<[bool; 1]>;
 
-/// Inserts items; whether each was new.
+/// Inserts items. Answers whether each was new.
 #[derive(Debug)]
 pub(crate) struct CheckAndInsert {
     pub(crate) layout: Arc<Layout>,
     pub(crate) probes: Probes,
 }
 
-/// Whether each of the items is contained.
+/// Answers whether each item is contained.
 #[derive(Debug)]
 pub(crate) struct Contains {
     pub(crate) layout: Arc<Layout>,
     pub(crate) probes: Probes,
 }
 
-/// How many bits are set in the current generation and in the one before.
+/// Counts the set bits of the current generation and of the one before.
 #[derive(Debug)]
 pub(crate) struct Count(pub(crate) Arc<Layout>);
 
-/// Forgets all.
+/// Deletes all items and the configuration.
 #[derive(Debug)]
 pub(crate) struct Clear(pub(crate) Arc<Layout>);
 
-/// Makes sure that the filter is there, in this layout.
+/// Makes sure that the filter exists with this layout.
 #[derive(Debug)]
 pub(crate) struct Open(pub(crate) Arc<Layout>);
 
@@ -50,21 +50,21 @@ fn write_positions(probes: &Probes, call: &mut Arguments<'_>) {
     }
 }
 
-/// A number; or what a script says is wrong.
+/// Reads a number or a problem.
 fn read(fields: &mut Fields<'_>) -> Result<Result<u64, Mismatch>, Garbled> {
     match fields.next()? {
         Field::Integer(-1) => Err(Garbled(
-            "WRONGTYPE a key of the filter holds something else: delete it, or choose another name",
+            "WRONGTYPE a key of the filter has a value of another type: delete the key or use another name",
         )),
         Field::Integer(number) => {
-            u64::try_from(number).map(Ok).map_err(|_| Garbled("a script answered less than nothing"))
+            u64::try_from(number).map(Ok).map_err(|_| Garbled("a script returned a negative number"))
         }
         Field::Text(stored) => Ok(Err(Mismatch(String::from_utf8_lossy(stored).into_owned()))),
-        Field::List(_) => Err(Garbled("a script answered a list where a number belongs")),
+        Field::List(_) => Err(Garbled("a script returned a list instead of a number")),
     }
 }
 
-/// Whether each item was in.
+/// Reads for each item whether it was contained.
 fn read_each(probes: &Probes, mut fields: Fields<'_>) -> Result<Result<Answers, Mismatch>, Garbled> {
     probes.iter().map(|_| Ok(read(&mut fields)?.map(|seen| seen == 1))).collect()
 }

@@ -1,23 +1,23 @@
-//! How many bits and hashes a filter takes, and over how many keys they are spread.
+//! Computes how many bits, hashes and keys a filter has.
 
 use crate::Error;
 
-/// The most bits of one array: 64 MiB.
+/// The maximum number of bits of one array: 64 MiB.
 pub(super) const MOST_BITS: u64 = 1 << 29;
 pub(super) const MOST_KEYS: u32 = 64;
 pub(super) const MOST_HASHES: u32 = 64;
 
-/// Below this the usual formula promises more than so few bits keep.
+/// The minimum number of bits for a capacity. With fewer bits, the real rate is higher than the formula says.
 const LEAST_BITS: u64 = 1024;
 
-/// From this many bits on they are spread over as many keys as waste little of the server's memory.
+/// From this many bits on, the number of keys is chosen so that little of the server's memory is wasted.
 const SPREAD_FROM: u64 = 1 << 24;
-/// How many more keys than it takes that may be.
+/// How many keys more than the minimum are tried.
 const MORE_KEYS: u32 = 15;
-/// What may be wasted.
+/// The accepted ratio of allocated memory to used memory.
 const WASTE: f64 = 1.049;
 
-/// Fewest bits, and the hashes to go with them, for which `(1 - e^(-k·n/m))^k <= rate`.
+/// Returns the fewest bits and the number of hashes for which `(1 - e^(-k·n/m))^k <= rate`.
 pub(super) fn bits_and_hashes(capacity: u64, rate: f64) -> (f64, u32) {
     let mut best = (f64::INFINITY, 1);
     for hashes in 1..=MOST_HASHES {
@@ -30,7 +30,8 @@ pub(super) fn bits_and_hashes(capacity: u64, rate: f64) -> (f64, u32) {
     (best.0.max(LEAST_BITS as f64), best.1)
 }
 
-/// Over how many keys so many bits are spread where nobody has said: part of what is stored, so never to be changed.
+/// Returns the default number of keys for a number of bits. It is a part of the stored configuration, so it must
+/// never change.
 pub(super) fn keys(bits: u64) -> u32 {
     let least = bits.div_ceil(MOST_BITS) as u32;
     if bits < SPREAD_FROM {
@@ -42,8 +43,8 @@ pub(super) fn keys(bits: u64) -> u32 {
     fits.or_else(|| wastes.min_by(|(_, a), (_, b)| a.total_cmp(b))).map_or(least, |(keys, _)| keys)
 }
 
-/// What so many keys take, to what their bits do. The server's allocator, jemalloc, has four sizes to each
-/// doubling.
+/// Returns the ratio of the memory that the keys take to the memory of their bits. The server's allocator,
+/// jemalloc, has four sizes per doubling.
 fn waste(bits: u64, keys: u32) -> f64 {
     const HEADER: u64 = 16;
     let bytes = bits.div_ceil(keys.into()).div_ceil(8) + HEADER;
@@ -55,7 +56,7 @@ fn waste(bits: u64, keys: u32) -> f64 {
 pub(super) fn check_total(what: &str, bits: f64) -> Result<u64, Error> {
     let most = u64::from(MOST_KEYS) * MOST_BITS;
     if bits > most as f64 {
-        let text = format!("{what} takes {bits:.0} bits, {MOST_KEYS} keys hold at most {most}");
+        let text = format!("{what} needs {bits:.0} bits, the maximum is {most} in {MOST_KEYS} keys");
         return Err(Error::invalid(text));
     }
     Ok(bits as u64)
@@ -65,7 +66,7 @@ pub(super) fn check_total(what: &str, bits: f64) -> Result<u64, Error> {
 mod tests {
     use super::*;
 
-    /// What no filter can do without: n·ln(1/p)/ln²2 bits.
+    /// The minimum for every Bloom filter: n·ln(1/p)/ln²2 bits.
     fn optimum(capacity: u64, rate: f64) -> f64 {
         capacity as f64 * (1.0 / rate).ln() / std::f64::consts::LN_2.powi(2)
     }

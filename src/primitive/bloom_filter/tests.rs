@@ -1,4 +1,4 @@
-//! What a filter promises, with a clock that the test sets.
+//! Tests the guarantees of a filter with a clock that the test sets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,7 +12,7 @@ const START: i64 = 1_760_000_000_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A filter in process, and its clock.
+/// A filter in memory, and its clock.
 struct World {
     filter: BloomFilter,
     micros: Arc<AtomicI64>,
@@ -30,7 +30,7 @@ impl World {
     }
 }
 
-/// How often a filter takes items for inserted that were not, and that it misses none that was.
+/// Returns the measured false-positive rate. Also checks that all inserted items are found.
 async fn false_positives(
     filter: &BloomFilter,
     inserted: std::ops::Range<u64>,
@@ -54,7 +54,7 @@ async fn the_rate_is_kept_and_nothing_is_missed() {
     assert!((990_000..1_010_000).contains(&count), "{count}");
 }
 
-/// 10⁶ inserted and 10⁶ absent in all.
+/// 10⁶ items are inserted and 10⁶ items are absent in total.
 #[tokio::test]
 async fn the_rate_is_kept_over_rotations() {
     const ITEMS: u64 = 250_000;
@@ -62,7 +62,7 @@ async fn the_rate_is_kept_over_rotations() {
         World::new(BloomFilter::builder().capacity(ITEMS).false_positive_rate(0.01).remember_for(DAY));
     for turn in 0..4 {
         world.filter.insert_all((turn * ITEMS..(turn + 1) * ITEMS).map(u64::to_le_bytes)).await.unwrap();
-        // What was inserted in this generation and in the one before is there, and what is older is not.
+        // Items of this generation and of the one before are contained, and older items are not.
         let inserted = turn.saturating_sub(1) * ITEMS..(turn + 1) * ITEMS;
         let rate = false_positives(&world.filter, inserted, (10 + turn) * ITEMS..(11 + turn) * ITEMS).await;
         assert!(rate <= 1.1 * 0.01, "{turn}: {rate}");
@@ -74,7 +74,7 @@ async fn the_rate_is_kept_over_rotations() {
     }
 }
 
-/// What `build` says is wrong.
+/// Returns the text of the error of `build`.
 fn refused(builder: BloomFilterBuilder) -> String {
     let error = builder.build(&Store::in_memory(), "test").unwrap_err();
     assert!(error.is_invalid(), "{error}");
@@ -99,11 +99,11 @@ fn settings_out_of_range_are_named() {
         ),
         (filter().bits((64 << 29) + 1).hashes(1), ["34359738369", "64 keys", &most]),
         (filter().bits(0).hashes(1), ["bit", "at least 1", "0"]),
-        (filter().bits(10).hashes(0), ["hashes", "1 to 64", "got 0"]),
-        (filter().bits(10).hashes(65), ["hashes", "1 to 64", "got 65"]),
-        (filter().bits(1 << 30).hashes(3).keys(1), ["1073741824 bits", "2 to 64 keys", "got 1"]),
-        (filter().bits(3).hashes(3).keys(4), ["3 bits", "1 to 3 keys", "got 4"]),
-        (filter().capacity(100).false_positive_rate(0.1).keys(65), ["bits", "1 to 64 keys", "got 65"]),
+        (filter().bits(10).hashes(0), ["hashes", "1 to 64", "is 0"]),
+        (filter().bits(10).hashes(65), ["hashes", "1 to 64", "is 65"]),
+        (filter().bits(1 << 30).hashes(3).keys(1), ["1073741824 bits", "keys must be 2 to 64", "is 1"]),
+        (filter().bits(3).hashes(3).keys(4), ["3 bits", "keys must be 1 to 3", "is 4"]),
+        (filter().capacity(100).false_positive_rate(0.1).keys(65), ["bits", "keys must be 1 to 64", "is 65"]),
         (filter().capacity(100), ["both capacity and false_positive_rate", "Some(100)", "rate None"]),
         (
             filter().false_positive_rate(0.1),
