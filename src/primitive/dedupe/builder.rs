@@ -1,4 +1,4 @@
-//! Settings of claims on the items of a filter.
+//! The builder of a `Dedupe` on a filter.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::Dedupe;
 use crate::primitive::lease::LeaseOptions;
 use crate::{BloomFilter, Error};
 
-/// Settings of a [`Dedupe`] on a filter.
+/// Builds a [`Dedupe`] on a filter.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,18 +32,18 @@ pub struct DedupeBuilder {
     when_full: FilterFull,
 }
 
-/// What becomes of an item that a filter takes for a duplicate while it holds more than its capacity.
+/// What to do with an item that a filter above its capacity reports as a duplicate.
 ///
-/// Beyond its capacity a filter takes more new items for duplicates than its false-positive rate says: with one for 10⁻⁴,
-/// about 16 % of them at three times the capacity.
+/// Above its capacity, a filter reports more new items as duplicates than its false-positive rate says. For
+/// example, a filter with a rate of 10⁻⁴ reports about 16 % of the new items at three times its capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterFull {
-    /// It is claimed and handled: the default. No new item is lost, and real duplicates are handled again. Each is counted as
-    /// `filter_full` among the [decisions](crate::telemetry).
+    /// The item can be claimed and is handled. No new item is lost, but real duplicates are handled again. Each is
+    /// counted with the outcome `filter_full` in the [decisions](crate::telemetry). This is the default.
     #[default]
     FailOpen,
-    /// It is a duplicate, as below the capacity.
+    /// The item is a duplicate, as below the capacity. New items can be lost.
     FailClosed,
 }
 
@@ -53,59 +53,63 @@ impl Default for DedupeBuilder {
     }
 }
 
-/// Those of claims.
+/// Returns the default lease options of claims.
 pub(super) fn options() -> LeaseOptions {
     LeaseOptions { ttl: Duration::from_secs(30), ..LeaseOptions::default() }
 }
 
 impl DedupeBuilder {
-    /// After what time an item that a crashed process has claimed can be claimed again, 10 ms to 1 day. Default: 30 s.
+    /// Sets the time to live of a claim, 10 ms to 1 day. Default: 30 s.
+    ///
+    /// After this time, an item that a crashed process claimed can be claimed again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// Whether claims are renewed as long as they are held, every third of their time to live. Default: yes.
+    /// Sets whether claims are renewed while they are held, at each third of their ttl. Default: `true`.
     pub fn watchdog(mut self, watchdog: bool) -> Self {
         self.options.watchdog = watchdog;
         self
     }
 
-    /// Takes a filter that never forgets. It fills up: from its capacity on it
-    /// [fails open](FilterFull::FailOpen) until it is cleared or replaced. Default: such a filter is refused.
+    /// Allows a filter that never forgets. Default: such a filter is an error.
+    ///
+    /// The filter fills up. Above its capacity it [fails open](FilterFull::FailOpen), unless set otherwise, until
+    /// it is cleared or replaced.
     pub fn remember_forever(mut self) -> Self {
         self.forever = true;
         self
     }
 
-    /// What becomes of an item that the filter takes for a duplicate while it holds more than its capacity. Default:
+    /// Sets what to do with an item that the filter reports as a duplicate above its capacity. Default:
     /// [`FilterFull::FailOpen`].
     pub fn on_filter_full(mut self, on_filter_full: FilterFull) -> Self {
         self.when_full = on_filter_full;
         self
     }
 
-    /// Claims on the items of a filter.
+    /// Builds the `Dedupe` on a filter.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where a setting is out of range, or the filter has no
+    /// [`is_invalid`](Error::is_invalid) if a setting is out of range. Also if neither or both of the filter's
     /// [`remember_for`](crate::bloom_filter::BloomFilterBuilder::remember_for) and
-    /// [`remember_forever`](Self::remember_forever) is not set, or both are.
+    /// [`remember_forever`](Self::remember_forever) are set.
     pub fn build(self, filter: &BloomFilter) -> Result<Dedupe, Error> {
         self.options.check()?;
         let name = filter.name();
         match (filter.remember_for(), self.forever) {
             (None, false) => {
                 return Err(Error::invalid(format!(
-                    "a filter for deduplication must have remember_for, or remember_forever must be set on \
-                     the builder of the Dedupe: the filter {name:?} never forgets, so it fills up"
+                    "the filter {name:?} has no remember_for, so it fills up: set remember_for on the filter, \
+                     or remember_forever on the DedupeBuilder"
                 )));
             }
             (Some(span), true) => {
                 return Err(Error::invalid(format!(
-                    "remember_forever is set for the filter {name:?}, which has remember_for {span:?}: \
-                     only one of the two is allowed"
+                    "the filter {name:?} has remember_for {span:?}, and the DedupeBuilder has \
+                     remember_forever: only one of the two is allowed"
                 )));
             }
             (Some(_), false) | (None, true) => {}

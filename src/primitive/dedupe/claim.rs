@@ -1,4 +1,4 @@
-//! An item that is claimed.
+//! The claim on an item.
 
 use std::fmt;
 use std::ops::Deref;
@@ -20,11 +20,11 @@ use crate::store::timer::sleep;
 use crate::telemetry::{Event, tell};
 use crate::{Error, Lease, Store};
 
-/// Where it is noted that the item was handled.
+/// Where a confirmation records that the item was handled.
 pub(super) enum Place {
     Filter(Arc<Filtered>, Probe),
     Exact(Arc<Exact>, Digest),
-    /// With what came of it.
+    /// With the outcome.
     #[cfg(feature = "http")]
     Replay(Arc<Replays>, Arc<[u8]>),
 }
@@ -49,11 +49,12 @@ impl Place {
     }
 }
 
-/// An item that is claimed. If it is dropped, the item can be claimed again.
+/// The claim on an item. When it is dropped, it is released, and the item can be claimed again.
 ///
-/// It is a [`Lease`]: renewed while it is held, and telling when it is [lost](Lease::lost). Its key names the item by its
-/// hash. Its [handle](Lease::handle) has a fencing token, the time of the claim by the store's clock in µs: greater than
-/// that of every claim on the item before, as long as that clock is not set back.
+/// A claim is a [`Lease`]: it is renewed while it is held, and signals when it is [lost](Lease::lost). Its key
+/// names the item by its hash. Its [handle](Lease::handle) has a fencing token: the time of the claim by the
+/// store's clock, in µs. The token is greater than the token of every earlier claim on the item, as long as the
+/// store's clock is not set back.
 #[must_use = "a claim that is dropped is given back"]
 pub struct Claim {
     lease: Lease,
@@ -65,24 +66,25 @@ impl Claim {
         Self { lease, place }
     }
 
-    /// Says that the item was handled: from here on it is a duplicate. Whether the claim was held to the end: if not,
-    /// somebody else may have handled the item too.
+    /// Records that the item was handled, and releases the claim. From then on the item is a duplicate.
+    ///
+    /// Returns whether the claim was still held. If it was not, another caller may have handled the item too.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) where it is not known whether the item is noted, and
-    /// [`is_overloaded`](Error::is_overloaded) where it is not. It goes on trying in the background while the claim lasts;
-    /// after that the item may be handled again.
-    /// [`is_invalid`](Error::is_invalid) where meanwhile another configuration was stored under the name.
+    /// [`is_unavailable`](Error::is_unavailable) if it is unknown whether the item was recorded.
+    /// [`is_overloaded`](Error::is_overloaded) if it was not recorded. After both, the call is retried in the
+    /// background until the claim expires. If the retries fail too, the item may be handled again.
+    /// [`is_invalid`](Error::is_invalid) if another configuration was stored under the name meanwhile.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, it goes on even where the future is dropped.
+    /// Once the future is polled, the confirmation completes even if the future is dropped.
     pub async fn confirm(self) -> Result<bool, Error> {
         self.confirm_and(|_| {}).await
     }
 
-    /// The same; whoever is to hear of the outcome does so even where the future is dropped.
+    /// Confirms like [`confirm`](Self::confirm), and calls `hear` with the outcome even if the future is dropped.
     pub(crate) async fn confirm_and(
         self,
         hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
@@ -106,24 +108,24 @@ impl Claim {
         }
     }
 
-    /// Gives it back: the item can be claimed again. Whether it was still held.
+    /// Releases the claim, so that the item can be claimed again. Returns whether the claim was still held.
     ///
     /// # Errors
     ///
-    /// As [`Lease::release`].
+    /// The same errors as [`Lease::release`].
     pub async fn release(self) -> Result<bool, Error> {
         self.lease.release().await
     }
 
-    /// On the store's own thread, so that no user code is called here.
+    /// Confirms, and retries until the claim expires. It runs on the store's thread, so it must not call user code.
     async fn confirm_to_the_end(self, store: Store, told: oneshot::Sender<Result<bool, Error>>) {
         let _owed = store.owed().map(Owed::guard);
         let mut confirmed = self.enter().await;
         self.note(&confirmed);
-        // Who has gone away needs nothing.
+        // Fails only if the caller dropped the future.
         let _ = told.send(confirmed.clone());
         let mut pause = Duration::from_millis(20);
-        // Also where it turns out to be lost meanwhile: the item was handled all the same.
+        // Retries even if the claim was lost meanwhile, since the item was handled.
         while confirmed.as_ref().is_err_and(passes) && Instant::now() < self.lease.until() {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
@@ -134,7 +136,7 @@ impl Claim {
         }
     }
 
-    /// Enters once that the item was handled.
+    /// Tries once to record that the item was handled.
     async fn enter(&self) -> Result<bool, Error> {
         match &self.place {
             Place::Filter(filtered, probe) => filtered.confirm(&self.lease.state, *probe).await,
@@ -144,30 +146,31 @@ impl Claim {
         }
     }
 
-    /// Tells of what should not go unnoticed.
+    /// Sends an event if the claim was lost or the confirmation failed.
     fn note(&self, confirmed: &Result<bool, Error>) {
         let name = self.place.name();
         match confirmed {
             Ok(true) => {}
             Ok(false) => {
                 self.lease.state.counts.lost();
-                tell(name, Event::ClaimLost, "a claim was lost while its item was handled");
+                let text = "a claim was lost while its item was handled: the item may be handled twice";
+                tell(name, Event::ClaimLost, text);
             }
             Err(error) => {
-                let text = format_args!("that an item was handled could not be noted: {error}");
+                let text = format_args!("the store could not record that an item was handled: {error}");
                 tell(name, Event::ClaimNotConfirmed, text);
             }
         }
     }
 }
 
-/// Whether it may be otherwise soon.
+/// Returns whether a retry may succeed soon.
 fn passes(error: &Error) -> bool {
     error.is_away() || error.is_overloaded()
 }
 
 fn not_run() -> Error {
-    Error::unavailable(Cause::Disconnected, "the runtime that confirmed the claim has ended")
+    Error::unavailable(Cause::Disconnected, "the runtime shut down while it confirmed the claim")
 }
 
 impl Deref for Claim {

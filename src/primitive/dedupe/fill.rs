@@ -1,17 +1,18 @@
-//! How full a filter is, as this process has last seen it.
+//! The fill level of a filter, as this process last measured it.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::telemetry::{self, Event, tell};
 
-/// From here on a filter is nearly full, and from 1 on it is full.
+/// From this level on, a filter is nearly full. From 1 on, it is full.
 const NEARLY: f64 = 0.8;
-/// So far it must fall below a threshold until it can be crossed anew: what is seen is a sample.
+/// How far the level must fall below a threshold before the threshold can be crossed again. The margin is needed
+/// since the level is measured by a sample.
 const BACK: f64 = 0.1;
-/// What is known of a shard is in these, plus one: 0 is unknown.
+/// The level of a shard is stored in these units, plus one: 0 means unknown.
 const UNIT: f64 = 10_000.0;
 
-/// Tells when a filter becomes full: each threshold once when it is crossed.
+/// Sends an event when the level of a filter crosses a threshold, once per crossing.
 #[derive(Debug)]
 pub(super) struct Fill {
     name: Box<str>,
@@ -27,7 +28,7 @@ impl Fill {
         Self { name: name.into(), gauge: telemetry::Fill::new(name), shards, crossed: AtomicU8::new(0) }
     }
 
-    /// Notes how full a shard is.
+    /// Records the level of a shard.
     pub(super) fn note(&self, shard: u32, fill: f64) {
         let Some(known) = self.shards.get(shard as usize) else { return };
         known.store((fill.clamp(0.0, 1e5) * UNIT) as u32 + 1, Ordering::Relaxed);
@@ -35,26 +36,26 @@ impl Fill {
         self.gauge.set(fill);
         match self.crossing(fill) {
             Some(Event::FilterNearlyFull) => {
-                tell(&self.name, Event::FilterNearlyFull, "the filter holds 80 % of its capacity");
+                tell(&self.name, Event::FilterNearlyFull, "the filter has reached 80 % of its capacity");
             }
-            Some(event) => tell(&self.name, event, "the filter holds its whole capacity"),
+            Some(event) => tell(&self.name, event, "the filter has reached its capacity"),
             None => {}
         }
     }
 
-    /// The event to be told of, where a threshold was crossed.
+    /// Returns the event of the threshold that was crossed, if any.
     fn crossing(&self, fill: f64) -> Option<Event> {
         let above = |margin: f64| [NEARLY, 1.0].iter().filter(|&&least| fill >= least - margin).count() as u8;
         let (crossed, kept) = (above(0.0), above(BACK));
         let before = self.crossed.fetch_max(crossed, Ordering::Relaxed);
         if kept < before {
-            // What another thread has crossed meanwhile stays crossed.
+            // A threshold that another thread crossed meanwhile stays crossed.
             let _ = self.crossed.compare_exchange(before, kept, Ordering::Relaxed, Ordering::Relaxed);
         }
         (crossed > before).then_some(if crossed == 1 { Event::FilterNearlyFull } else { Event::FilterFull })
     }
 
-    /// The mean of the shards that are known.
+    /// Returns the mean of the known levels of the shards.
     pub(super) fn known(&self) -> Option<f64> {
         let all = self.shards.iter().map(|shard| shard.load(Ordering::Relaxed));
         let (count, sum) =
@@ -94,7 +95,7 @@ mod tests {
         ] {
             assert_eq!(fill.crossing(at), told, "{at}");
         }
-        // At once, as by a process that has just started.
+        // Both thresholds at once, as in a process that has just started.
         assert_eq!(Fill::new("test", 1).crossing(1.5), Some(Full));
     }
 

@@ -40,7 +40,7 @@ impl Filtered {
         self.fill.known()
     }
 
-    /// Claims an item, or says by what it is known.
+    /// Claims an item, or answers how it is known.
     pub(super) async fn claim(&self, item: &[u8], asked: super::Asked) -> Result<Answer<Probe>, Error> {
         let probe = self.filter.probe(item);
         self.filter.open().await?;
@@ -54,7 +54,7 @@ impl Filtered {
         }
     }
 
-    /// Inserts an item that was claimed; whether the claim was still held.
+    /// Inserts a claimed item. Returns whether the claim was still held.
     pub(super) async fn confirm(&self, state: &LeaseState, probe: Probe) -> Result<bool, Error> {
         let entered = self.leases.admission.fill(state, probe).await?;
         let was_held = entered.outcome.map_err(|found| self.error(found))?;
@@ -62,7 +62,7 @@ impl Filtered {
         Ok(was_held)
     }
 
-    /// Notes how full a generation is, which is returned.
+    /// Records how full a generation is, by its sample. Returns the level.
     fn note(&self, probe: &Probe, ones: u64) -> f64 {
         let fill = self.filter.fill(ones);
         self.fill.note(probe.shard, fill);
@@ -78,7 +78,7 @@ impl Filtered {
     }
 }
 
-/// One handles an item, which is then in the filter.
+/// One holder at a time handles an item. A confirmation then inserts the item into the filter.
 #[derive(Clone, Debug)]
 pub(crate) enum Claims {}
 
@@ -89,25 +89,25 @@ impl Kind for Claims {
     const SCRIPTS: Scripts = scripts!("lib/bloom", "lib/mutex", "lib/claim");
 }
 
-/// What is in a filter.
+/// The items that a filter contains.
 #[derive(Debug)]
 pub(crate) enum Seen {}
 
-/// What is found of an item.
+/// What a look at an item finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It is in the filter; the sample of the generation that it is in.
+    /// The filter contains the item. The value is the sample of the item's generation.
     Seen(u64),
-    /// Another filter is stored under the name.
+    /// A filter with another configuration is stored under the name.
     Other(Mismatch),
-    /// In process: the store is full, and takes no new shard of a filter.
+    /// In memory: the store is full and takes no new shard of a filter.
     Full,
 }
 
-/// Where the claim on an item is kept: beside its key of the filter.
+/// Returns the key of the claim on an item, beside the item's key of the filter.
 pub(crate) fn key(probe: &Probe) -> Key {
     let mut key = Vec::with_capacity(40);
-    // Writing to memory does not fail.
+    // Writing to a `Vec` does not fail.
     let _ = write!(key, "{}:{:032x}", probe.shard, probe.hash());
     Key::from(key)
 }
@@ -118,13 +118,13 @@ fn write_positions(probe: &Probe, call: &mut Arguments<'_>) {
     }
 }
 
-/// Reads `seen ones`.
+/// Reads `seen N`.
 fn sample(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text.strip_prefix(b"seen ")?).ok()?.parse().ok()
 }
 
 impl Outcome<Holder<false>> for Seen {
-    // Each looks at as many bits as there are hashes.
+    // Each run reads one bit per hash.
     const MOST_RUNS: usize = 32;
     type Scope = BloomFilter;
     type Query = Probe;
@@ -149,7 +149,7 @@ impl Outcome<Holder<false>> for Seen {
                 Some(ones) => Found::Seen(ones),
                 None => Found::Other(Mismatch(String::from_utf8_lossy(text).into_owned())),
             }),
-            _ => Err(Garbled("a script answered something else where a filter's answer belongs")),
+            _ => Err(Garbled("a script returned another value than a text for a filter")),
         }
     }
 
@@ -169,7 +169,7 @@ impl Outcome<Holder<false>> for Seen {
         _: bool,
         _: i64,
     ) -> Result<Entered, Found> {
-        // What was handled was handled, whoever holds the claim by now.
+        // The item is inserted even if the claim was lost, since it was handled.
         match filter.enter(probe) {
             Some(Err(_)) => Err(Found::Full),
             Some(Ok(Err(mismatch))) => Err(Found::Other(mismatch)),

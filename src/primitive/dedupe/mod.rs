@@ -1,4 +1,4 @@
-//! The claims of items. See the public module `dedupe`.
+//! Claims on items. See the public module `dedupe`.
 
 mod builder;
 mod claim;
@@ -27,12 +27,14 @@ use crate::primitive::lease::{Ask, LeaseOptions, Wait};
 use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, Lease, Store};
 
-/// Claims on items, each of which is handled once. A cheap clone; see the [module](crate::dedupe) for the whole story.
+/// Claims items, so that each is handled once across all processes.
+///
+/// Clones are cheap and share their state. See the [module](crate::dedupe) for details.
 ///
 /// # Cancel safety
 ///
-/// Every future here may be dropped at any time: who waits leaves the queue, and what was claimed meanwhile is given
-/// back. A claim that is being confirmed is confirmed in any case.
+/// Every future here may be dropped at any time. A waiter then leaves the queue, and a claim that was granted
+/// meanwhile is released. A confirmation that has begun completes in any case.
 #[derive(Clone)]
 pub struct Dedupe(Arc<Inner>);
 
@@ -41,46 +43,46 @@ struct Inner {
     decisions: Decisions,
 }
 
-/// Where it is noted what was handled.
+/// Where handled items are recorded.
 #[derive(Clone)]
 enum Memory {
     Filter(Arc<Filtered>),
     Exact(Arc<Exact>),
 }
 
-/// What came of claiming an item.
+/// The result of claiming an item.
 #[derive(Debug)]
 #[must_use = "a claim that is dropped is given back"]
 pub enum Claimed {
-    /// It is to be handled.
+    /// The item is new. The caller has claimed it and must handle it.
     New(Claim),
-    /// It was handled before. In exact mode that is certain; by a filter it is wrong at its
+    /// The item was handled before. In exact mode this is certain. With a filter it is wrong at the filter's
     /// [false-positive rate](BloomFilter::false_positive_rate).
     Duplicate,
 }
 
-/// The same, and by what it is known.
+/// The result of a claim, with how a duplicate is known.
 pub(crate) enum Looked {
     New(Claim),
     Known(Known),
 }
 
-/// By what an item is known that was handled.
+/// How it is known that an item was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Exactly,
     ByFilter,
-    /// The filter holds more than its capacity, and the item is to be handled for that.
+    /// The filter is above its capacity and fails open, so the item must be handled.
     ByFullFilter,
 }
 
-/// What asking for an item brings; `Q` is where it belongs.
+/// The result of a claim in one mode. `Q` is the item's place.
 enum Found<Q> {
     New(Lease, Q),
     Known(Known),
 }
 
-/// How an item is asked for.
+/// How an item is claimed.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     max_wait: Option<Duration>,
@@ -95,23 +97,26 @@ impl Asked {
 }
 
 impl Dedupe {
-    /// Claims on the items of a filter that [forgets](crate::bloom_filter::BloomFilterBuilder::remember_for), with the
-    /// default settings. Whoever uses the same filter shares them.
+    /// Creates a `Dedupe` with the default settings on a filter that
+    /// [forgets](crate::bloom_filter::BloomFilterBuilder::remember_for).
+    ///
+    /// All processes that use the same filter share its claims.
     ///
     /// # Errors
     ///
-    /// As [`DedupeBuilder::build`].
+    /// The same errors as [`DedupeBuilder::build`].
     pub fn new(filter: &BloomFilter) -> Result<Self, Error> {
         Self::builder().build(filter)
     }
 
-    /// Settings of claims on the items of a filter.
+    /// Returns a builder for a `Dedupe` on a filter.
     pub fn builder() -> DedupeBuilder {
         DedupeBuilder::default()
     }
 
-    /// Settings of claims without false positives, named `name` in a store. Whoever uses the same store and name shares
-    /// them.
+    /// Returns a builder for a `Dedupe` without false positives.
+    ///
+    /// All processes that use the same store and name share its claims and items.
     ///
     /// ```
     /// use std::time::Duration;
@@ -140,30 +145,36 @@ impl Dedupe {
         Self(Arc::new(Inner { memory, decisions }))
     }
 
-    /// Claims an item: any bytes, also none.
+    /// Claims an item, without waiting. An item is any bytes, and may be empty.
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where somebody else has claimed it; [`is_unavailable`](Error::is_unavailable);
-    /// [`is_invalid`](Error::is_invalid) where another configuration is stored under the name.
+    /// [`is_refused`](Error::is_refused) if another caller holds the claim on the item.
+    /// [`is_unavailable`](Error::is_unavailable) if the store gives no answer.
+    /// [`is_overloaded`](Error::is_overloaded) if a bound of the store is reached.
+    /// [`is_invalid`](Error::is_invalid) if another configuration is stored under the name.
     pub async fn try_claim(&self, item: impl AsRef<[u8]>) -> Result<Claimed, Error> {
         self.counted(item.as_ref(), None).await
     }
 
-    /// Claims an item; where somebody else has, waits for what comes of it, up to this long.
+    /// Claims an item. If another caller holds the claim, waits for up to `max_wait`.
+    ///
+    /// If the holder confirms, the item is a duplicate. If the holder releases the claim or loses it, a waiter gets
+    /// it.
     ///
     /// # Errors
     ///
-    /// As [`try_claim`](Self::try_claim); the refusal also [is waited too long](Error::is_waited_too_long).
+    /// The same errors as [`try_claim`](Self::try_claim). A refusal after `max_wait` also [is waited too
+    /// long](Error::is_waited_too_long).
     pub async fn claim(&self, item: impl AsRef<[u8]>, max_wait: Duration) -> Result<Claimed, Error> {
         self.counted(item.as_ref(), Some(max_wait)).await
     }
 
-    /// Claims an item whether or not it is known: after a look at where the truth is kept.
+    /// Claims an item even if it is a duplicate. Use it after your own record shows that the item was not handled.
     ///
     /// # Errors
     ///
-    /// As [`try_claim`](Self::try_claim).
+    /// The same errors as [`try_claim`](Self::try_claim).
     pub async fn claim_anyway(&self, item: impl AsRef<[u8]>) -> Result<Claim, Error> {
         let claimed = match self.insist(item.as_ref(), None).await {
             Ok(Looked::New(claim)) => Ok(claim),
@@ -173,7 +184,7 @@ impl Dedupe {
         self.decisions().admitted(claimed)
     }
 
-    /// The filter; `None` in exact mode.
+    /// Returns the filter, or `None` in exact mode.
     #[must_use]
     pub fn filter(&self) -> Option<&BloomFilter> {
         match &self.0.memory {
@@ -182,14 +193,16 @@ impl Dedupe {
         }
     }
 
-    /// The name of the filter, or of what is remembered exactly.
+    /// Returns the name of the filter, or the name in exact mode.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.memory.name()
     }
 
-    /// How full the filter is, by what this process has seen of it: 1 at its capacity. `None` until it has seen anything, and
-    /// in exact mode. Nothing is asked of the store for it.
+    /// Returns how full the filter is: 1 at its capacity.
+    ///
+    /// The value is the last that this process measured, at a confirmation or a duplicate. It is `None` before the
+    /// first measurement and in exact mode. This method does not call the store.
     #[must_use]
     pub fn fill(&self) -> Option<f64> {
         match &self.0.memory {
@@ -198,7 +211,7 @@ impl Dedupe {
         }
     }
 
-    /// The same in another store.
+    /// Returns the same `Dedupe` in another store.
     pub(crate) fn in_store(&self, store: &Store) -> Result<Self, Error> {
         Ok(Self::open(match &self.0.memory {
             Memory::Filter(filtered) => Memory::Filter(Arc::new(filtered.in_store(store)?)),
@@ -216,7 +229,7 @@ impl Dedupe {
             Ok(Looked::Known(Known::ByFullFilter)) => loop {
                 match self.insist(item, max_wait).await {
                     Ok(Looked::New(claim)) => break Ok((Claimed::New(claim), Outcome::FilterFull)),
-                    // It had to wait, and then the filter was asked.
+                    // The call had to wait, so the filter was asked after all.
                     Ok(Looked::Known(_)) => {}
                     Err(error) => break Err(error),
                 }
@@ -227,13 +240,13 @@ impl Dedupe {
         self.decisions().settle(claimed)
     }
 
-    /// Claims an item that is not known. Not counted as a decision yet.
+    /// Claims an item unless it is known. Does not count a decision.
     pub(crate) async fn look(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Looked, Error> {
         self.ask(item, Asked { max_wait, bypass: false }).await
     }
 
-    /// Claims an item whether or not it is known, unless it had to wait and something came of it meanwhile. Not counted as a
-    /// decision yet.
+    /// Claims an item even if it is known, unless the call had to wait and the item was handled meanwhile. Does not
+    /// count a decision.
     pub(crate) async fn insist(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Looked, Error> {
         self.ask(item, Asked { max_wait, bypass: true }).await
     }
@@ -263,11 +276,11 @@ impl Memory {
 }
 
 fn no_room() -> Error {
-    Error::overloaded("it takes no new key (max_keys), here to note that an item was handled")
+    Error::overloaded("max_keys is reached, so the store cannot record that an item was handled")
 }
 
 fn unasked() -> Error {
-    Error::unavailable(Cause::Unexpected, "a claim was refused for what it was not to look at")
+    Error::unavailable(Cause::Unexpected, "the store sent an unexpected answer to a claim")
 }
 
 impl fmt::Debug for Dedupe {

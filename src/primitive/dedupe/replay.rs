@@ -1,4 +1,4 @@
-//! Claims whose outcome is kept with them: what was answered is answered again.
+//! Claims with stored outcomes, for responses that are replayed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::store::Namespace;
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Key, Store};
 
-/// Claims whose outcome is kept.
+/// Claims with stored outcomes.
 pub(crate) struct Replays {
     name: String,
     leases: Leases<Flight>,
@@ -20,21 +20,21 @@ pub(crate) struct Replays {
     decisions: Decisions,
 }
 
-/// What came of a claim.
+/// The result of a claim.
 pub(crate) enum Replay {
     New(ReplayClaim),
-    /// What was kept of the run before.
+    /// The stored outcome of an earlier run.
     Known(Arc<[u8]>),
 }
 
-/// Dropped, it is given back.
+/// A claim on a key. When it is dropped, it is released.
 pub(crate) struct ReplayClaim {
     lease: Lease,
     replays: Arc<Replays>,
 }
 
 impl Replays {
-    /// `format` names how outcomes are written.
+    /// `format` names the format of the stored outcomes.
     pub(crate) fn open(
         store: &Store,
         name: &str,
@@ -54,20 +54,20 @@ impl Replays {
         &self.decisions
     }
 
-    /// Claims a key; an error where somebody else has. Not counted as a decision yet.
+    /// Claims a key. Returns an error if another caller holds the claim. Does not count a decision.
     pub(crate) async fn claim(self: &Arc<Self>, key: Key) -> Result<Replay, Error> {
         let ask = Ask::about(Asker::default(), Subject::Flight, String::new(), 0, None);
         match self.leases.acquire_or_find(key, ask).await? {
             Got::Done(Found::Answer { bytes, .. }) => Ok(Replay::Known(bytes)),
             Got::Lease(_, Some(Found::Foreign)) | Got::Done(Found::Foreign) => Err(Error::invalid(format!(
-                "what is kept under {:?} was written in another format: choose another name",
+                "the responses stored under {:?} have another format: use another name",
                 self.name
             ))),
             Got::Lease(lease, _) => Ok(Replay::New(ReplayClaim { lease, replays: Arc::clone(self) })),
         }
     }
 
-    /// Keeps what came of a claim; whether that was still held.
+    /// Stores the outcome of a claim. Returns whether the claim was still held.
     pub(super) async fn confirm(&self, state: &LeaseState, bytes: &Arc<[u8]>) -> Result<bool, Error> {
         let entry = Entry::of(Arc::clone(bytes), self.remember_for, Duration::ZERO);
         self.leases.admission.complete(state, entry).await?.map_err(|_| super::unasked())
@@ -83,7 +83,7 @@ impl Replays {
 }
 
 impl ReplayClaim {
-    /// Keeps what came of it, as a claim is [confirmed](Claim::confirm): whether it was held to the end.
+    /// Stores the outcome, as [`Claim::confirm`] does. Returns whether the claim was still held.
     pub(crate) async fn keep(self, bytes: Arc<[u8]>) -> Result<bool, Error> {
         Claim::new(self.lease, Place::Replay(self.replays, bytes)).confirm().await
     }

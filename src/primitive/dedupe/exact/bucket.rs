@@ -1,24 +1,25 @@
-//! What was handled, of one bucket, in process: what `lua/lib/exact.lua` does, in Rust.
+//! The handled items of one bucket in memory: the twin of `lua/lib/exact.lua`.
 
 use std::collections::HashSet;
 
 use super::layout::{Digest, Layout, RING};
 use crate::store::Cell;
 
-/// The slices of a bucket: slice n is in slot n % 3.
+/// The slices of a bucket. Slice n is in slot n % 3.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bucket([Slot; RING as usize]);
 
 #[derive(Clone, Debug, Default)]
 struct Slot {
     slice: i64,
-    /// When Redis forgets it, µs; 0: there is none.
+    /// When the slice expires in Redis, µs; 0: the slot is empty.
     ends: i64,
     digests: HashSet<[u8; 16]>,
 }
 
 impl Bucket {
-    /// Whether an item was handled within the window. What is of a later slice, from before the clock was set back, counts.
+    /// Returns whether an item was handled within the window. A later slice, from before the clock was set back,
+    /// counts.
     pub(super) fn contains(&self, layout: &Layout, digest: &Digest, now: i64) -> bool {
         let oldest = layout.slice_at(digest, now) + 1 - RING;
         self.0
@@ -26,17 +27,17 @@ impl Bucket {
             .any(|slot| slot.ends > 0 && slot.slice >= oldest && slot.digests.contains(&*digest.bytes))
     }
 
-    /// Notes that an item was handled.
+    /// Records that an item was handled.
     pub(super) fn insert(&mut self, layout: &Layout, digest: &Digest, now: i64) {
         self.enter(layout, digest, now).digests.insert(*digest.bytes);
     }
 
-    /// Makes sure that the current slice is there.
+    /// Makes sure that the current slice exists.
     pub(super) fn reserve(&mut self, layout: &Layout, digest: &Digest, now: i64) {
         self.enter(layout, digest, now);
     }
 
-    /// Drops what Redis has forgotten by now.
+    /// Drops the slices that have expired in Redis.
     #[cfg(test)]
     pub(super) fn expire(&mut self, now: i64) {
         self.0.iter_mut().filter(|slot| slot.ends <= now).for_each(|slot| *slot = Slot::default());
@@ -49,7 +50,7 @@ impl Bucket {
             slot.digests = HashSet::new();
         }
         if slot.ends == 0 || slot.slice != slice {
-            // What is from before the clock was set back is dated anew.
+            // The digests of a later slice, from before the clock was set back, move to this slice.
             (slot.slice, slot.ends) = (slice, layout.end_of(digest, slice, now));
         }
         slot

@@ -1,4 +1,4 @@
-//! Settings of claims without false positives.
+//! The builder of a `Dedupe` in exact mode.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::primitive::dedupe::builder::options;
 use crate::primitive::lease::LeaseOptions;
 use crate::{Error, Store};
 
-/// Settings of a [`Dedupe`] in [exact mode](Dedupe::exact).
+/// Builds a [`Dedupe`] in exact mode. See [`Dedupe::exact`] for an example.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct ExactBuilder {
@@ -30,38 +30,45 @@ impl ExactBuilder {
         Self { store, name, capacity: 1_000_000, remember_for: None, options: options() }
     }
 
-    /// For how long an item is remembered at least after it was confirmed, 1 second to 10 years in whole milliseconds. It is
-    /// forgotten after one and a half times as long at the latest. The server's clock counts. Must be set.
+    /// Sets how long an item is remembered at least after it was confirmed, 1 second to 10 years in whole
+    /// milliseconds. There is no default: it must be set.
+    ///
+    /// An item is forgotten after 1.5 times as long at the latest. The server's clock counts.
     pub fn remember_for(mut self, span: Duration) -> Self {
         self.remember_for = Some(span);
         self
     }
 
-    /// How many items are expected within `remember_for`, 1 to 10¹¹. It says over how many keys they are spread: with many
-    /// more or fewer, an item takes more memory, and the answers stay exact. Default: one million.
+    /// Sets how many items are expected within `remember_for`, 1 to 10¹¹. Default: one million.
+    ///
+    /// The capacity determines over how many keys the items are spread. With many more or far fewer items, an item
+    /// takes more memory. The answers stay exact.
     pub fn capacity(mut self, items: u64) -> Self {
         self.capacity = items;
         self
     }
 
-    /// After what time an item that a crashed process has claimed can be claimed again, 10 ms to 1 day. Default: 30 s.
+    /// Sets the time to live of a claim, 10 ms to 1 day. Default: 30 s.
+    ///
+    /// After this time, an item that a crashed process claimed can be claimed again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// Whether claims are renewed as long as they are held, every third of their time to live. Default: yes.
+    /// Sets whether claims are renewed while they are held, at each third of their ttl. Default: `true`.
     pub fn watchdog(mut self, watchdog: bool) -> Self {
         self.options.watchdog = watchdog;
         self
     }
 
-    /// The claims.
+    /// Builds the `Dedupe`.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where `remember_for` is missing, a setting is out of range, or the name is not 1 to
-    /// 64 of `A-Z a-z 0-9 - _ . /`. That other settings are stored under the name is found when it is first used.
+    /// [`is_invalid`](Error::is_invalid) if `remember_for` is missing, a setting is out of range, or the name is
+    /// not 1 to 64 of `A-Z a-z 0-9 - _ . /`. If other settings are stored under the name, the first call returns
+    /// the error.
     pub fn build(self) -> Result<Dedupe, Error> {
         self.options.check()?;
         let span = match self.remember_for {
@@ -82,7 +89,7 @@ impl ExactBuilder {
             }
         };
         if !(1..=MOST).contains(&self.capacity) {
-            return Err(Error::invalid(format!("the capacity must be 1 to {MOST}, is {}", self.capacity)));
+            return Err(Error::invalid(format!("capacity must be 1 to {MOST}, is {}", self.capacity)));
         }
         let layout = Layout::new(self.capacity, span);
         Ok(Dedupe::exactly(Exact::open(&self.store, &self.name, layout.into(), self.options)?))

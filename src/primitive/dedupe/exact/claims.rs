@@ -1,4 +1,4 @@
-//! A lease on an item, and the digests of those that were handled: the twin of `lua/lib/exact.lua`.
+//! A lease on an item, and the digests of handled items: the twin of `lua/lib/exact.lua`.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::primitive::mutex::holder::Holder;
 use crate::store::{Arguments, Field, Garbled, Namespace};
 use crate::{Error, Key};
 
-/// One handles an item, whose digest is then noted.
+/// One holder at a time handles an item. A confirmation then stores the item's digest.
 #[derive(Clone, Debug)]
 pub(crate) enum ExactClaims {}
 
@@ -23,23 +23,23 @@ impl Kind for ExactClaims {
     const SCRIPTS: Scripts = scripts!("lib/mutex", "lib/exact");
 }
 
-/// What was handled.
+/// The handled items.
 #[derive(Debug)]
 pub(crate) enum Handled {}
 
-/// How it is laid out, and where it is if in this process.
+/// The layout of the handled items, and their buckets if the store is in memory.
 #[derive(Debug)]
 pub(crate) struct Records {
     pub(crate) layout: Arc<Layout>,
     pub(crate) buckets: Namespace<Bucket>,
 }
 
-/// What is found of an item.
+/// What a look at an item finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It was handled.
+    /// The item was handled.
     Handled,
-    /// In process: the store is full, and takes no new bucket.
+    /// In memory: the store is full and takes no new bucket.
     Full,
 }
 
@@ -49,15 +49,15 @@ impl Records {
     }
 }
 
-/// The key of a bucket.
+/// Returns the key of a bucket.
 fn bucket_key(digest: &Digest) -> Key {
     Key::from(digest.bucket)
 }
 
-/// Where the claim on an item is kept: beside its bucket.
+/// Returns the key of the claim on an item, beside its bucket.
 pub(crate) fn key(digest: &Digest) -> Key {
     let mut key = Vec::with_capacity(44);
-    // Writing to memory does not fail.
+    // Writing to a `Vec` does not fail.
     let _ = write!(key, "{}:{:032x}", digest.bucket, u128::from_be_bytes(*digest.bytes));
     Key::from(key)
 }
@@ -83,14 +83,14 @@ impl Outcome<Holder<false>> for Handled {
     fn decode(field: Field<'_>) -> Result<Found, Garbled> {
         match field {
             Field::Integer(1) => Ok(Found::Handled),
-            _ => Err(Garbled("a script answered something else where 1 belongs")),
+            _ => Err(Garbled("a script returned another value than 1")),
         }
     }
 
     fn look(_: &Holder<false>, records: &Records, digest: &Digest, bypass: bool, _: i64) -> Look<Found> {
         let is_bounded = records.buckets.cells().is_some_and(|cells| cells.is_bounded());
         let seen = records.step(digest, |bucket, now| {
-            // What is looked for will be noted: room for that is taken before it is handled.
+            // The item will be recorded later. Its bucket is allocated before the item is handled.
             if is_bounded {
                 bucket.reserve(&records.layout, digest, now);
             }
@@ -110,7 +110,7 @@ impl Outcome<Holder<false>> for Handled {
         _: bool,
         _: i64,
     ) -> Result<Entered, Found> {
-        // What was handled was handled, whoever holds the claim by now.
+        // The item is recorded even if the claim was lost, since it was handled.
         match records.step(digest, |bucket, now| bucket.insert(&records.layout, digest, now)) {
             Some(Err(_)) => Err(Found::Full),
             Some(Ok(())) | None => Ok(Entered::Something),

@@ -1,4 +1,4 @@
-//! Where an item that was handled is noted: the same in every process, release and language.
+//! Maps an item to its digest and bucket. The mapping is the same in every process, release and language.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,42 +8,42 @@ use sha2::{Digest as _, Sha256};
 
 use crate::store::Arguments;
 
-/// How many slices a window has. Those that count are one more, since the oldest reaches out of the window.
+/// How many slices a window has. One slice more counts, since the oldest is only partly inside the window.
 const SLICES: u64 = 2;
 
-/// How many hashes are used in turn: no two slices that count are in one.
+/// How many hashes a bucket has. Each slice that counts is in another hash.
 pub(crate) const RING: i64 = SLICES as i64 + 1;
 
-/// How many digests a slice has in a bucket at capacity. Redis packs a hash of up to 128 tightly
-/// (`hash-max-listpack-entries`); this is so far below that chance makes none larger.
+/// How many digests a slice has in a bucket at capacity. Redis packs a hash of up to 128 fields
+/// (`hash-max-listpack-entries`). This number is so far below 128 that random differences do not exceed it.
 const PACKED: u64 = 72;
 
-/// How what was handled is laid out.
+/// The layout of the handled items.
 #[derive(Debug)]
 pub(crate) struct Layout {
     buckets: u32,
-    /// µs.
+    /// The length of a slice, µs.
     slice: i64,
     remember_for: Duration,
-    /// What is stored.
+    /// The stored text.
     descriptor: Arc<str>,
 }
 
-/// What stands for an item.
+/// The digest of an item, and its bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Digest {
     pub(crate) bucket: u32,
-    /// How much earlier the slices of the bucket begin, µs: not all at once.
+    /// How much earlier the slices of the bucket begin, µs, so that the buckets do not expire at the same time.
     pub(super) shift: i64,
     pub(crate) bytes: Arc<[u8; 16]>,
 }
 
-/// What was handled is stored in another layout: the text that was found.
+/// The stored text of another layout with the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch(pub(crate) String);
 
 impl Layout {
-    /// The window is in whole ms.
+    /// `remember_for` is in whole ms.
     pub(crate) fn new(capacity: u64, remember_for: Duration) -> Self {
         let buckets = capacity.div_ceil(SLICES * PACKED).clamp(1, u32::MAX.into()) as u32;
         let millis = remember_for.as_millis() as u64;
@@ -62,12 +62,13 @@ impl Layout {
         Digest { bucket, shift: shift as i64, bytes: Arc::new(bytes) }
     }
 
-    /// Which slice it is in a bucket.
+    /// Returns the current slice of a bucket.
     pub(super) fn slice_at(&self, digest: &Digest, now: i64) -> i64 {
         (now + digest.shift).div_euclid(self.slice)
     }
 
-    /// When a slice of a bucket counts no longer; as Redis keeps it from now on, in whole ms.
+    /// Returns when a slice of a bucket no longer counts, in µs. The time from now is rounded up to whole ms, as in
+    /// Redis.
     pub(super) fn end_of(&self, digest: &Digest, slice: i64, now: i64) -> i64 {
         let left = (slice + RING) * self.slice - digest.shift - now;
         now + (left + 999) / 1000 * 1000
@@ -81,24 +82,24 @@ impl Layout {
         self.remember_for
     }
 
-    /// Writes what all runs of a call share.
+    /// Writes the arguments that all runs of a call share.
     pub(super) fn write(&self, call: &mut Arguments<'_>) {
         call.integer(self.slice);
     }
 }
 
 impl Digest {
-    /// Writes what a run takes.
+    /// Writes the arguments of a run.
     pub(super) fn write(&self, call: &mut Arguments<'_>) {
         call.integer(self.shift);
         call.bytes(Arc::<[u8; 16]>::clone(&self.bytes));
     }
 }
 
-/// `8681 buckets, remembering for 7d`.
+/// `6945 buckets, remember_for 604800s`.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} buckets, remembering for {:?}", self.buckets, self.remember_for)
+        write!(f, "{} buckets, remember_for {:?}", self.buckets, self.remember_for)
     }
 }
 
@@ -109,7 +110,7 @@ impl fmt::Display for Mismatch {
             Some((buckets.parse::<u32>().ok()?, Duration::from_millis(millis.parse().ok()?)))
         };
         match read(&self.0) {
-            Some((buckets, span)) => write!(f, "{buckets} buckets, remembering for {span:?}"),
+            Some((buckets, span)) => write!(f, "{buckets} buckets, remember_for {span:?}"),
             None => write!(f, "{:?}", self.0),
         }
     }
@@ -119,7 +120,7 @@ impl fmt::Display for Mismatch {
 mod tests {
     use super::*;
 
-    /// As in the documentation of the module; another outcome would make unreadable what is stored.
+    /// The values follow the documentation of the module. With other values, stored items would not be found.
     #[test]
     fn test_vectors() {
         let week = Duration::from_secs(7 * 86_400);

@@ -1,4 +1,4 @@
-//! Claims without false positives: a digest of each item that was handled is kept until it is forgotten.
+//! Claims without false positives. The digest of each handled item is stored until it expires.
 
 mod bucket;
 mod builder;
@@ -31,7 +31,7 @@ pub(crate) struct Exact {
     leases: Leases<ExactClaims>,
     open: Client<Open>,
     began: Instant,
-    /// When it was last made sure that the layout is stored, ms since it began, plus one; 0: never.
+    /// When the stored layout was last checked, ms since `began`, plus one; 0: never.
     opened: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ impl Exact {
         &self.name
     }
 
-    /// Claims an item, or says that it is known.
+    /// Claims an item, or answers that it was handled.
     pub(super) async fn claim(&self, item: &[u8], asked: Asked) -> Result<Answer<Digest>, Error> {
         let digest = self.layout.digest(item);
         self.opened().await?;
@@ -73,7 +73,7 @@ impl Exact {
         }
     }
 
-    /// Notes that an item was handled that was claimed; whether the claim was still held.
+    /// Records that a claimed item was handled. Returns whether the claim was still held.
     pub(super) async fn confirm(&self, state: &LeaseState, digest: Digest) -> Result<bool, Error> {
         match self.leases.admission.complete(state, digest).await? {
             Ok(was_held) => Ok(was_held),
@@ -82,8 +82,8 @@ impl Exact {
         }
     }
 
-    /// Makes sure that nobody uses another layout, at first and again before what is stored of it expires: with another
-    /// number of buckets an item would not be found.
+    /// Makes sure that the stored layout is the same, at the first call and again before it expires. With another
+    /// number of buckets, handled items would not be found.
     async fn opened(&self) -> Result<(), Error> {
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         let (last, half) = (self.opened.load(Ordering::Relaxed), self.layout.remember_for() / 2);
@@ -93,7 +93,9 @@ impl Exact {
         let open = self.open.run(Key::from("layout"), Open(Arc::clone(&self.layout))).await?;
         open.map_err(|stored| {
             let (name, layout) = (&self.name, &self.layout);
-            Error::invalid(format!("the exact mode {name:?} is stored with {stored}; asked for was {layout}"))
+            let text =
+                format!("the Dedupe {name:?} is stored with {stored}, but this process uses {layout}");
+            Error::invalid(text)
         })?;
         self.opened.store(now + 1, Ordering::Relaxed);
         Ok(())

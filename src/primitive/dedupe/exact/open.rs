@@ -1,20 +1,20 @@
-//! Makes sure that all who use a name use one layout.
+//! Makes sure that all processes use the same layout for a name.
 
 use std::sync::Arc;
 
 use super::layout::{Layout, Mismatch};
 use crate::store::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
 
-/// Stores the layout where there is none, and keeps it for longer than what was noted by it.
+/// Compares the stored layout, or stores it if there is none. It lives longer than the items that use it.
 #[derive(Debug)]
 pub(super) struct Open(pub(super) Arc<Layout>);
 
-/// The layout that is stored, and until when.
+/// The stored layout, and when it expires (µs).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stored(Option<(Arc<str>, i64)>);
 
 impl Open {
-    /// For how long it is kept after it was last opened, ms.
+    /// Returns the time to live of the stored layout, ms.
     fn kept(&self) -> i64 {
         2 * self.0.remember_for().as_millis() as i64 + 3_600_000
     }
@@ -37,7 +37,7 @@ impl Operation for Open {
             Field::Integer(1) => Ok(Ok(())),
             Field::Text(stored) => Ok(Err(Mismatch(String::from_utf8_lossy(stored).into_owned()))),
             _ => Err(Garbled(
-                "WRONGTYPE the key of the layout holds something else: delete it, or choose another name",
+                "WRONGTYPE the key of the layout has a value of another type: delete the key or use another name",
             )),
         }
     }

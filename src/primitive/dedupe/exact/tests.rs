@@ -1,4 +1,4 @@
-//! Slices: how long they count, what becomes of them as time goes by, and as the clock is set.
+//! Tests of slices: how long they count, as time passes and as the clock is set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -48,7 +48,7 @@ impl World {
         self.clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
     }
 
-    /// Of one bucket, so that its slices begin with the minutes of the clock's epoch.
+    /// They have one bucket, so that its slices begin with the minutes of the clock's epoch.
     fn dedupes(&self) -> [Dedupe; 2] {
         let open = |store| Dedupe::exact(store, "slices").capacity(1).remember_for(WINDOW).watchdog(false);
         self.stores.each_ref().map(|store| open(store).ttl(Duration::from_secs(3600)).build().unwrap())
@@ -75,7 +75,7 @@ async fn is_known(dedupe: &Dedupe, item: &str) -> bool {
     }
 }
 
-/// What is confirmed at the very end of a slice is remembered for the window, and a slice more at most.
+/// An item is remembered for the window, and for one slice more at most, wherever in a slice it is confirmed.
 #[tokio::test]
 async fn an_item_is_remembered_for_the_window_and_forgotten_a_slice_later() {
     let first = BEGIN.div_euclid(MINUTE) + 1;
@@ -85,7 +85,7 @@ async fn an_item_is_remembered_for_the_window_and_forgotten_a_slice_later() {
         ((first + 1) * MINUTE - 1, (first + 3) * MINUTE),
         ((first + 1) * MINUTE, (first + 4) * MINUTE),
     ] {
-        // A clock in memory does not run backwards.
+        // The clock of an in-memory store never goes back.
         let mut world = World::new().await;
         world.set(at);
         let dedupes = world.dedupes();
@@ -107,7 +107,7 @@ async fn an_item_is_remembered_for_the_window_and_forgotten_a_slice_later() {
     }
 }
 
-/// A claim that begins in one slice and is confirmed in a later one is noted in that.
+/// A claim that begins in one slice and is confirmed in a later slice is recorded in the later slice.
 #[tokio::test]
 async fn a_claim_is_confirmed_across_the_end_of_a_slice() {
     let mut world = World::new().await;
@@ -132,7 +132,7 @@ async fn a_claim_is_confirmed_across_the_end_of_a_slice() {
     }
 }
 
-/// Whatever the clock does: no two slices are in one hash, nothing is forgotten early, and Lua and Rust agree.
+/// For all jumps of the clock, no two slices are in one hash, no item is forgotten early, and Lua and Rust agree.
 #[tokio::test]
 async fn slices_agree_where_the_clock_is_set() {
     let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
@@ -159,9 +159,9 @@ async fn slices_agree_where_the_clock_is_set() {
             -day,
         ];
         let by = jumps[rng.random_range(0..jumps.len())];
-        // To the very boundary, at times.
+        // Sometimes exactly to the boundary of a slice.
         now = if rng.random_bool(0.2) { (now + by).div_euclid(MINUTE) * MINUTE } else { now + by };
-        // What has expired is gone on both sides before the clock may be set back.
+        // Expired slices are deleted on both sides before the clock may be set back.
         world.set(now);
         bucket.expire(now);
         world.clock.query::<()>(redis::cmd("EVAL").arg(EXPIRE).arg(0)).unwrap();
