@@ -1,4 +1,4 @@
-//! The layer that does not handle again what was handled, set up for HTTP.
+//! The deduplication layer, set up for HTTP.
 
 use http::{HeaderValue, Request, Response};
 
@@ -7,8 +7,10 @@ use crate::layer::dedupe::{DuplicateAction, Evidence, IsSuccess, OnDuplicate};
 use crate::response::{Refuse, refuse};
 use crate::{Dedupe, DedupeLayer, KeyExtractor};
 
-/// A [`DedupeLayer`] for HTTP: an item was handled where the response is a [success](IsHandled), the handler gets a
-/// [`LeaseHandle`](crate::LeaseHandle) of its claim as an extension, refusals are responses.
+/// Creates a [`DedupeLayer`] for HTTP.
+///
+/// An item was handled if the response is a [success](IsHandled). The handler gets a
+/// [`LeaseHandle`](crate::LeaseHandle) of its claim as an extension. Refusals are responses.
 ///
 /// ```
 /// use axum::{Router, routing::post};
@@ -22,21 +24,27 @@ use crate::{Dedupe, DedupeLayer, KeyExtractor};
 /// # Ok(()) }
 /// ```
 ///
-/// # What a sender gets for a duplicate
+/// # The response to a duplicate
 ///
-/// Those who send webhooks send again what is not answered by a 2xx. So a duplicate that was [looked
-/// up](DedupeLayer::confirm_duplicate), or is known in [exact mode](Dedupe::exact), is
-/// [acknowledged](AcknowledgeDuplicates): 200, `duplicate: ?1`, no body. One that is known by a filter alone is refused with
-/// 409: if the filter is wrong, a 200 would lose the message silently. What is being handled elsewhere is refused with 409 and `Retry-After`. [`refuse_duplicates`](DedupeLayer::refuse_duplicates) refuses all duplicates.
+/// Senders of webhooks repeat a message until it is answered with a 2xx. The layer answers:
 ///
-/// # Who may claim an id
+/// | the item | response |
+/// |---|---|
+/// | was handled, by [exact mode](Dedupe::exact) or by [`confirm_duplicate`](DedupeLayer::confirm_duplicate) | 200 with `duplicate: ?1` and no body: the duplicate is [acknowledged](AcknowledgeDuplicates) |
+/// | was handled, by a filter only | 409: if the filter is wrong, a 200 would lose the message silently |
+/// | is being handled elsewhere | 409 with `Retry-After` |
 ///
-/// While a message is being handled, others with its id are refused. So put what authenticates the sender *outside* of this
-/// layer: somebody who guesses an id could keep the genuine message waiting as long as the forged one is at work. What the
-/// handler refuses is no success, and suppresses nothing.
+/// [`refuse_duplicates`](DedupeLayer::refuse_duplicates) refuses all duplicates.
 ///
-/// Where several senders share the layer, make the sender that was authenticated a part of the key, or one of them can use up
-/// the ids of another:
+/// # Authenticate the sender first
+///
+/// While a message is being handled, other messages with the same id are refused. So put the layer that
+/// authenticates the sender *outside* of this layer. Otherwise a sender that guesses an id can block the genuine
+/// message while the forged one is handled. If the handler refuses the forged message, this is not a success, and
+/// the id is not a duplicate.
+///
+/// If several senders share the layer, make the authenticated sender a part of the key. Otherwise one sender can
+/// use up the ids of another:
 ///
 /// ```
 /// # use axum::extract::Request;
@@ -64,10 +72,11 @@ pub fn dedupe<B, B2: Default, E>(
         .reject_with(refuse())
 }
 
-/// What was handled: responses of 2xx. Whatever else there is may be sent again: a 401 to a message that somebody forged, a
-/// 404 before a route is deployed, a redirect, or a refusal of one of our own layers further inside.
+/// Responses with 2xx mean that the item was handled.
 ///
-/// To count other responses too, pass a closure to [`success`](DedupeLayer::success).
+/// After every other response the item can be sent again: a 401 for a forged message, a 404 before a route is
+/// deployed, a redirect, or a refusal of one of this crate's layers further inside. To accept other responses too,
+/// pass a closure to [`success`](DedupeLayer::success).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IsHandled;
 
@@ -77,8 +86,11 @@ impl<B, E> IsSuccess<Response<B>, E> for IsHandled {
     }
 }
 
-/// Answers duplicates that were [looked up](DedupeLayer::confirm_duplicate) by 200 with `duplicate: ?1` (a boolean of RFC 9651)
-/// and no body; refuses those that are known by the filter alone. The default of [`dedupe`].
+/// Answers certain duplicates with 200, and refuses the others. The default of [`dedupe`].
+///
+/// A duplicate is certain by [exact mode](Dedupe::exact) or by
+/// [`confirm_duplicate`](DedupeLayer::confirm_duplicate). The response has the header `duplicate: ?1` (a boolean of
+/// RFC 9651) and no body. A duplicate that only the filter reports is refused.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AcknowledgeDuplicates;
 
@@ -93,12 +105,12 @@ impl<Req, B: Default> OnDuplicate<Req, Response<B>> for AcknowledgeDuplicates {
     }
 }
 
-/// Lets duplicates pass to the handler, with a [`Duplicate`] among their extensions; for
+/// Passes duplicates to the handler, with [`Duplicate`] as an extension. Pass it to
 /// [`on_duplicate`](DedupeLayer::on_duplicate).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MarkDuplicate;
 
-/// Among the extensions of a request whose item was handled before, by what the filter says.
+/// The extension of a request whose item was handled before. With a filter it may be wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Duplicate;
 

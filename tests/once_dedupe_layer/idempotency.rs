@@ -265,7 +265,7 @@ async fn bodies_are_bounded(stores: Stores) {
     for _ in 0..2 {
         let again = send(&url, &[ANN, KEY], &large).await;
         assert_eq!((again.status, again.header("retry-after"), app.calls()), (StatusCode::CONFLICT, None, 1));
-        assert!(again.json()["detail"].as_str().unwrap().contains("was not kept"));
+        assert!(again.json()["detail"].as_str().unwrap().contains("was not stored"));
     }
 }
 

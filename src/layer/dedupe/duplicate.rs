@@ -1,42 +1,42 @@
-//! What becomes of duplicates.
+//! What the layer does with duplicates.
 
 use std::future::Future;
 
 use futures_util::future::BoxFuture;
 
-/// Decides what becomes of a duplicate.
+/// Decides what to do with a duplicate.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not decide what becomes of a duplicate `{Req}` whose response is a `{Res}`",
+    message = "`{Self}` cannot handle a duplicate `{Req}` with the response `{Res}`",
     note = "use `refuse_duplicates()`, `answer_duplicates(|request: &Request| response)` or `mark_duplicates(..)`"
 )]
 pub trait OnDuplicate<Req, Res> {
-    /// What does.
+    /// Returns what to do with the duplicate `request`. `evidence` is how the layer knows that it is one.
     fn on_duplicate(&self, request: Req, evidence: Evidence) -> DuplicateAction<Req, Res>;
 }
 
-/// By what a request is taken for a duplicate.
+/// How the layer knows that a request is a duplicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Evidence {
-    /// By the filter alone, which is wrong at its [rate](crate::BloomFilter::false_positive_rate).
+    /// By the filter only. This is wrong at the filter's [false-positive
+    /// rate](crate::BloomFilter::false_positive_rate).
     Filter,
-    /// It was looked up: by [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate), or in
-    /// [exact mode](crate::Dedupe::exact).
+    /// By [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate), or by [exact mode](crate::Dedupe::exact).
     LookedUp,
 }
 
-/// What becomes of a duplicate.
+/// What to do with a duplicate.
 #[derive(Debug)]
 pub enum DuplicateAction<Req, Res> {
-    /// It is refused.
+    /// Refuse the request.
     Refuse,
-    /// It passes to the inner service.
+    /// Pass the request to the inner service.
     Pass(Req),
-    /// This is the response.
+    /// Return this response.
     Answer(Res),
 }
 
-/// Duplicates are refused: the default.
+/// Refuses duplicates. The default of [`DedupeLayer`](crate::DedupeLayer).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RefuseDuplicates;
 
@@ -46,7 +46,7 @@ impl<Req, Res> OnDuplicate<Req, Res> for RefuseDuplicates {
     }
 }
 
-/// Duplicates pass, marked by a closure of `&mut Req`.
+/// Passes duplicates to the inner service, marked by a closure of `&mut Req`.
 pub(super) struct MarkWith<F>(pub(super) F);
 
 impl<Req, Res, F: Fn(&mut Req)> OnDuplicate<Req, Res> for MarkWith<F> {
@@ -56,7 +56,7 @@ impl<Req, Res, F: Fn(&mut Req)> OnDuplicate<Req, Res> for MarkWith<F> {
     }
 }
 
-/// Duplicates are answered by a closure from `&Req`.
+/// Answers duplicates with a closure from `&Req`.
 pub(super) struct AnswerWith<F>(pub(super) F);
 
 impl<Req, Res, F: Fn(&Req) -> Res> OnDuplicate<Req, Res> for AnswerWith<F> {
@@ -65,13 +65,15 @@ impl<Req, Res, F: Fn(&Req) -> Res> OnDuplicate<Req, Res> for AnswerWith<F> {
     }
 }
 
-/// Verifies a filter hit against your own record. Functions and closures from `&Req` to a future of `bool` do.
+/// Verifies a duplicate against your own record.
+///
+/// Functions and closures from `&Req` to a future of `bool` implement it.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not verify whether a `{Req}` is a duplicate",
+    message = "`{Self}` cannot verify whether a `{Req}` is a duplicate",
     note = "pass a closure with a typed argument that returns a future of `bool`, which borrows nothing from the request"
 )]
 pub trait ConfirmDuplicate<Req> {
-    /// Whether the request is a duplicate.
+    /// Returns whether the request is a duplicate.
     fn confirm(&self, request: &Req) -> BoxFuture<'static, bool>;
 }
 

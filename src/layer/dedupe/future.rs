@@ -29,19 +29,19 @@ pin_project! {
     }
 }
 
-/// What is kept until the inner service is called; `None` once it is.
+/// The inner service and the request, until the service is called. `None` after that.
 type Call<S, Req> = Option<(S, Req)>;
 
-/// What came of a claim; `None`: the request passes without one.
+/// A claim in progress. Its result is `None` if the request passes without a claim.
 type Claiming = BoxFuture<'static, Result<Option<Looked>, Error>>;
 
-/// Whether an item is claimed that is known.
+/// Whether and why to claim an item that is reported as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Insists {
     No,
-    /// It was looked up, and is none.
+    /// `confirm_duplicate` answered that it is not a duplicate.
     LookedUp,
-    /// The filter is full.
+    /// The filter is above its capacity.
     Full,
 }
 
@@ -60,7 +60,7 @@ pin_project! {
             insists: Insists,
             call: Call<S, Req>,
         },
-        // Whether a duplicate is one is looked up: at first without a claim, and if it is none, once more with it.
+        // Calls `confirm_duplicate`: first without a claim, and if the item is not a duplicate, again with a claim.
         Confirming {
             confirming: BoxFuture<'static, bool>,
             evidence: Evidence,
@@ -71,10 +71,10 @@ pin_project! {
             #[pin]
             future: S::Future,
             claim: Option<Claim>,
-            // Where the inner future is to be dropped then.
+            // `Some` if the inner future is dropped when the claim is lost.
             lost: Option<BoxFuture<'static, ()>>,
         },
-        // The claim is confirmed or given back.
+        // Confirms or releases the claim.
         Settling {
             settling: BoxFuture<'static, ()>,
             outcome: Option<Result<S::Response, S::Error>>,
@@ -113,7 +113,7 @@ where
     }
 }
 
-/// Claims an item, as it is set.
+/// Claims an item by the settings of the layer.
 fn claiming<S, Req>(common: &Common, key: &Key, insists: Insists, call: (S, Req)) -> State<S, Req>
 where
     S: Service<Req>,
@@ -135,7 +135,7 @@ where
         };
         match &claimed {
             Err(error) => dedupe.decisions().count(Outcome::of_error(error)),
-            // Whether it is a duplicate is yet to be seen.
+            // Counted later, when it is known whether the item is a duplicate.
             Ok(Some(Looked::Known(_))) => {}
             Ok(Some(Looked::New(_))) if insists == Insists::LookedUp => {}
             Ok(_) => dedupe.decisions().count(outcome),
@@ -145,11 +145,11 @@ where
     State::Claiming { claiming, insists, call: Some(call) }
 }
 
-/// Confirms a claim, or gives it back.
+/// Confirms a claim after a success, else releases it.
 fn settle(claim: Claim, key: Key, success: bool, on_unsure: OnUnsure) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         if !success {
-            // What could not be given back now is so in the background, or runs out.
+            // If the release fails, it is retried in the background, or the claim expires.
             let _ = claim.release().await;
             return;
         }
@@ -163,12 +163,12 @@ fn settle(claim: Claim, key: Key, success: bool, on_unsure: OnUnsure) -> BoxFutu
                 told(&Unsure { key, error });
             }
         };
-        // Whom it concerns has heard.
+        // `hear` has reported the outcome.
         let _ = claim.confirm_and(hear).await;
     })
 }
 
-/// Calls the inner service, with its claim if there is one.
+/// Calls the inner service, with the claim if there is one.
 fn call<S, Req, R>(
     config: &Config<Req, S::Response, S::Error, R>,
     claim: Option<Claim>,
@@ -220,7 +220,7 @@ where
                     };
                     let Some((inner, request)) = kept.take() else { return Poll::Pending };
                     let (claim, known) = match claimed {
-                        // It had to wait, and then the filter was asked.
+                        // The claim had to wait, so the filter was asked after all.
                         Some(Looked::Known(_)) if *insists == Insists::Full => (None, Known::ByFullFilter),
                         Some(Looked::Known(known)) => (None, known),
                         Some(Looked::New(claim)) if *insists == Insists::LookedUp => {
@@ -264,7 +264,7 @@ where
                         this.state.set(next);
                         continue;
                     }
-                    // Somebody else has handled it between the two.
+                    // If a claim is held, another caller handled the item between the two calls of `confirm_duplicate`.
                     drop(held.take());
                     let verdict = config.on_duplicate.on_duplicate(request, *evidence);
                     decisions.count(match verdict {
@@ -284,7 +284,7 @@ where
                     if let Some(lost) = lost
                         && lost.as_mut().poll(context).is_ready()
                     {
-                        // What was at work is dropped before anybody hears of it.
+                        // Drops the inner future before the refusal is returned.
                         this.state.set(State::Done);
                         return Poll::Ready(config.reject.reject(Error::lost().into()));
                     }

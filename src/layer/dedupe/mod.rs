@@ -1,4 +1,4 @@
-//! Requests that are handled once. See the public module `dedupe`.
+//! The layer that handles each item once. See the public module `dedupe`.
 
 mod duplicate;
 mod future;
@@ -22,27 +22,28 @@ use super::key::DynKey;
 use super::leased::{OnLease, OnLeases};
 use crate::{AsError, Dedupe, Error, Key, KeyExtractor, Store, StoreFailure};
 
-/// A [`Layer`] that does not handle again what was handled; see the [module](crate::dedupe) for the whole story.
+/// A [`Layer`] that handles each item once across all processes. See the [module](crate::dedupe#the-layer) for
+/// details.
 ///
-/// Its parameters are the types of the requests, the responses and the errors of the inner service, and what becomes of
-/// [refusals](Self::reject_with).
+/// `Req`, `Res` and `E` are the types of the requests, responses and errors of the inner service. `R` turns
+/// [refusals](Self::reject_with) into errors or responses.
 pub struct DedupeLayer<Req, Res, E, R = AsError> {
     config: Config<Req, Res, E, R>,
 }
 
-/// All that a service needs to know; shared by its clones.
+/// The settings of a service. Its clones share them.
 pub(crate) struct Config<Req, Res, E, R> {
     key: DynKey<Req>,
     success: Arc<dyn IsSuccess<Res, E> + Send + Sync>,
     on_duplicate: Arc<dyn OnDuplicate<Req, Res> + Send + Sync>,
-    /// `None`: the filter is believed.
+    /// `None`: duplicates are not verified.
     confirm_duplicate: Option<Arc<dyn ConfirmDuplicate<Req> + Send + Sync>>,
     on_lease: OnLeases<Req>,
     reject: R,
     common: Common,
 }
 
-/// What is of the same type for all layers.
+/// The settings that have the same type for all layers.
 #[derive(Clone)]
 struct Common {
     dedupe: Dedupe,
@@ -61,19 +62,22 @@ enum Away {
     LocalShare(Option<Dedupe>),
 }
 
-/// An item that was handled, and may be handled again.
+/// An item that was handled and may be handled twice.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Unsure {
-    /// The request's key.
+    /// The key of the request.
     pub key: Key,
-    /// `None`: the claim was lost, so that somebody else may have handled the item too; it is a duplicate from now on.
-    /// Else why it could not be noted that it was handled; it goes on being tried while the claim lasts.
+    /// Why the store could not record that the item was handled. The confirmation is retried until the claim
+    /// expires.
+    ///
+    /// `None` if the item was recorded but the claim was lost. Then another caller may have handled the item too.
+    /// The item is a duplicate from now on.
     pub error: Option<Error>,
 }
 
 impl<Req, Res, E> DedupeLayer<Req, Res, E> {
-    /// Handles each item once, by the request's key.
+    /// Creates a layer that handles each item once. The request's key is the item.
     #[must_use]
     pub fn new(dedupe: Dedupe, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         Self {
@@ -97,59 +101,66 @@ impl<Req, Res, E> DedupeLayer<Req, Res, E> {
 }
 
 impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
-    /// What of an outcome means that the item was handled, by a closure of `&Result<Res, E>`. Default: any response, and
-    /// no error. For HTTP there is `web::IsHandled`.
+    /// Sets which outcomes mean that the item was handled, by a closure of `&Result<Res, E>`.
+    ///
+    /// Default: every response, and no error. For HTTP there is `web::IsHandled`.
     #[must_use]
     pub fn success(mut self, success: impl IsSuccess<Res, E> + Send + Sync + 'static) -> Self {
         self.config.success = Arc::new(success);
         self
     }
 
-    /// What becomes of duplicates. Default: they are refused.
+    /// Sets what to do with duplicates. Default: they are refused.
     #[must_use]
     pub fn on_duplicate(mut self, on_duplicate: impl OnDuplicate<Req, Res> + Send + Sync + 'static) -> Self {
         self.config.on_duplicate = Arc::new(on_duplicate);
         self
     }
 
-    /// Lets duplicates pass to the inner service, marked by a closure of `&mut Req`. For HTTP there is
-    /// `web::MarkDuplicate`, for [`on_duplicate`](Self::on_duplicate).
+    /// Passes duplicates to the inner service, after a closure of `&mut Req` has marked them.
+    ///
+    /// For HTTP, pass `web::MarkDuplicate` to [`on_duplicate`](Self::on_duplicate) instead.
     #[must_use]
     pub fn mark_duplicates(self, mark: impl Fn(&mut Req) + Send + Sync + 'static) -> Self {
         self.on_duplicate(MarkWith(mark))
     }
 
-    /// Answers duplicates by a closure from `&Req` to the response.
+    /// Answers duplicates with a closure from `&Req` to the response.
     #[must_use]
     pub fn answer_duplicates(self, answer: impl Fn(&Req) -> Res + Send + Sync + 'static) -> Self {
         self.on_duplicate(AnswerWith(answer))
     }
 
-    /// Refuses duplicates: the default, but of `web::dedupe`.
+    /// Refuses duplicates. This is the default, except for `web::dedupe`.
     #[must_use]
     pub fn refuse_duplicates(self) -> Self {
         self.on_duplicate(RefuseDuplicates)
     }
 
-    /// Looks up whether what the filter takes for a duplicate is one, by a closure from `&Req` to a future of `bool`,
-    /// which borrows nothing from the request. What is none is handled, if once it is claimed that is still so.
+    /// Verifies each duplicate against your own record, by a closure from `&Req` to a future of `bool`.
+    ///
+    /// The future must not borrow from the request. If it returns `false`, the layer claims the item and calls the
+    /// closure again. If it still returns `false`, the request is handled. Default: duplicates are not verified.
     #[must_use]
     pub fn confirm_duplicate(mut self, confirm: impl ConfirmDuplicate<Req> + Send + Sync + 'static) -> Self {
         self.config.confirm_duplicate = Some(Arc::new(confirm));
         self
     }
 
-    /// Shows requests that have their claim what watches it, by a closure of `(&LeaseHandle, &mut Req)`. For HTTP there
-    /// is `web::InsertLease`.
+    /// Calls a closure of `(&LeaseHandle, &mut Req)` before the inner service, for requests that hold a claim.
+    ///
+    /// The [`LeaseHandle`](crate::LeaseHandle) watches the claim. For HTTP there is `web::InsertLease`.
     #[must_use]
     pub fn on_lease(mut self, on_lease: impl OnLease<Req> + Send + Sync + 'static) -> Self {
         self.config.on_lease.push(Arc::new(on_lease));
         self
     }
 
-    /// Makes refusals responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
-    /// [`Reject`](crate::Reject). The service's error is then the inner service's. For HTTP there is `response::refuse()`,
-    /// for gRPC `grpc::refuse()`.
+    /// Turns refusals into responses, by a closure from [`Refusal`](crate::Refusal) to the response, or by another
+    /// [`Reject`](crate::Reject).
+    ///
+    /// The service's error type is then that of the inner service. For HTTP there is `response::refuse()`, for gRPC
+    /// `grpc::refuse()`. Default: a refusal is an error.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> DedupeLayer<Req, Res, E, R2> {
         let Config { key, success, on_duplicate, confirm_duplicate, on_lease, reject: _, common } =
@@ -159,15 +170,18 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
         }
     }
 
-    /// Waits for what comes of an item that is being handled elsewhere, up to this long: if it fails there, it is handled
-    /// here. Default: it is refused.
+    /// Sets how long a request waits for an item that is being handled elsewhere. Default: it does not wait and is
+    /// refused.
+    ///
+    /// If the other request fails, the waiting request handles the item. If the other request succeeds, the waiting
+    /// request is a duplicate. A request that waits longer than `max_wait` is refused.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.config.common.max_wait = Some(max_wait);
         self
     }
 
-    /// What to do while the store gives no answer. Default: [`StoreFailure::FailClosed`].
+    /// Sets what to do while the store is unavailable. Default: [`StoreFailure::FailClosed`].
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         self.config.common.away = match on_store_failure {
@@ -180,15 +194,16 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
         self
     }
 
-    /// Told of each item that was handled and may be handled again.
+    /// Calls a closure for each item that was handled and may be handled twice. Default: none is called.
     #[must_use]
     pub fn on_unsure(mut self, told: impl Fn(&Unsure) + Send + Sync + 'static) -> Self {
         self.config.common.on_unsure = Some(Arc::new(told));
         self
     }
 
-    /// Whether the inner service's future is dropped when the claim is lost, and the request refused as
-    /// [`LeaseLost`](crate::RefusalKind::LeaseLost). Default: no.
+    /// Sets whether the inner service's future is dropped when the claim is lost. Default: `false`.
+    ///
+    /// The request is then refused as [`LeaseLost`](crate::RefusalKind::LeaseLost).
     #[must_use]
     pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
         self.config.common.cancel_when_lost = cancel;

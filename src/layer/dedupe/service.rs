@@ -21,19 +21,19 @@ impl<S, Req, Res, E, R> DedupeService<S, Req, Res, E, R> {
         Self { inner, config: Arc::new(config) }
     }
 
-    /// The inner service.
+    /// Returns a reference to the inner service.
     #[must_use]
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service, to be changed.
+    /// Returns a mutable reference to the inner service.
     #[must_use]
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The inner service, unwrapped.
+    /// Returns the inner service.
     #[must_use]
     pub fn into_inner(self) -> S {
         self.inner
@@ -59,7 +59,7 @@ where
         if let Extracted::Ready(Ok(None)) = extracted {
             return ResponseFuture::passing(self.inner.call(request), config);
         }
-        // The instance that was polled ready is the one to call; its clone is not ready yet.
+        // Call the instance that was polled ready: its clone is not ready yet.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         match extracted {

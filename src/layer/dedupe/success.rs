@@ -1,12 +1,14 @@
 //! Which outcomes mean that an item was handled.
 
-/// Decides of an outcome whether the item was handled. Functions and closures of `&Result<Res, E>` do.
+/// Decides whether an outcome means that the item was handled.
+///
+/// Functions and closures from `&Result<Res, E>` to `bool` implement it.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say whether a `Result<{Res}, {E}>` is a success",
+    message = "`{Self}` cannot decide whether a `Result<{Res}, {E}>` is a success",
     note = "pass a closure with a typed argument that returns `bool`: `|outcome: &Result<Response, Error>| outcome.is_ok()`"
 )]
 pub trait IsSuccess<Res, E> {
-    /// Whether it was.
+    /// Returns whether the item was handled.
     fn is_success(&self, outcome: &Result<Res, E>) -> bool;
 }
 
@@ -16,7 +18,7 @@ impl<Res, E, F: Fn(&Result<Res, E>) -> bool> IsSuccess<Res, E> for F {
     }
 }
 
-/// Any response, and no error: the default outside of HTTP.
+/// Every response is a success, and no error: the default outside of HTTP.
 pub(super) struct IsOk;
 
 impl<Res, E> IsSuccess<Res, E> for IsOk {

@@ -122,9 +122,7 @@ impl BloomFilterBuilder {
                     return Err(Error::invalid("bits must be at least 1, is 0"));
                 }
                 if !(1..=MOST_HASHES).contains(&hashes) {
-                    return Err(Error::invalid(format!(
-                        "hashes must be 1 to {MOST_HASHES}, is {hashes}"
-                    )));
+                    return Err(Error::invalid(format!("hashes must be 1 to {MOST_HASHES}, is {hashes}")));
                 }
                 (check_total("the filter", bits as f64)?, hashes)
             }
@@ -172,9 +170,7 @@ impl BloomFilterBuilder {
 /// rate.
 fn sized(capacity: u64, rate: f64, forgets: bool) -> Result<(u64, u32), Error> {
     if !(rate > 0.0 && rate < 1.0) {
-        return Err(Error::invalid(format!(
-            "false_positive_rate must be above 0 and below 1, is {rate}"
-        )));
+        return Err(Error::invalid(format!("false_positive_rate must be above 0 and below 1, is {rate}")));
     }
     if capacity == 0 {
         return Err(Error::invalid("capacity must be at least 1, is 0"));

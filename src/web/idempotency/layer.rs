@@ -15,7 +15,7 @@ use crate::primitive::dedupe::Replays;
 use crate::response::Responses;
 use crate::{Error, Store};
 
-/// Settings of an [`IdempotencyLayer`]; see [`idempotency`](super::idempotency()).
+/// Builds an [`IdempotencyLayer`]. See [`idempotency`](super::idempotency()).
 #[must_use = "a builder does nothing until it is built"]
 pub struct IdempotencyBuilder<B> {
     store: Store,
@@ -28,13 +28,13 @@ pub struct IdempotencyBuilder<B> {
     largest_request: usize,
 }
 
-/// A [`Layer`] that answers a request that is repeated as it was answered before; see
-/// [`idempotency`](super::idempotency()).
+/// A [`Layer`] that answers a repeated request with the stored response. See [`idempotency`](super::idempotency()).
 pub struct IdempotencyLayer<B> {
     shared: Arc<Shared<B>>,
 }
 
-/// Whether a response is what a request comes to: 2xx, 3xx, and 4xx but those that another try may change.
+/// Returns whether a response is final: 2xx, 3xx, and 4xx except those that may change when the request is
+/// repeated.
 fn is_final(parts: &response::Parts) -> bool {
     let passes = [
         StatusCode::UNAUTHORIZED,
@@ -58,55 +58,60 @@ impl<B> IdempotencyBuilder<B> {
             principal,
             ttl: Duration::from_secs(30),
             remember_for: DAY,
-            // Where there were no room for a response, its request could not be answered again.
+            // No limit: with a limit, a response could be left unread under load, and then it could not be replayed.
             responses: Responses::default().share_when(is_final).max_buffered(usize::MAX),
             is_required: false,
             largest_request: 1024 * 1024,
         }
     }
 
-    /// For how long a response is kept, 1 second to 1 year. Default: 1 day.
+    /// Sets how long a response is stored, 1 second to 365 days. Default: 1 day.
     pub fn remember_for(mut self, span: Duration) -> Self {
         self.remember_for = span;
         self
     }
 
-    /// Whether a POST or PATCH of a principal without an `Idempotency-Key` is refused with 400. Default: no, it passes.
+    /// Sets whether a POST or PATCH of a principal without an `Idempotency-Key` is refused with 400. Default:
+    /// `false`, the request passes.
     pub fn required(mut self, required: bool) -> Self {
         self.is_required = required;
         self
     }
 
-    /// Bodies of requests up to so many bytes are read; what is larger is refused with 413. Default: 1 MiB.
+    /// Sets the maximum size of a request body in bytes. Default: 1 MiB. A request with a larger body is refused
+    /// with 413.
     pub fn largest_request(mut self, bytes: usize) -> Self {
         self.largest_request = bytes;
         self
     }
 
-    /// Bodies of responses up to so many bytes are kept. Default: 1 MiB.
+    /// Sets the maximum size of a stored response body in bytes. Default: 1 MiB. A response with a larger body is
+    /// sent, but not stored.
     pub fn largest_response(mut self, bytes: usize) -> Self {
         self.responses = self.responses.largest_body(bytes);
         self
     }
 
-    /// Which responses are kept, by a closure from their head; after all others the request may be handled again. Default: 2xx,
-    /// 3xx, and 4xx but 401, 407, 408, 409, 423, 425 and 429.
+    /// Sets which responses are stored, by a closure from the head of a response. After other responses, the
+    /// request can be handled again. Default: 2xx, 3xx, and 4xx except 401, 407, 408, 409, 423, 425 and 429.
     pub fn keep_when(mut self, keep: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
         self.responses = self.responses.share_when(keep);
         self
     }
 
-    /// After what time a key that a crashed process has claimed can be claimed again, 10 ms to 1 day. Default: 30 s.
+    /// Sets the time to live of a claim on a key, 10 ms to 1 day. Default: 30 s.
+    ///
+    /// After this time, a key that a crashed process claimed can be claimed again.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// The layer.
+    /// Builds the layer.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where a setting is out of range, or the name is not 1 to 64 of
+    /// [`is_invalid`](Error::is_invalid) if a setting is out of range, or the name is not 1 to 64 of
     /// `A-Z a-z 0-9 - _ . /`.
     pub fn build(self) -> Result<IdempotencyLayer<B>, Error> {
         if !(Duration::from_secs(1)..=365 * DAY).contains(&self.remember_for) {

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: the same request again gets the same response again.
+//! `Idempotency-Key`: a repeated request gets the stored response.
 
 mod layer;
 mod record;
@@ -18,28 +18,33 @@ use http::Request;
 use crate::layer::key::DynKey;
 use crate::primitive::dedupe::Replays;
 
-/// A layer by which a client may repeat a request without its being handled twice: as
-/// draft-ietf-httpapi-idempotency-key-header says it.
+/// Returns the builder of a layer that lets a client repeat a request without handling it twice.
 ///
-/// Those who send a POST or PATCH with an `Idempotency-Key` are answered as follows. All else passes.
+/// The layer follows draft-ietf-httpapi-idempotency-key-header. It answers POST and PATCH requests by their
+/// `Idempotency-Key`. Other requests pass.
 ///
-/// | the key | |
+/// | the key | response |
 /// |---|---|
-/// | is new | The request is handled, and its response is kept if it is [final](IdempotencyBuilder::keep_when). |
-/// | was used for the same request | The response that was kept, with `idempotency-replayed: ?1` (a boolean of RFC 9651). |
+/// | is new | The request is handled. The response is stored if it is [final](IdempotencyBuilder::keep_when). |
+/// | was used for the same request | The stored response, with `idempotency-replayed: ?1` (a boolean of RFC 9651). |
 /// | was used for another request | 422 |
 /// | is in use by a request that is being handled | 409 with `Retry-After` |
-/// | is missing | The request passes; or 400, if it is [required](IdempotencyBuilder::required). |
-/// | is empty, longer than 255 bytes, there several times, or has characters that are not visible ASCII | 400 |
+/// | is missing | The request passes. If the key is [required](IdempotencyBuilder::required): 400. |
+/// | is empty, longer than 255 bytes, sent more than once, or has a quote, a backslash or a character that is not visible ASCII | 400 |
 ///
-/// **The principal** says whose keys they are: the user, tenant or API key that was *authenticated*, which the extractor takes
-/// from the request, such as from an extension that a layer outside of this one has put there. It is part of what a response
-/// is kept under, so nobody gets the response to another's request, whatever key is guessed. Requests without a principal
-/// (`None`) pass and are handled each time: nothing is kept that could be anybody's.
+/// # The principal
 ///
-/// A request is the same if its method, host, path, query, `Content-Type` and body are. In routers that axum nests the path is
-/// without the prefix: give each its own name. The body is read before the request is
-/// handled, [up to a length](IdempotencyBuilder::largest_request); beyond it the answer is 413.
+/// The principal is the *authenticated* user, tenant or API key that a key belongs to. The extractor takes it from
+/// the request, for example from an extension that a layer outside of this one inserts. A response is stored under
+/// the principal and the key, so a client that guesses the key of another principal does not get the response.
+/// Requests without a principal (`None`) pass and are handled each time, and their responses are not stored.
+///
+/// # When two requests are the same
+///
+/// Two requests are the same if their method, host, path, query, `Content-Type` and body are the same. In a nested
+/// router of axum, the path does not have the prefix: use another name for each nested router. The body is read
+/// before the request is handled, [up to a maximum size](IdempotencyBuilder::largest_request). A larger body gets
+/// 413.
 ///
 /// ```
 /// use axum::{Router, extract::Request, routing::post};
@@ -55,17 +60,20 @@ use crate::primitive::dedupe::Replays;
 /// # Ok(()) }
 /// ```
 ///
-/// # What holds
+/// # Guarantees
 ///
-/// The claim on a key is a [claim](crate::dedupe) of a message: it is given back after a failure or a panic, and runs out after
-/// a crash. A request whose client goes away is handled to its end, in a task of its own, and its response kept. A request may be handled twice where a process dies
-/// between handling it and keeping the response, or stands still for longer than the [time to
-/// live](IdempotencyBuilder::ttl); the latter is told by the event `claim_lost`. While the store is away, requests with a key
-/// are refused with 503.
+/// A request holds a [claim](crate::dedupe) on its key while it is handled. The claim is released after a failure
+/// or a panic, and expires after a crash. If the client disconnects, the request is still handled to its end in a
+/// separate task, and the response is stored.
 ///
-/// Responses are kept in Redis as they are, header fields and body, for [a day](IdempotencyBuilder::remember_for). A response
-/// whose body is [too large](IdempotencyBuilder::largest_response) to be kept, or fails midway, is sent; whoever repeats its
-/// request gets a 409.
+/// A request may be handled twice in two cases. The process crashes after it handled the request and before it
+/// stored the response. Or the process is stopped for longer than the [ttl](IdempotencyBuilder::ttl), which the
+/// event `claim_lost` reports. While the store is unavailable, requests with a key are refused with 503.
+///
+/// Responses are stored in Redis unencrypted, with header fields and body, for [a
+/// day](IdempotencyBuilder::remember_for) by default. If the body of a response is [too
+/// large](IdempotencyBuilder::largest_response) to be stored or fails midway, the response is sent but not stored.
+/// A repeated request then gets 409.
 pub fn idempotency<B>(
     store: &Store,
     name: &str,
@@ -74,7 +82,7 @@ pub fn idempotency<B>(
     IdempotencyBuilder::new(store, name, Arc::new(principal))
 }
 
-/// What services share.
+/// The settings of a service. Its clones share them.
 struct Shared<B> {
     principal: DynKey<Request<B>>,
     replays: Arc<Replays>,

@@ -1,4 +1,4 @@
-//! What is kept of a request that was handled, and under which key.
+//! The stored record of a handled request, and its key.
 
 use std::sync::Arc;
 
@@ -11,23 +11,26 @@ use crate::Key;
 use crate::primitive::single_flight::Codec as _;
 use crate::response::{Answer, AnswerCodec};
 
-/// How it is written: the fingerprint; then nothing where the response was not kept, else `1` and what [`AnswerCodec`] writes.
+/// The name of the record's format. A record is the fingerprint of the request. If the response was stored, `1` and
+/// the response in the format of [`AnswerCodec`] follow.
 pub(super) const FORMAT: &str = "idempotency/1+http/2";
 
-/// Longer keys are refused.
+/// The maximum length of a key in bytes.
 const LONGEST_KEY: usize = 255;
 
 pub(super) type Fingerprint = [u8; 32];
 
-/// What was found.
+/// The result of reading a record.
 pub(super) enum Record {
-    /// The same request was answered so; `None`: its response was not kept.
+    /// The record of the same request, with its response. `None`: the response was not stored.
     Same(Option<Answer>),
+    /// The record of another request.
     Another,
+    /// The record cannot be read.
     Garbled,
 }
 
-/// The digest of several texts, in which none reaches over to the next.
+/// Returns the digest of several texts. Each text is hashed with its length, so that no text can run into the next.
 fn digest(parts: &[&[u8]]) -> Fingerprint {
     let mut hash = Sha256::new();
     for part in parts {
@@ -37,26 +40,26 @@ fn digest(parts: &[&[u8]]) -> Fingerprint {
     hash.finalize().into()
 }
 
-/// The `Idempotency-Key` of a request: the text of a string (RFC 9651), or a value without quotes; an error where it cannot be
-/// one.
+/// Returns the `Idempotency-Key` of a request: the text of a string (RFC 9651), or a value without quotes. Returns
+/// an error if the value is not allowed.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&[u8]>, &'static str> {
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err("Idempotency-Key is there more than once");
+        return Err("Idempotency-Key must be sent only once");
     }
     let value = value.as_bytes().trim_ascii();
     let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
     let visible = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\".contains(byte);
     if inner.is_empty() || inner.len() > LONGEST_KEY || !inner.iter().all(visible) {
         return Err(
-            "Idempotency-Key must be 1 to 255 visible ASCII characters without quotes and backslashes",
+            "Idempotency-Key must be 1 to 255 visible ASCII characters, without quotes and backslashes",
         );
     }
     Ok(Some(inner))
 }
 
-/// Under which key a response is kept: nobody but the principal gets at it.
+/// Returns the key of a record. It includes the principal, so that other principals cannot read the record.
 pub(super) fn key(principal: &Key, idempotency_key: &[u8]) -> Key {
     let digest = digest(&[principal.as_bytes(), idempotency_key]);
     let mut key = String::with_capacity(76);
@@ -67,7 +70,7 @@ pub(super) fn key(principal: &Key, idempotency_key: &[u8]) -> Key {
     Key::from(key)
 }
 
-/// What tells a request from others.
+/// Returns the digest of the parts by which two requests are the same.
 pub(super) fn fingerprint(parts: &request::Parts, body: &Bytes) -> Fingerprint {
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
     let field = |name| parts.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
@@ -75,7 +78,7 @@ pub(super) fn fingerprint(parts: &request::Parts, body: &Bytes) -> Fingerprint {
     digest(&[parts.method.as_str().as_bytes(), host, target.as_bytes(), field(CONTENT_TYPE), body])
 }
 
-/// A response that cannot be written is not kept.
+/// Encodes a record. A response that the codec cannot encode is left out.
 pub(super) fn encode(fingerprint: &Fingerprint, answer: Option<&Answer>) -> Arc<[u8]> {
     let answer = answer.and_then(|answer| AnswerCodec.encode(answer).ok());
     let mut bytes = fingerprint.to_vec();

@@ -35,7 +35,7 @@ impl<S, B> IdempotencyService<S, B> {
     }
 }
 
-/// Who asks, and by which key.
+/// The principal and the key of a request.
 struct Asked {
     principal: Key,
     key: Vec<u8>,
@@ -59,7 +59,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The instance that was polled ready is the one to call; its clone is not ready yet.
+        // Call the instance that was polled ready: its clone is not ready yet.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let shared = Arc::clone(&self.shared);
@@ -88,7 +88,7 @@ where
 }
 
 impl<B> Shared<B> {
-    /// `None`: the request passes.
+    /// Returns the key of a request. `None`: the request passes.
     fn key(&self, request: &Request<B>) -> Result<Option<Vec<u8>>, Problem> {
         let bad = |detail| Problem { status: StatusCode::BAD_REQUEST, detail };
         match record::idempotency_key(request.headers()).map_err(bad)? {
@@ -134,7 +134,7 @@ impl<B> Shared<B> {
         };
         decisions.count(Outcome::Admitted);
         let request = Request::from_parts(parts, B::from(body));
-        // A client that goes away is not to undo what is handled: by its next attempt it has the response.
+        // If the client disconnects, the request is handled to its end, so that a repeated request gets the response.
         let once = in_current_span(self.once(inner, request, claim, fingerprint));
         let Ok(runtime) = Handle::try_current() else { return once.await };
         match runtime.spawn(once).await {
@@ -146,7 +146,7 @@ impl<B> Shared<B> {
         }
     }
 
-    /// Handles a request, and keeps its response.
+    /// Handles a request and stores its response.
     async fn once<S, R>(
         self: Arc<Self>,
         mut inner: S,
@@ -159,19 +159,19 @@ impl<B> Shared<B> {
         R: Body<Data = Bytes> + Send + 'static,
         R::Error: Send + 'static,
     {
-        // A redirect is for the principal alone, whose scheme does not change.
+        // `true`: an absolute redirect may be stored. Only the principal gets it, and its scheme does not change.
         let context = (request.method().clone(), request.headers().clone(), true);
         let response = inner.call(request).await?;
         let (parts, body) = response.into_parts();
         let is_final = self.responses.shares(&parts);
         let response = Response::from_parts(parts, body);
         if !is_final {
-            // Dropped, it is given back.
+            // Releases the claim.
             drop(claim);
             return Ok(response.map(FlightBody::untouched));
         }
         let Captured { own, shared } = capture(&self.responses, context, response).await;
-        // Whoever hears of the response can rely on it; what could not be noted is told as an event.
+        // The response is returned after it is stored. If it cannot be stored, `confirm` sends an event.
         let _ = claim.keep(record::encode(&fingerprint, shared.answer().as_ref())).await;
         Ok(own)
     }
@@ -190,20 +190,23 @@ impl<B> Shared<B> {
                 response.headers_mut().insert(REPLAYED, HeaderValue::from_static("?1"));
                 response
             }
-            Record::Same(None) => {
-                problem(StatusCode::CONFLICT, "the request was handled, and its response was not kept")
-            }
+            Record::Same(None) => problem(
+                StatusCode::CONFLICT,
+                "the request was handled before, but its response was not stored",
+            ),
             Record::Another => {
                 problem(StatusCode::UNPROCESSABLE_ENTITY, "this Idempotency-Key was used for another request")
             }
-            Record::Garbled => problem(StatusCode::INTERNAL_SERVER_ERROR, "what was kept cannot be read"),
+            Record::Garbled => {
+                problem(StatusCode::INTERNAL_SERVER_ERROR, "the stored response cannot be read")
+            }
         }
     }
 }
 
 const REPLAYED: &str = "idempotency-replayed";
 
-/// By what is shared of responses of flights.
+/// Captures a response by the rules for the responses of single flights.
 async fn capture<R>(
     responses: &Responses,
     context: (Method, http::HeaderMap, bool),
@@ -219,7 +222,7 @@ where
 /// A request that cannot be handled.
 struct Problem {
     status: StatusCode,
-    /// Needs no escaping.
+    /// Inserted in JSON without escaping.
     detail: &'static str,
 }
 
@@ -238,16 +241,18 @@ impl Problem {
     }
 }
 
-/// Reads a body of up to so many bytes.
+/// Reads a body of up to `largest` bytes.
 async fn read<B: Body>(body: B, largest: usize) -> Result<Bytes, Problem> {
-    let too_large = Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail: "the body is too large" };
+    let too_large =
+        Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail: "the request body is too large" };
     if body.size_hint().lower() > largest as u64 {
         return Err(too_large);
     }
     let mut body = pin!(body);
     let mut whole = BytesMut::new();
     while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
-        let broken = Problem { status: StatusCode::BAD_REQUEST, detail: "the body could not be read" };
+        let broken =
+            Problem { status: StatusCode::BAD_REQUEST, detail: "the request body could not be read" };
         let Ok(mut data) = frame.map_err(|_| broken)?.into_data() else { continue };
         if whole.len() + data.remaining() > largest {
             return Err(too_large);

@@ -93,8 +93,7 @@ impl Exact {
         let open = self.open.run(Key::from("layout"), Open(Arc::clone(&self.layout))).await?;
         open.map_err(|stored| {
             let (name, layout) = (&self.name, &self.layout);
-            let text =
-                format!("the Dedupe {name:?} is stored with {stored}, but this process uses {layout}");
+            let text = format!("the Dedupe {name:?} is stored with {stored}, but this process uses {layout}");
             Error::invalid(text)
         })?;
         self.opened.store(now + 1, Ordering::Relaxed);
