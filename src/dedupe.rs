@@ -30,16 +30,18 @@
 //! claimed again, so a handler that fails loses no item. A claim is renewed while it is held. The claims of a
 //! process that crashed expire after their [ttl](DedupeBuilder::ttl).
 //!
-//! An item that is sent again until it is handled is handled successfully at least once. It is handled exactly once
-//! unless its claim is *lost* while it is handled. A claim is lost if the process is stopped for longer than the
-//! ttl, or if the store loses its data. Then another caller may handle the same item. The loss is always reported:
-//! [`lost`](crate::Lease::lost) completes as soon as the process knows, and [`confirm`](Claim::confirm) returns
-//! `false`.
+//! An item that is sent again until it is handled is handled successfully at least once. It can be handled more
+//! than once in three cases:
 //!
-//! If the store is unavailable during `confirm`, it may not record that the item was handled. `confirm` returns an
-//! error and retries in the background until the claim expires. A process that crashes after it handled an item and
-//! before it confirmed the claim leaves no record, so the item is handled again. If an effect must not happen twice
-//! even then, write it in one transaction with the item's id.
+//! * The claim is *lost* while the item is handled: the process is stopped for longer than the ttl, or the store
+//!   loses its data. Another caller may then handle the item too. The loss is always reported:
+//!   [`lost`](crate::Lease::lost) completes as soon as the process knows, and [`confirm`](Claim::confirm) returns
+//!   `false`.
+//! * The store is unavailable during `confirm`, and may not record that the item was handled. `confirm` returns an
+//!   error and retries in the background until the claim expires.
+//! * The process crashes after it handled the item and before it confirmed the claim. The store has no record of
+//!   the item then. If an effect must not happen twice even in this case, write it in one transaction with the
+//!   item's id.
 //!
 //! A claim takes one round trip, and a confirmation takes another.
 //!

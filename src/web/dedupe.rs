@@ -110,7 +110,8 @@ impl<Req, B: Default> OnDuplicate<Req, Response<B>> for AcknowledgeDuplicates {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MarkDuplicate;
 
-/// The extension of a request whose item was handled before. With a filter it may be wrong.
+/// The request extension that [`MarkDuplicate`] inserts: the item was handled before. It may be wrong if only a
+/// filter reports the duplicate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Duplicate;
 

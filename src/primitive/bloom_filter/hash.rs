@@ -8,7 +8,7 @@ use super::layout::Layout;
 /// bits of the hash, so small filters also keep their rates. With double hashing they would not.
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 
-/// Where an item belongs in a filter.
+/// The place of an item in a filter: its key and its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
     /// The number of its key.

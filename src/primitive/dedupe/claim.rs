@@ -55,7 +55,7 @@ impl Place {
 /// names the item by its hash. Its [handle](Lease::handle) has a fencing token: the time of the claim by the
 /// store's clock, in µs. The token is greater than the token of every earlier claim on the item, as long as the
 /// store's clock is not set back.
-#[must_use = "a claim that is dropped is given back"]
+#[must_use = "a claim is released when it is dropped"]
 pub struct Claim {
     lease: Lease,
     place: Place,

@@ -50,9 +50,9 @@ enum Memory {
     Exact(Arc<Exact>),
 }
 
-/// The result of claiming an item.
+/// The result of [claiming](Dedupe::try_claim) an item.
 #[derive(Debug)]
-#[must_use = "a claim that is dropped is given back"]
+#[must_use = "a claim is released when it is dropped"]
 pub enum Claimed {
     /// The item is new. The caller has claimed it and must handle it.
     New(Claim),

@@ -20,6 +20,20 @@ use crate::primitive::dedupe::Replays;
 
 /// Returns the builder of a layer that lets a client repeat a request without handling it twice.
 ///
+/// ```
+/// use axum::{Router, extract::Request, routing::post};
+/// use tower_distributed::{Store, web};
+///
+/// #[derive(Clone)]
+/// struct User(u64); // inserted by the layer that authenticates, outside of this one
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let user = |request: &Request| request.extensions().get::<User>().map(|user| user.0);
+/// let once = web::idempotency(&Store::in_memory(), "payments", user).required(true).build()?;
+/// let app: Router = Router::new().route("/payments", post(async || "paid")).layer(once);
+/// # Ok(()) }
+/// ```
+///
 /// The layer follows draft-ietf-httpapi-idempotency-key-header. It answers POST and PATCH requests by their
 /// `Idempotency-Key`. Other requests pass.
 ///
@@ -46,34 +60,23 @@ use crate::primitive::dedupe::Replays;
 /// before the request is handled, [up to a maximum size](IdempotencyBuilder::largest_request). A larger body gets
 /// 413.
 ///
-/// ```
-/// use axum::{Router, extract::Request, routing::post};
-/// use tower_distributed::{Store, web};
-///
-/// #[derive(Clone)]
-/// struct User(u64); // inserted by the layer that authenticates, outside of this one
-///
-/// # fn main() -> Result<(), tower_distributed::Error> {
-/// let user = |request: &Request| request.extensions().get::<User>().map(|user| user.0);
-/// let once = web::idempotency(&Store::in_memory(), "payments", user).required(true).build()?;
-/// let app: Router = Router::new().route("/payments", post(async || "paid")).layer(once);
-/// # Ok(()) }
-/// ```
-///
 /// # Guarantees
 ///
 /// A request holds a [claim](crate::dedupe) on its key while it is handled. The claim is released after a failure
 /// or a panic, and expires after a crash. If the client disconnects, the request is still handled to its end in a
 /// separate task, and the response is stored.
 ///
-/// A request may be handled twice in two cases. The process crashes after it handled the request and before it
-/// stored the response. Or the process is stopped for longer than the [ttl](IdempotencyBuilder::ttl), which the
-/// event `claim_lost` reports. While the store is unavailable, requests with a key are refused with 503.
+/// A request may be handled twice in two cases:
 ///
-/// Responses are stored in Redis unencrypted, with header fields and body, for [a
-/// day](IdempotencyBuilder::remember_for) by default. If the body of a response is [too
-/// large](IdempotencyBuilder::largest_response) to be stored or fails midway, the response is sent but not stored.
-/// A repeated request then gets 409.
+/// * The process crashes after it handled the request and before it stored the response.
+/// * The process is stopped for longer than the [ttl](IdempotencyBuilder::ttl). The event `claim_lost` reports it.
+///
+/// While the store is unavailable, requests with a key are refused with 503.
+///
+/// Responses are stored in Redis unencrypted, with header fields and body. They are stored for one day, unless
+/// [`remember_for`](IdempotencyBuilder::remember_for) is set. A response whose body exceeds
+/// [`largest_response`](IdempotencyBuilder::largest_response) or fails midway is sent, but not stored. A repeated
+/// request then gets 409.
 pub fn idempotency<B>(
     store: &Store,
     name: &str,
