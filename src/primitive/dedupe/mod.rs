@@ -193,7 +193,7 @@ impl Dedupe {
         }
     }
 
-    /// Returns the name of the filter, or the name in exact mode.
+    /// Returns the name of the filter. In exact mode, returns the name that was given to [`exact`](Self::exact).
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.memory.name()
@@ -201,8 +201,9 @@ impl Dedupe {
 
     /// Returns how full the filter is: 1 at its capacity.
     ///
-    /// The value is the last that this process measured, at a confirmation or a duplicate. It is `None` before the
-    /// first measurement and in exact mode. This method does not call the store.
+    /// The value is the last that this process measured, at a confirmation or a duplicate. For a filter of several
+    /// keys, it is the mean of the measured keys. It is `None` before the first measurement and in exact mode. This
+    /// method does not call the store.
     #[must_use]
     pub fn fill(&self) -> Option<f64> {
         match &self.0.memory {
@@ -280,7 +281,7 @@ fn no_room() -> Error {
 }
 
 fn unasked() -> Error {
-    Error::unavailable(Cause::Unexpected, "the store sent an unexpected answer to a claim")
+    Error::unavailable(Cause::Unexpected, "the store sent an unexpected answer for a claim")
 }
 
 impl fmt::Debug for Dedupe {
