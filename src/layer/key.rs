@@ -53,6 +53,7 @@ pub trait KeyExtractor<Req> {
 /// A [`KeyExtractor`] whose type is erased: what layers hold.
 pub(crate) type DynKey<Req> = Arc<dyn KeyExtractor<Req> + Send + Sync>;
 
+#[diagnostic::do_not_recommend]
 impl<Req, F> KeyExtractor<Req> for F
 where
     F: for<'a> KeyFn<&'a Req>,
@@ -265,6 +266,7 @@ pub trait KeyFn<Ref>: Fn(Ref) -> <Self as KeyFn<Ref>>::Key {
     type Key: IntoKey;
 }
 
+#[diagnostic::do_not_recommend]
 impl<Ref, F, K> KeyFn<Ref> for F
 where
     F: Fn(Ref) -> K,

@@ -422,6 +422,11 @@ impl Settings {
 }
 
 impl<Req, Res, R> Config<Req, Res, R> {
+    /// Whether requests cost different numbers of tokens.
+    pub(super) fn is_weighted(&self) -> bool {
+        self.cost.is_some() || !self.hooks.charge_after.is_empty()
+    }
+
     /// The cost of a request in tokens.
     pub(super) fn cost(&self, request: &Req) -> u32 {
         self.cost.as_ref().map_or(1, |cost| cost.cost(request))

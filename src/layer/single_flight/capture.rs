@@ -66,9 +66,20 @@ pub struct Captured<Res, A> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WholeResponse;
 
+/// Responses that can be shared as they are: `Clone + Send + 'static`. Do not implement it.
+#[diagnostic::on_unimplemented(
+    message = "a response `{Self}` cannot be shared as it is",
+    label = "the response is not `Clone`",
+    note = "for HTTP use `web::single_flight(flight, extract::shared_get())` with the codec `response::AnswerCodec`"
+)]
+pub trait WholeAnswer: Clone + Send + 'static {}
+
+#[diagnostic::do_not_recommend]
+impl<Res: Clone + Send + 'static> WholeAnswer for Res {}
+
 impl<Req, Res, E> Capture<Req, Res, E> for WholeResponse
 where
-    Res: Clone + Send + 'static,
+    Res: WholeAnswer,
     E: Send + 'static,
 {
     type Answer = Res;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tower_layer::Layer;
 
-pub use self::capture::{Capture, Captured, WholeResponse};
+pub use self::capture::{Capture, Captured, WholeAnswer, WholeResponse};
 pub use self::future::ResponseFuture;
 pub use self::service::SingleFlightService;
 

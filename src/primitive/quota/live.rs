@@ -19,7 +19,7 @@ use crate::Error;
 /// let layer = RateLimitLayer::new(bucket, |request: &String| request.clone()).quotas(quotas.clone());
 ///
 /// quotas.set("50/s, burst 200")?; // applies from the next request on
-/// # let _: RateLimitLayer<_, _, _> = layer;
+/// # let _: RateLimitLayer<_, ()> = layer;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]

@@ -27,6 +27,10 @@ use tower::BoxError;
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a codec for the answers `{T}`",
+    note = "`Postcard` and `Json` encode serde values; for HTTP responses use `tower_distributed::response::AnswerCodec`"
+)]
 pub trait Codec<T>: Send + Sync + 'static {
     /// The name of the format and its version: 1 to 64 visible ASCII characters but `+`.
     fn name(&self) -> &str;
@@ -46,6 +50,19 @@ pub trait Codec<T>: Send + Sync + 'static {
     fn decode(&self, bytes: &[u8]) -> Result<T, BoxError>;
 }
 
+/// Values that serde serializes and deserializes: the answers that [`Postcard`] and [`Json`] encode. Do not implement it.
+#[cfg(any(feature = "postcard", feature = "json"))]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be encoded by a serde codec",
+    label = "this codec needs answers that implement `serde::Serialize` and `serde::Deserialize`",
+    note = "for HTTP responses use the codec `tower_distributed::response::AnswerCodec`"
+)]
+pub trait SerdeValue: serde::Serialize + serde::de::DeserializeOwned {}
+
+#[cfg(any(feature = "postcard", feature = "json"))]
+#[diagnostic::do_not_recommend]
+impl<T: serde::Serialize + serde::de::DeserializeOwned> SerdeValue for T {}
+
 /// [Postcard](postcard), the format of the crate of that name: compact, and without names of fields, so that any
 /// change to the type takes another version.
 #[cfg(feature = "postcard")]
@@ -53,7 +70,7 @@ pub trait Codec<T>: Send + Sync + 'static {
 pub struct Postcard;
 
 #[cfg(feature = "postcard")]
-impl<T: serde::Serialize + serde::de::DeserializeOwned> Codec<T> for Postcard {
+impl<T: SerdeValue> Codec<T> for Postcard {
     fn name(&self) -> &str {
         "postcard/1"
     }
@@ -76,7 +93,7 @@ impl<T: serde::Serialize + serde::de::DeserializeOwned> Codec<T> for Postcard {
 pub struct Json;
 
 #[cfg(feature = "json")]
-impl<T: serde::Serialize + serde::de::DeserializeOwned> Codec<T> for Json {
+impl<T: SerdeValue> Codec<T> for Json {
     fn name(&self) -> &str {
         "json/1"
     }

@@ -23,6 +23,8 @@ pub use self::codec::Codec;
 pub use self::codec::Json;
 #[cfg(feature = "postcard")]
 pub use self::codec::Postcard;
+#[cfg(any(feature = "postcard", feature = "json"))]
+pub use self::codec::SerdeValue;
 pub(crate) use self::core::{Flown, Landed};
 pub use self::verdict::Share;
 
