@@ -1,15 +1,17 @@
-//! What is held for a while: [`Lease`], under permits and the guards of locks.
+//! Leases: [`Lease`], the base of permits and of the guards of locks.
 //!
-//! A lease is held until it is [released](crate::Lease::release) or dropped, and no longer than its time to live unless it
-//! is renewed: by a watchdog, at a third of its time to live. So what a crashed process held is free again after
-//! that time.
+//! A lease is held until it is [released](crate::Lease::release) or dropped, or until its ttl ends. A watchdog
+//! renews it every third of its ttl. So a lease of a crashed process expires after its ttl.
 //!
-//! # What a lease promises
+//! # Guarantees
 //!
-//! Its validity is counted from the moment when the call that got it was *sent*, less an allowance for clocks that
-//! run at different speeds; so while [`is_held`](crate::Lease::is_held) says yes, nobody else has been granted it.
-//! [`lost`](crate::Lease::lost) ends no later than the lease may, even if a renewal hangs and even if the store is
-//! out of reach. What it cannot promise, see [`guarantees`](crate::guarantees).
+//! * The process counts the ttl from the moment when it *sent* the call that acquired the lease, less an allowance
+//!   for clocks that run at different speeds. So while [`is_held`](crate::Lease::is_held) returns `true`, the store
+//!   has not granted the lease to another holder.
+//! * [`lost`](crate::Lease::lost) completes no later than the lease ends, even if a renewal hangs or the store is
+//!   unavailable.
+//!
+//! See [`guarantees`](crate::guarantees) for what a lease cannot guarantee.
 
 pub use crate::layer::leased::*;
 pub use crate::primitive::lease::*;

@@ -1,4 +1,4 @@
-//! A distributed mutex per key, on one Redis or on a quorum of independent ones.
+//! A distributed mutex for each key, on one Redis server or on a quorum of independent servers.
 //!
 //! ```
 //! use tower_distributed::{Mutex, Store};
@@ -10,40 +10,48 @@
 //! let guard = invoices.lock("invoice-42").await?;
 //! println!("fencing token {}", guard.fence());
 //! assert!(invoices.try_lock("invoice-42").await.unwrap_err().is_refused());
-//! assert!(guard.unlock().await?); // it was held to the end
+//! assert!(guard.unlock().await?); // `true`: the lock was still held
 //! # Ok(()) }
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! Who waits on one server is woken; on a quorum and with [`exact_names`](MutexBuilder::exact_names) it polls. Within a process the lock goes round in the order of arrival, through whatever values of
-//! that name it is asked for. A process that has the lock hands it on within itself without asking the store, each time with
-//! a greater fence: up to 31 times or for 2 ms, whichever is first (lock cohorting; Dice, Marathe, Shavit, "Lock Cohorting",
-//! PPoPP 2012). Then the process has its turn that has waited longest. So a process waits for at most one such turn of each
-//! other process. [`strict_fifo`](MutexBuilder::strict_fifo) keeps the order of arrival across processes instead, at the cost
-//! of a call each time.
+//! * **Order.** Within a process, waiters get the lock in the order of arrival, also through different [`Mutex`]
+//!   values of the same name. A process that holds the lock hands it over to its own next waiter without a call to
+//!   the store, up to 31 times or for 2 ms, whichever ends first. Then the process that has waited longest gets the
+//!   lock. So a process waits for at most one such turn of each other process. This is lock cohorting (Dice,
+//!   Marathe, Shavit, "Lock Cohorting", PPoPP 2012). With [`strict_fifo`](MutexBuilder::strict_fifo), waiters are
+//!   served in the order of arrival across processes. Each lock then costs a call to the store.
+//! * **Wakeup.** A waiter on one server is woken by a pushed message and does not poll. A waiter polls on a
+//!   [quorum](Mutex::quorum), with [`exact_names`](MutexBuilder::exact_names), and with
+//!   [`tries`](MutexBuilder::tries).
+//! * **Crash.** The lock of a crashed process expires after its [ttl](MutexBuilder::ttl).
+//! * **Loss.** A guard renews its lock while it exists, and [signals](crate::Lease::lost) its loss.
+//! * **Fencing.** The [fencing token](MutexGuard::fence) grows with every holder, also when a process hands the
+//!   lock over. A resource that checks the token can refuse a holder that has lost the lock and has not noticed it
+//!   yet: see [`guarantees`](crate::guarantees).
+//! * **Futures that are not polled.** If a future gets the lock and is not polled, it keeps the lock for about 1 s
+//!   (half of the ttl if that is shorter). If its own call to the store acquired a free lock, it keeps the lock for
+//!   up to the time that [a call can take](crate::StoreBuilder#how-long-a-call-can-take) plus 1.5 s. Then the next
+//!   waiter gets the lock. The future asks for the lock again when it is polled.
 //!
-//! The lock of a crashed process is free again after its [time to live](MutexBuilder::ttl). While a guard is held it is
-//! renewed, and it tells when it is [lost](crate::Lease::lost). The [fencing token](MutexGuard::fence) only grows, so that
-//! what is written to can refuse a holder that does not know yet that it is none: see [`guarantees`](crate::guarantees).
-//! A future that is granted the lock and not polled keeps it for 1 s at most; where it had just asked for a lock that was
-//! free, for the time that [a call can take](crate::StoreBuilder#how-long-a-call-can-take) and 1.5 s. Then it goes to the
-//! next, and the future asks anew.
+//! # Sharing locks with other libraries
 //!
-//! # Beside locks of others
+//! In Redis, the lock is a string with a ttl. It is set only if it does not exist, and compared before it is deleted.
+//! redsync, rslock, node-redlock and the pattern in Redis's documentation do the same. With
+//! [`exact_names`](MutexBuilder::exact_names), the lock has the same name as theirs, so their locks and these locks
+//! exclude each other.
 //!
-//! The lock is a plain string with a time to live, set if there is none, and compared before it is deleted: what
-//! redsync, rslock, node-redlock and the pattern in Redis's documentation do. With
-//! [`exact_names`](MutexBuilder::exact_names) it has the name that they give it, and they exclude ours and the other
-//! way round. They poll, and would never find a lock free that goes from one who waits in a queue to the next. So with exact
-//! names those who wait here poll as well, every [`retry_delay`](MutexBuilder::retry_delay), and all have the same chance.
+//! Those libraries poll. If waiters here stood in a queue and handed the lock over, a polling client would never
+//! find it free. So with exact names the waiters here poll as well, every
+//! [`retry_delay`](MutexBuilder::retry_delay), and all clients have the same chance.
 //!
 //! # On a quorum (Redlock)
 //!
-//! [`quorum`](Mutex::quorum) locks on several servers that know nothing of each other, and holds what a majority has
-//! granted (Antirez, "Distributed locks with Redis"). It survives the loss of a minority of servers and of their
-//! state; in return there is no queue: those who wait try again after a delay. Four servers tolerate the loss of one,
-//! as three do, so take an odd number. The fencing token costs a second round trip, in which a majority learns it.
+//! [`quorum`](Mutex::quorum) locks on several independent servers. The lock is held if a majority of them has granted
+//! it (Antirez, "Distributed locks with Redis"). It survives the loss of a minority of the servers, and of their
+//! state. A quorum has no queue: a waiter tries again after a delay. Four servers tolerate the loss of one, as three
+//! do, so use an odd number. The fencing token costs a second round trip, which stores the token on a majority.
 //!
 //! # Coming from redsync, gocorex, rslock
 //!
@@ -51,26 +59,28 @@
 //! |---|---|
 //! | redsync `NewMutex(name, options…)` | [`Mutex::builder`], [`MutexBuilder::build`]; the name is the key of each call |
 //! | several pools | [`MutexBuilder::build_quorum`] |
-//! | `WithExpiry` (8 s) | [`ttl`](MutexBuilder::ttl) (30 s, renewed; 10 ms at least, of which the allowance for clocks takes 2 ms and more) |
-//! | `WithTries` (32) | [`tries`](MutexBuilder::tries) (none on one server: waits its turn; 32 on a quorum) |
-//! | `WithRetryDelay`, `WithRetryDelayFunc` (50–250 ms) | [`retry_delay`](MutexBuilder::retry_delay), [`retry_delay_with`](MutexBuilder::retry_delay_with); called before each pause, but for exact names with `strict_fifo`: once, when it is built |
+//! | `WithExpiry` (8 s) | [`ttl`](MutexBuilder::ttl) (30 s, renewed; at least 10 ms, of which the allowance for clocks takes 2 ms or more) |
+//! | `WithTries` (32) | [`tries`](MutexBuilder::tries) (default: none on one server, where waiters queue; 32 on a quorum) |
+//! | `WithRetryDelay`, `WithRetryDelayFunc` (50–250 ms) | [`retry_delay`](MutexBuilder::retry_delay), [`retry_delay_with`](MutexBuilder::retry_delay_with) |
 //! | `WithDriftFactor` (0.01) | [`drift_factor`](MutexBuilder::drift_factor) |
 //! | `WithTimeoutFactor` (0.05) | [`timeout_factor`](MutexBuilder::timeout_factor) |
-//! | `WithGenValueFunc`, `WithValue` | [`value_with`](MutexBuilder::value_with); a value does not make two holders one; one that a guard of this process has already is refused |
-//! | `WithSetNXOnExtend` | none: what was lost is never taken again by extending; lock anew |
+//! | `WithGenValueFunc`, `WithValue` | [`value_with`](MutexBuilder::value_with); two holders with the same value still exclude each other; a value that a guard of this process already uses for the key is an error |
+//! | `WithSetNXOnExtend` | none: `extend` never takes a lost lock again; lock again instead |
 //! | `WithFailFast` | [`fail_fast`](MutexBuilder::fail_fast) |
 //! | `WithShufflePools` | [`shuffle_nodes`](MutexBuilder::shuffle_nodes) |
 //! | `Lock`, `TryLock`, `Unlock` | [`lock`](Mutex::lock), [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock) |
-//! | `Extend`, a goroutine that does so | [`extend`](crate::Lease::extend), [`watchdog`](MutexBuilder::watchdog) |
+//! | `Extend`, and a goroutine that calls it | [`extend`](crate::Lease::extend), [`watchdog`](MutexBuilder::watchdog) |
 //! | `Until`, `Value`, `Name` | [`until`](crate::Lease::until), [`token`](crate::Lease::token), [`key`](crate::Lease::key) |
-//! | `ErrTaken`, `ErrFailed`; `ErrLockAlreadyExpired` | [`Error::is_refused`](crate::Error::is_refused), [`Error::is_unavailable`](crate::Error::is_unavailable); [`Error::is_lost`](crate::Error::is_lost), by [`extend`](crate::Lease::extend) and [`unlock_checked`](MutexGuard::unlock_checked) |
-//! | gocorex `NewLock(client, key, expiration)`, `Lock(id)`, `UnLock(id)` | [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock); `id` by [`value_with`](MutexBuilder::value_with) |
+//! | `ErrTaken`, `ErrFailed` | [`Error::is_refused`](crate::Error::is_refused), [`Error::is_unavailable`](crate::Error::is_unavailable) |
+//! | `ErrLockAlreadyExpired` | [`Error::is_lost`](crate::Error::is_lost), from [`extend`](crate::Lease::extend) and [`unlock_checked`](MutexGuard::unlock_checked) |
+//! | gocorex `NewLock(client, key, expiration)`, `Lock(id)`, `UnLock(id)` | [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock); the `id` from [`value_with`](MutexBuilder::value_with) |
 //! | rslock `LockManager`, `lock`, `acquire`, `extend`, `unlock` | [`Mutex::quorum`], [`try_lock`](Mutex::try_lock), [`lock`](Mutex::lock), [`extend`](crate::Lease::extend), [`unlock`](MutexGuard::unlock) |
 //! | "lock or skip" (billing) | [`try_with_lock`](Mutex::try_with_lock), [`MutexLayer`] |
 //!
 //! # The layer
 //!
-//! [`MutexLayer`]: requests of a key are handled one at a time, across all processes; the others wait or are refused.
+//! [`MutexLayer`] handles the requests of a key one at a time, across all processes. Other requests of the key wait
+//! or are refused.
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -86,28 +96,30 @@
 //!
 //! assert_eq!(bill.ready().await?.call("ann").await?, "ann was billed");
 //!
-//! let elsewhere = bills.lock("ann").await?; // in another process, perhaps
+//! let elsewhere = bills.lock("ann").await?; // for example in another process
 //! let error = bill.ready().await?.call("ann").await.unwrap_err();
 //! assert!(error.downcast_ref::<Refusal>().is_some(), "skipped");
 //! # Ok(()) }
 //! ```
 //!
-//! ## What it asks
+//! ## Key and waiting
 //!
-//! The [key](crate::KeyExtractor) by a closure or function; `None` lets a request pass. A request whose lock is held by
-//! another is refused at once, unless it may [wait](MutexLayer::max_wait). Any [`Mutex`] will do, also one of a quorum.
+//! A closure or function [names the key](crate::KeyExtractor) of a request. A request without a key (`None`) passes
+//! without a lock. If the lock is held by another holder, the request is refused immediately, unless
+//! [`max_wait`](MutexLayer::max_wait) is set. Any [`Mutex`] can be used, also one on a quorum.
 //!
 //! ## While the lock is held
 //!
-//! As of [`RwLockLayer`](crate::rw_lock#while-the-lock-is-held).
+//! The same as for [`RwLockLayer`](crate::rw_lock#while-the-lock-is-held).
 //!
-//! ## When the store is away
+//! ## When the store is unavailable
 //!
-//! [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed) unless set.
+//! The layer fails closed ([`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed)), unless
+//! [`on_store_failure`](MutexLayer::on_store_failure) is set.
 //!
 //! ## Readiness
 //!
-//! As of [`concurrency_limit`](crate::wait_group#readiness).
+//! The same as for [`ConcurrencyLimitLayer`](crate::wait_group#readiness).
 
 pub use crate::layer::mutex::*;
 pub use crate::primitive::mutex::*;

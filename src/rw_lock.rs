@@ -1,4 +1,4 @@
-//! A distributed reader-writer lock per key: readers share it, a writer is alone.
+//! A distributed reader-writer lock for each key: readers share the lock, a writer holds it alone.
 //!
 //! ```
 //! use tower_distributed::{RwLock, Store};
@@ -17,34 +17,39 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! A writer is never beside anybody. Every reader has a lease of its own, so a crashed one frees only itself, and a
-//! writer's intent is its place in the queue, which dies with it. A writer that waits stops new readers, unless
-//! [`Prefer::Readers`] is set; but after [`most_writers`](RwLockBuilder::most_writers) in a row that went before
-//! readers that waited, these readers go first, so neither starves.
+//! A writer never holds the lock together with a reader or another writer. Each reader has its own lease, so a
+//! crashed reader does not release the leases of others. A waiting writer exists only as a place in the queue. If
+//! the writer crashes, the place expires.
 //!
-//! Readers may come in [groups](RwLock::with_group): those of one group share, groups exclude each other.
+//! A waiting writer stops new readers, unless [`Prefer::Readers`] is set. After
+//! [`most_writers`](RwLockBuilder::most_writers) writers in a row have passed waiting readers, the waiting readers
+//! are served first. So neither readers nor writers starve. With [`Prefer::Readers`], writers can starve.
+//!
+//! Readers can have a [group](RwLock::with_group): readers of the same group share the lock, and groups exclude each
+//! other.
 //!
 //! # Coming from redis-rwlock (e-chip)
 //!
 //! | there | here |
 //! |---|---|
 //! | `New(client, prefix, Options{})` | [`RwLock::new`]`(&store, name)`; the key is an argument of each call |
-//! | `Read(ctx, fn)`, `Write(ctx, fn)` | [`read`](RwLock::read), [`write`](RwLock::write): guards |
+//! | `Read(ctx, fn)`, `Write(ctx, fn)` | [`read`](RwLock::read), [`write`](RwLock::write): they return guards |
 //! | `LockTTL`, refreshed every half of it | [`ttl`](RwLockBuilder::ttl), renewed every third of it |
-//! | `RetryCount` × `RetryInterval` | [`max_wait`](RwLockBuilder::max_wait): nobody retries, who waits is woken |
+//! | `RetryCount` × `RetryInterval` | [`max_wait`](RwLockBuilder::max_wait): waiters are woken and do not retry |
 //! | `AppID` | [`app_id`](RwLockBuilder::app_id) |
 //! | `ReaderLockToken` | [`with_group`](RwLock::with_group) |
-//! | the mode option, which does nothing | [`prefer`](RwLockBuilder::prefer) |
+//! | the mode option, which has no effect | [`prefer`](RwLockBuilder::prefer) |
 //! | `ErrTimeout` | [`Error::is_waited_too_long`](crate::Error::is_waited_too_long) |
 //! | `ErrInterrupted` | drop the future; or [`close`](RwLock::close), and [`Error::is_interrupted`](crate::Error::is_interrupted) |
-//! | `ErrNotReleased` | [`release`](RwLockWriteGuard::release) says `false` |
-//! | hash tags in the prefix, for a Cluster | by itself |
+//! | `ErrNotReleased` | [`release`](RwLockWriteGuard::release) returns `false` |
+//! | hash tags in the prefix, for a Cluster | automatic |
 //!
 //! # The layer
 //!
-//! [`RwLockLayer`]: requests of a key that read share it, one that writes is alone, across all processes.
+//! [`RwLockLayer`] handles requests that read the same key concurrently, and a request that writes alone, across all
+//! processes.
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -72,32 +77,36 @@
 //! # Ok(()) }
 //! ```
 //!
-//! ## What it asks
+//! ## Key, access and waiting
 //!
-//! The [key](crate::KeyExtractor) by a closure or function; `None` lets a request pass. Whether it reads or writes by
-//! [`access`](RwLockLayer::access): it writes unless set; `web::rw_lock` goes by the method. A request that cannot be
-//! admitted now is refused, unless it may [wait](RwLockLayer::max_wait).
+//! A closure or function [names the key](crate::KeyExtractor) of a request. A request without a key (`None`) passes
+//! without a lock. [`access`](RwLockLayer::access) decides whether a request reads or writes; by default, every
+//! request writes. `web::rw_lock` decides by the HTTP method. If the lock is not free, the request is refused
+//! immediately, unless [`max_wait`](RwLockLayer::max_wait) is set.
 //!
 //! ## While the lock is held
 //!
-//! It is held until there is a response, or with `response::UntilBodyEnd` until the end of its body. What the handler gets
-//! by [`on_lease`](RwLockLayer::on_lease) has the fencing token, which whatever it writes to should check, and tells
-//! when the lock is lost. Then, until there is a response, the inner future is dropped, unless
-//! [`cancel_when_lost`](RwLockLayer::cancel_when_lost) is off, and the request refused as
-//! [`LeaseLost`](crate::RefusalKind::LeaseLost). Once there is a response, its body goes on when the lock is lost;
-//! `response::LeaseEnd::Abort` ends it with an error.
+//! The layer holds the lock until the response is returned, or with `response::UntilBodyEnd` until the end of the
+//! response body. [`on_lease`](RwLockLayer::on_lease) gives the handler a [`LeaseHandle`](crate::LeaseHandle). The
+//! handle has the fencing token, which every resource that the handler writes to should check. It also signals the
+//! loss of the lock.
 //!
-//! `response::UntilBodyEnd` releases the lock of a body that makes no progress for 60 s, and can set a maximum. The lock of an
-//! upgraded connection (WebSocket, CONNECT) is released with the head of the response. A handler can take its lock along
-//! and hold it for longer: see [`LeaseSlot`](crate::lease::LeaseSlot).
+//! If the lock is lost before the response is returned, the layer drops the inner future and refuses the request as
+//! [`LeaseLost`](crate::RefusalKind::LeaseLost). [`cancel_when_lost(false)`](RwLockLayer::cancel_when_lost) turns
+//! this off. If the lock is lost later, the response body continues. `response::LeaseEnd::Abort` ends the body with
+//! an error instead.
 //!
-//! ## When the store is away
+//! `response::UntilBodyEnd` releases the lock if the body makes no progress for 60 s. It can also limit the total
+//! time. The lock of an upgraded connection (WebSocket, CONNECT) is released with the head of the response. A
+//! handler can take its lock and hold it for longer: see [`LeaseSlot`](crate::lease::LeaseSlot).
 //!
-//! Requests are refused: a lock that cannot be had is not had, and nothing stands in for it.
+//! ## When the store is unavailable
+//!
+//! The layer fails closed: requests are refused. There is no setting for this, because nothing can replace the lock.
 //!
 //! ## Readiness
 //!
-//! As of [`concurrency_limit`](crate::wait_group#readiness).
+//! The same as for [`ConcurrencyLimitLayer`](crate::wait_group#readiness).
 
 pub use crate::layer::rw_lock::*;
 pub use crate::primitive::rw_lock::*;

@@ -1,8 +1,9 @@
-//! A distributed WaitGroup: at most so many at once per key, across all processes.
+//! A distributed WaitGroup (semaphore): at most a given number of permits for each key, across all processes.
 //!
-//! [`WaitGroup`] is a namespace in a [`Store`](crate::Store); the key is an argument of each call. [`add`](WaitGroup::add) gets a
-//! [`Permit`], in turn where none is free; dropping it or [`done`](Permit::done) gives it back;
-//! [`wait`](WaitGroup::wait) ends when none is left.
+//! A [`WaitGroup`] is a namespace in a [`Store`](crate::Store). Each call takes the key as an argument.
+//! [`add`](WaitGroup::add) acquires a [`Permit`], and waits if none is free. [`done`](Permit::done) releases the
+//! permit; dropping it does the same in the background. [`wait`](WaitGroup::wait) waits until all permits are
+//! released.
 //!
 //! ```
 //! use tower_distributed::{Store, WaitGroup};
@@ -16,36 +17,38 @@
 //! assert!(exports.try_add("acme").await.unwrap_err().is_refused());
 //! assert_eq!(exports.count("acme").await?, 2);
 //!
-//! assert!(first.done().await?); // it was held to the end
+//! assert!(first.done().await?); // `true`: the permit was still held
 //! drop(second);
 //! exports.wait("acme").await?;
 //! # Ok(()) }
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! There are never more permits out than the limit, not for a moment. Who waits is served in the order of arrival
-//! at the store, whatever process it waits in; a heavy one is not overtaken by lighter ones. A crashed holder's permits
-//! are free again after its [time to live](WaitGroupBuilder::ttl); a crashed waiter holds nobody up for longer than
-//! a grant to it takes to lapse (1.5 s), or where those behind it cannot be told from it, until it has not been heard of
-//! for 7 s. Permits are renewed while they are held, so they may be held for ever.
+//! * **Limit.** The permits that are held never exceed the limit, not even for a moment.
+//! * **Order.** Waiters are served in the order in which they arrive at the store, across processes. A waiter with
+//!   a small weight does not overtake one with a large weight.
+//! * **Crashed holders.** The permits of a crashed process expire after their [ttl](WaitGroupBuilder::ttl).
+//! * **Crashed waiters.** A permit that is granted to a crashed waiter expires after 1.5 s. A crashed waiter whose
+//!   weight does not fit keeps its place in the queue until 7 s after its last heartbeat.
+//! * **Renewal.** Permits are renewed while they are held, so they can be held without a time limit.
 //!
 //! # Coming from …
 //!
 //! | there | here |
 //! |---|---|
 //! | redis-rate-limiter (joshrendek) `NewRateLimiter(client, key, limit)` | [`WaitGroup::new`]`(&store, name, limit)`; the key is an argument of each call |
-//! | `Add()`: waits, returns a uuid | [`add`](WaitGroup::add): waits in turn, returns a [`Permit`] |
-//! | `Add(i)`, whose `i` does nothing | [`add_n`](WaitGroup::add_n), whose `n` is the weight |
-//! | `Done(uuid)` | [`Permit::done`], or drop it; from another task or process [`Permit::into_id`] and [`WaitGroup::done`] |
-//! | sleep between attempts | none: who waits is woken |
-//! | worker time-out | [`ttl`](WaitGroupBuilder::ttl), renewed while the permit is held |
-//! | cleaning of dead workers | in every step |
+//! | `Add()`: waits, returns a uuid | [`add`](WaitGroup::add): waits in order of arrival, returns a [`Permit`] |
+//! | `Add(i)`, whose `i` has no effect | [`add_n`](WaitGroup::add_n), whose `n` is the weight |
+//! | `Done(uuid)` | [`Permit::done`], or drop the permit; from another task or process [`Permit::into_id`] and [`WaitGroup::done`] |
+//! | sleep between attempts | none: waiters are woken |
+//! | worker timeout | [`ttl`](WaitGroupBuilder::ttl), renewed while the permit is held |
+//! | cleaning of dead workers | part of every call |
 //! | `sync.WaitGroup`: `Wait` | [`wait`](WaitGroup::wait) |
 //!
 //! # The layer
 //!
-//! [`ConcurrencyLimitLayer`]: at most so many requests of a key at once, across all processes.
+//! [`ConcurrencyLimitLayer`] limits how many requests of a key are handled at once, across all processes.
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -61,44 +64,46 @@
 //!
 //! assert_eq!(export.ready().await?.call("acme").await?, "export of acme");
 //!
-//! let elsewhere = exports.add("acme").await?; // in another process, perhaps
+//! let elsewhere = exports.add("acme").await?; // for example in another process
 //! let error = export.ready().await?.call("acme").await.unwrap_err();
 //! assert!(error.downcast_ref::<Refusal>().is_some());
 //! # Ok(()) }
 //! ```
 //!
-//! ## What it asks
+//! ## Key, weight and limit
 //!
-//! The [key](crate::KeyExtractor) by a closure or function; `None` lets a request pass. The
-//! [`weight`](ConcurrencyLimitLayer::weight) is 1 unless set, the [`limit`](ConcurrencyLimitLayer::limit) is the
-//! WaitGroup's. A request that cannot be admitted now is refused, unless it may
-//! [wait](ConcurrencyLimitLayer::max_wait): first come, first served, across processes.
+//! A closure or function [names the key](crate::KeyExtractor) of a request. A request without a key (`None`) passes
+//! without a permit. The [`weight`](ConcurrencyLimitLayer::weight) of a request is 1 by default. The
+//! [`limit`](ConcurrencyLimitLayer::limit) is that of the WaitGroup by default. If the request does not fit, it is
+//! refused immediately, unless [`max_wait`](ConcurrencyLimitLayer::max_wait) is set. Waiting requests are served in
+//! the order of arrival, across processes.
 //!
 //! ## How long a permit is held
 //!
-//! Until there is a response, or with `response::UntilBodyEnd` until the end of its body; for HTTP,
-//! `web::concurrency_limit` sets that and how refusals are told. A response that is dropped gives its permit back,
-//! as does a response future. A permit that is lost, since the store forgot it, changes nothing for its request
-//! unless [`cancel_when_lost`](ConcurrencyLimitLayer::cancel_when_lost) is set.
+//! The layer holds the permit until the response is returned, or with `response::UntilBodyEnd` until the end of the
+//! response body. `web::concurrency_limit` sets `UntilBodyEnd`, and turns refusals into HTTP responses. If the
+//! response or the response future is dropped, the permit is released. If the permit is lost because the store
+//! forgot it, the request continues, unless [`cancel_when_lost`](ConcurrencyLimitLayer::cancel_when_lost) is set.
 //!
-//! `response::UntilBodyEnd` releases the permit of a body that makes no progress for 60 s, and can set a maximum. The permit
-//! of an upgraded connection (WebSocket, CONNECT) is released with the head of the response. A handler can take its
-//! permit along and hold it for longer: see [`LeaseSlot`](crate::lease::LeaseSlot).
+//! `response::UntilBodyEnd` releases the permit if the body makes no progress for 60 s. It can also limit the total
+//! time. The permit of an upgraded connection (WebSocket, CONNECT) is released with the head of the response. A
+//! handler can take its permit and hold it for longer: see [`LeaseSlot`](crate::lease::LeaseSlot).
 //!
-//! ## When the store is away
+//! ## When the store is unavailable
 //!
-//! [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed) unless set.
+//! The layer fails closed ([`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed)), unless
+//! [`on_store_failure`](ConcurrencyLimitLayer::on_store_failure) is set.
 //!
 //! ## Readiness
 //!
-//! `poll_ready` is the inner service's, with no I/O of its own; the instance that was polled ready is the one that is
-//! called, from the response future. So what the readiness of the inner service reserves stays reserved while a
+//! `poll_ready` calls `poll_ready` of the inner service and performs no I/O itself. The response future calls the
+//! instance that was polled ready. So a slot that the inner service reserves in `poll_ready` stays reserved while the
 //! request waits for its permit.
 //!
 //! ## Differences from `tower::limit::ConcurrencyLimitLayer`
 //!
-//! Tower's has one semaphore per service and waits in `poll_ready`. This one limits by key, all clones, routes and
-//! processes share the permits, and it can refuse. The inner service must be `Clone`.
+//! tower's layer has one semaphore per service and waits in `poll_ready`. This layer has one limit per key, shared
+//! by all clones, routes and processes, and it can refuse requests. It requires an inner service that is `Clone`.
 
 pub use crate::layer::concurrency_limit::*;
 pub use crate::primitive::wait_group::*;
