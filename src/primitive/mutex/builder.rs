@@ -1,4 +1,4 @@
-//! Settings of a mutex.
+//! The builder of mutexes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::store::{Namespace, check_name};
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Store, random};
 
-/// Settings of a [`Mutex`].
+/// A builder for a [`Mutex`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct MutexBuilder {
@@ -24,7 +24,7 @@ pub struct MutexBuilder {
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) wait: Wait,
-    /// `None`: as is usual there.
+    /// `None`: on one store wait in the queue; on a quorum 32.
     pub(super) tries: Option<u32>,
     delay: Delay,
     pub(super) value: Option<Arc<dyn Fn() -> String + Send + Sync>>,
@@ -38,7 +38,7 @@ pub(super) struct Settings {
 
 #[derive(Clone)]
 enum Delay {
-    /// Somewhere between.
+    /// A random pause between the two.
     Random(Duration, Duration),
     Fixed(Duration),
     By(Arc<dyn Fn(u32) -> Duration + Send + Sync>),
@@ -62,17 +62,17 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether those who wait try again and again, as other libraries do, rather than stand in a queue.
+    /// Whether waiters poll, as in other libraries, instead of standing in the queue.
     pub(super) fn polls(&self) -> bool {
         self.exact_names && !self.strict_fifo
     }
 
-    /// By which name all share what they know: those with exact names are all of one namespace.
+    /// The name under which mutexes share their state. All mutexes with exact names are in one namespace.
     fn shared_name<'a>(&self, name: &'a str) -> &'a str {
         if self.exact_names { "" } else { name }
     }
 
-    /// The pause after so many tries.
+    /// The pause after `tried` attempts.
     pub(super) fn retry_delay(&self, tried: u32) -> Duration {
         match &self.delay {
             Delay::Random(least, most) => *least + (*most - *least).mul_f64(random::fraction()),
@@ -83,141 +83,142 @@ impl Settings {
 }
 
 impl MutexBuilder {
-    /// After what time the lock of a crashed process is free again, 10 ms to 1 day. Default: 30 s.
+    /// Sets the ttl of a lock, 10 ms to 1 day. Default: 30 s.
+    ///
+    /// The lock of a crashed process expires after this time.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// Whether locks are renewed as long as they are held, every third of their time to live. Default: yes.
+    /// Sets whether a lock is renewed while it is held, every third of its ttl. Default: `true`.
     pub fn watchdog(mut self, watchdog: bool) -> Self {
         self.options.watchdog = watchdog;
         self
     }
 
-    /// Sets how long a lock is held at least, even if it is unlocked earlier; at most the [`ttl`](Self::ttl). Default: zero.
-    ///
-    /// For scheduled jobs: hosts whose clocks differ start the same job at different times. With a short job, a host whose
-    /// clock is late would find the lock free again and run the job a second time. Set it to more than the clocks may differ.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_distributed::{Mutex, Store};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let jobs = Mutex::builder().at_least_for(Duration::from_secs(10)).build(&Store::in_memory(), "jobs")?;
-    /// jobs.try_lock("report").await?.unlock().await?;
-    /// assert!(jobs.try_lock("report").await.unwrap_err().is_refused());
-    /// # Ok(()) }
-    /// ```
-    pub fn at_least_for(mut self, span: Duration) -> Self {
-        self.options.at_least_for = span;
-        self
-    }
-
-    /// Sets whether [`with_lock`](Mutex::with_lock), [`try_with_lock`](Mutex::try_with_lock) and
-    /// [`once_per_tick`](Mutex::once_per_tick) drop the work when the lock is lost. Default: `true`.
-    pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
-        self.settings.cancel_when_lost = cancel;
-        self
-    }
-
-    /// How long to wait for one's turn. Default: as long as it takes.
+    /// Sets how long [`lock`](Mutex::lock) and [`run`](Mutex::run) wait. Default: no limit.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.settings.wait.max_wait = Some(max_wait);
         self
     }
 
-    /// How many may wait for a key in the store's queue; more are refused at once. Each who waits has a place of its own
-    /// there then. Nobody stands in it with [`exact_names`](Self::exact_names), unless [`strict_fifo`](Self::strict_fifo) is
-    /// set: together with those it [is invalid](Error::is_invalid). Default: any number.
+    /// Sets the most waiters of a key in the queue of the store. Further waiters are refused immediately. Default: no
+    /// limit. 0 refuses every call that would have to wait.
+    ///
+    /// With this setting, each waiter has its own place in the queue, as with [`strict_fifo`](Self::strict_fifo).
+    ///
+    /// With [`exact_names`](Self::exact_names) there is no queue, so [`build`](Self::build) returns an error that
+    /// [is invalid](Error::is_invalid), unless [`strict_fifo`](Self::strict_fifo) is set as well.
     pub fn max_waiters(mut self, most: u32) -> Self {
         self.settings.wait.max_waiters = most;
         self
     }
 
-    /// Whether each who waits has a place of its own in the queue of the store, so that the lock goes round strictly in the
-    /// order of arrival, whatever process they wait in. Default: no; a process hands the lock on within itself, in the order
-    /// of arrival there, up to 31 times or for 2 ms, and then the process has its turn that has waited longest.
+    /// Gives each waiter its own place in the queue of the store, so that waiters are served in the order of arrival
+    /// across processes.
     ///
-    /// With [`exact_names`](Self::exact_names) it makes those who wait stand in a queue at all, whose members go first: lockers
-    /// of other libraries, which poll, get the lock only when nobody waits here.
+    /// By default, a process hands the lock over to its own next waiter, in the order of arrival in this process,
+    /// up to 31 times or for 2 ms. Then the process that has waited longest gets the lock.
+    ///
+    /// With [`exact_names`](Self::exact_names), waiters then stand in the queue instead of polling. They are served
+    /// before clients of other libraries, which poll and get the lock only if the queue is empty.
     pub fn strict_fifo(mut self) -> Self {
         self.settings.strict_fifo = true;
         self
     }
 
-    /// To try so often, at least once, with pauses in between, rather than to wait one's turn. On a quorum there
-    /// are no turns, and the default is 32.
+    /// Sets the most attempts to lock, at least 1. Default: 32 on a quorum, none on one store.
+    ///
+    /// With this setting, a waiter does not stand in the queue of the store. It tries again after each
+    /// [pause](Self::retry_delay), until the attempts or [`max_wait`](Self::max_wait) end.
     pub fn tries(mut self, tries: u32) -> Self {
         self.settings.tries = Some(tries);
         self
     }
 
-    /// The pause between tries, and how often those who wait ask where locks of others do not wake them. Default:
-    /// something between 50 and 250 ms each time.
+    /// Sets the pause between two attempts of a waiter that polls. Default: a random time from 50 to 250 ms for each
+    /// pause.
+    ///
+    /// With [`exact_names`](Self::exact_names) and [`strict_fifo`](Self::strict_fifo), this is how often a waiter
+    /// in the queue asks the store, because an unlock by another library does not wake it. A shorter
+    /// pause than 1 ms counts as 1 ms there.
     pub fn retry_delay(mut self, delay: Duration) -> Self {
         self.settings.delay = Delay::Fixed(delay);
         self
     }
 
-    /// The pause between tries, by the number of those that have failed (from 1).
+    /// Sets a function that returns the pause between two attempts. Its argument is the number of failed attempts,
+    /// from 1.
+    ///
+    /// The function is called before each pause. With [`exact_names`](Self::exact_names), [`build`](Self::build) also
+    /// calls it once, with 1. If [`strict_fifo`](Self::strict_fifo) is set as well, all pauses have this length.
     pub fn retry_delay_with(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.settings.delay = Delay::By(Arc::new(delay));
         self
     }
 
-    /// Of the time to live, how much is not relied on, since clocks may run at different speeds; from 0 to below 1.
-    /// Default: 0.01.
+    /// Sets the share of the ttl that a holder does not count on, because clocks may run at different speeds. From
+    /// 0 to below 1. Default: 0.01.
+    ///
+    /// A holder counts on the ttl less this share and 2 ms. The rest must be at least 5 ms.
     pub fn drift_factor(mut self, factor: f64) -> Self {
         self.options.drift = Drift(factor);
         self
     }
 
-    /// Of the time to live, how long each server of a quorum may take to answer; above 0 and below 1. Default: 0.05,
-    /// and never above the [time-out](crate::StoreBuilder::timeout) of its store.
+    /// Sets how long each server of a quorum may take to answer, as a share of the ttl. Above 0 and below 1. Default:
+    /// 0.05.
+    ///
+    /// The time is at least 1 ms. The [timeout](crate::StoreBuilder::timeout) of the store applies as well.
     pub fn timeout_factor(mut self, factor: f64) -> Self {
         self.settings.timeout_factor = factor;
         self
     }
 
-    /// Makes the values that locks hold, for others to read. They must not be empty. A value does not make two holders one:
-    /// who has the same value waits or is refused like anybody else. But locking by a value that a guard of this process
-    /// has for the key already [is invalid](Error::is_invalid): a holder would wait for itself. Default: random, and never
-    /// twice the same.
+    /// Sets a function that returns the value of each lock in Redis, for other programs to read. The value must not
+    /// be empty. Default: a random value that is never repeated.
+    ///
+    /// Two holders with the same value still exclude each other. If a guard of this process already uses the value
+    /// for the key, locking fails with an error that [is invalid](Error::is_invalid), because the caller would wait
+    /// for its own lock.
     pub fn value_with(mut self, value: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.settings.value = Some(Arc::new(value));
         self
     }
 
-    /// Keys are the names of the locks in Redis as they are, rather than `prefix:{namespace:key}:lock`: to share them
-    /// with other libraries. Those libraries poll; so do those who wait here then, every
-    /// [`retry_delay`](Self::retry_delay) and in no order, unless [`strict_fifo`](Self::strict_fifo) is set. What is kept
-    /// beside a lock is named `{key}:prefix:…`, or `key:prefix:=…` where the key has a hash tag; so no key may contain
-    /// `:prefix:`. Default: no.
+    /// Uses the key itself as the name of the lock in Redis, to share locks with other libraries. Default: the name
+    /// is `prefix:{namespace:key}:lock`.
+    ///
+    /// Other libraries poll. With this setting, waiters here poll too, every [`retry_delay`](Self::retry_delay) and
+    /// in no order, unless [`strict_fifo`](Self::strict_fifo) is set.
+    ///
+    /// The other keys of a lock are named `{key}:prefix:…`, or `key:prefix:=…` if the key has a hash tag. So a key
+    /// must not contain `:prefix:`. It must not be empty, and may contain `}` only if it has a hash tag.
     pub fn exact_names(mut self) -> Self {
         self.settings.exact_names = true;
         self
     }
 
-    /// Whether a quorum stops asking as soon as the outcome is certain, rather than hear every server. Default: no.
+    /// Sets whether an attempt on a quorum ends as soon as the result is certain, instead of waiting for every
+    /// server. Default: `false`.
     pub fn fail_fast(mut self, fail_fast: bool) -> Self {
         self.settings.fail_fast = fail_fast;
         self
     }
 
-    /// Whether a quorum asks its servers in another order each time. Default: no.
+    /// Sets whether an attempt on a quorum asks the servers in random order. Default: `false`.
     pub fn shuffle_nodes(mut self, shuffle: bool) -> Self {
         self.settings.shuffle_nodes = shuffle;
         self
     }
 
-    /// The mutexes of the namespace `name` in a store. Whoever uses the same store and name shares them.
+    /// Builds the mutexes of the namespace `name` in a store. All users of the same store and name share them.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
-    /// out of range.
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, or if a
+    /// setting is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<Mutex, Error> {
         let place = Place::Store(self.leases(store, name)?);
         let values = Values::shared(store, self.settings.shared_name(name));
@@ -225,11 +226,12 @@ impl MutexBuilder {
         Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), values, decisions })
     }
 
-    /// The mutexes of the namespace `name` on several independent stores, of which a majority must grant a lock.
+    /// Builds the mutexes of the namespace `name` on several independent stores. A majority of them must grant a
+    /// lock.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where there are no stores or one is there twice, and as
+    /// [`is_invalid`](Error::is_invalid) if there are no stores, or if a store is given twice. Otherwise the same as
     /// [`build`](Self::build).
     pub fn build_quorum(self, stores: impl IntoIterator<Item = Store>, name: &str) -> Result<Mutex, Error> {
         let stores: Vec<_> = stores.into_iter().collect();
@@ -239,7 +241,8 @@ impl MutexBuilder {
         for (position, store) in stores.iter().enumerate() {
             if let Some(same) = stores[..position].iter().position(|other| other.is_same(store)) {
                 return Err(Error::invalid(format!(
-                    "the stores of a quorum must be independent, but number {same} and {position} (from 0) are the same"
+                    "the stores of a quorum must be independent: stores {same} and {position} (counted from 0) are \
+                     the same"
                 )));
             }
         }
@@ -255,18 +258,18 @@ impl MutexBuilder {
         self.options.check()?;
         check_name("the name of a namespace", name)?;
         if tries == Some(0) {
-            return Err(Error::invalid("tries must be at least 1, got 0"));
+            return Err(Error::invalid("tries must be at least 1, is 0"));
         }
         if self.settings.polls() && wait.max_waiters != u32::MAX {
             let text = format!(
-                "with exact names those who wait poll, and no queue can be kept to {} of them: leave max_waiters out, or set \
-                 strict_fifo",
+                "max_waiters must not be set with exact_names, is {}: waiters poll and have no queue; remove \
+                 max_waiters, or set strict_fifo",
                 wait.max_waiters
             );
             return Err(Error::invalid(text));
         }
         if !(timeout_factor > 0.0 && timeout_factor < 1.0) {
-            let text = format!("the time-out factor must be above 0 and below 1, is {timeout_factor}");
+            let text = format!("timeout_factor must be above 0 and below 1, is {timeout_factor}");
             return Err(Error::invalid(text));
         }
         let options = LeaseOptions {
@@ -275,7 +278,7 @@ impl MutexBuilder {
                 true => self.settings.retry_delay(1).max(Duration::from_millis(1)),
                 false => self.options.ask_every,
             },
-            // Each stands in the queue by itself where it is to be counted, or has a value of its own.
+            // Each waiter needs its own place in the queue if waiters are counted, or if each lock has its own value.
             cohorts: !strict_fifo
                 && !exact_names
                 && self.settings.value.is_none()

@@ -1,4 +1,4 @@
-//! Who holds a mutex, in process: the twin of `lua/lib/mutex.lua`.
+//! The holder of a mutex in the in-memory store. It does the same as `lua/lib/mutex.lua`.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::primitive::lease::queue::Queue;
 use crate::store::ttl_of;
 
-/// One at a time.
+/// The kind of lease that has one holder at a time.
 #[derive(Clone, Debug)]
 pub(crate) enum Exclusive {}
 
@@ -17,27 +17,28 @@ impl Kind for Exclusive {
     const SCRIPTS: Scripts = scripts!("lib/mutex");
 }
 
-/// What a token adds whose lock holds a value of the user's.
+/// The suffix of the token of a lock with a value of the user.
 pub(super) fn suffix(value: &str) -> String {
     format!(":{value}")
 }
 
-/// Each grant has so many fences: a process hands a lock on within itself, each time with the next.
+/// The number of fences of one grant. A process uses the next one each time it hands the lock over within itself.
 pub(crate) const FENCES: i64 = 32;
 
-/// Who holds; with fences that outlive their holders, or are the times of the grants.
+/// The holder and the fence. With `KEPT`, the fence is kept after the release. Otherwise the fence of a holder is
+/// the time of its grant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holder<const KEPT: bool = true, A = ()> {
-    /// By its token, whatever value is in that; until when.
+    /// The whole token of the holder, and when its lease ends (µs).
     holder: Option<(Arc<str>, i64)>,
     fence: i64,
-    /// What came of the leases before.
+    /// The outcome of earlier leases.
     pub(crate) outcome: A,
 }
 
-/// What is kept beside a lock.
+/// State that is kept beside a lock.
 pub(crate) trait Kept: Clone + std::fmt::Debug + Default + Send + 'static {
-    /// Whether forgetting it changes nothing.
+    /// Whether the state can be dropped without any effect.
     fn is_idle(&self, now: i64) -> bool;
 }
 
@@ -47,13 +48,13 @@ impl Kept for () {
     }
 }
 
-/// When a lock ends that is set until `expiry`: Redis counts in whole ms.
+/// When a lock with this expiry ends. Redis counts in whole ms, so the time is rounded up.
 fn end(expiry: i64, now: i64) -> i64 {
     now + (expiry - now + 999) / 1000 * 1000
 }
 
 impl<const KEPT: bool, A> Holder<KEPT, A> {
-    /// When the lock ends, as Redis tells it; 0: nobody holds it.
+    /// When the lock ends, as Redis reports it, rounded to ms. 0: the lock is free.
     fn ends(&self, now: i64) -> i64 {
         self.holder.as_ref().map_or(0, |(_, expiry)| now + ((expiry - now) / 1000).max(1) * 1000)
     }
@@ -104,7 +105,7 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
     fn soonest(&mut self, now: i64) -> i64 {
         let left = self.ends(now) - now;
         if let Some((holder, expiry)) = &mut self.holder
-            // In Redis, what holds a value does not tell its time to live.
+            // In Redis, a lock with a value of the user does not contain its ttl.
             && let Some(ttl) = ttl_of(holder).filter(|_| !holder.contains(':'))
             && left > end(ttl, 0)
         {

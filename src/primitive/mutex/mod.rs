@@ -1,4 +1,4 @@
-//! The mutexes. See the public module `mutex`.
+//! Mutexes. See the public module `mutex`.
 
 mod builder;
 pub(crate) mod holder;
@@ -27,12 +27,12 @@ use crate::{Error, Key, Store};
 
 pub use self::builder::MutexBuilder;
 
-/// A namespace of mutexes, one per key. A cheap clone; see the [module](crate::mutex) for the whole story.
+/// A namespace of mutexes, one for each key. Cheap to clone. See the [module](crate::mutex) for details.
 ///
 /// # Cancel safety
 ///
-/// Every future here may be dropped at any time: who waits leaves the queue, and what was granted meanwhile is
-/// given back, from a task of its own.
+/// All methods are cancel safe. If the future is dropped, the waiter leaves the queue. A lock that was granted in the
+/// meantime is released in the background.
 #[derive(Clone, Debug)]
 pub struct Mutex {
     place: Place,
@@ -49,16 +49,18 @@ enum Place {
 }
 
 impl Mutex {
-    /// The mutexes of the namespace `name` in a store. For other settings there is the [`builder`](Self::builder).
+    /// Creates the mutexes of the namespace `name` in a store, with the default settings.
+    ///
+    /// Use the [`builder`](Self::builder) for other settings.
     ///
     /// # Errors
     ///
-    /// As [`MutexBuilder::build`].
+    /// Same as [`MutexBuilder::build`].
     pub fn new(store: &Store, name: &str) -> Result<Self, Error> {
         Self::builder().build(store, name)
     }
 
-    /// The mutexes of the namespace `name` on several independent stores.
+    /// Creates the mutexes of the namespace `name` on several independent stores, with the default settings.
     ///
     /// ```
     /// use tower_distributed::{Mutex, Store};
@@ -72,43 +74,90 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`MutexBuilder::build_quorum`].
+    /// Same as [`MutexBuilder::build_quorum`].
     pub fn quorum(stores: impl IntoIterator<Item = Store>, name: &str) -> Result<Self, Error> {
         Self::builder().build_quorum(stores, name)
     }
 
-    /// Settings of a namespace.
+    /// Returns a builder to change the settings.
     pub fn builder() -> MutexBuilder {
         MutexBuilder::default()
     }
 
-    /// Locks; waits its turn.
+    /// Locks the mutex of a key. Waits until the lock is free.
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it takes longer than `max_wait` or more than the tries allowed,
-    /// or too many wait already; [`is_interrupted`](Error::is_interrupted) after [`close`](Self::close);
-    /// [`is_unavailable`](Error::is_unavailable); [`is_invalid`](Error::is_invalid) where an exact name or a value
-    /// is not allowed.
+    /// * [`is_refused`](Error::is_refused): the wait exceeded [`max_wait`](MutexBuilder::max_wait) or
+    ///   [`tries`](MutexBuilder::tries), or the queue is full ([`max_waiters`](MutexBuilder::max_waiters)).
+    /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
+    /// * [`is_invalid`](Error::is_invalid): the key is not allowed with [`exact_names`](MutexBuilder::exact_names),
+    ///   or the value of [`value_with`](MutexBuilder::value_with) is empty or already in use for this key.
     pub async fn lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
         self.decisions.admitted(self.wait(key.into(), self.settings.wait).await)
     }
 
-    /// Locks, if that is possible now and nobody waits.
+    /// Locks the mutex of a key if it is free and has no waiters. Does not wait.
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it is not, and as [`lock`](Self::lock).
+    /// [`is_refused`](Error::is_refused) if the lock is held or has waiters. Otherwise the same as
+    /// [`lock`](Self::lock).
     pub async fn try_lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
         let locked = self.ask(key.into(), None).await;
         self.decisions.admitted(locked)
     }
 
-    /// Whether anybody holds it now, this process or another.
+    /// Locks the mutex of a key, runs `work`, and unlocks. Waits until the lock is free.
+    ///
+    /// `work` runs in the task of the caller. It continues if the lock is lost; use [`LeaseHandle::lost`] to detect
+    /// the loss. If the unlock fails, it is repeated in the background.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// Same as [`lock`](Self::lock).
+    pub async fn run<F: Future>(
+        &self,
+        key: impl Into<Key>,
+        work: impl FnOnce(LeaseHandle) -> F,
+    ) -> Result<F::Output, Error> {
+        Ok(self.lock(key).await?.run(work).await)
+    }
+
+    /// Like [`run`](Self::run), but does not wait: it skips the work if the lock is held or has waiters ("lock or
+    /// skip").
+    ///
+    /// ```
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// # async fn bill(_user: u64) {}
+    /// let bills = Mutex::new(&Store::in_memory(), "bills")?;
+    /// match bills.try_run("user-7", |_| bill(7)).await {
+    ///     Ok(()) => println!("billed"),
+    ///     Err(error) if error.is_refused() => println!("skipped: another process bills user 7"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Same as [`try_lock`](Self::try_lock).
+    pub async fn try_run<F: Future>(
+        &self,
+        key: impl Into<Key>,
+        work: impl FnOnce(LeaseHandle) -> F,
+    ) -> Result<F::Output, Error> {
+        Ok(self.try_lock(key).await?.run(work).await)
+    }
+
+    /// Returns whether the lock of a key is held, by this process or by another.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn is_locked(&self, key: impl Into<Key>) -> Result<bool, Error> {
         match &self.place {
             Place::Store(leases) => Ok(leases.admission.inspect(key.into()).await?.what.used > 0),
@@ -116,7 +165,10 @@ impl Mutex {
         }
     }
 
-    /// Sends away those who wait through this value or its clones, now or later. Guards stay.
+    /// Closes this value and its clones: pending and later calls of [`lock`](Self::lock) fail with an error that
+    /// [is interrupted](Error::is_interrupted).
+    ///
+    /// [`try_lock`](Self::try_lock) fails in the same way, except on a quorum. Guards stay valid.
     pub fn close(&self) {
         match &self.place {
             Place::Store(leases) => leases.close(),
@@ -124,13 +176,13 @@ impl Mutex {
         }
     }
 
-    /// The name of the namespace.
+    /// Returns the name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Locks by waiting for up to `max_wait`, or not at all. Not counted as a decision.
+    /// Locks, and waits for up to `max_wait` (`None`: does not wait). Does not count a decision.
     pub(crate) async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
         match max_wait {
             None => self.ask(key, None).await,
@@ -142,7 +194,7 @@ impl Mutex {
         &self.decisions
     }
 
-    /// Waits for a turn, or tries again and again where there are no turns.
+    /// Waits in the queue of the store, or polls if there is no queue or `tries` is set.
     async fn wait(&self, key: Key, wait: Wait) -> Result<MutexGuard, Error> {
         let tries = match (&self.place, self.settings.tries) {
             (Place::Store(_), None) if self.settings.polls() => u32::MAX,
@@ -153,7 +205,7 @@ impl Mutex {
         self.try_often(key, wait.max_wait, tries).await
     }
 
-    /// One attempt, with or without a place in the queue.
+    /// Makes one attempt. `wait`: `Some` to take a place in the queue if the lock is not free.
     async fn ask(&self, key: Key, wait: Option<Wait>) -> Result<MutexGuard, Error> {
         if self.settings.exact_names {
             match &self.place {
@@ -172,14 +224,14 @@ impl Mutex {
             Place::Store(leases) => leases.acquire(key, Ask::new(Subject::Lock, suffix, 0, wait)).await?,
             Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await?,
         };
-        // The value is free once its lock was given back.
+        // The value stays in use until the lease is released.
         Ok(MutexGuard(match in_use {
             Some(in_use) => lease.beside(in_use),
             None => lease,
         }))
     }
 
-    /// Attempts with pauses in between.
+    /// Makes up to `tries` attempts, with pauses between them.
     async fn try_often(&self, key: Key, max_wait: Option<Duration>, tries: u32) -> Result<MutexGuard, Error> {
         let settings = &self.settings;
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
@@ -194,7 +246,7 @@ impl Mutex {
             }
             let error = match self.ask(key.clone(), None).await {
                 Ok(guard) => return Ok(guard),
-                // An outage may pass too, and another node may answer.
+                // An outage can end before the next attempt, and another node can answer.
                 Err(error) if error.is_refused() || error.is_away() => error,
                 Err(error) => return Err(error),
             };
@@ -216,34 +268,44 @@ fn waited_too_long(error: &Error) -> Error {
     Busy { subject: Subject::Lock, why: Why::WaitedTooLong, retry_after: error.retry_after() }.into()
 }
 
-/// A mutex that is locked. Unlocked when it is dropped.
+/// A guard of a locked mutex. Dropping it unlocks the mutex in the background.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped unlocks its mutex"]
 pub struct MutexGuard(Lease);
 
 impl MutexGuard {
-    /// The fencing token: greater than that of every holder of this key before. To be checked by what is written to.
+    /// Returns the fencing token, which is greater than that of every earlier holder of this key.
+    ///
+    /// The resource that you write to should check it: see [`guarantees`](crate::guarantees).
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.0.fence()
     }
 
-    /// Unlocks; whether it was still held. See [`Lease::release`].
+    /// Unlocks the mutex. Returns whether the lock was still held. See [`Lease::release`].
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn unlock(self) -> Result<bool, Error> {
         self.0.release().await
     }
 
-    /// As [`unlock`](Self::unlock), with an error where it was not held to the end.
+    /// Like [`unlock`](Self::unlock), but returns an error if the lock was lost before.
     ///
     /// # Errors
     ///
-    /// [`is_lost`](Error::is_lost) where it was not held any more; [`is_unavailable`](Error::is_unavailable).
+    /// * [`is_lost`](Error::is_lost): the lock was no longer held.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn unlock_checked(self) -> Result<(), Error> {
         self.0.release_checked().await
+    }
+
+    async fn run<F: Future>(self, work: impl FnOnce(LeaseHandle) -> F) -> F::Output {
+        let outcome = work(self.handle()).await;
+        // If the unlock fails, it is repeated in the background.
+        let _ = self.unlock().await;
+        outcome
     }
 
     pub(crate) fn into_lease(self) -> Lease {

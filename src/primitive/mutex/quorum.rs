@@ -26,16 +26,16 @@ use crate::store::{PeriodicTask, check_exact};
 use crate::{Error, Key, Store, random};
 
 pub(super) struct Quorum {
-    /// One of each server; what is of none alone is that of the first.
+    /// The leases on each server. The first also provides the ids, the options and the `closed` flag of the quorum.
     nodes: Vec<Leases<Exclusive>>,
-    /// How long a node may take to answer.
+    /// The timeout of a call to one node.
     patience: Duration,
     fail_fast: bool,
     shuffle: bool,
     renewals: Renewals,
 }
 
-/// What the nodes said, so far.
+/// The answers of the nodes so far.
 #[derive(Default)]
 struct Votes {
     yes: usize,
@@ -49,7 +49,7 @@ impl Quorum {
         self.nodes.iter().try_for_each(|node| check_exact(key, node.admission.store.prefix()))
     }
 
-    /// Its renewals are seen to with those of `store`.
+    /// The scheduler of `store` runs the renewals.
     pub(super) fn new(store: &Store, nodes: Vec<Leases<Exclusive>>, settings: &Settings) -> Arc<Self> {
         let ttl = nodes[0].options().ttl;
         let quorum = Arc::new(Self {
@@ -76,7 +76,7 @@ impl Quorum {
         self.nodes[0].options().ttl
     }
 
-    /// Until when what a majority has for the time to live is certain here, by calls sent at `sent`.
+    /// Until when this process may count on a lease that calls sent at `sent` acquired or renewed on a majority.
     fn until(&self, sent: Instant) -> Instant {
         Anchor { sent, now: 0 }.until(micros(self.ttl()), self.ttl(), self.nodes[0].options().drift)
     }
@@ -90,7 +90,7 @@ impl Quorum {
         self.nodes.len() / 2 + 1
     }
 
-    /// Whether a majority says that somebody holds it.
+    /// Returns whether the lock is held on a majority of the nodes.
     pub(super) async fn is_locked(&self, key: Key) -> Result<bool, Error> {
         let looks = self.nodes.iter().map(|node| self.within(node.admission.inspect(key.clone())));
         let (mut held, mut free, mut outage) = (0, 0, None);
@@ -102,7 +102,7 @@ impl Quorum {
             }
         }
         match outage {
-            // What the others would have said makes no difference.
+            // The missing answers cannot change the result.
             _ if held >= self.majority() => Ok(true),
             None => Ok(false),
             _ if free >= self.majority() => Ok(false),
@@ -110,7 +110,7 @@ impl Quorum {
         }
     }
 
-    /// One attempt on all nodes.
+    /// Makes one attempt on all nodes.
     pub(super) async fn acquire(self: Arc<Self>, key: Key, suffix: &str) -> Result<Lease, Error> {
         let first = &self.nodes[0];
         let (id, token) = first.admission.token(first.options(), suffix);
@@ -121,12 +121,12 @@ impl Quorum {
         if votes.yes < self.majority() {
             return Err(votes.failure(&self));
         }
-        // The fences of different nodes know nothing of each other. Once a majority has the highest, every later
-        // majority has a node that goes above it.
+        // Each node counts its own fences. Once a majority stores the highest fence, every later majority contains a
+        // node that issues a higher one.
         let raised = ballot.raise(votes.fence).await;
         let belief = Belief::granted(self.until(sent), clock::now());
         let (Some(belief), true) = (belief, raised >= self.majority()) else {
-            return Err(Error::unavailable(Cause::TimedOut, "a majority answered too late"));
+            return Err(Error::unavailable(Cause::TimedOut, "a majority of the quorum answered too late"));
         };
         ballot.won = true;
         let answered = std::mem::take(&mut ballot.answered);
@@ -140,13 +140,12 @@ impl Quorum {
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         within(self.patience, call).await.unwrap_or_else(|| {
-            let text = format!("a node gave no answer within {:?}", self.patience);
+            let text = format!("a node of the quorum did not answer within {:?}", self.patience);
             Err(Error::unavailable(Cause::TimedOut, text))
         })
     }
 
-    /// Renews on all nodes, and raises their fences. Where fewer than a majority do, it is left as it was: whoever works
-    /// goes on until the time is up, and may try again.
+    /// Renews the lease on all nodes, and raises their fences to `fence`.
     async fn renew_all(&self, key: &Key, token: &Arc<str>, fence: i64) -> Vec<Result<bool, Error>> {
         let renewals = self.nodes.iter().map(|node| {
             let renewal = node.admission.renew_token(key.clone(), Arc::clone(token), self.ttl(), fence);
@@ -155,6 +154,8 @@ impl Quorum {
         join_all(renewals).await
     }
 
+    /// Renews the lease. If an outage leaves the result open, the lease stays as it was, and the caller may try again
+    /// until the lease expires.
     async fn renew(&self, state: &Arc<LeaseState>) -> Result<(), Error> {
         let (sent, tenure) = (clock::now(), &state.tenure);
         let (mut renewed, mut gone, mut outage) = (0, 0, None);
@@ -175,7 +176,7 @@ impl Quorum {
         }
         match outage {
             Some(error) if self.nodes.len() - gone >= self.majority() => Err(error),
-            // No majority can have it any more.
+            // A majority can no longer hold the lease.
             _ => {
                 state.lose();
                 tenure.end();
@@ -190,12 +191,12 @@ impl Quorum {
     }
 }
 
-/// One attempt: what was asked for is taken back on all nodes unless it is won, whatever they have answered.
+/// One attempt. Dropping it withdraws the request on all nodes, unless the attempt was won.
 struct Ballot {
     quorum: Arc<Quorum>,
     key: Key,
     token: Arc<str>,
-    /// The nodes of which it is known that nothing is on its way to them.
+    /// The nodes to which no call can still be on its way.
     answered: HashSet<usize>,
     won: bool,
 }
@@ -222,7 +223,7 @@ impl Ballot {
         while let Some((index, outcome)) = calls.next().await {
             match outcome {
                 Ok(answer) => {
-                    // One that was sent twice may come again, after the release.
+                    // If the call was sent twice, the second copy may arrive after the release.
                     if !answer.twice {
                         self.answered.insert(index);
                     }
@@ -249,7 +250,7 @@ impl Ballot {
         votes
     }
 
-    /// Lets the nodes know the fence; how many do.
+    /// Stores the fence on the nodes. Returns the number of nodes that stored it.
     async fn raise(&self, fence: i64) -> usize {
         let raises = self.quorum.renew_all(&self.key, &self.token, fence).await;
         raises.into_iter().filter(|raised| matches!(raised, Ok(true))).count()
@@ -271,7 +272,7 @@ impl Drop for Ballot {
 impl Votes {
     fn failure(self, quorum: &Quorum) -> Error {
         match self.outage {
-            // Too few said no to be the reason: with the others it might have been a majority.
+            // With the nodes that failed, a majority might have granted the lock. So the outage is the reason.
             Some(error) if quorum.nodes.len() - self.no >= quorum.majority() => error,
             _ => Busy { subject: Subject::Lock, why: Why::Taken, retry_after: None }.into(),
         }
@@ -299,12 +300,12 @@ impl PeriodicTask for Quorum {
 /// The nodes that granted a lease.
 struct Votees {
     quorum: Arc<Quorum>,
-    /// Those that answered: what was sent to the others may come yet.
+    /// The nodes to which no acquire can still be on its way.
     answered: HashSet<usize>,
 }
 
 impl Votees {
-    /// What a node is given back.
+    /// The release for a node.
     fn back(&self, index: usize, tenure: &Tenure) -> GiveBack {
         let (key, token) = (tenure.key.clone(), Arc::clone(&tenure.token));
         self.quorum.back(key, token, !self.answered.contains(&index))
@@ -328,7 +329,7 @@ impl Keeper for Votees {
     fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>> {
         let quorum = Arc::clone(&self.quorum);
         self.released(&state);
-        // Others may hold it as soon as it is sent.
+        // Another holder can get the lock as soon as the release is sent.
         state.tenure.end();
         Box::pin(async move {
             let tenure = &state.tenure;
@@ -351,7 +352,7 @@ impl Keeper for Votees {
             }
             match outage {
                 _ if was_held >= quorum.majority() => Ok(true),
-                // The others may have had it: it is not known.
+                // The nodes that failed may have held it, so the result is unknown.
                 Some(error) if quorum.nodes.len() - was_gone >= quorum.majority() => Err(error),
                 _ => Ok(false),
             }

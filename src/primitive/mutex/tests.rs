@@ -1,4 +1,4 @@
-//! Handing on within a process: those who wait in one get the lock from each other, for a while.
+//! Handover within a process: for a limited time, the waiters of one process get the lock from each other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{Error, Store};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Runs a test in memory and on Redis.
+/// Runs a test on the in-memory store and on Redis.
 async fn on_both(test: impl AsyncFn(&Mutex)) {
     let store = Store::in_memory();
     let mutex = Mutex::new(&store, "m").unwrap();
@@ -24,13 +24,13 @@ async fn on_both(test: impl AsyncFn(&Mutex)) {
     test(&mutex).await;
 }
 
-/// Whether anybody waits in the store.
+/// Whether the queue of the store has a waiter.
 async fn has_waiting(mutex: &Mutex) -> bool {
     let super::Place::Store(leases) = &mutex.place else { unreachable!() };
     leases.admission.inspect("k".into()).await.unwrap().what.waiting > 0
 }
 
-/// One who waits, behind those who came before; and the process stands in the queue.
+/// Starts a waiter behind the earlier ones, and waits until the process has a place in the queue of the store.
 async fn waiter(mutex: &Mutex) -> JoinHandle<Result<MutexGuard, Error>> {
     let mut call = Box::pin({
         let mutex = mutex.clone();
@@ -43,14 +43,14 @@ async fn waiter(mutex: &Mutex) -> JoinHandle<Result<MutexGuard, Error>> {
     waiter
 }
 
-/// Whether somebody was offered the lock who has not taken it up.
+/// Whether a waiter was offered the lock and has not taken it yet.
 fn has_offered(mutex: &Mutex) -> bool {
     let super::Place::Store(leases) = &mutex.place else { unreachable!() };
     leases.has_offered(&"k".into())
 }
 
 async fn got(waiter: JoinHandle<Result<MutexGuard, Error>>) -> MutexGuard {
-    tokio::time::timeout(LONG, waiter).await.expect("it is never served").unwrap().unwrap()
+    tokio::time::timeout(LONG, waiter).await.expect("the waiter was never served").unwrap().unwrap()
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn the_lock_goes_along_the_line_with_rising_fences() {
             assert!(guard.unlock().await.unwrap());
             guard = got(waiter).await;
             assert!(guard.fence() > fence && guard.is_held());
-            assert!(!handle.is_held(), "whoever unlocked holds no longer");
+            assert!(!handle.is_held(), "the previous guard still holds the lock");
             assert!(mutex.try_lock("k").await.unwrap_err().is_refused());
         }
         assert!(guard.unlock().await.unwrap());
@@ -75,7 +75,7 @@ async fn the_lock_goes_along_the_line_with_rising_fences() {
     .await;
 }
 
-/// Two processes: two stores have nothing in common but the server.
+/// Two stores act as two processes: they share only the server.
 #[tokio::test]
 async fn the_process_that_has_waited_longest_has_its_turn_after_a_while() {
     let server = RedisServer::start().await;
@@ -116,7 +116,7 @@ async fn one_process_after_the_other_has_the_lock_at_most_32_times() {
         assert!(poll!(call.as_mut()).is_pending());
         waiters.push(tokio::spawn(call));
     }
-    eventually("the other process to stand in the queue", LONG, async || has_waiting(&there).await).await;
+    eventually("the other process to have a place in the queue", LONG, async || has_waiting(&there).await).await;
     drop(guard);
     for waiter in waiters {
         waiter.await.unwrap();
@@ -125,7 +125,7 @@ async fn one_process_after_the_other_has_the_lock_at_most_32_times() {
     let of = |here| order.iter().filter(|(is_here, _)| *is_here == here).collect::<Vec<_>>();
     assert!(of(true).is_sorted() && of(false).is_sorted(), "{order:?}");
     let longest = order.chunk_by(|one, other| one.0 == other.0).map(<[_]>::len).max().unwrap();
-    // The last process has the lock for itself.
+    // In the end, the last process has no competitor.
     let rest = order.iter().rev().take_while(|(is_here, _)| *is_here == order[159].0).count();
     assert!(longest <= 32 || longest == rest, "{longest} in a row: {order:?}");
 }
@@ -140,7 +140,7 @@ async fn who_goes_away_is_passed_over() {
         drop(guard);
         let first = got(first).await;
         second.abort();
-        eventually("it to be gone", LONG, async || second.is_finished()).await;
+        eventually("the second waiter to be aborted", LONG, async || second.is_finished()).await;
         drop(first);
         let third = got(third).await;
         assert!(third.unlock().await.unwrap());
@@ -153,7 +153,7 @@ async fn who_goes_away_is_passed_over() {
 async fn a_head_that_goes_away_with_the_lock_leaves_nobody_behind() {
     on_both(async |mutex| {
         let guard = mutex.lock("k").await.unwrap();
-        // Polled by hand, so that it is granted the lock and does not know.
+        // Polled by hand, so that the future is granted the lock and is not polled afterwards.
         let mut head = Box::pin(mutex.lock("k"));
         assert!(poll!(head.as_mut()).is_pending());
         let follower = waiter(mutex).await;
@@ -179,7 +179,7 @@ async fn a_line_whose_lock_is_lost_asks_anew() {
     drop(guard);
     let first = got(first).await;
     server.cli(&["DEL", "td:{m:k}:lock"]);
-    // It holds on to its guard, and those in line do not wait for that.
+    // The first waiter keeps its guard. The next waiters do not wait for the guard to be dropped.
     let second = got(second).await;
     assert!(!first.is_held() && !third.is_finished(), "two hold at once");
     assert!(!first.unlock().await.unwrap());
@@ -198,7 +198,7 @@ async fn followers_outlive_the_beat_of_those_before_them() {
     drop(guard);
     let first = got(first).await;
     let fence = first.fence();
-    // Renewed several times over.
+    // The lock is renewed several times.
     let began = first.until();
     eventually("the lock to be renewed", LONG, async || first.until() > began + Duration::from_secs(3)).await;
     assert!(first.is_held() && !second.is_finished());
@@ -217,7 +217,7 @@ fn what_is_held_and_waited_for_outlives_the_runtime_it_began_on() {
         let store = Store::redis(&server.url()).unwrap();
         let mutex = Mutex::builder().ttl(Duration::from_millis(600)).build(&store, "m").unwrap();
         let guard = mutex.lock("k").await.unwrap();
-        // The subscription begins here too.
+        // This also starts the subscription.
         waiter(&mutex).await.abort();
         (server, mutex, guard)
     });

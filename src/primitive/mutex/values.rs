@@ -1,5 +1,5 @@
-//! The values of the user's that are in use in this process: who locks with one twice has made a mistake, and would wait for
-//! itself.
+//! The user's lock values that are in use in this process. Locking twice with one value is an error, because the
+//! caller would wait for itself.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use crate::store::lock;
 use crate::{Error, Key, Store};
 
-/// Those of one namespace.
+/// The values in use in one namespace.
 #[derive(Debug, Default)]
 pub(super) struct Values(Mutex<HashSet<Name>>);
 
 type Name = (Key, Box<str>);
 
-/// A value in use, until this is dropped.
+/// A value in use. Dropping this frees the value.
 #[derive(Debug)]
 pub(super) struct InUse {
     values: Arc<Values>,
@@ -21,20 +21,20 @@ pub(super) struct InUse {
 }
 
 impl Values {
-    /// Those of all mutexes of a name.
+    /// The values that all mutexes of this name share.
     pub(super) fn shared(store: &Store, name: &str) -> Arc<Self> {
         store.shared(name, Arc::default)
     }
 
-    /// Takes a value for a key into use.
+    /// Marks a value as in use for a key. Fails if it is in use already.
     pub(super) fn take(self: &Arc<Self>, key: &Key, value: &str) -> Result<InUse, Error> {
         let name: Name = (key.clone(), value.into());
         if lock(&self.0).insert(name.clone()) {
             return Ok(InUse { values: Arc::clone(self), name });
         }
         Err(Error::invalid(format!(
-            "the value {value:?} is in use for this key in this process: it must differ from holder to holder, and is free \
-             again when its guard is gone"
+            "the lock value {value:?} is already in use for this key in this process: each holder needs its own \
+             value, and dropping the guard frees the value"
         )))
     }
 }
