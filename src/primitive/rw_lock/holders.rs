@@ -1,4 +1,4 @@
-//! Who reads or writes, in process: the twin of `lua/lib/rw_lock.lua`.
+//! The readers or the writer of a lock in the in-memory store. It does the same as `lua/lib/rw_lock.lua`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
 use crate::primitive::lease::queue::Queue;
 
-/// Readers of one group, or one writer.
+/// The kind of lease that is held by readers of one group, or by one writer.
 #[derive(Clone, Debug)]
 pub(crate) enum ReadWrite {}
 
@@ -17,22 +17,22 @@ impl Kind for ReadWrite {
     const SCRIPTS: Scripts = scripts!("lib/rw_lock");
 }
 
-/// What the token of a reader adds.
+/// The suffix of the token of a reader.
 pub(super) fn reader(group: &str) -> String {
     format!("/r{group}")
 }
 
-/// What the token of a writer adds: how many writers in a row may go before readers that wait.
+/// The suffix of the token of a writer: how many writers in a row may pass waiting readers.
 pub(super) fn writer(most: u32) -> String {
     format!("/w{most}")
 }
 
-/// What follows the number in a token.
+/// The suffix of a token, without the `/`.
 fn mode(token: &str) -> &str {
     token.find('/').map_or("", |at| &token[at + 1..])
 }
 
-/// How many writers in a row may go before readers that wait, if the token is a writer's.
+/// How many writers in a row may pass waiting readers. `None` if the token is not that of a writer.
 fn writes(token: &str) -> Option<i64> {
     mode(token).strip_prefix('w')?.parse().ok()
 }
@@ -44,7 +44,7 @@ const REMEMBERED: i64 = 8 * 86_400 * 1_000_000;
 pub(crate) struct RwHolders {
     until: HashMap<Arc<str>, i64>,
     fence: i64,
-    /// How many writers in a row went before readers that waited.
+    /// How many writers in a row have passed waiting readers.
     pub(crate) row: i64,
 }
 
@@ -101,8 +101,8 @@ impl Holders for RwHolders {
     }
 
     fn is_idle(&self, now: i64) -> bool {
-        // The row says nothing any more where nobody waits: the next who holds begins it anew. The fence is told to
-        // readers, for as long as Redis keeps it.
+        // Without waiters, `row` has no effect: the next holder resets it. Readers read the fence for as long as
+        // Redis keeps it.
         (self.fence == 0 || self.fence + REMEMBERED < now) && self.until.values().all(|expiry| *expiry <= now)
     }
 }

@@ -1,4 +1,4 @@
-//! The reader-writer locks. See the public module `rw_lock`.
+//! Reader-writer locks. See the public module `rw_lock`.
 
 pub(crate) mod holders;
 
@@ -14,23 +14,25 @@ use crate::store::{Namespace, check_name};
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Key, Store};
 
-/// Who goes first where both wait.
+/// Whether readers or writers are served first if both wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Prefer {
-    /// Writers, but no more than so many in a row where readers wait.
+    /// Writers first. After [`most_writers`](RwLockBuilder::most_writers) writers in a row, waiting readers are
+    /// served.
     #[default]
     Writers,
-    /// Readers: writers wait until nobody reads any more.
+    /// Readers first. A writer waits until there are no readers, so it can starve.
     Readers,
 }
 
-/// A namespace of reader-writer locks, one per key. A cheap clone; see the [module](crate::rw_lock) for the whole story.
+/// A namespace of reader-writer locks, one for each key. Cheap to clone. See the [module](crate::rw_lock) for
+/// details.
 ///
 /// # Cancel safety
 ///
-/// Every future here may be dropped at any time: who waits leaves the queue, and what was granted meanwhile is
-/// given back, from a task of its own.
+/// All methods are cancel safe. If the future is dropped, the waiter leaves the queue. A lock that was granted in the
+/// meantime is released in the background.
 #[derive(Clone, Debug)]
 pub struct RwLock {
     leases: Leases<ReadWrite>,
@@ -48,17 +50,18 @@ struct Settings {
 }
 
 impl RwLock {
-    /// The locks of the namespace `name` in a store. Waits as long as it takes; for other settings there is the
-    /// [`builder`](Self::builder).
+    /// Creates the locks of the namespace `name` in a store, with the default settings.
+    ///
+    /// Waits have no time limit. Use the [`builder`](Self::builder) for other settings.
     ///
     /// # Errors
     ///
-    /// As [`RwLockBuilder::build`].
+    /// Same as [`RwLockBuilder::build`].
     pub fn new(store: &Store, name: &str) -> Result<Self, Error> {
         Self::builder().build(store, name)
     }
 
-    /// Settings of a namespace.
+    /// Returns a builder to change the settings.
     pub fn builder() -> RwLockBuilder {
         RwLockBuilder {
             settings: Settings { prefer: Prefer::Writers, most_writers: 16, wait: Wait::FOR_EVER },
@@ -67,68 +70,72 @@ impl RwLock {
         }
     }
 
-    /// The same locks for readers of a group; readers of other groups are kept out like writers.
+    /// Returns the same locks for a group of readers. Readers of the same group share a lock. Readers of different
+    /// groups exclude each other.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the group is not 1 to 64 of `A-Z a-z 0-9 - _ . /`.
+    /// [`is_invalid`](Error::is_invalid) if the group is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`.
     pub fn with_group(&self, group: &str) -> Result<Self, Error> {
-        check_name("a group of readers", group)?;
+        check_name("the name of a reader group", group)?;
         Ok(Self { group: group.into(), ..self.clone() })
     }
 
-    /// The same locks, waited for no longer than this.
+    /// Returns the same locks with another [`max_wait`](RwLockBuilder::max_wait).
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         let wait = Wait { max_wait: Some(max_wait), ..self.settings.wait };
         Self { settings: Settings { wait, ..self.settings }, ..self.clone() }
     }
 
-    /// Locks for reading; waits its turn.
+    /// Locks for reading. Waits until the lock is free for this reader.
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it takes longer than `max_wait`, or too many wait already;
-    /// [`is_interrupted`](Error::is_interrupted) after [`close`](Self::close);
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// * [`is_refused`](Error::is_refused): the wait exceeded [`max_wait`](RwLockBuilder::max_wait), or the queue
+    ///   is full ([`max_waiters`](RwLockBuilder::max_waiters)).
+    /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn read(&self, key: impl Into<Key>) -> Result<RwLockReadGuard, Error> {
         self.acquire(key.into(), Access::Read, Some(self.settings.wait)).await.map(RwLockReadGuard)
     }
 
-    /// Locks for reading, if that is possible now and nobody is to go first.
+    /// Locks for reading if the lock is free for readers and no waiter goes first. Does not wait.
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it is not; [`is_interrupted`](Error::is_interrupted) after
-    /// [`close`](Self::close); [`is_unavailable`](Error::is_unavailable).
+    /// * [`is_refused`](Error::is_refused): the lock is not free, or a waiter goes first.
+    /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn try_read(&self, key: impl Into<Key>) -> Result<RwLockReadGuard, Error> {
         self.acquire(key.into(), Access::Read, None).await.map(RwLockReadGuard)
     }
 
-    /// Locks for writing; waits its turn.
+    /// Locks for writing. Waits until the lock is free.
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read).
+    /// Same as [`read`](Self::read).
     pub async fn write(&self, key: impl Into<Key>) -> Result<RwLockWriteGuard, Error> {
         self.acquire(key.into(), Access::Write, Some(self.settings.wait)).await.map(RwLockWriteGuard)
     }
 
-    /// Locks for writing, if that is possible now and nobody is to go first.
+    /// Locks for writing if the lock is free and no waiter goes first. Does not wait.
     ///
     /// # Errors
     ///
-    /// As [`try_read`](Self::try_read).
+    /// Same as [`try_read`](Self::try_read).
     pub async fn try_write(&self, key: impl Into<Key>) -> Result<RwLockWriteGuard, Error> {
         self.acquire(key.into(), Access::Write, None).await.map(RwLockWriteGuard)
     }
 
-    /// Sends away those who wait through this value or its clones, now or later. Guards stay.
+    /// Closes this value and its clones: pending and later calls that lock fail with an error that
+    /// [is interrupted](Error::is_interrupted). Guards stay valid.
     pub fn close(&self) {
         self.leases.close();
     }
 
-    /// The name of the namespace.
+    /// Returns the name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -154,27 +161,30 @@ impl RwLock {
     }
 }
 
-/// What a lock is asked for.
+/// How a lock is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Beside other readers.
+    /// Shared with other readers.
     Read,
-    /// Alone.
+    /// Exclusive.
     Write,
 }
 
-/// A lock for reading. Released when it is dropped.
+/// A guard of a lock for reading. Dropping it releases the lock in the background.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct RwLockReadGuard(Lease);
 
-/// A lock for writing. Released when it is dropped.
+/// A guard of a lock for writing. Dropping it releases the lock in the background.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct RwLockWriteGuard(Lease);
 
 impl RwLockReadGuard {
-    /// The fencing token of the last writer before; `None` where nobody has written for a week.
+    /// Returns the fencing token of the last writer before this reader.
+    ///
+    /// `None` if there was no writer, or if the store has forgotten it. It remembers the last writer for at least 8
+    /// days.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         Some(self.0.fence()).filter(|fence| *fence > 0)
@@ -182,7 +192,9 @@ impl RwLockReadGuard {
 }
 
 impl RwLockWriteGuard {
-    /// The fencing token: greater than that of every writer of this key before. To be checked by what is written to.
+    /// Returns the fencing token, which is greater than that of every earlier writer of this key.
+    ///
+    /// The resource that you write to should check it: see [`guarantees`](crate::guarantees).
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.0.fence()
@@ -192,20 +204,21 @@ impl RwLockWriteGuard {
 macro_rules! guard {
     ($guard:ident) => {
         impl $guard {
-            /// Releases the lock; whether it was still held. See [`Lease::release`].
+            /// Releases the lock. Returns whether it was still held. See [`Lease::release`].
             ///
             /// # Errors
             ///
-            /// [`is_unavailable`](Error::is_unavailable).
+            /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
             pub async fn release(self) -> Result<bool, Error> {
                 self.0.release().await
             }
 
-            /// As [`release`](Self::release), with an error where it was not held to the end.
+            /// Like [`release`](Self::release), but returns an error if the lock was lost before.
             ///
             /// # Errors
             ///
-            /// [`is_lost`](Error::is_lost) where it was not held any more; [`is_unavailable`](Error::is_unavailable).
+            /// * [`is_lost`](Error::is_lost): the lock was no longer held.
+            /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
             pub async fn release_checked(self) -> Result<(), Error> {
                 self.0.release_checked().await
             }
@@ -223,7 +236,7 @@ macro_rules! guard {
 guard!(RwLockReadGuard);
 guard!(RwLockWriteGuard);
 
-/// Settings of a [`RwLock`].
+/// A builder for a [`RwLock`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct RwLockBuilder {
@@ -233,65 +246,72 @@ pub struct RwLockBuilder {
 }
 
 impl RwLockBuilder {
-    /// After what time the lock of a crashed process is free again, 10 ms to 1 day. Default: 30 s.
+    /// Sets the ttl of a lock, 10 ms to 1 day. Default: 30 s.
+    ///
+    /// The lock of a crashed process expires after this time.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// Whether locks are renewed as long as they are held, every third of their time to live. Default: yes.
+    /// Sets whether a lock is renewed while it is held, every third of its ttl. Default: `true`.
     pub fn watchdog(mut self, watchdog: bool) -> Self {
         self.options.watchdog = watchdog;
         self
     }
 
-    /// How long to wait for one's turn. Default: as long as it takes.
+    /// Sets how long [`read`](RwLock::read) and [`write`](RwLock::write) wait. Default: no limit.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.settings.wait.max_wait = Some(max_wait);
         self
     }
 
-    /// How many may wait for a key; more are refused at once. Default: any number.
+    /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
+    /// call that would have to wait.
     pub fn max_waiters(mut self, most: u32) -> Self {
         self.settings.wait.max_waiters = most;
         self
     }
 
-    /// Who goes first where both wait. All users of a namespace should agree. Default: [`Prefer::Writers`].
+    /// Sets whether readers or writers are served first if both wait. Default: [`Prefer::Writers`].
+    ///
+    /// Use the same setting in all processes that share the namespace.
     pub fn prefer(mut self, prefer: Prefer) -> Self {
         self.settings.prefer = prefer;
         self
     }
 
-    /// How many writers in a row may go before readers that wait; at least 1. Default: 16.
+    /// Sets how many writers in a row may pass waiting readers, at least 1. Default: 16.
     pub fn most_writers(mut self, most: u32) -> Self {
         self.settings.most_writers = most;
         self
     }
 
-    /// What the tokens of this application contain, to tell in Redis who holds: up to 64 bytes, of which those are
-    /// percent-encoded that are none of `A-Z a-z 0-9 - _ .`. Default: nothing.
+    /// Sets an id that the tokens in Redis contain, to identify the application that holds a lock. 1 to 64 bytes.
+    /// Default: none.
+    ///
+    /// Bytes other than `A-Z a-z 0-9 - _ .` are percent-encoded.
     pub fn app_id(mut self, app_id: impl AsRef<[u8]>) -> Self {
         self.app_id = Some(app_id.as_ref().to_vec());
         self
     }
 
-    /// The locks of the namespace `name` in a store. Whoever uses the same store and name shares them.
+    /// Builds the locks of the namespace `name` in a store. All users of the same store and name share them.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
-    /// out of range.
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, or if a
+    /// setting is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<RwLock, Error> {
         self.options.check()?;
         if self.settings.most_writers == 0 {
-            return Err(Error::invalid("writers in a row must be at least 1, got 0"));
+            return Err(Error::invalid("most_writers must be at least 1, is 0"));
         }
         let mut options = self.options;
         if let Some(app_id) = self.app_id {
             if !(1..=64).contains(&app_id.len()) {
                 let length = app_id.len();
-                return Err(Error::invalid(format!("an app id must have 1 to 64 bytes, has {length}")));
+                return Err(Error::invalid(format!("app_id must be 1 to 64 bytes long, is {length}")));
             }
             options.signature = format!("@{}", percent::encode(&app_id));
         }

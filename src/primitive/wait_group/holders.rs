@@ -1,4 +1,4 @@
-//! Who holds permits, in process: the twin of `lua/lib/permits.lua`.
+//! The holders of permits in the in-memory store. It does the same as `lua/lib/permits.lua`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
 use crate::primitive::lease::queue::Queue;
 
-/// So many permits at once.
+/// The kind of lease of which several can be held at once, up to a limit.
 #[derive(Clone, Debug)]
 pub(crate) enum Permits {}
 
@@ -18,15 +18,15 @@ impl Kind for Permits {
     const SCRIPTS: Scripts = scripts!("lib/permits");
 }
 
-/// What a token adds that asks for permits.
+/// The suffix of a token that asks for permits.
 pub(super) fn suffix(weight: u32, limit: u32) -> String {
     format!("/{weight}/{limit}")
 }
 
-/// What a token adds that waits until nobody holds, and holds nothing.
+/// The suffix of a token that waits until no permit is held, and then holds nothing.
 pub(super) const IDLE: &str = "/idle";
 
-/// The weight and the limit of a token; `None` where it waits until nobody holds.
+/// The weight and the limit in a token. `None` for a token that waits until no permit is held.
 pub(super) fn size(token: &str) -> Option<(i64, i64)> {
     let mut parts = token.split('/').skip(1).map(|part| part.parse().ok());
     Some((parts.next()??, parts.next()??))
@@ -63,7 +63,7 @@ impl Holders for PermitHolders {
     }
 
     fn counted(queue: &Queue) -> i64 {
-        // Those in the second rank wait until nobody holds, and hold nothing.
+        // Only waiters of rank 0 want permits. Waiters of rank 1 wait until no permit is held.
         queue.ahead(0)
     }
 

@@ -1,4 +1,4 @@
-//! A permit in the hands of nobody: named, so that another task or process can give it back.
+//! The id of a permit, with which another task or process can release the permit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,10 +10,12 @@ use crate::primitive::percent;
 use crate::store::ttl_of;
 use crate::{Error, Key};
 
-/// Names a permit that nobody renews any more. Made by [`Permit::into_id`](super::Permit::into_id), for
-/// [`WaitGroup::done`](super::WaitGroup::done) in another task or process, to which it travels as text.
+/// The id of a permit that is no longer renewed.
 ///
-/// It is as good as the permit: whoever has it can give the permit back.
+/// [`Permit::into_id`](super::Permit::into_id) returns it. Convert it to a string to send it to another task or
+/// process, which parses it and passes it to [`WaitGroup::done`](super::WaitGroup::done).
+///
+/// Everyone who knows the id can release the permit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PermitId {
     pub(super) name: Arc<str>,
@@ -22,7 +24,7 @@ pub struct PermitId {
 }
 
 impl PermitId {
-    /// What it is a permit of.
+    /// Returns the key of the permit.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
@@ -30,13 +32,13 @@ impl PermitId {
 
     pub(super) fn give_back(&self) -> GiveBack {
         let (key, token) = (self.key.clone(), Arc::clone(&self.token));
-        // Whatever it is, for a release.
+        // A release does not use the ttl.
         let ttl = 0;
         GiveBack { key, token, withdrawn: false, ttl, left: Duration::ZERO }
     }
 }
 
-/// `name:key:token`, of letters, digits and `% - . / _ :`.
+/// Writes `name:key:token`, in letters, digits and `% - . / _ :`.
 impl fmt::Display for PermitId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.name, percent::encode(self.key.as_bytes()), self.token)
@@ -59,7 +61,7 @@ impl FromStr for PermitId {
             })
         };
         parsed().ok_or_else(|| {
-            Error::invalid(format!("the id of a permit must be as Permit::into_id gave it, is {text:?}"))
+            Error::invalid(format!("a permit id must have the format of Permit::into_id, is {text:?}"))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The permits. See the public module `wait_group`.
+//! Permits. See the public module `wait_group`.
 
 pub(crate) mod holders;
 mod id;
@@ -17,12 +17,12 @@ use crate::store::Namespace;
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Key, Store};
 
-/// A namespace of WaitGroups, one per key. A cheap clone; see the [module](crate::wait_group) for the whole story.
+/// A namespace of WaitGroups, one for each key. Cheap to clone. See the [module](crate::wait_group) for details.
 ///
 /// # Cancel safety
 ///
-/// Every future here may be dropped at any time: who waits leaves the queue, and what was granted meanwhile is
-/// given back, from a task of its own.
+/// All methods are cancel safe. If the future is dropped, the waiter leaves the queue. A permit that was granted in
+/// the meantime is released in the background.
 #[derive(Clone, Debug)]
 pub struct WaitGroup {
     leases: Leases<Permits>,
@@ -33,116 +33,121 @@ pub struct WaitGroup {
 }
 
 impl WaitGroup {
-    /// The WaitGroups of the namespace `name` in a store: at most `limit` at once for each key. Waits as long as it
-    /// takes; for other settings there is the [`builder`](Self::builder).
+    /// Creates the WaitGroups of the namespace `name` in a store, with at most `limit` permits for each key.
+    ///
+    /// Waits have no time limit. Use the [`builder`](Self::builder) for other settings.
     ///
     /// # Errors
     ///
-    /// As [`WaitGroupBuilder::build`].
+    /// Same as [`WaitGroupBuilder::build`].
     pub fn new(store: &Store, name: &str, limit: u32) -> Result<Self, Error> {
         Self::builder(limit).build(store, name)
     }
 
-    /// Settings of a namespace.
+    /// Returns a builder to change the settings. `limit`: the most permits for each key, at least 1.
     pub fn builder(limit: u32) -> WaitGroupBuilder {
         WaitGroupBuilder { limit, wait: Wait::FOR_EVER, options: LeaseOptions::default() }
     }
 
-    /// The same permits under another limit: that of a customer's plan, say.
+    /// Returns the same permits with another limit, for example the limit of a customer's plan.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where it is 0.
+    /// [`is_invalid`](Error::is_invalid) if the limit is 0.
     pub fn with_limit(&self, limit: u32) -> Result<Self, Error> {
         Ok(Self { limit: check_limit(limit)?, ..self.clone() })
     }
 
-    /// The same permits, waited for no longer than this.
+    /// Returns the same permits with another [`max_wait`](WaitGroupBuilder::max_wait).
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { wait: Wait { max_wait: Some(max_wait), ..self.wait }, ..self.clone() }
     }
 
-    /// Gets a permit; waits its turn where none is free.
+    /// Acquires a permit. Waits until one is free.
     ///
     /// # Errors
     ///
-    /// As [`add_n`](Self::add_n).
+    /// Same as [`add_n`](Self::add_n).
     pub async fn add(&self, key: impl Into<Key>) -> Result<Permit, Error> {
         self.add_n(key, 1).await
     }
 
-    /// Gets a permit that weighs as much as `n`; waits its turn until so many are free.
+    /// Acquires a permit with the weight `n`. Waits until `n` is free.
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it takes longer than `max_wait`, or too many wait already;
-    /// [`is_exceeds_limit`](Error::is_exceeds_limit) where `n` is above the limit, and
-    /// [`is_invalid`](Error::is_invalid) where it is 0; [`is_interrupted`](Error::is_interrupted) after
-    /// [`close`](Self::close); [`is_unavailable`](Error::is_unavailable).
+    /// * [`is_refused`](Error::is_refused): the wait exceeded [`max_wait`](WaitGroupBuilder::max_wait), or the
+    ///   queue is full ([`max_waiters`](WaitGroupBuilder::max_waiters)).
+    /// * [`is_exceeds_limit`](Error::is_exceeds_limit): `n` is above the limit.
+    /// * [`is_invalid`](Error::is_invalid): `n` is 0.
+    /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
         let added = self.acquire(key.into(), n, Some(self.wait)).await;
         self.decisions.admitted(added)
     }
 
-    /// Gets a permit if one is free now and nobody waits for it.
+    /// Acquires a permit if one is free and there are no waiters. Does not wait.
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where none is, and as [`add_n`](Self::add_n).
+    /// [`is_refused`](Error::is_refused) if no permit is free or there are waiters. Otherwise the same as
+    /// [`add_n`](Self::add_n).
     pub async fn try_add(&self, key: impl Into<Key>) -> Result<Permit, Error> {
         self.try_add_n(key, 1).await
     }
 
-    /// Gets a permit that weighs as much as `n`, if so many are free now and nobody waits for them.
+    /// Acquires a permit with the weight `n` if it fits and there are no waiters. Does not wait.
     ///
     /// # Errors
     ///
-    /// As [`try_add`](Self::try_add).
+    /// Same as [`try_add`](Self::try_add).
     pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
         let added = self.acquire(key.into(), n, None).await;
         self.decisions.admitted(added)
     }
 
-    /// Waits until no permit is out and nobody waits for one, as it is seen from the store in one moment.
+    /// Waits until no permit is held and no caller waits for one. The store checks both in one step.
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) where it takes longer than `max_wait`;
-    /// [`is_interrupted`](Error::is_interrupted) after [`close`](Self::close);
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// * [`is_refused`](Error::is_refused): the wait exceeded [`max_wait`](WaitGroupBuilder::max_wait).
+    /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { max_waiters: u32::MAX, ..self.wait };
         let ask = Ask::new(Subject::Permit, IDLE.into(), 1, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
-        // It holds nothing, which says nothing of how long others hold.
+        // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();
         lease.settled();
         Ok(())
     }
 
-    /// How much is out now: the sum of the weights of all permits.
+    /// Returns the sum of the weights of all permits that are held.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn count(&self, key: impl Into<Key>) -> Result<u32, Error> {
         let occupancy = self.leases.admission.inspect(key.into()).await?;
         Ok(u32::try_from(occupancy.what.used).unwrap_or(u32::MAX))
     }
 
-    /// Sends away those who wait through this value or its clones, now or later. Permits stay.
+    /// Closes this value and its clones: pending and later calls that acquire or wait fail with an error that
+    /// [is interrupted](Error::is_interrupted). Permits stay valid.
     pub fn close(&self) {
         self.leases.close();
     }
 
-    /// The limit of calls through this value.
+    /// Returns the limit for calls through this value.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Gives back a permit by its id, wherever it was got; whether it was still held.
+    /// Releases a permit by its id, in any process. Returns whether the permit was still held.
     ///
     /// ```
     /// use tower_distributed::wait_group::PermitId;
@@ -150,7 +155,7 @@ impl WaitGroup {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
     /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
-    /// let id = exports.add("acme").await?.into_id().to_string(); // goes with the job to another process
+    /// let id = exports.add("acme").await?.into_id().to_string(); // send it with the job to another process
     ///
     /// let id: PermitId = id.parse()?;
     /// assert!(exports.done(&id).await?);
@@ -160,27 +165,27 @@ impl WaitGroup {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where it is the id of a permit of another name;
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// * [`is_invalid`](Error::is_invalid): the permit belongs to a WaitGroup with another name.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     ///
     /// # Cancel safety
     ///
-    /// Where the future is dropped, the permit may or may not have been given back; doing it twice does no harm.
+    /// If the future is dropped, the permit may or may not be released. It is safe to release a permit twice.
     pub async fn done(&self, id: &PermitId) -> Result<bool, Error> {
         if id.name != self.name {
             let (name, own) = (&id.name, &self.name);
-            return Err(Error::invalid(format!("the permit is one of {name:?}, this WaitGroup is {own:?}")));
+            return Err(Error::invalid(format!("the permit must belong to the WaitGroup {own:?}, is one of {name:?}")));
         }
         Ok(self.leases.admission.release_token(&id.give_back()).await? == Was::Held)
     }
 
-    /// The name of the namespace.
+    /// Returns the name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The namespace of the same name in another store.
+    /// Returns the namespace with the same name in another store.
     pub(crate) fn in_store(&self, store: &Store) -> Self {
         let (options, namespace) = (self.leases.options().clone(), || Namespace::open(store, &self.name));
         Self {
@@ -189,10 +194,10 @@ impl WaitGroup {
         }
     }
 
-    /// Not counted as a decision yet.
+    /// Acquires a permit. Does not count a decision.
     pub(crate) async fn acquire(&self, key: Key, n: u32, wait: Option<Wait>) -> Result<Permit, Error> {
         if n == 0 {
-            return Err(Error::invalid("a permit must weigh at least 1, got 0"));
+            return Err(Error::invalid("the weight of a permit must be at least 1, is 0"));
         }
         if n > self.limit {
             return Err(Error::exceeds_limit(n, self.limit));
@@ -209,49 +214,51 @@ fn counts(name: &str) -> telemetry::Leases {
 
 fn check_limit(limit: u32) -> Result<u32, Error> {
     if limit == 0 {
-        return Err(Error::invalid("a limit must be at least 1, got 0"));
+        return Err(Error::invalid("the limit must be at least 1, is 0"));
     }
     Ok(limit)
 }
 
-/// A place among those who may be at it at once. Given back when it is dropped.
+/// A permit of a [`WaitGroup`]. Dropping it releases the permit in the background.
 #[derive(Debug)]
-#[must_use = "a permit that is dropped is given back"]
+#[must_use = "a permit that is dropped is released"]
 pub struct Permit {
     lease: Lease,
     name: Arc<str>,
 }
 
 impl Permit {
-    /// Gives it back; whether it was still held. See [`Lease::release`].
+    /// Releases the permit. Returns whether it was still held. See [`Lease::release`].
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn done(self) -> Result<bool, Error> {
         self.lease.release().await
     }
 
-    /// As [`done`](Self::done), with an error where it was not held to the end.
+    /// Like [`done`](Self::done), but returns an error if the permit was lost before.
     ///
     /// # Errors
     ///
-    /// [`is_lost`](Error::is_lost) where it was not held any more; [`is_unavailable`](Error::is_unavailable).
+    /// * [`is_lost`](Error::is_lost): the permit was no longer held.
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn done_checked(self) -> Result<(), Error> {
         self.lease.release_checked().await
     }
 
-    /// Lets go of it without giving it back, for another task or process to do so by [`WaitGroup::done`].
+    /// Converts the permit into its id without releasing it. Another task or process can release it with
+    /// [`WaitGroup::done`].
     ///
-    /// It is renewed once more, in the background; nobody renews it from then on, so it is free again after its time to
-    /// live. [`extend`](Lease::extend) it before to know that it was renewed.
-    #[must_use = "without its id a permit is given back by the end of its time to live alone"]
+    /// The permit is renewed once more, in the background, and not after that. So it expires after its ttl if it is
+    /// not released. To be sure that it was renewed, call [`extend`](Lease::extend) before.
+    #[must_use = "without its id, the permit is held until its ttl ends"]
     pub fn into_id(self) -> PermitId {
         let (key, token) = self.lease.into_token();
         PermitId { name: self.name, key, token }
     }
 
-    /// The lease under it.
+    /// Converts the permit into its lease.
     pub fn into_lease(self) -> Lease {
         self.lease
     }
@@ -265,7 +272,7 @@ impl Deref for Permit {
     }
 }
 
-/// Settings of a [`WaitGroup`].
+/// A builder for a [`WaitGroup`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct WaitGroupBuilder {
@@ -275,37 +282,44 @@ pub struct WaitGroupBuilder {
 }
 
 impl WaitGroupBuilder {
-    /// After what time the permits of a crashed process are free again, 10 ms to 1 day. Default: 30 s.
+    /// Sets the ttl of a permit, 10 ms to 1 day. Default: 30 s.
+    ///
+    /// The permits of a crashed process expire after this time.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// Whether permits are renewed as long as they are held, every third of their time to live. Default: yes.
+    /// Sets whether a permit is renewed while it is held, every third of its ttl. Default: `true`.
     pub fn watchdog(mut self, watchdog: bool) -> Self {
         self.options.watchdog = watchdog;
         self
     }
 
-    /// How long to wait for one's turn. Default: as long as it takes.
+    /// Sets how long [`add`](WaitGroup::add), [`add_n`](WaitGroup::add_n) and [`wait`](WaitGroup::wait) wait.
+    /// Default: no limit.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.wait.max_wait = Some(max_wait);
         self
     }
 
-    /// How many may wait for a key; more are refused at once. Default: any number.
+    /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
+    /// call that would have to wait.
+    ///
+    /// Calls of [`wait`](WaitGroup::wait) do not count.
     pub fn max_waiters(mut self, most: u32) -> Self {
         self.wait.max_waiters = most;
         self
     }
 
-    /// The WaitGroups of the namespace `name` in a store. Whoever uses the same store and name shares them. Where limits
-    /// differ, as during a deployment, each permit is granted by the limit it was asked for under.
+    /// Builds the WaitGroups of the namespace `name` in a store. All users of the same store and name share them.
+    ///
+    /// If the processes use different limits, for example during a deployment, each call is decided by its own limit.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, the limit is 0,
-    /// or the time to live is out of range.
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, if the
+    /// limit is 0, or if the ttl is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<WaitGroup, Error> {
         self.options.check()?;
         let limit = check_limit(self.limit)?;
