@@ -1,4 +1,4 @@
-//! Requests under permits. See the public module `wait_group`.
+//! The layer that handles requests under permits. See the public module `wait_group`.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use crate::{AsError, Extracted, KeyExtractor, Permit, Store, StoreFailure, WaitG
 /// The service of a [`ConcurrencyLimitLayer`].
 pub type ConcurrencyLimit<S, Req, H = UntilResponse, R = AsError> = LeaseService<S, Req, H, R>;
 
-/// A [`Layer`](tower_layer::Layer) that limits how many requests of a key the inner service handles at once; see the
-/// [module](crate::wait_group) for the whole story.
+/// A [`Layer`](tower_layer::Layer) that limits how many requests of a key the inner service handles at once.
 ///
-/// Its parameters are the type of the requests, [until when](Self::hold) a permit is held, and what becomes of
-/// [refusals](Self::reject_with).
+/// See the [module](crate::wait_group) for details.
+///
+/// The type parameters are the request type, [how long](Self::hold) a permit is held, and how
+/// [refusals](Self::reject_with) are returned.
 pub struct ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError> {
     config: Config<Req, Permits<Req>, H, R>,
 }
 
-/// Which permits requests need.
+/// Acquires the permits of requests.
 struct Permits<Req> {
     group: WaitGroup,
     /// `None`: every request weighs 1.
     weight: Option<Arc<dyn Cost<Req> + Send + Sync>>,
-    /// `None`: that of the WaitGroup.
+    /// `None`: the limit of the WaitGroup.
     limit: Option<Arc<dyn ChooseLimit<Req> + Send + Sync>>,
     max_wait: Option<Duration>,
     away: Away<LocalShare>,
 }
 
-/// In how many shares the limit is split, and the permits of this one.
+/// The number of shares of the limit, and the permits of this process.
 type LocalShare = (NonZeroU32, WaitGroup);
 
-/// Under which limit a request comes; `None`: that of the WaitGroup. Functions and closures from `&Req` to
-/// `Option<u32>` do.
+/// Chooses the limit for a request. Functions and closures from `&Req` to `Option<u32>` implement it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not choose the limit of a `{Req}`",
     note = "pass a closure with a typed argument that returns `Option<u32>`: `|request: &Request| Some(3)`"
 )]
 pub trait ChooseLimit<Req> {
-    /// The limit.
+    /// Returns the limit. `None`: the limit of the WaitGroup.
     fn limit(&self, request: &Req) -> Option<u32>;
 }
 
@@ -53,7 +53,7 @@ impl<Req, F: Fn(&Req) -> Option<u32>> ChooseLimit<Req> for F {
 }
 
 impl<Req> ConcurrencyLimitLayer<Req> {
-    /// Handles requests under permits of a namespace, each by its key.
+    /// Creates a layer that handles each request under a permit of its key.
     #[must_use]
     pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let permits = Permits { group, weight: None, limit: None, max_wait: None, away: Away::FailClosed };
@@ -62,30 +62,40 @@ impl<Req> ConcurrencyLimitLayer<Req> {
 }
 
 impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
-    /// How much a request weighs, by a closure from `&Req` to `u32`. Default: 1. What weighs nothing passes without
-    /// asking.
+    /// Sets the weight of a request, with a closure from `&Req` to `u32`. Default: 1.
+    ///
+    /// A request with the weight 0 passes without a permit and without a call to the store.
     #[must_use]
     pub fn weight(mut self, weight: impl Cost<Req> + Send + Sync + 'static) -> Self {
         self.config.provide.weight = Some(Arc::new(weight));
         self
     }
 
-    /// Under which limit a request comes, by a closure from `&Req` to `Option<u32>`; `None`: that of the WaitGroup.
+    /// Sets the limit for a request, with a closure from `&Req` to `Option<u32>`. Default, and for `None`: the
+    /// limit of the WaitGroup.
+    ///
+    /// A limit of 0 refuses the request as [`Invalid`](crate::RefusalKind::Invalid).
     #[must_use]
     pub fn limit(mut self, limit: impl ChooseLimit<Req> + Send + Sync + 'static) -> Self {
         self.config.provide.limit = Some(Arc::new(limit));
         self
     }
 
-    /// Lets requests wait for their permits, first come, first served, up to this long. How many may wait is the
-    /// WaitGroup's [`max_waiters`](crate::wait_group::WaitGroupBuilder::max_waiters).
+    /// Sets how long a request waits for its permit. Default: it does not wait. Waiting requests are served in the
+    /// order of arrival.
+    ///
+    /// [`max_waiters`](crate::wait_group::WaitGroupBuilder::max_waiters) limits the number of waiting requests.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.config.provide.max_wait = Some(max_wait);
         self
     }
 
-    /// What to do while the store gives no answer. Default: [`StoreFailure::FailClosed`].
+    /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
+    ///
+    /// With [`StoreFailure::LocalShare`], each process grants the limit divided by the number of replicas, at least
+    /// 1. A request whose weight is above this share is refused as
+    /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let permits = &mut self.config.provide;
@@ -118,7 +128,7 @@ impl<Req> Provide<Req> for Permits<Req> {
                 let local = |(replicas, local): LocalShare, outage| async move {
                     let share = (limit / replicas).max(1);
                     let asked = local.with_limit(share)?.acquire(key, weight, wait).await;
-                    // What is too heavy for a share is refused for the outage.
+                    // A request that is too heavy for the share only is refused because of the outage.
                     asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
                 };
                 away.settle(asked, local).await

@@ -1,4 +1,4 @@
-//! Requests under mutexes. See the public module `mutex`.
+//! The layer that handles requests under mutexes. See the public module `mutex`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,15 +6,17 @@ use std::time::Duration;
 use crate::layer::leased::{Away, Config, Leasing, Provide, UntilResponse, settings};
 use crate::{AsError, Error, Extracted, KeyExtractor, Mutex, MutexGuard, Store, StoreFailure};
 
-/// A [`Layer`](tower_layer::Layer) that handles requests under a mutex; see the [module](crate::mutex) for the whole story.
+/// A [`Layer`](tower_layer::Layer) that handles the requests of a key one at a time, under a mutex.
 ///
-/// Its parameters are the type of the requests, [until when](Self::hold) a lock is held, and what becomes of
-/// [refusals](Self::reject_with).
+/// See the [module](crate::mutex) for details.
+///
+/// The type parameters are the request type, [how long](Self::hold) a lock is held, and how
+/// [refusals](Self::reject_with) are returned.
 pub struct MutexLayer<Req, H = UntilResponse, R = AsError> {
     config: Config<Req, Locks, H, R>,
 }
 
-/// Which locks requests need.
+/// Acquires the locks of requests.
 #[derive(Clone, Debug)]
 struct Locks {
     mutex: Mutex,
@@ -23,7 +25,7 @@ struct Locks {
 }
 
 impl<Req> MutexLayer<Req> {
-    /// Handles requests under the mutexes of a namespace, each by its key.
+    /// Creates a layer that handles each request under the mutex of its key.
     #[must_use]
     pub fn new(mutex: Mutex, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let locks = Locks { mutex, max_wait: None, away: Away::FailClosed };
@@ -32,17 +34,19 @@ impl<Req> MutexLayer<Req> {
 }
 
 impl<Req, H, R> MutexLayer<Req, H, R> {
-    /// Lets requests wait for their turn up to this long. How many may wait is the mutex's
-    /// [`max_waiters`](crate::mutex::MutexBuilder::max_waiters).
+    /// Sets how long a request waits for its lock. Default: it does not wait.
+    ///
+    /// [`max_waiters`](crate::mutex::MutexBuilder::max_waiters) limits the number of waiting requests.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.config.provide.max_wait = Some(max_wait);
         self
     }
 
-    /// What to do while the store gives no answer. [`StoreFailure::FailOpen`] handles requests without a lock;
-    /// [`StoreFailure::LocalShare`] one at a time in each process, however many replicas there are. Default:
-    /// [`StoreFailure::FailClosed`].
+    /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
+    ///
+    /// With [`StoreFailure::FailOpen`], requests are handled without a lock. With [`StoreFailure::LocalShare`], each
+    /// process handles the requests of a key one at a time, whatever the number of replicas.
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let locks = &mut self.config.provide;

@@ -1,4 +1,4 @@
-//! Requests under reader-writer locks. See the public module `rw_lock`.
+//! The layer that handles requests under reader-writer locks. See the public module `rw_lock`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,16 +9,17 @@ use crate::primitive::lease::Wait;
 use crate::primitive::rw_lock::Access;
 use crate::{AsError, Extracted, KeyExtractor, RwLock};
 
-/// A [`Layer`](tower_layer::Layer) that handles requests under reader-writer locks; see the [module](crate::rw_lock) for
-/// the whole story.
+/// A [`Layer`](tower_layer::Layer) that handles each request under a reader-writer lock.
 ///
-/// Its parameters are the type of the requests, [until when](Self::hold) a lock is held, and what becomes of
-/// [refusals](Self::reject_with).
+/// See the [module](crate::rw_lock) for details.
+///
+/// The type parameters are the request type, [how long](Self::hold) a lock is held, and how
+/// [refusals](Self::reject_with) are returned.
 pub struct RwLockLayer<Req, H = UntilResponse, R = AsError> {
     config: Config<Req, Locks<Req>, H, R>,
 }
 
-/// Which locks requests need.
+/// Acquires the locks of requests.
 struct Locks<Req> {
     lock: RwLock,
     /// `None`: every request writes.
@@ -26,13 +27,13 @@ struct Locks<Req> {
     max_wait: Option<Duration>,
 }
 
-/// Whether a request reads or writes. Functions and closures from `&Req` to [`Access`] do.
+/// Decides whether a request reads or writes. Functions and closures from `&Req` to [`Access`] implement it.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say whether a `{Req}` reads or writes",
+    message = "`{Self}` does not decide whether a `{Req}` reads or writes",
     note = "pass a closure with a typed argument that returns `Access`: `|request: &Request| Access::Read`"
 )]
 pub trait ChooseAccess<Req> {
-    /// What it does.
+    /// Returns how the request uses the lock.
     fn access(&self, request: &Req) -> Access;
 }
 
@@ -43,7 +44,7 @@ impl<Req, F: Fn(&Req) -> Access> ChooseAccess<Req> for F {
 }
 
 impl<Req> RwLockLayer<Req> {
-    /// Handles requests under locks of a namespace, each by its key.
+    /// Creates a layer that handles each request under the lock of its key.
     #[must_use]
     pub fn new(lock: RwLock, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         Self { config: Config::new(Arc::new(key), Locks { lock, access: None, max_wait: None }) }
@@ -51,15 +52,17 @@ impl<Req> RwLockLayer<Req> {
 }
 
 impl<Req, H, R> RwLockLayer<Req, H, R> {
-    /// Whether a request reads or writes, by a closure from `&Req` to [`Access`]. Default: every request writes.
+    /// Sets a closure from `&Req` to [`Access`] that decides whether a request reads or writes. Default: every
+    /// request writes.
     #[must_use]
     pub fn access(mut self, access: impl ChooseAccess<Req> + Send + Sync + 'static) -> Self {
         self.config.provide.access = Some(Arc::new(access));
         self
     }
 
-    /// Lets requests wait for their turn up to this long. How many may wait is the lock's
-    /// [`max_waiters`](crate::rw_lock::RwLockBuilder::max_waiters).
+    /// Sets how long a request waits for its lock. Default: it does not wait.
+    ///
+    /// [`max_waiters`](crate::rw_lock::RwLockBuilder::max_waiters) limits the number of waiting requests.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.config.provide.max_wait = Some(max_wait);

@@ -26,14 +26,14 @@ pin_project! {
     }
 }
 
-/// What is kept while the lease is asked for.
+/// The state while the lease is acquired.
 struct Asking<S, Req> {
     leasing: Leasing,
-    /// The ready service and the request; `None` once called.
+    /// The ready service and the request. `None` after the call.
     call: Option<(S, Req)>,
 }
 
-/// Ends when a lease is lost.
+/// Completes when a lease is lost.
 type Lost = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pin_project! {
@@ -48,9 +48,9 @@ pin_project! {
         Calling {
             #[pin]
             future: S::Future,
-            // `None` for what is let through without one.
+            // `None` if the request passed without a lease.
             lease: Option<Slotted>,
-            // Where the inner future is to be dropped then.
+            // `Some` if the loss of the lease drops the inner future.
             lost: Option<Lost>,
         },
         Done,
@@ -109,9 +109,9 @@ where
                 StateProjection::Calling { future, lease, lost } => {
                     if lost.as_mut().is_some_and(|lost| lost.as_mut().poll(context).is_ready()) {
                         *lost = None;
-                        // A lease that was taken along is the handler's to watch, and to release at any time.
+                        // If the handler has taken the lease, the layer no longer watches it.
                         if !lease.as_ref().is_some_and(Slotted::is_taken) {
-                            // What was at work is dropped before anybody hears of it.
+                            // Drops the inner future before the caller gets the refusal.
                             this.state.set(State::Done);
                             return Poll::Ready(config.reject.reject(Error::lost().into()));
                         }

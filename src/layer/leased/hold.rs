@@ -1,21 +1,23 @@
-//! Until when a lease is held.
+//! How long a response holds its lease.
 
 use crate::Lease;
 
-/// Decides until when the lease of a request is held, once there is a response.
+/// Decides how long the lease of a request is held after the response is returned.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot hold a lease with a response `{Res}`",
-    note = "`UntilResponse` holds the lease until there is any response; `response::UntilBodyEnd` needs an `http::Response`"
+    note = "`UntilResponse` holds the lease until any response is returned; `response::UntilBodyEnd` needs an `http::Response`"
 )]
 pub trait Hold<Res> {
-    /// What becomes of the response.
+    /// The response that the layer returns.
     type Response;
 
-    /// Keeps the lease with the response, or drops it.
+    /// Attaches the lease to the response, or drops it.
+    ///
+    /// `lease` is `None` if the request passed without a lease, or if the handler has taken it.
     fn hold(&self, response: Res, lease: Option<Lease>) -> Self::Response;
 }
 
-/// Until there is a response: the default outside of HTTP.
+/// Holds the lease until the response is returned. The default outside of HTTP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UntilResponse;
 

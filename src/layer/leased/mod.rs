@@ -1,5 +1,6 @@
-//! Requests that are handled under a lease: what [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer),
-//! [`MutexLayer`](crate::MutexLayer) and [`RwLockLayer`](crate::RwLockLayer) share.
+//! The shared part of the layers that handle requests under a lease:
+//! [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), [`MutexLayer`](crate::MutexLayer) and
+//! [`RwLockLayer`](crate::RwLockLayer).
 
 mod future;
 mod hold;
@@ -20,29 +21,31 @@ use crate::layer::key::DynKey;
 use crate::telemetry::Outcome;
 use crate::{AsError, Error, Extracted, Lease, LeaseHandle};
 
-/// A lease under way; `None`: let through without one.
+/// A future that acquires a lease. `None`: the request passes without one.
 pub(crate) type Leasing = Pin<Box<dyn Future<Output = Result<Option<Lease>, Error>> + Send>>;
 
-/// Gets leases for requests.
+/// Acquires the leases of requests.
 pub(crate) trait Provide<Req> {
-    /// Asks for the lease of a request, once its key is known. `None`: the request passes without one.
+    /// Acquires the lease of a request after its key is known. `None`: the request passes without a lease.
     fn lease(&self, key: Extracted, request: &Req) -> Leasing;
 }
 
-/// Sees a request that has its lease before the inner service does. Functions and closures of
-/// `(&LeaseHandle, &mut Req)` do.
+/// A hook that is called when a request has its lease, before the inner service is called.
+///
+/// Functions and closures with the arguments `(&LeaseHandle, &mut Req)` implement it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be called with the lease of a `{Req}`",
     note = "pass a closure with typed arguments: `|lease: &LeaseHandle, request: &mut Request| ...`"
 )]
 pub trait OnLease<Req> {
-    /// Called with what watches the lease.
+    /// Called with a handle of the lease.
     fn on_lease(&self, lease: &LeaseHandle, request: &mut Req);
 
-    /// Called instead where the inner service may also take the lease along: by
+    /// Called with a handle of the lease, and with a slot from which the inner service can take the lease.
+    ///
     /// [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), [`MutexLayer`](crate::MutexLayer) and
-    /// [`RwLockLayer`](crate::RwLockLayer). Calls
-    /// [`on_lease`](Self::on_lease) unless implemented.
+    /// [`RwLockLayer`](crate::RwLockLayer) call this method instead of [`on_lease`](Self::on_lease). By default, it
+    /// calls `on_lease`.
     fn on_slot(&self, lease: &LeaseHandle, _slot: &LeaseSlot, request: &mut Req) {
         self.on_lease(lease, request);
     }
@@ -54,7 +57,7 @@ impl<Req, F: Fn(&LeaseHandle, &mut Req)> OnLease<Req> for F {
     }
 }
 
-/// What is done while the store gives no answer; `L` stands in for it in the process.
+/// The handling of requests while the store is unavailable. `L` replaces the store in this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Away<L> {
     FailClosed,
@@ -63,7 +66,8 @@ pub(crate) enum Away<L> {
 }
 
 impl<L> Away<L> {
-    /// What comes of asking, where the store is away by `local`. `None`: let through without a lease.
+    /// Turns the answer of the store into a result, with `local` for an outage. `None`: the request passes without a
+    /// lease.
     pub(crate) async fn settle<T, F: Future<Output = Result<T, Error>>>(
         self,
         asked: Result<T, Error>,
@@ -79,10 +83,10 @@ impl<L> Away<L> {
     }
 }
 
-/// What sees the leases of requests, one after the other.
+/// The hooks of a layer, called in this order.
 pub(crate) type OnLeases<Req> = Vec<Arc<dyn OnLease<Req> + Send + Sync>>;
 
-/// All that a service needs to know; shared by its clones. `P` provides the leases.
+/// The settings of a layer, shared by the clones of a service. `P` provides the leases.
 pub(crate) struct Config<Req, P, H, R> {
     pub(crate) key: DynKey<Req>,
     pub(crate) provide: P,
@@ -92,7 +96,7 @@ pub(crate) struct Config<Req, P, H, R> {
     pub(crate) cancel_when_lost: bool,
 }
 
-/// What provides leases, with its type erased.
+/// A type-erased [`Provide`].
 pub(crate) type DynProvide<Req> = Arc<dyn Provide<Req> + Send + Sync>;
 
 impl<Req, P> Config<Req, P, UntilResponse, AsError> {
@@ -113,7 +117,7 @@ impl<Req, P, H, R> Config<Req, P, H, R> {
         Config { key, provide, hold, on_lease, reject, cancel_when_lost }
     }
 
-    /// The service of a layer that has this.
+    /// Builds the service of a layer with these settings.
     pub(crate) fn service<S>(&self, inner: S) -> LeaseService<S, Req, H, R>
     where
         Req: 'static,
@@ -146,27 +150,32 @@ impl<Req, P: fmt::Debug, H, R> fmt::Debug for Config<Req, P, H, R> {
     }
 }
 
-/// The settings that all layers of this kind have.
+/// The methods and impls that all these layers share.
 macro_rules! settings {
     ($layer:ident) => {
         impl<Req, H, R> $layer<Req, H, R> {
-            /// Until when the lease is held, by a [`Hold`](crate::lease::Hold). For HTTP there is
-            /// `response::UntilBodyEnd`, with limits for bodies that stall or last too long.
+            /// Sets how long the lease is held. Default: until the response is returned.
+            ///
+            /// For HTTP, `response::UntilBodyEnd` holds it until the end of the response body, with limits for bodies
+            /// that stall or take too long. See [`Hold`](crate::lease::Hold) for other rules.
             #[must_use]
             pub fn hold<H2>(self, hold: H2) -> $layer<Req, H2, R> {
                 $layer { config: self.config.hold(hold) }
             }
 
-            /// Holds the lease until there is a response, and no longer: to the head, where it has a body.
+            /// Holds the lease until the response is returned. If the response has a body, the lease is released
+            /// with the head.
             #[must_use]
             pub fn until_response(self) -> $layer<Req, crate::lease::UntilResponse, R> {
                 self.hold(crate::layer::leased::UntilResponse)
             }
 
-            /// Called with a [`LeaseHandle`](crate::LeaseHandle) before the inner service, by a closure of
-            /// `(&LeaseHandle, &mut Req)`: the handle has the fencing token, and tells when the lease is lost. For
-            /// HTTP there is `web::InsertLease`, which also lets the handler
-            /// [take the lease along](crate::lease::LeaseSlot). Several are called in order.
+            /// Adds a closure of `(&LeaseHandle, &mut Req)` that is called before the inner service.
+            ///
+            /// The [`LeaseHandle`](crate::LeaseHandle) has the fencing token and signals the loss of the lease. For
+            /// HTTP, `web::InsertLease` adds it to the extensions of the request, and also lets the handler [take
+            /// the lease](crate::lease::LeaseSlot). Several closures are called in the order in which they were
+            /// added.
             #[must_use]
             pub fn on_lease(
                 mut self,
@@ -176,18 +185,22 @@ macro_rules! settings {
                 self
             }
 
-            /// Makes refusals responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
-            /// [`Reject`](crate::Reject). The service's error is then the inner service's. For HTTP there is
-            /// `response::refuse()`, for gRPC `grpc::refuse()`.
+            /// Turns refusals into responses, with a closure from [`Refusal`](crate::Refusal) to the response, or
+            /// with another [`Reject`](crate::Reject). Default: a refusal is a boxed error.
+            ///
+            /// With a closure, the error type of the service is that of the inner service. For HTTP, use
+            /// `response::refuse()`; for gRPC, `grpc::refuse()`.
             #[must_use]
             pub fn reject_with<R2>(self, reject: R2) -> $layer<Req, H, R2> {
                 $layer { config: self.config.reject(reject) }
             }
 
-            /// Whether the inner service's future is dropped when the lease is lost, and the request refused as
-            /// [`LeaseLost`](crate::RefusalKind::LeaseLost). Ends with the response: for its body there is
-            /// `response::LeaseEnd::Abort`. A lease that the handler has [taken along](crate::lease::LeaseSlot) is not
-            /// watched.
+            /// Sets whether the loss of the lease drops the inner future and refuses the request as
+            /// [`LeaseLost`](crate::RefusalKind::LeaseLost). Default: `true` for locks, `false` for
+            /// [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer).
+            ///
+            /// This applies until the response is returned. For the response body, use `response::LeaseEnd::Abort`.
+            /// It does not apply to a lease that the handler has [taken](crate::lease::LeaseSlot).
             #[must_use]
             pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
                 self.config.cancel_when_lost = cancel;

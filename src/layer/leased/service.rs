@@ -1,4 +1,4 @@
-//! The service.
+//! The service of the layers that handle requests under a lease.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,10 @@ use super::future::ResponseFuture;
 use super::{Config, DynProvide, Hold, UntilResponse};
 use crate::{AsError, Extracted, KeyExtractor as _, Reject};
 
-/// A [`Service`] that handles each request under a lease: that of [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer),
-/// [`MutexLayer`](crate::MutexLayer) and [`RwLockLayer`](crate::RwLockLayer).
+/// A [`Service`] that handles each request under a lease.
+///
+/// It is the service of [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), [`MutexLayer`](crate::MutexLayer)
+/// and [`RwLockLayer`](crate::RwLockLayer).
 pub struct LeaseService<S, Req, H = UntilResponse, R = AsError> {
     inner: S,
     config: Arc<Config<Req, DynProvide<Req>, H, R>>,
@@ -22,19 +24,19 @@ impl<S, Req, H, R> LeaseService<S, Req, H, R> {
         Self { inner, config: Arc::new(config) }
     }
 
-    /// The inner service.
+    /// Returns a reference to the inner service.
     #[must_use]
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service, to be changed.
+    /// Returns a mutable reference to the inner service.
     #[must_use]
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The inner service, unwrapped.
+    /// Returns the inner service.
     #[must_use]
     pub fn into_inner(self) -> S {
         self.inner
@@ -62,7 +64,7 @@ where
             key => key,
         };
         let leasing = config.provide.lease(key, &request);
-        // The instance that was polled ready is the one to call; its clone is not ready yet.
+        // Calls the instance that was polled ready. Its clone may not be ready.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         ResponseFuture::asking(leasing, inner, request, config)

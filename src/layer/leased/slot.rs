@@ -1,4 +1,4 @@
-//! The lease of a request, for its handler to take along.
+//! The slot from which a handler can take the lease of its request.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, Weak};
 use crate::Lease;
 use crate::store::lock;
 
-/// Has the [`Lease`] of a request while the layer holds it, so that the handler can take it along: into a task that goes on
-/// after the response, such as the one that serves an upgraded connection.
+/// A slot from which a handler can take the [`Lease`] of its request while the layer holds it.
 ///
-/// `web::InsertLease` puts it among the extensions of the request. Outside of HTTP it comes by
-/// [`OnLease::on_slot`](super::OnLease::on_slot). Clones are of the same slot. A slot holds nothing: the layer
-/// releases the lease when it would without one.
+/// A handler takes the lease to hold it for longer than the layer does, for example in a task that serves an upgraded
+/// connection.
+///
+/// `web::InsertLease` adds the slot to the extensions of the request. Outside of HTTP,
+/// [`OnLease::on_slot`](super::OnLease::on_slot) provides it. Clones share the slot. A slot does not hold the
+/// lease: if the lease is not taken, the layer releases it as usual.
 ///
 /// ```
 /// use axum::{Extension, Router, routing::post};
@@ -20,12 +22,12 @@ use crate::store::lock;
 /// use tower_distributed::lease::LeaseSlot;
 /// use tower_distributed::{Store, WaitGroup, extract, web};
 ///
-/// /// Answers at once, and holds the permit until the work is done.
+/// /// Responds immediately, and holds the permit until the work is done.
 /// async fn start(Extension(slot): Extension<LeaseSlot>) -> StatusCode {
 ///     let lease = slot.take();
 ///     tokio::spawn(async move {
 ///         work().await;
-///         drop(lease); // released; `Lease::release` also says whether it was still held
+///         drop(lease); // releases it; `Lease::release` also returns whether it was still held
 ///     });
 ///     StatusCode::ACCEPTED
 /// }
@@ -45,8 +47,8 @@ use crate::store::lock;
 ///
 /// # Upgrades
 ///
-/// The layer releases the lease of a WebSocket or of another upgraded connection with the head of the response. A handler
-/// that takes it along holds it until the connection is closed:
+/// The layer releases the lease of a WebSocket or another upgraded connection with the head of the response. A
+/// handler can take the lease and hold it until the connection is closed:
 ///
 /// ```
 /// use axum::{Extension, Router, extract::Request, response::IntoResponse, routing::get};
@@ -58,7 +60,7 @@ use crate::store::lock;
 ///     let lease = slot.take();
 ///     let upgrade = hyper::upgrade::on(&mut request); // or axum's WebSocketUpgrade::on_upgrade
 ///     tokio::spawn(async move {
-///         let _lease = lease; // until the connection has been served, or could not be upgraded
+///         let _lease = lease; // held until the connection ends, or the upgrade fails
 ///         if let Ok(connection) = upgrade.await {
 ///             serve(connection).await;
 ///         }
@@ -77,11 +79,12 @@ use crate::store::lock;
 pub struct LeaseSlot(Weak<Mutex<Option<Lease>>>);
 
 impl LeaseSlot {
-    /// Takes the lease: from here on the layer neither holds nor watches it, and it is released when the caller releases
-    /// or drops it. `None` where it was taken before, or the layer does not hold it any more: the inner service has
-    /// answered, failed or been dropped.
+    /// Takes the lease. The layer no longer holds or watches it, and the caller must release or drop it.
     ///
-    /// A handler that still wants to hear of the loss of the lease awaits [`Lease::lost`].
+    /// Returns `None` if the lease was taken before, or if the layer no longer holds it because the inner service has
+    /// responded, failed or been dropped.
+    ///
+    /// To detect the loss of the lease, await [`Lease::lost`].
     #[must_use = "a lease that is dropped is released"]
     pub fn take(&self) -> Option<Lease> {
         lock(&*self.0.upgrade()?).take()
@@ -94,7 +97,7 @@ impl fmt::Debug for LeaseSlot {
     }
 }
 
-/// The lease of a request while the inner service is at work, unless it was taken.
+/// The lease of a request while the inner service runs, unless the handler has taken it.
 pub(super) struct Slotted(Arc<Mutex<Option<Lease>>>);
 
 impl Slotted {

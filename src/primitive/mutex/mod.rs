@@ -125,8 +125,8 @@ impl Mutex {
         Ok(self.lock(key).await?.run(work).await)
     }
 
-    /// Like [`run`](Self::run), but does not wait: it skips the work if the lock is held or has waiters ("lock or
-    /// skip").
+    /// Like [`run`](Self::run), but does not wait ("lock or skip"). If the lock is held or has waiters, `work` does
+    /// not run, and the call is refused. So two processes do not do the same work at the same time.
     ///
     /// ```
     /// use tower_distributed::{Mutex, Store};
