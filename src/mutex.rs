@@ -23,8 +23,8 @@
 //!   Marathe, Shavit, "Lock Cohorting", PPoPP 2012). With [`strict_fifo`](MutexBuilder::strict_fifo), waiters are
 //!   served in the order of arrival across processes. Each lock then costs a call to the store.
 //! * **Wakeup.** A waiter on one server is woken by a pushed message and does not poll. A waiter polls on a
-//!   [quorum](Mutex::quorum), with [`exact_names`](MutexBuilder::exact_names), and with
-//!   [`tries`](MutexBuilder::tries).
+//!   [quorum](Mutex::quorum), with [`tries`](MutexBuilder::tries), and with
+//!   [`exact_names`](MutexBuilder::exact_names) unless `strict_fifo` is set.
 //! * **Crash.** The lock of a crashed process expires after its [ttl](MutexBuilder::ttl).
 //! * **Loss.** A guard renews its lock while it exists, and [signals](crate::Lease::lost) its loss.
 //! * **Fencing.** The [fencing token](MutexGuard::fence) grows with every holder, also when a process hands the

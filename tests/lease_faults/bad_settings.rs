@@ -96,7 +96,10 @@ async fn tries_and_factors() {
         for factor in [-0.1, 1.0, 1.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let factor_text = factor.to_string();
             told(Mutex::builder().drift_factor(factor), &["drift", "from 0 to below 1", &factor_text]);
-            told(Mutex::builder().timeout_factor(factor), &["timeout_factor", "above 0 and below 1", &factor_text]);
+            told(
+                Mutex::builder().timeout_factor(factor),
+                &["timeout_factor", "above 0 and below 1", &factor_text],
+            );
         }
         told(Mutex::builder().timeout_factor(0.0), &["timeout_factor", "above 0 and below 1", "0"]);
         for builder in [Mutex::builder().drift_factor(0.0), Mutex::builder().drift_factor(0.5)] {

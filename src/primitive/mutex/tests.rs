@@ -116,7 +116,8 @@ async fn one_process_after_the_other_has_the_lock_at_most_32_times() {
         assert!(poll!(call.as_mut()).is_pending());
         waiters.push(tokio::spawn(call));
     }
-    eventually("the other process to have a place in the queue", LONG, async || has_waiting(&there).await).await;
+    eventually("the other process to have a place in the queue", LONG, async || has_waiting(&there).await)
+        .await;
     drop(guard);
     for waiter in waiters {
         waiter.await.unwrap();

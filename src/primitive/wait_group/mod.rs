@@ -174,7 +174,9 @@ impl WaitGroup {
     pub async fn done(&self, id: &PermitId) -> Result<bool, Error> {
         if id.name != self.name {
             let (name, own) = (&id.name, &self.name);
-            return Err(Error::invalid(format!("the permit must belong to the WaitGroup {own:?}, is one of {name:?}")));
+            return Err(Error::invalid(format!(
+                "the permit must belong to the WaitGroup {own:?}, is one of {name:?}"
+            )));
         }
         Ok(self.leases.admission.release_token(&id.give_back()).await? == Was::Held)
     }
