@@ -5,7 +5,7 @@ use crate::Lease;
 /// Decides how long the lease of a request is held after the response is returned.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot hold a lease with a response `{Res}`",
-    note = "`UntilResponse` holds the lease until any response is returned; `response::UntilBodyEnd` needs an `http::Response`"
+    note = "`UntilResponse` holds the lease until a response is returned; `response::UntilBodyEnd` needs an `http::Response`"
 )]
 pub trait Hold<Res> {
     /// The response that the layer returns.
