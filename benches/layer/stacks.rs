@@ -54,12 +54,12 @@ pub fn ours_by_header() -> impl Service {
 
 fn ours_with(bucket: TokenBucket) -> impl Service {
     let key = extract::header(FIELD).unwrap();
-    RateLimitLayer::new(bucket, key).reject_with(response::refuse()).layer(Inner)
+    RateLimitLayer::new(bucket, key).reject_with(refuse()).layer(Inner)
 }
 
 pub fn ours_by_peer() -> impl Service {
     let key = extract::client_ip().peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
-    RateLimitLayer::new(bucket(), key).reject_with(response::refuse()).layer(Inner)
+    RateLimitLayer::new(bucket(), key).reject_with(refuse()).layer(Inner)
 }
 
 /// One request is admitted, and then none.

@@ -97,6 +97,33 @@ impl MutexBuilder {
         self
     }
 
+    /// Sets how long a lock is held at least, even if it is unlocked earlier; at most the [`ttl`](Self::ttl). Default: zero.
+    ///
+    /// For scheduled jobs: hosts whose clocks differ start the same job at different times. With a short job, a host whose
+    /// clock is late would find the lock free again and run the job a second time. Set it to more than the clocks may differ.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let jobs = Mutex::builder().at_least_for(Duration::from_secs(10)).build(&Store::in_memory(), "jobs")?;
+    /// jobs.try_lock("report").await?.unlock().await?;
+    /// assert!(jobs.try_lock("report").await.unwrap_err().is_refused());
+    /// # Ok(()) }
+    /// ```
+    pub fn at_least_for(mut self, span: Duration) -> Self {
+        self.options.at_least_for = span;
+        self
+    }
+
+    /// Sets whether [`with_lock`](Mutex::with_lock), [`try_with_lock`](Mutex::try_with_lock) and
+    /// [`once_per_tick`](Mutex::once_per_tick) drop the work when the lock is lost. Default: `true`.
+    pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
+        self.settings.cancel_when_lost = cancel;
+        self
+    }
+
     /// Sets how long [`lock`](Mutex::lock) and [`run`](Mutex::run) wait. Default: no limit.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.settings.wait.max_wait = Some(max_wait);

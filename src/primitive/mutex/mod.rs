@@ -109,50 +109,6 @@ impl Mutex {
         self.decisions.admitted(locked)
     }
 
-    /// Locks the mutex of a key, runs `work`, and unlocks. Waits until the lock is free.
-    ///
-    /// `work` runs in the task of the caller. It continues if the lock is lost; use [`LeaseHandle::lost`] to detect
-    /// the loss. If the unlock fails, it is repeated in the background.
-    ///
-    /// # Errors
-    ///
-    /// Same as [`lock`](Self::lock).
-    pub async fn run<F: Future>(
-        &self,
-        key: impl Into<Key>,
-        work: impl FnOnce(LeaseHandle) -> F,
-    ) -> Result<F::Output, Error> {
-        Ok(self.lock(key).await?.run(work).await)
-    }
-
-    /// Like [`run`](Self::run), but does not wait ("lock or skip"). If the lock is held or has waiters, `work` does
-    /// not run, and the call is refused. So two processes do not do the same work at the same time.
-    ///
-    /// ```
-    /// use tower_distributed::{Mutex, Store};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// # async fn bill(_user: u64) {}
-    /// let bills = Mutex::new(&Store::in_memory(), "bills")?;
-    /// match bills.try_run("user-7", |_| bill(7)).await {
-    ///     Ok(()) => println!("billed"),
-    ///     Err(error) if error.is_refused() => println!("skipped: another process bills user 7"),
-    ///     Err(error) => return Err(error),
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Same as [`try_lock`](Self::try_lock).
-    pub async fn try_run<F: Future>(
-        &self,
-        key: impl Into<Key>,
-        work: impl FnOnce(LeaseHandle) -> F,
-    ) -> Result<F::Output, Error> {
-        Ok(self.try_lock(key).await?.run(work).await)
-    }
-
     /// Returns whether the lock of a key is held, by this process or by another.
     ///
     /// # Errors
@@ -299,13 +255,6 @@ impl MutexGuard {
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn unlock_checked(self) -> Result<(), Error> {
         self.0.release_checked().await
-    }
-
-    async fn run<F: Future>(self, work: impl FnOnce(LeaseHandle) -> F) -> F::Output {
-        let outcome = work(self.handle()).await;
-        // If the unlock fails, it is repeated in the background.
-        let _ = self.unlock().await;
-        outcome
     }
 
     pub(crate) fn into_lease(self) -> Lease {
