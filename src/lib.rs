@@ -19,44 +19,48 @@
 //!
 //! # The parts
 //!
-//! A request goes through a layer, which names its **key** and asks a **primitive**, which takes one step on the key's
-//! state in a **store**. The decision either lets the request on to the inner service or becomes a [`Refusal`].
+//! A layer finds the **key** of a request and asks a **primitive**, which changes the state of that key in a **store**, in
+//! one atomic step. The request then goes on to the inner service, or is refused with a [`Refusal`].
 //!
 //! | layer | primitive | |
 //! |---|---|---|
-//! | [`RateLimitLayer`] | [`TokenBucket`], [`TokenBuckets`] | at most `rate` per period with a `burst`; [the whole story](token_bucket) |
-//! | [`ConcurrencyLimitLayer`] | [`WaitGroup`] | at most N at once; [the whole story](wait_group) |
-//! | [`RwLockLayer`] | [`RwLock`] | readers share, a writer is alone; [the whole story](rw_lock) |
-//! | [`SingleFlightLayer`] | [`SingleFlight`] | one does the work, the others get its answer; [the whole story](single_flight) |
-//! | [`DedupeLayer`] | [`Dedupe`], [`BloomFilter`] | what was handled once is not handled again, exactly or by a filter; [the whole story](dedupe) |
-//! | [`MutexLayer`] | [`Mutex`] | one at a time, on one server or a quorum; [the whole story](mutex) |
+//! | [`RateLimitLayer`] | [`TokenBucket`], [`TokenBuckets`] | at most `rate` requests per period, with a `burst`: see [`token_bucket`] |
+//! | [`ConcurrencyLimitLayer`] | [`WaitGroup`] | at most N requests at the same time: see [`wait_group`] |
+//! | [`RwLockLayer`] | [`RwLock`] | many readers or one writer: see [`rw_lock`] |
+//! | [`SingleFlightLayer`] | [`SingleFlight`] | one request is handled, equal ones get its response: see [`single_flight`] |
+//! | [`DedupeLayer`] | [`Dedupe`], [`BloomFilter`] | an item is handled once, exactly or by a filter: see [`dedupe`] |
+//! | [`MutexLayer`] | [`Mutex`] | one request at a time, on one server or a quorum: see [`mutex`] |
 //!
-//! A primitive is a namespace of states in a [`Store`], one per key, and can be used without tower. What is held for a
-//! while is a [`Lease`]: renewed while it is held, and telling when it is lost.
+//! A primitive is a namespace of keys in a [`Store`], and works without tower as well. Permits, locks and claims are
+//! [leases](Lease): they are renewed while they are held, and signal when they are lost.
+//!
+//! For HTTP and gRPC the modules [`web`] and `grpc` set up each layer in one line. The [guides](guide) show how to use them
+//! on axum, on tonic, around clients, and for jobs; [`guide::errors`] lists messages and their fixes, [`guarantees`] what
+//! locks in Redis can and cannot promise.
 //!
 //! # When Redis is away
 //!
-//! Every call ends [within its bounds](StoreBuilder#how-long-a-call-can-take) with an error that
-//! [is an outage](Error::is_unavailable), never a refusal; after three failures in a row the store answers at once until
-//! Redis is back. Layers refuse such requests unless told otherwise: see [`StoreFailure`].
+//! Every call returns [within its bounds](StoreBuilder#how-long-a-call-can-take). An outage is an error that
+//! [is unavailable](Error::is_unavailable), never a refusal. After three failures in a row the store returns this error at
+//! once, until Redis is back. Layers fail closed by default: see [`StoreFailure`].
 //!
 //! # When there is too much to do
 //!
-//! What waits for Redis is [bounded](StoreBuilder::max_queued). A call beyond the bound
-//! [is overloaded](Error::is_overloaded): refused at once, not an outage, and never a reason to let a request pass. Layers
-//! stay ready all the same; to shed load earlier, put tower's `LoadShed` and `ConcurrencyLimit` outside of them.
+//! The queue of operations is [bounded](StoreBuilder::max_queued). A call beyond the bound fails at once with an error that
+//! [is overloaded](Error::is_overloaded). That is not an outage, so no layer fails open because of it. Layers are always
+//! ready; to shed load earlier, put tower's `LoadShed` and `ConcurrencyLimit` outside of them.
 //!
 //! # Runtimes
 //!
-//! A call depends on nothing but the runtime it is awaited on: each has connections of its own. Renewals and releases run
-//! on a thread of this crate's, so a lease is kept and given back whether or not the runtime that took it runs. Calls may
-//! also be made outside of any runtime, but for single flights, which run in a task.
+//! Each tokio runtime has its own connections, so a call depends only on the runtime it is awaited on. Renewals and releases
+//! run on a background thread of this crate: a lease is renewed and released even if the runtime that acquired it is idle.
+//! Calls work outside of a runtime as well, except for single flights, which run in a task.
 //!
 //! # After a loss of Redis's state
 //!
-//! A restart without persistence, or a failover to a replica that lagged, forgets what was charged since: buckets
-//! are fuller than they should be, by at most what was forgotten. Locks and permits can be granted a second time: see
-//! [`guarantees`]. Flights run again, and filters take what they forgot for new.
+//! A restart without persistence, or a failover to a replica that lags, loses recent writes. Then buckets hold more tokens
+//! than they should, by at most the tokens that were charged in the lost writes. Locks and permits can be granted twice: see
+//! [`guarantees`]. Flights run again, and filters report forgotten items as new.
 //!
 //! # Features
 //!
@@ -67,7 +71,7 @@
 //! | `postcard` | yes | answers of single flights as serde values in the postcard format |
 //! | `json` | | answers of single flights as JSON |
 //! | `serde` | | [`Quota`] and [`Quotas`] as text, such as `100/min, burst 20` |
-//! | `tonic` | | module `grpc`: refusals as statuses |
+//! | `tonic` | | module `grpc`: layers for gRPC in one line, refusals as statuses |
 //! | `tracing`, `metrics` | | events and metrics of outages, decisions, leases and load: [all of them](telemetry) |
 //! | `cluster` | | [`Store`] from a `deadpool_redis::cluster::Pool` |
 //! | `sentinel` | | [`Store`] from a `deadpool_redis::sentinel::Pool` |
@@ -80,6 +84,8 @@ mod error;
 pub mod extract;
 #[cfg(feature = "tonic")]
 pub mod grpc;
+#[cfg_attr(not(all(feature = "axum", feature = "tonic")), allow(rustdoc::broken_intra_doc_links))]
+pub mod guide;
 #[doc = include_str!("docs/guarantees.md")]
 pub mod guarantees {}
 mod layer;

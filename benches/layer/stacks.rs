@@ -52,8 +52,13 @@ pub fn ours_by_header() -> impl Service {
     ours_with(bucket())
 }
 
+/// Without RateLimit fields, which tower_governor does not send by default.
+fn refuse() -> response::Refuse {
+    response::refuse().fields(response::RateLimitFields::none())
+}
+
 fn ours_with(bucket: TokenBucket) -> impl Service {
-    let key = extract::header(FIELD).unwrap();
+    let key = extract::header(FIELD).unwrap().plain();
     RateLimitLayer::new(bucket, key).reject_with(refuse()).layer(Inner)
 }
 

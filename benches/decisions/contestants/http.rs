@@ -21,7 +21,7 @@ pub struct Layered<S>(S);
 
 pub fn ours(store: &Store, quota: Quota) -> impl Contestant {
     let bucket = TokenBucket::new(store, "bench", quota).unwrap();
-    let layer = RateLimitLayer::new(bucket, extract::header(FIELD).unwrap())
+    let layer = RateLimitLayer::new(bucket, extract::header(FIELD).unwrap().plain())
         .cache_refusals(false)
         .reject_with(response::refuse());
     Layered(layer.layer(Inner))

@@ -124,7 +124,7 @@ impl MutexBuilder {
         self
     }
 
-    /// Sets how long [`lock`](Mutex::lock) and [`run`](Mutex::run) wait. Default: no limit.
+    /// Sets how long [`lock`](Mutex::lock) and [`with_lock`](Mutex::with_lock) wait. Default: no limit.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.settings.wait.max_wait = Some(max_wait);
         self
