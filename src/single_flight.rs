@@ -1,4 +1,4 @@
-//! One caller does the work, the others get its answer: across all processes.
+//! Single flights: one caller does the work, and the others get its answer, across all processes.
 //!
 //! ```
 //! use tower_distributed::{SingleFlight, Store};
@@ -9,56 +9,65 @@
 //!
 //! let (one, other) = tokio::join!(
 //!     reports.run("2026-11", || async { "expensive".to_owned() }),
-//!     reports.run("2026-11", || async { unreachable!("the first is at it") }),
+//!     reports.run("2026-11", || async { unreachable!("the first caller leads") }),
 //! );
 //! assert_eq!(one?, other?);
 //! # Ok(()) }
 //! ```
 //!
-//! # What holds
+//! The terms: the *work* is the future that a caller passes, a *run* is one execution of it, and the *answer* is
+//! its result. All callers of one key at one time form a *flight*. The *leader* runs; the *followers* wait for its
+//! answer.
 //!
-//! Callers of one key in one process share one run. Processes share through the store: whoever comes first *leads*, holds
-//! a lease that is renewed while it works, and publishes its answer for a short [TTL](SingleFlightBuilder::ttl).
-//! Those who *follow* are woken and read it; who comes later, and within its life, reads it too. So while the leader
-//! lives, keeps its lease and shares its answer, there is one run.
+//! # Guarantees
 //!
-//! * If the leader dies, loses its lease, or goes away, exactly one follower takes over: at once where it can be told,
-//!   after the lease's [time to live](SingleFlightBuilder::lease_ttl) where it was killed.
-//!   A leader that has lost its lease finishes for its own process, and publishes nothing; so there can be two runs
-//!   at a time then. Work that must not be done twice needs the fencing token of a [mutex](crate::mutex).
-//! * The work runs in a task of its own, so that no caller that stops polling holds up the others. When the last caller
-//!   in its process goes away it is dropped, and a follower elsewhere takes over, unless it is to
-//!   [go on](SingleFlightBuilder::go_on). A panic goes on in the caller whose work it was.
-//! * An answer that is [too large](SingleFlightBuilder::largest_answer) or that the codec cannot encode reaches the
-//!   callers of its own process; in each other process one caller runs, for all of it. An event tells of it.
-//! * Nobody waits for what is not shared. See [below](#what-is-not-shared).
-//! * A leader that hangs is given up after the [longest run](SingleFlightBuilder::max_run), and a follower takes over.
-//! * Nobody follows for longer than [`max_wait`](SingleFlightBuilder::max_wait).
-//! * What another codec or version wrote is not read, and what cannot be decoded counts as no answer; an event tells.
+//! Callers of one key in one process share one run. Processes share runs through the store: the first caller
+//! *leads*. It holds a lease, which is renewed while the work runs, and publishes its answer for a short
+//! [TTL](SingleFlightBuilder::ttl). *Followers* are woken and read the answer; later callers read it too, until its
+//! TTL ends. So there is one run as long as the leader lives, keeps its lease and shares its answer.
 //!
-//! All processes must be built with the same settings.
+//! * If the leader dies, loses its lease, or is dropped, exactly one follower takes over: at once if the lease is
+//!   released, and after the [lease's ttl](SingleFlightBuilder::lease_ttl) if the leader's process was killed. A
+//!   leader that has lost its lease finishes for its own process and publishes nothing, so two runs can overlap.
+//!   Work that must not be done twice needs the fencing token of a [mutex](crate::mutex).
+//! * The work runs in a separate tokio task, so a caller that stops polling does not delay the others. When the
+//!   last caller in its process is dropped, the run is dropped too, and a follower in another process takes over.
+//!   With [`go_on`](SingleFlightBuilder::go_on) the run continues. A panic of the work is resumed in the caller
+//!   that passed the work.
+//! * An answer that is [too large](SingleFlightBuilder::largest_answer), or that the codec cannot encode, reaches
+//!   only the callers of the leader's process. In each other process one caller runs and shares its answer within
+//!   that process. An event reports it.
+//! * If a result is not shared, the waiting callers run at once, in parallel. See [below](#what-is-not-shared).
+//! * A run that exceeds [`max_run`](SingleFlightBuilder::max_run) loses the lead, and a follower takes over.
+//! * A caller follows for [`max_wait`](SingleFlightBuilder::max_wait) at most.
+//! * An answer that another codec or version wrote is not read. An answer that cannot be decoded counts as no
+//!   answer. An event reports each case.
+//!
+//! All processes must use the same settings.
 //!
 //! # Stale answers
 //!
-//! With [`stale_while_revalidate`](SingleFlightBuilder::stale_while_revalidate) the last good answer is served for a while after its life. The first
-//! who finds it stale gets it at once, and its work runs in the background, once in the fleet; meanwhile all get the
-//! stale one. So nobody waits where there is any answer. A run that fails leaves the last good answer as it is.
+//! With [`stale_while_revalidate`](SingleFlightBuilder::stale_while_revalidate) the last good answer is served for
+//! some time after its TTL. The first caller that finds it stale gets it at once, and its work runs in the
+//! background, once across all processes. Until that run ends, every caller gets the stale answer. So no caller
+//! waits while there is an answer. A run that fails does not replace the last good answer.
 //!
-//! With [`refresh_early`](SingleFlightBuilder::refresh_early) an answer is made anew before its life is over: who asks gets
-//! the answer that there is, and now and then, the likelier the nearer its end is, has a run begin in the background.
-//! Where keys are asked for often nobody meets the end, without an answer that is older than its life.
+//! With [`refresh_early`](SingleFlightBuilder::refresh_early) an answer is refreshed before its TTL ends. A caller
+//! gets the current answer, and sometimes its call also starts a run in the background; this gets more likely as
+//! the end of the TTL approaches. So callers of a key that is read often rarely meet an expired answer, and no
+//! answer is older than its TTL.
 //!
 //! # What is not shared
 //!
-//! | outcome | callers that wait now | callers in the time after it |
+//! | outcome | callers that wait now | later callers |
 //! |---|---|---|
 //! | an answer | get it | get it, for its [TTL](SingleFlightBuilder::ttl) |
-//! | an error, with [`share_errors`](SingleFlightBuilder::share_errors); of HTTP, a 5xx | get it, in all processes | run; one leads, the others wait |
-//! | an error otherwise | all run at once | run; one leads, the others wait |
-//! | a private answer: [`ttl_with`](SingleFlightBuilder::ttl_with) says `None`; of HTTP, `Set-Cookie`, `no-store` and the like | all run at once | all run at once, for [10 s](SingleFlightBuilder::pass_for) |
-//! | an answer that is too large | its process gets it; elsewhere one of each process runs | one of each process runs, for the answer's life |
+//! | an error, with [`share_errors`](SingleFlightBuilder::share_errors); for HTTP, a 5xx | get it, in all processes | run: one leads, the others wait; with [`error_ttl`](SingleFlightBuilder::error_ttl) they get the error |
+//! | an error otherwise | all run at once | run: one leads, the others wait |
+//! | a private answer: [`ttl_with`](SingleFlightBuilder::ttl_with) returns `None`; for HTTP, `Set-Cookie`, `no-store` and the like | all run at once | all run at once, for [10 s](SingleFlightBuilder::pass_for) |
+//! | an answer that is too large | its process gets it; in each other process one runs | one of each process runs, for the answer's TTL but at most [10 s](SingleFlightBuilder::pass_for) |
 //!
-//! [`max_parallel`](SingleFlightBuilder::max_parallel) bounds how many of a key run at once in a process.
+//! [`max_parallel`](SingleFlightBuilder::max_parallel) bounds how many callers of a key run at once in a process.
 //!
 //! # Coming from …
 //!
@@ -73,12 +82,14 @@
 //! # Events
 //!
 //! With the feature `tracing` or `metrics`: `answer_too_large`, `answer_not_encodable`, `answer_not_published`,
-//! `answer_over_budget`, `flight_lost`, `flight_given_up`, `answer_foreign`, `answer_garbled`. What they mean, and all others: [`telemetry`](crate::telemetry).
-//! With `tracing` the work runs in the span of the caller whose it is.
+//! `answer_over_budget`, `flight_lost`, `flight_given_up`, `answer_foreign`, `answer_garbled`. See
+//! [`telemetry`](crate::telemetry) for their meaning and for all other events. With `tracing` the work runs in the
+//! span of the caller that passed it.
 //!
 //! # The layer
 //!
-//! [`SingleFlightLayer`]: one request is handled, all others of its key get the same response, in all processes.
+//! [`SingleFlightLayer`] handles one request of a key at a time. All other requests of that key get its response,
+//! in all processes.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -91,47 +102,49 @@
 //!
 //! let price = ServiceBuilder::new()
 //!     .layer(SingleFlightLayer::new(prices, |item: &String| item.clone()))
-//!     .service(service_fn(async |item: String| Ok::<_, Infallible>(item.len() as u64))); // dear, perhaps
+//!     .service(service_fn(async |item: String| Ok::<_, Infallible>(item.len() as u64))); // or something expensive
 //!
 //! let (one, other) = tokio::join!(price.clone().oneshot("tea".into()), price.oneshot("tea".into()));
 //! assert_eq!((one?, other?), (3, 3));
 //! # Ok(()) }
 //! ```
 //!
-//! ## What it asks
+//! ## Key
 //!
-//! The [key](crate::KeyExtractor) by a closure or function; only requests that it names a key for take part, `None`
-//! lets a request pass on its own. **All requests of one key get one response: whatever makes a difference belongs into
-//! the key**, above all who asks. For HTTP, `web::single_flight` takes part with GET and HEAD alone, and with nothing that
-//! carries credentials.
+//! The key extractor, usually a closure or a function, returns the [key](crate::KeyExtractor) of a request. Only
+//! requests with a key take part; with `None` the request is handled alone. **All requests of one key get one
+//! response. Put everything into the key that changes the response**, above all the user. For HTTP,
+//! `web::single_flight` shares only GET and HEAD requests without credentials.
 //!
-//! For how long an answer lives, when errors are shared and what becomes of answers that are too large are settings of the [`SingleFlight`]: see [`single_flight`](crate::single_flight).
+//! The [`SingleFlight`] sets how long an answer lives, whether errors are shared, and how answers that are too
+//! large are handled.
 //!
 //! ## What is shared
 //!
-//! The response itself, if it can be cloned and the flight has a codec for it: [`WholeResponse`]. For HTTP,
-//! `web::single_flight` shares status, header fields and the body up to a size.
+//! [`WholeResponse`] shares the response itself: it must be `Clone`, and the flight needs a codec for it. For HTTP,
+//! `web::single_flight` shares the status, the header fields and the body up to a size.
 //!
-//! ## In which task
+//! ## Tasks
 //!
-//! A request that takes part is handled in a task of its own, since others wait for it: the inner service, its future,
-//! and the request must be `Send` and `'static`. With the feature `tracing` that task is in the span of the caller whose
-//! request it is. Values of `tokio::task_local!` do not reach it: put what the service needs into the request.
+//! A request that takes part is handled in a separate tokio task, because other requests wait for its response. So
+//! the inner service, its future and the request must be `Send` and `'static`. With the feature `tracing` the task
+//! runs in the span of the caller of that request. Values of `tokio::task_local!` do not reach the task: put the
+//! data that the service needs into the request.
 //!
-//! ## Answers kept in the process
+//! ## Local cache
 //!
-//! With [`local_cache`](crate::single_flight::SingleFlightBuilder::local_cache) a request whose answer this process has is
-//! answered at once, without a call of the store and without a task.
+//! With [`local_cache`](crate::single_flight::SingleFlightBuilder::local_cache) a request whose answer is in this
+//! process's cache is answered at once, without a call of the store and without a task.
 //!
-//! ## When the store is away
+//! ## When the store is unavailable
 //!
 //! Handled, shared within the process alone, unless the flight is
 //! [not to](crate::single_flight::SingleFlightBuilder::on_store_failure).
 //!
 //! ## Readiness
 //!
-//! `poll_ready` is the inner service's; the instance that was polled ready is the one that is called, if it is its
-//! turn. A follower drops it without a call.
+//! `poll_ready` calls the inner service's `poll_ready`. The leader calls the instance that was polled ready; a
+//! follower drops that instance without calling it.
 
 pub use crate::layer::single_flight::*;
 pub use crate::primitive::single_flight::*;
