@@ -13,19 +13,19 @@ use super::verdict::{Failures, Format};
 use crate::primitive::lease::LeaseOptions;
 use crate::{Error, Store, StoreFailure};
 
-/// Who gets an answer that cannot be published, since it is too large or cannot be encoded, besides the caller
-/// whose run it was.
+/// The callers that get an answer that cannot be published because it is too large or cannot be encoded. The caller
+/// that ran always gets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unpublished {
-    /// The callers of its process; in each other process one runs for all of it.
+    /// The callers of its process. In each other process one caller runs and shares its answer there.
     #[default]
     InMemory,
-    /// Nobody: all run themselves, at once.
+    /// No other caller. All other callers run at once, each for itself.
     ToNobody,
 }
 
-/// Settings of a [`SingleFlight`].
+/// A builder for a [`SingleFlight`].
 #[must_use = "a builder does nothing until it is built"]
 pub struct SingleFlightBuilder<T, E> {
     settings: Settings,
@@ -57,61 +57,71 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         }
     }
 
-    /// Which version of the answer's type this is, where the codec does not tell: 0 to 64 visible ASCII characters but
-    /// `+`. Answers of other versions are not read, and replaced: while two versions run side by side, as during a
-    /// deployment, there are more runs. Default: none.
+    /// Sets the version of the answer's type, for a codec whose name does not change with the type: 0 to 64 visible
+    /// ASCII characters except `+`. Default: empty.
+    ///
+    /// An answer of another version is not read; it is replaced. So there are more runs while two versions run side
+    /// by side, for example during a deployment.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.version = version.into();
         self
     }
 
-    /// For how long an answer is served to those who come after it was published, 1 ms to 1 day. Followers are told of
-    /// it at once, and get small ones (8 KiB) with the news; larger ones they read, within that time. Default: 1 s.
+    /// Sets how long an answer is served to callers that come after it was published. 1 ms to 1 day; default: 1 s.
+    ///
+    /// Followers are woken at once. An answer of up to 8 KiB is part of the message that wakes them. Followers read
+    /// a larger answer from the store, which keeps it for 1 s at least.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.spans.push(("the ttl of an answer", ttl));
+        self.spans.push(("ttl", ttl));
         self.format.ttl = Arc::new(move |_| Some(ttl));
         self
     }
 
-    /// The same for each answer, by a closure; more than a day counts as a day. `None`: it is private, for the caller alone
-    /// whose run it was. Callers that wait run themselves, at once, and so do later ones [for a while](Self::pass_for).
+    /// Sets the TTL of each answer by a closure. A TTL outside of 1 ms to 1 day is set to the nearest bound.
+    ///
+    /// `None` means that the answer is private: only the caller that ran gets it. Callers that wait run at once,
+    /// and so do later callers [for some time](Self::pass_for).
     pub fn ttl_with(mut self, ttl: impl Fn(&T) -> Option<Duration> + Send + Sync + 'static) -> Self {
         self.format.ttl = Arc::new(move |answer| ttl(answer).map(|ttl| ttl.clamp(SHORTEST, LONGEST)));
         self
     }
 
-    /// For how long after its ttl an answer is served while a fresh one is made in the background, 1 ms to 1 day.
-    /// Where that fails, the next caller has it tried again: one at a time in the fleet, without a pause. Default: not
-    /// at all.
+    /// Sets how long after its TTL an answer is served while a fresh one is made in the background. 1 ms to 1 day;
+    /// default: not at all.
+    ///
+    /// If the run fails, the next caller starts another one: one at a time across all processes, without a pause.
     pub fn stale_while_revalidate(mut self, stale: Duration) -> Self {
-        self.spans.push(("how long an answer is served after its ttl", stale));
+        self.spans.push(("stale_while_revalidate", stale));
         self.settings.times.stale = stale;
         self
     }
 
-    /// For how long the callers of a key do not wait for each other after an answer that was private, 1 ms to 1 day: each
-    /// runs at once. Default: 10 s.
+    /// Sets how long the callers of a key do not wait for each other after a private answer: each runs at once. 1
+    /// ms to 1 day; default: 10 s.
     pub fn pass_for(mut self, pass: Duration) -> Self {
-        self.spans.push(("for how long a key is passed", pass));
+        self.spans.push(("pass_for", pass));
         self.settings.times.pass = pass;
         self
     }
 
-    /// Keeps answers in this process as well, up to so many bytes as the codec writes them, at least 64 KiB: who asks again
-    /// within their ttl gets them without a call of the store. Default: not at all.
+    /// Also caches answers in this process, up to this many bytes. Later callers get them within their TTL without
+    /// a call of the store. At least 65536 (64 KiB); default: no local cache. An answer counts with its encoded
+    /// length, its key and 256 bytes.
     ///
-    /// [`forget`](SingleFlight::forget) takes an answer out of all processes, by a message that takes as long as a message
-    /// of Redis does. While this process hears no messages nothing is served from here, and what was kept before is not
-    /// served after that. A connection that is lost without a word is noticed within 20 s: so what was forgotten is served
-    /// for as long at most, and never beyond its ttl.
+    /// [`forget`](SingleFlight::forget) removes an answer from the caches of all processes by a message through
+    /// Redis. While this process receives no messages, it serves nothing from the cache; after that it does not
+    /// serve what it cached before. A connection that is lost without notice is detected within 20 s. So a
+    /// forgotten answer is served for 20 s at most, and never after its TTL.
     pub fn local_cache(mut self, bytes: u64) -> Self {
         self.settings.local_cache = Some(bytes);
         self
     }
 
-    /// Makes answers anew before their ttl is over, at random: the likelier the nearer the end is, the longer runs took of
-    /// late in this process, and the larger `beta` is, 0.01 to 100. 1 is a good choice. Who asks gets the answer that there
-    /// is; the run is in the background, one at a time in the fleet. Default: not at all.
+    /// Refreshes answers at random before their TTL ends. Default: no early refresh.
+    ///
+    /// A refresh gets more likely as the end of the TTL approaches, the longer recent runs took in this process,
+    /// and the larger `beta` is. `beta`: 0.01 to 100; 1 is a good choice. The caller gets the current answer; the
+    /// run is in the background, one at a time across all processes.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -121,18 +131,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// # Ok::<(), tower_distributed::Error>(())
     /// ```
     ///
-    /// By what is known as XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention",
-    /// 2015.
+    /// The method is known as XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede
+    /// Prevention", 2015.
     pub fn refresh_early(mut self, beta: f64) -> Self {
         self.settings.refresh_early = Some(Early(beta));
         self
     }
 
-    /// How many bytes of unexpired answers this value and its clones have in the store at most, 1 KiB more than the
-    /// [largest answer](Self::largest_answer) at least: so that requests that nobody sends twice do not fill the server. An
-    /// answer beyond that is for callers that wait alone, and is not stored where there are none; the event
-    /// `answer_over_budget` tells of it. An answer counts by what the codec writes, its key, and 256 bytes. That a key is
-    /// [passed](Self::pass_for) is noted in any case. Default: 64 MiB, or what the largest answer needs.
+    /// Bounds the bytes of unexpired answers that this value and its clones have in the store, so that requests
+    /// with ever new keys do not fill the server. At least 1 KiB more than the [largest
+    /// answer](Self::largest_answer). Default: 64 MiB, or that minimum if it is larger.
+    ///
+    /// An answer beyond the bound reaches only the callers that wait for it, and is not stored if there are none;
+    /// the event `answer_over_budget` reports it. An answer counts with its encoded length, its key and 256 bytes.
+    /// The note that a key is [passed](Self::pass_for) is stored in any case.
     ///
     /// ```
     /// # use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
@@ -145,15 +157,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// How many callers of a key run at once in one process where nothing is shared, at least 1; the others wait. Default:
-    /// any number.
+    /// Sets how many callers of a key run at once in one process when the result is not shared; further callers
+    /// wait. At least 1; default: unlimited.
     pub fn max_parallel(mut self, most: u32) -> Self {
         self.max_parallel = Some(most);
         self
     }
 
-    /// Shares errors too: callers that wait fail as the leader did, in all processes. Later callers run. Default: an error
-    /// is for the caller alone whose run it was, and callers that wait run themselves, at once.
+    /// Shares errors too: callers that wait get the leader's error, in all processes. Later callers run, unless
+    /// [`error_ttl`](Self::error_ttl) is set. Default: only the caller that ran gets its error, and callers that
+    /// wait run at once.
     pub fn share_errors(mut self, codec: impl Codec<E>) -> Self
     where
         E: Clone,
@@ -163,59 +176,64 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// For how long an error that is [shared](Self::share_errors) is given to those too who come later, 1 ms to 1 day.
-    /// Default: not at all.
+    /// Sets how long a [shared](Self::share_errors) error is also returned to later callers. 1 ms to 1 day;
+    /// default: not at all. Needs `share_errors`.
     pub fn error_ttl(mut self, ttl: Duration) -> Self {
-        self.spans.push(("the ttl of an error", ttl));
+        self.spans.push(("error_ttl", ttl));
         self.error_ttl = Some(ttl);
         self
     }
 
-    /// How long to follow, counted from the call; then the caller is refused. It is to be longer than it takes to ask the
-    /// store. Default: 30 s.
+    /// Sets how long a caller follows, counted from its call; after that it is refused. Choose it longer than a
+    /// call of the store takes. Default: 30 s.
     pub fn max_wait(mut self, longest: Duration) -> Self {
         self.settings.max_wait = longest;
         self
     }
 
-    /// How long a run has the lead, 1 ms to 1 day: then its lease is given back and the next caller runs, here or elsewhere.
-    /// What comes of the run after that is for the caller alone whose it is, and it ends when that goes away. Default: ten
-    /// times the [time to live](Self::lease_ttl), and 5 min at most.
+    /// Sets how long a run has the lead. 1 ms to 1 day; default: ten times [`lease_ttl`](Self::lease_ttl), 5 min at
+    /// most.
+    ///
+    /// After that time its lease is released and the next caller runs, in this process or another. Only the caller
+    /// that passed the work gets its result then, and the run is dropped with that caller.
     pub fn max_run(mut self, longest: Duration) -> Self {
-        self.spans.push(("the longest run", longest));
+        self.spans.push(("max_run", longest));
         self.settings.max_run = Some(longest);
         self
     }
 
-    /// How many bytes an answer that is published has at most, 1 to 64 MiB. Default: 1 MiB.
+    /// Sets the maximum size of a published answer in bytes. 1 byte to 64 MiB; default: 1 MiB.
     ///
-    /// While it is written or read, a process takes about three times as much memory for it as it has bytes, and then once,
-    /// for as long as any of its callers has it: measured with 63 MiB over HTTP by `cargo bench --bench once -- large`.
+    /// While an answer is written or read, a process needs about three times its size in memory; after that, once
+    /// its size until the last caller has dropped it. This was measured with 63 MiB over HTTP by `cargo bench
+    /// --bench once -- large`.
     pub fn largest_answer(mut self, bytes: usize) -> Self {
         self.settings.largest = bytes;
         self
     }
 
-    /// Who gets an answer that cannot be published. Default: [`Unpublished::InMemory`].
+    /// Sets which callers get an answer that cannot be published. Default: [`Unpublished::InMemory`].
     pub fn unpublished(mut self, unpublished: Unpublished) -> Self {
         self.settings.unpublished = unpublished;
         self
     }
 
-    /// After what time a follower takes over from a leader that was killed, 10 ms to 1 day. Default: 5 s.
+    /// Sets the ttl of the leader's lease: the time after which a follower takes over from a leader that was
+    /// killed. 10 ms to 1 day; default: 5 s.
     pub fn lease_ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// Whether a run goes on when the last caller of its process has gone away. Default: no.
+    /// Sets whether a run continues after the last caller of its process was dropped. Default: `false`.
     pub fn go_on(mut self, go_on: bool) -> Self {
         self.settings.go_on = go_on;
         self
     }
 
-    /// Whether a run is dropped when its lease is lost: the caller whose it was is told [so](Error::is_lost), and others
-    /// take over. Default: no; it goes on for its own process.
+    /// Sets whether a run is dropped when its lease is lost. Then the caller that passed the work gets an
+    /// [`is_lost`](Error::is_lost) error, and another caller takes over. Default: `false`; the run finishes for its
+    /// own process.
     pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
         self.settings.cancel_when_lost = cancel;
         self
@@ -230,29 +248,29 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// The flights of the namespace `name` in a store. Whoever uses the same store and name shares them.
+    /// Creates the flights of the namespace `name` in a store. All users of the same store and name share them.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is
-    /// out of range.
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is out
+    /// of range.
     pub fn build(mut self, store: &Store, name: &str) -> Result<SingleFlight<T, E>, Error> {
         self.options.check()?;
-        for (what, span) in &self.spans {
+        for (setting, span) in &self.spans {
             if !(SHORTEST..=LONGEST).contains(span) {
-                return Err(Error::invalid(format!("{what} must be 1 ms to 1 day, is {span:?}")));
+                return Err(Error::invalid(format!("{setting} must be 1 ms to 1 day, is {span:?}")));
             }
         }
         let largest = self.settings.largest;
         if !(1..=64 << 20).contains(&largest) {
             return Err(Error::invalid(format!(
-                "the largest answer must be 1 byte to 64 MiB (67108864), is {largest}"
+                "largest_answer must be 1 byte to 64 MiB (67108864 bytes), is {largest}"
             )));
         }
         let (stored, least) = (self.settings.most_stored(), self.settings.least_stored());
         if stored < least {
             return Err(Error::invalid(format!(
-                "max_stored must be 1 KiB more than the largest answer at least ({least} bytes), is {stored}"
+                "max_stored must be at least {least} bytes (1 KiB more than largest_answer), is {stored}"
             )));
         }
         if let Some(Early(beta)) = self.settings.refresh_early
@@ -262,7 +280,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         }
         if let Some(bytes @ ..65536) = self.settings.local_cache {
             return Err(Error::invalid(format!(
-                "a local cache must be of 64 KiB (65536) at least, is of {bytes} bytes"
+                "local_cache must be at least 64 KiB (65536 bytes), is {bytes}"
             )));
         }
         if let Some(most) = self.max_parallel {
@@ -275,7 +293,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
             (Some(ttl), Some(failures)) => failures.ttl = ttl,
             (Some(ttl), None) => {
                 return Err(Error::invalid(format!(
-                    "errors are to live for {ttl:?}, but are not shared (share_errors)"
+                    "error_ttl is {ttl:?}, but errors are not shared: call share_errors"
                 )));
             }
             (None, _) => {}

@@ -37,19 +37,21 @@ use self::verdict::Format;
 use crate::Store;
 use crate::{Error, Key, LeaseHandle};
 
-/// A namespace of flights, one per key, whose answers are `T`s. A cheap clone; see the [module](crate::single_flight) for the whole story.
+/// A namespace of single flights, one per key, whose answers are of type `T`. Clones are cheap and share the
+/// flights. See the [module](crate::single_flight) for the guarantees.
 ///
 /// # Cancel safety
 ///
-/// Every future here may be dropped at any time; when the last caller of a process goes away, so does its run.
+/// Every future here may be dropped at any time. When the last caller of a key in a process is dropped, its run is
+/// dropped too, unless [`go_on`](SingleFlightBuilder::go_on) is set.
 pub struct SingleFlight<T, E = Infallible>(Arc<Core<T, E>>);
 
-/// Why there is no answer.
+/// The error of [`SingleFlight::try_run`].
 #[derive(Debug)]
 pub enum RunError<E> {
-    /// The work failed: the caller's own, or with [shared errors](SingleFlightBuilder::share_errors) the leader's.
+    /// The caller's own work failed; with [shared errors](SingleFlightBuilder::share_errors) also the leader's.
     Failed(E),
-    /// It waited too long, was refused, or the store gave no answer.
+    /// The caller waited longer than `max_wait`, was refused, lost its lease, or the store is unavailable.
     Flight(Error),
 }
 
@@ -59,34 +61,40 @@ where
     T: serde::Serialize + serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    /// The flights of the namespace `name` in a store, with answers in the [`Postcard`] format. For other settings there is
-    /// the [`builder`](Self::builder).
+    /// Creates the flights of the namespace `name` in a store, with answers in the [`Postcard`] format and the
+    /// default settings. Use the [`builder`](Self::builder) for other settings.
     ///
     /// # Errors
     ///
-    /// As [`SingleFlightBuilder::build`].
+    /// The same as [`SingleFlightBuilder::build`].
     pub fn new(store: &Store, name: &str) -> Result<Self, Error> {
         Self::builder(Postcard).build(store, name)
     }
 }
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T, E> {
-    /// Settings of a namespace whose answers are written by a codec.
+    /// Returns a builder for flights whose answers are encoded by `codec`.
     pub fn builder(codec: impl Codec<T>) -> SingleFlightBuilder<T, E> {
         SingleFlightBuilder::new(codec)
     }
 
-    /// Runs `work`, or gets what came of somebody else's.
+    /// Runs `work`, or returns the outcome of another caller's run of the same key.
     ///
     /// # Errors
     ///
-    /// [`RunError::Failed`] where the work failed. [`RunError::Flight`] with an error that
-    /// [is refused](Error::is_refused) where it [took longer](Error::is_waited_too_long) than `max_wait`; or that
-    /// [is an outage](Error::is_unavailable), where it is not to run then.
+    /// * [`RunError::Failed`] if the work failed.
+    /// * [`RunError::Flight`] with [`is_waited_too_long`](Error::is_waited_too_long) (and
+    ///   [`is_refused`](Error::is_refused)) if the caller waited longer than `max_wait`.
+    /// * [`RunError::Flight`] with [`is_unavailable`](Error::is_unavailable) if the store gave no answer and
+    ///   [`alone_when_away`](SingleFlightBuilder::alone_when_away) is `false`, or if `max_wait` passed during an
+    ///   outage.
+    /// * [`RunError::Flight`] with [`is_lost`](Error::is_lost) if the caller's run lost its lease and
+    ///   [`cancel_when_lost`](SingleFlightBuilder::cancel_when_lost) is `true`.
+    /// * [`RunError::Flight`] with [`is_invalid`](Error::is_invalid) outside of a tokio runtime.
     ///
     /// # Panics
     ///
-    /// Where the caller's own work does, and outside of a tokio runtime.
+    /// Panics if the caller's own work panics.
     pub async fn try_run<F>(
         &self,
         key: impl Into<Key>,
@@ -106,18 +114,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         }
     }
 
-    /// Forgets the answer to a key, so that the next caller runs, in all processes. What is under way goes on, is joined by
-    /// those who come meanwhile, and is published: work that began before may bring what was to be forgotten. A process that
-    /// serves a stale answer does so until it hears of it, or has a fresh one.
+    /// Removes the answer to a key in all processes, so that the next caller runs.
+    ///
+    /// A run that is in progress continues: new callers join it, and its answer is published. So an answer that was
+    /// computed from old data may appear after this call. A process that serves a stale answer stops when it
+    /// receives the message about this call, or when it has a fresh answer.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable).
+    /// [`is_unavailable`](Error::is_unavailable) if the store gave no answer.
     pub async fn forget(&self, key: impl Into<Key>) -> Result<(), Error> {
         self.0.forget(key.into()).await
     }
 
-    /// The name of the namespace.
+    /// Returns the name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
@@ -127,12 +137,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         &self.0.format
     }
 
-    /// An answer that this process has kept, if it fits.
+    /// Returns an answer from the local cache, if it `fits`.
     pub(crate) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
         self.0.cached(key, fits)
     }
 
-    /// Runs, or gets what came of another's run. A stale answer is good enough for the caller where it `fits`.
+    /// Runs the work, or returns the outcome of another run. The caller accepts a stale answer only if it `fits`.
     pub(crate) async fn fly<R, W, F>(
         &self,
         key: Key,
@@ -144,22 +154,22 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
-        // What is too long to be told is for ever.
+        // A deadline beyond the range of `Instant` is no deadline.
         let deadline = Instant::now().checked_add(self.0.settings.max_wait);
         self.0.fly(key, Work { fits, work, deadline }).await
     }
 }
 
 impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
-    /// Runs `work`, which cannot fail, or gets what came of somebody else's.
+    /// Runs `work`, which cannot fail, or returns the answer of another caller's run of the same key.
     ///
     /// # Errors
     ///
-    /// As [`try_run`](Self::try_run), of the flight alone.
+    /// The errors of [`RunError::Flight`], as listed at [`try_run`](Self::try_run).
     ///
     /// # Panics
     ///
-    /// As [`try_run`](Self::try_run).
+    /// Panics if the caller's own work panics.
     pub async fn run<F>(
         &self,
         key: impl Into<Key>,

@@ -65,7 +65,7 @@ fn spans() {
 #[test]
 fn sizes() {
     for bytes in [0, (64 << 20) + 1, 65 << 20, usize::MAX] {
-        is_told(builder().largest_answer(bytes), &["largest answer", "64 MiB", &bytes.to_string()]);
+        is_told(builder().largest_answer(bytes), &["largest_answer", "64 MiB", &bytes.to_string()]);
     }
     for bytes in [1, 64 << 20] {
         is_fine(builder().largest_answer(bytes));
@@ -118,6 +118,6 @@ fn names() {
 fn what_runs_at_once() {
     is_told(builder().max_parallel(0), &["max_parallel", "at least 1", "is 0"]);
     is_fine(builder().max_parallel(1).pass_for(DAY));
-    is_told(builder().pass_for(Duration::ZERO), &["a key is passed", "1 ms to 1 day", "0ns"]);
+    is_told(builder().pass_for(Duration::ZERO), &["pass_for must be 1 ms to 1 day", "0ns"]);
     is_told(builder().error_ttl(DAY), &["share_errors", "86400s"]);
 }
