@@ -1,13 +1,13 @@
--- answer: what came of a flight, kept for a while beside the lock. The mark is `fresh stale codec bytes`: until when it is
--- fresh, until when it is served stale while somebody makes a fresh one (µs), the name of the codec that wrote the bytes, and
--- these. Those who asked while it was fresh may have it after that, as long as it is kept. What is fresh for no time is for
--- those alone who wait when it is entered.
--- ARGV      for all runs: the codec; to look: when the asker asked first (µs, 0: now), and whether
---           it takes a stale answer (0, 1); to enter: for how long it is fresh, for
---           how long it is served stale (µs, at least as long), bytes
+-- answer: the answer of a flight, kept for a while beside the lock. The mark is `fresh stale codec bytes`: until when
+-- the answer is fresh, until when it is served stale while a caller makes a fresh one (both µs), the name of the codec
+-- that encoded the bytes, and the bytes. A caller that asked while the answer was fresh may get it as long as it is kept.
+-- An answer that is fresh for no time is only for callers that wait when it is entered.
+-- ARGV      for all runs: the codec; to look: when the caller first asked (µs, 0: now), and whether it takes a stale
+--           answer (0, 1); to enter: how long the answer is fresh, how long it is served stale (µs, at least as long),
+--           its bytes
 kind.fenced, kind.scope = false, 1
-local published = 8192 -- larger answers are not published, but read by those who wait
-local readable = 1000000 -- for how long they can read it at least (µs)
+local published = 8192 -- larger answers are not part of the message: the waiters read them
+local readable = 1000000 -- the minimum time for which waiters can read an answer (µs)
 
 function kind.queries()
   return 2
@@ -17,8 +17,8 @@ function kind.entries()
   return 3
 end
 
--- Finds `fresh stale bytes`, the times from now on, or `other` where another codec wrote it. What was fresh since the asker
--- asked is all there is to do.
+-- Finds `fresh stale bytes`, with the times counted from now, or `other` if another codec wrote the answer. If the
+-- answer was fresh at any time since the caller asked, nothing is left to do.
 function kind.look(bypass, base, at)
   local answer, codec, since = call('GET', mark), ARGV[base], tonumber(ARGV[at])
   if not answer then return nil end

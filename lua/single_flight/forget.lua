@@ -1,6 +1,6 @@
--- single_flight/forget: forgets the answer to a key, whoever runs for it now, and tells all processes that keep it.
+-- single_flight/forget: removes the answer to a key, also while a run is in progress, and notifies all processes.
 -- KEYS      see lib/lease, one run; the mark is the answer (string)
--- ARGV      the channel of all processes; what they are told
+-- ARGV      the channel of all processes; the message
 -- returns   now (µs)
 -- writes    the answer, DEL
 redis.call('DEL', KEYS[2])

@@ -1,4 +1,4 @@
-//! What came of a flight, kept for a while beside the lock that its leader held: the twin of `lua/lib/answer.lua`.
+//! The stored answer of a flight, kept beside the leader's lock: the in-memory equivalent of `lua/lib/answer.lua`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::primitive::lease::outcome::{Entered, Look, Outcome};
 use crate::primitive::mutex::holder::{Holder, Kept};
 use crate::store::{Arguments, Field, Garbled};
 
-/// One leads, and leaves an answer.
+/// The kind of lease of a flight: one holder, the leader, which leaves an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Flight {}
 
@@ -19,17 +19,17 @@ impl Kind for Flight {
     const SCRIPTS: Scripts = scripts!("lib/mutex", "lib/answer");
 }
 
-/// The answers of a codec.
+/// The outcomes of flights: answers.
 #[derive(Debug)]
 pub(crate) enum Answers {}
 
-/// The answer to a key, in process.
+/// The answer to a key in the in-memory store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LastAnswer(Option<Answer>);
 
 #[derive(Clone, Debug)]
 struct Answer {
-    /// Until when it is fresh, served stale, and kept, µs.
+    /// When the answer stops being fresh, stops being served stale, and is removed (µs).
     fresh: i64,
     stale: i64,
     until: i64,
@@ -37,26 +37,26 @@ struct Answer {
     bytes: Arc<[u8]>,
 }
 
-/// Who looks for an answer.
+/// A caller that looks for an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asker {
-    /// When it asked first, by the store's clock (µs); 0: now.
+    /// When it first asked, by the store's clock (µs); 0: now.
     pub(crate) since: i64,
-    /// Whether a stale one will do while somebody makes a fresh one.
+    /// Whether it accepts a stale answer while another caller makes a fresh one.
     pub(crate) takes_stale: bool,
 }
 
-/// What is found of an answer.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// For how long it is still fresh (µs; 0 or less: it is stale), until when it is served stale, and what it is.
+    /// How long the answer is still fresh (0 or less: it is stale) and served stale, in µs from now, and its bytes.
     Answer { fresh: i64, stale: i64, bytes: Arc<[u8]> },
-    /// Another codec has written it.
+    /// Another codec wrote the answer.
     Foreign,
 }
 
 impl Found {
-    /// Of how many bytes it is.
+    /// Returns the length in bytes.
     pub(crate) fn length(&self) -> usize {
         match self {
             Self::Answer { bytes, .. } => bytes.len(),
@@ -64,12 +64,12 @@ impl Found {
         }
     }
 
-    /// For how long it is fresh.
+    /// Returns how long the answer is still fresh.
     pub(crate) fn fresh(&self) -> Duration {
         self.span(|fresh, _| fresh)
     }
 
-    /// For how long it may be served, while a fresh one is made.
+    /// Returns how long the answer may still be served while a fresh one is made.
     pub(crate) fn left(&self) -> Duration {
         self.span(|_, stale| stale)
     }
@@ -82,8 +82,8 @@ impl Found {
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
-    /// Whether it is the same as was found before. An answer only gets older: one of the same bytes that is fresher was
-    /// entered since.
+    /// Returns whether this is the same answer as `before`. An answer only gets older: if the bytes are the same
+    /// but it is fresher, it was entered since.
     pub(crate) fn is(&self, before: &Self) -> bool {
         match (self, before) {
             (Self::Answer { fresh, bytes, .. }, Self::Answer { fresh: was, bytes: others, .. }) => {
@@ -94,18 +94,18 @@ impl Found {
     }
 }
 
-/// An answer to be kept.
+/// An answer to store.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// Zero: it is for those alone who wait now.
+    /// How long it is fresh. Zero: only callers that wait now get it.
     pub(crate) fresh: Duration,
-    /// Until when it is served stale, from now on; at least as long as it is fresh.
+    /// How long from now it is served stale; at least `fresh`.
     pub(crate) stale: Duration,
     pub(crate) bytes: Arc<[u8]>,
 }
 
 impl Entry {
-    /// Fresh for so long, and then stale for so long.
+    /// Creates an entry that is fresh for `fresh`, and then stale for `stale`.
     pub(crate) fn of(bytes: Arc<[u8]>, fresh: Duration, stale: Duration) -> Self {
         Self { fresh, stale: fresh.saturating_add(stale), bytes }
     }
@@ -117,14 +117,14 @@ impl Kept for LastAnswer {
     }
 }
 
-/// Larger answers are not told to those who wait: they read them.
+/// Larger answers are not part of the message that wakes waiters: the waiters read them.
 const TOLD: usize = 8192;
 
-/// For how long those who wait can read an answer, however short its time is.
+/// The minimum time for which waiters can read an answer.
 const READABLE: Duration = Duration::from_secs(1);
 
 impl Entry {
-    /// For how long the store keeps it, where it is entered.
+    /// Returns how long the store keeps the entry.
     pub(crate) fn kept(&self) -> Duration {
         self.stale.max(READABLE)
     }
@@ -174,7 +174,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
     }
 
     fn decode(field: Field<'_>) -> Result<Found, Garbled> {
-        const GARBLED: Garbled = Garbled("a script answered something else where an answer belongs");
+        const GARBLED: Garbled = Garbled("a script did not reply with an answer where one was expected");
         let Field::Text(text) = field else { return Err(GARBLED) };
         if text == b"other" {
             return Ok(Found::Foreign);
@@ -195,7 +195,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         let Some(answer) = holders.outcome.0.as_ref().filter(|answer| answer.until > now) else {
             return Look::Open(None);
         };
-        // It was fresh while the asker waited.
+        // The answer is good if it was fresh at any time since the caller asked.
         let good = answer.fresh > if asker.since > 0 { now.min(asker.since) } else { now };
         if !good && (answer.stale <= now || !asker.takes_stale) {
             return Look::Open(None);
@@ -222,7 +222,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         if !holding {
             return Ok(Entered::Nothing);
         }
-        // Redis keeps it in whole ms.
+        // Redis expires keys in whole ms.
         let until = now + (micros(entry.kept()) + 999) / 1000 * 1000;
         let (fresh, stale, bytes) = (micros(entry.fresh), micros(entry.stale), Arc::clone(&entry.bytes));
         holders.outcome.0 =

@@ -96,8 +96,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// Sets how long the callers of a key do not wait for each other after a private answer: each runs at once. 1
-    /// ms to 1 day; default: 10 s.
+    /// Sets how long the callers of a key do not wait for each other after a private answer: each runs at once.
+    /// 1 ms to 1 day; default: 10 s.
     pub fn pass_for(mut self, pass: Duration) -> Self {
         self.spans.push(("pass_for", pass));
         self.settings.times.pass = pass;
@@ -139,8 +139,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     }
 
     /// Bounds the bytes of unexpired answers that this value and its clones have in the store, so that requests
-    /// with ever new keys do not fill the server. At least 1 KiB more than the [largest
-    /// answer](Self::largest_answer). Default: 64 MiB, or that minimum if it is larger.
+    /// with ever new keys do not fill the server. At least 1 KiB more than the
+    /// [largest answer](Self::largest_answer). Default: 64 MiB, or that minimum if it is larger.
     ///
     /// An answer beyond the bound reaches only the callers that wait for it, and is not stored if there are none;
     /// the event `answer_over_budget` reports it. An answer counts with its encoded length, its key and 256 bytes.
@@ -205,8 +205,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// Sets the maximum size of a published answer in bytes. 1 byte to 64 MiB; default: 1 MiB.
     ///
     /// While an answer is written or read, a process needs about three times its size in memory; after that, once
-    /// its size until the last caller has dropped it. This was measured with 63 MiB over HTTP by `cargo bench
-    /// --bench once -- large`.
+    /// its size until the last caller has dropped it. This was measured with 63 MiB over HTTP by
+    /// `cargo bench --bench once -- large`.
     pub fn largest_answer(mut self, bytes: usize) -> Self {
         self.settings.largest = bytes;
         self

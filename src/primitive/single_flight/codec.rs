@@ -1,11 +1,11 @@
-//! How answers become bytes.
+//! The encoding of answers.
 
 use tower::BoxError;
 
-/// Writes answers as bytes that other processes read.
+/// Encodes answers as bytes that other processes decode.
 ///
-/// The [name](Self::name) is kept beside the bytes. An answer under another name is not read: it counts as none, and
-/// is told of. So a codec that begins to write something else needs another name.
+/// The [name](Self::name) is stored beside the bytes. An answer with another name is not read: it counts as no
+/// answer, and the event `answer_foreign` reports it. So a codec whose format changes needs a new name.
 ///
 /// ```
 /// use tower::BoxError;
@@ -32,21 +32,21 @@ use tower::BoxError;
     note = "`Postcard` and `Json` encode serde values; for HTTP responses use `tower_distributed::response::AnswerCodec`"
 )]
 pub trait Codec<T>: Send + Sync + 'static {
-    /// The name of the format and its version: 1 to 64 visible ASCII characters but `+`.
+    /// Returns the name of the format and its version: 1 to 64 visible ASCII characters except `+`.
     fn name(&self) -> &str;
 
-    /// The answer as bytes.
+    /// Encodes an answer.
     ///
     /// # Errors
     ///
-    /// Where it cannot be written: it is not shared with other processes then.
+    /// Returns an error if the answer cannot be encoded. Then it is not shared with other processes.
     fn encode(&self, answer: &T) -> Result<Vec<u8>, BoxError>;
 
-    /// The answer that the bytes stand for.
+    /// Decodes an answer.
     ///
     /// # Errors
     ///
-    /// Where they stand for none: they count as no answer then.
+    /// Returns an error if the bytes are not an answer. Then they count as no answer.
     fn decode(&self, bytes: &[u8]) -> Result<T, BoxError>;
 }
 
@@ -82,12 +82,12 @@ impl<T: SerdeValue> Codec<T> for Postcard {
     fn decode(&self, bytes: &[u8]) -> Result<T, BoxError> {
         match postcard::take_from_bytes(bytes)? {
             (answer, []) => Ok(answer),
-            (_, rest) => Err(format!("{} bytes are left over", rest.len()).into()),
+            (_, rest) => Err(format!("{} bytes are left after the answer", rest.len()).into()),
         }
     }
 }
 
-/// JSON, for answers that others are to read too.
+/// The JSON format, for answers that other programs also read.
 #[cfg(feature = "json")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Json;

@@ -1,4 +1,4 @@
-//! A namespace of flights in this process: how callers take part.
+//! A namespace of flights in this process: how callers join, lead and follow.
 
 use std::future::Future;
 use std::num::NonZeroU32;
@@ -40,7 +40,7 @@ pub(crate) struct Core<T, E> {
     pub(super) over_budget: Often,
     pub(super) local_cache: Option<Arc<LocalCache<T>>>,
     notifier: Arc<Notifier>,
-    /// On which all processes hear what is forgotten.
+    /// The channel on which all processes receive messages about forgotten answers.
     channel: Arc<str>,
     table: Arc<Table<Verdict<T, E>>>,
 }
@@ -49,16 +49,16 @@ pub(crate) struct Core<T, E> {
 pub(crate) struct Settings {
     pub(super) unpublished: Unpublished,
     pub(super) max_wait: Duration,
-    /// `None`: as the time to live says.
+    /// `None`: derived from the lease's ttl.
     pub(super) max_run: Option<Duration>,
     pub(super) largest: usize,
     pub(super) times: Times,
-    /// How many bytes of answers a process keeps for itself.
+    /// The size of the local cache in bytes.
     pub(super) local_cache: Option<u64>,
-    /// How many bytes of answers that are kept a process has stored.
+    /// The bound on the bytes of unexpired answers that this process has stored.
     pub(super) max_stored: Option<u64>,
     pub(super) refresh_early: Option<Early>,
-    /// How many callers of a key run at once where nothing is shared.
+    /// How many callers of a key run at once when the result is not shared.
     pub(super) max_parallel: Option<NonZeroU32>,
     pub(super) go_on: bool,
     pub(super) cancel_when_lost: bool,
@@ -66,7 +66,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// What is stored at most, by the [weight](local_cache::weight) of answers: the largest fits.
+    /// The bound on stored bytes, by the [weight](local_cache::weight) of answers. The largest answer always fits.
     pub(super) fn most_stored(&self) -> u64 {
         self.max_stored.unwrap_or_else(|| (64 << 20).max(self.least_stored()))
     }
@@ -95,26 +95,26 @@ impl Default for Settings {
     }
 }
 
-/// What a caller brings along.
+/// The work of a caller, and its conditions.
 pub(super) struct Work<P, W> {
-    /// Whether a stale answer is good enough.
+    /// Whether the caller accepts a given stale answer.
     pub(super) fits: P,
     pub(super) work: W,
-    /// Until when it waits.
+    /// When the caller stops waiting.
     pub(super) deadline: Option<Instant>,
 }
 
-/// What came of a run: for the caller whose it was, and for all others.
+/// The outcome of a run: for the caller that passed the work, and for all others.
 pub(crate) struct Flown<R, T, E> {
     pub(crate) own: R,
     pub(crate) shared: Share<Result<T, E>>,
 }
 
-/// What a caller gets.
+/// The outcome that a caller gets.
 pub(crate) enum Landed<R, T, E> {
-    /// What came of its own run.
+    /// The outcome of its own run.
     Own(R),
-    /// What came of another's.
+    /// The outcome of another caller's run.
     Shared(Result<T, E>),
 }
 
@@ -156,19 +156,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let message = message(&self.name, &key);
         let forget = Forget { channel: Arc::clone(&self.channel), message: Arc::clone(&message) };
         let forgotten = self.forget.run(key, forget).await;
-        // Here at once, whether or not the store has done so; and where there is no server nobody else has to hear.
+        // This process forgets at once, even if the store failed. The in-memory store has no other processes to notify.
         self.notifier.broadcast(&message);
         forgotten
     }
 
-    /// An answer that this process has kept, if there is one that fits. It is counted.
+    /// Returns an answer from the local cache, if there is one that fits, and counts it.
     pub(super) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
         let answer = self.local_cache.as_ref()?.get(key).filter(fits)?;
         self.decisions.count(Outcome::Shared);
         Some(answer)
     }
 
-    /// Runs, or gets what came of another's run. A run is counted when it begins, whether or not anybody waits for it.
+    /// Runs the work, or returns the outcome of another run. A run is counted when it begins, with or without
+    /// waiters.
     pub(super) async fn fly<R, P, W, F>(
         self: &Arc<Self>,
         key: Key,
@@ -186,7 +187,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let landed = self.run(key, work).await;
         match &landed {
             Ok(Landed::Shared(_)) => self.decisions.count(Outcome::Shared),
-            // What was run and lost is counted.
+            // A run whose lease was lost was counted when it began.
             Err(error) if !error.is_lost() => self.decisions.count(Outcome::of_error(error)),
             _ => {}
         }
@@ -200,7 +201,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
-        // Who may have to make it anew asks in earnest.
+        // With `refresh_early` every caller goes through the driver, which may refresh the answer.
         if self.settings.refresh_early.is_none()
             && let Some(verdict) = self.fresh(&key)
         {
@@ -217,7 +218,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 };
                 match heard {
                     Ok(Heard::Landed(verdict)) => {
-                        // It is no part of what runs next.
+                        // The caller is not part of the next run.
                         drop(caller);
                         return self.landed(key, verdict?, work).await;
                     }
@@ -229,7 +230,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         self.lead(baton, caller, work).await
     }
 
-    /// What is fresh in a store that is in this process, if its callers need no run.
+    /// Returns a fresh verdict from an in-memory store, unless one caller of the process must run.
     fn fresh(&self, key: &Key) -> Option<Verdict<T, E>> {
         let Some(Found::Answer { bytes, .. }) = self.leases.admission.find(key, &Asker::default()) else {
             return None;
@@ -238,7 +239,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         (!matches!(verdict, Verdict::Pass(Pass::Process))).then_some(verdict)
     }
 
-    /// What a caller gets who did not lead.
+    /// Returns the outcome for a caller that did not lead.
     pub(super) async fn landed<R, P, W, F>(
         &self,
         key: Key,
@@ -255,7 +256,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// Runs in a task of its own.
+    /// Leads: spawns the run as a task and waits for its outcome.
     async fn lead<R, P, W, F>(
         self: &Arc<Self>,
         baton: Baton<Verdict<T, E>>,
@@ -274,14 +275,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let (run, key) = (baton.run(), baton.key().clone());
         let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs));
         let Ok(runtime) = Handle::try_current() else {
-            return Err(Error::invalid("a flight runs in a task of its own: run it within a tokio runtime"));
+            return Err(Error::invalid("a single flight spawns a task: call it within a tokio runtime"));
         };
         let task = runtime.spawn(in_current_span(flight));
         caller.runs(run, task.abort_handle());
         let outcome = tokio::select! {
             biased;
             outcome = &mut landed => outcome,
-            // Whose work runs does not follow any more. And the work of who is refused is not to run: the next leads.
+            // Once its work has begun, the caller no longer follows, so the deadline does not apply. Before that the
+            // caller is refused, its work must not run, and the next waiter leads.
             () = at(deadline) => match runs.swap(true, Ordering::AcqRel) {
                 true => landed.await,
                 false => {
@@ -297,13 +299,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// Why it came to nothing: a store that is away is not told as somebody's slow work.
+    /// Returns the error for a passed deadline: the outage if the store is unavailable, else that it waited too
+    /// long.
     fn waited_too_long(&self, key: &Key) -> Error {
         let busy = Busy { subject: Subject::Flight, why: Why::WaitedTooLong, retry_after: None };
         self.leases.outage(key).unwrap_or_else(|| busy.into())
     }
 
-    /// Runs for the caller alone, in its own task.
+    /// Runs the work for this caller only, in the caller's task.
     async fn pass<R, P, W, F>(&self, key: Key, work: Work<P, W>) -> Result<R, Error>
     where
         W: FnOnce(Option<LeaseHandle>) -> F,
@@ -319,7 +322,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 }
 
-/// Ends at a deadline, if there is one.
+/// Completes at the deadline. Without a deadline it never completes.
 async fn at(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
@@ -328,10 +331,10 @@ async fn at(deadline: Option<Instant>) {
 }
 
 fn gone() -> Error {
-    Error::unavailable(Cause::Disconnected, "the runtime that ran the flight is gone")
+    Error::unavailable(Cause::Disconnected, "the runtime that ran the flight was shut down")
 }
 
-/// Why a task said nothing. A panic goes on here.
+/// Returns why a task sent no outcome. Resumes its panic.
 async fn why_gone(task: JoinHandle<()>) -> Error {
     match task.await {
         Err(error) if error.is_panic() => resume_unwind(error.into_panic()),

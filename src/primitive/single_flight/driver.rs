@@ -1,4 +1,4 @@
-//! A run: how it gets the lead in the fleet, and what becomes of what comes of it.
+//! A run: how it gets the lead across processes, and how its outcome is published.
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -25,26 +25,27 @@ use crate::{Error, Key, Lease, LeaseHandle};
 
 /// How a run begins.
 enum Boarding<T, E> {
-    /// There is an answer already.
+    /// The store has a verdict already: a fresh one, or a stale one that another process refreshes.
     Landed(Verdict<T, E>, Found),
-    /// It leads: in the fleet by a lease, and there may be an answer that is served for so long meanwhile.
+    /// The run leads across processes, by a lease. There may be an old verdict, which is served for this long
+    /// meanwhile.
     Lead(Lease, Option<(Verdict<T, E>, Duration)>),
-    /// It leads in its process alone.
+    /// The run leads in its process only.
     Alone(Outcome),
 }
 
-/// Whom what comes of a run is told.
+/// The channel to the caller that passed the work.
 type Own<R, T, E> = oneshot::Sender<Result<Landed<R, T, E>, Error>>;
 
-/// Gives an answer to all who are there and, for so long, to who comes.
+/// Sends an answer to all callers that wait, and serves it to later callers for `left`.
 fn serve<R, T: Clone, E>(baton: &Baton<Verdict<T, E>>, answer: T, left: Duration, own: Option<Own<R, T, E>>) {
     baton.serve(Verdict::Answer(answer.clone()), left);
     let _ = own.map(|own| own.send(Ok(Landed::Shared(Ok(answer)))));
 }
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
-    /// A run from beginning to end. Whatever becomes of it, the baton sees to those who wait in this process, and the
-    /// lease to those elsewhere.
+    /// Drives a run from beginning to end. If it is dropped early, dropping the baton makes the next waiter in this
+    /// process lead, and dropping the lease wakes a follower in another process.
     pub(super) async fn drive<R, P, W, F>(
         self: Arc<Self>,
         baton: Baton<Verdict<T, E>>,
@@ -90,9 +91,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             Ok(Boarding::Landed(Verdict::Answer(answer), found))
                 if self.is_early(&found) && (work.fits)(&answer) =>
             {
-                // All get it, and what comes next is in the background.
+                // All callers get the answer. The refresh runs in the background.
                 serve(&baton, answer, found.left(), own.take());
-                // Where somebody else is at it, nobody needs this run; who has come since it was forgotten leads.
+                // If another process leads, this run is not needed. If the answer was forgotten meanwhile, the baton is
+                // dropped and a caller that has come since leads.
                 let Some((lease, still)) = self.lead_early(baton.key(), &found).await else { return };
                 has_old = still;
                 (Some(lease), Outcome::Admitted)
@@ -105,7 +107,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 }
                 let Some(mut own) = own else { return };
                 tokio::select! {
-                    // Here and below: who has gone away needs nothing.
+                    // Here and below: a caller that was dropped needs no outcome.
                     landed = self.landed(baton.key().clone(), verdict, work) => drop(own.send(landed)),
                     () = own.closed() => {}
                 }
@@ -140,11 +142,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 tell(
                     &self.name,
                     Event::FlightGivenUp,
-                    format_args!("a flight ran for longer than {longest:?}; the next caller runs"),
+                    format_args!("a run exceeded max_run ({longest:?}); the next caller runs"),
                 );
                 drop(lease);
                 drop(baton);
-                // From here on it is its caller's alone, and ends with it.
+                // From here on the run belongs to its caller only, and ends when that caller is dropped.
                 if let Some(mut own) = own {
                     tokio::select! {
                         flown = work => drop(own.send(Ok(Landed::Own(flown.own)))),
@@ -158,7 +160,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let _ = own.map(|own| own.send(Ok(Landed::Own(flown.own))));
         let mut judged = self.format.judge(flown.shared, &self.settings.times);
         if has_old && judged.fresh.is_zero() {
-            // It takes the place of what is there, and is over.
+            // The entry replaces the old answer and expires at once.
             judged.fresh = Duration::from_millis(1);
         }
         let Some(lease) = lease else { return baton.land(Ok(&judged.verdict)) };
@@ -169,7 +171,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             None => &Verdict::Pass(Pass::Caller),
         };
         baton.land(Ok(shared_here));
-        // The last good answer is worth more than that there is none now.
+        // A failed run does not replace the last good answer.
         if has_old && judged.has_failed {
             return;
         }
@@ -181,7 +183,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             };
             Entry::of(pass.bytes(), judged.fresh.min(self.settings.times.pass), Duration::ZERO)
         });
-        // What is there is replaced in any case.
+        // An old answer is replaced in any case.
         let fits = self.fits_budget(baton.key(), &judged.verdict, &entry) || has_old;
         let entry = if fits { entry } else { Entry::of(entry.bytes, Duration::ZERO, Duration::ZERO) };
         match (self.publish(lease, entry).await, length) {
@@ -191,16 +193,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// How long a run has the lead.
+    /// Returns how long a run has the lead.
     fn max_run(&self) -> Duration {
         let ttl = self.leases.options().ttl;
         self.settings.max_run.unwrap_or_else(|| (10 * ttl).min(Duration::from_secs(300)))
     }
 
-    /// Gets the lead in the fleet, or the answer of who has it.
+    /// Gets the lead across processes, or the leader's verdict.
     async fn board(&self, key: &Key) -> Result<Boarding<T, E>, Error> {
         let asker = Asker { since: 0, takes_stale: !self.settings.times.stale.is_zero() };
-        // What cannot be read is no reason not to lead.
+        // A verdict that cannot be read does not prevent leading.
         let mut unread: Option<Found> = None;
         loop {
             let (wait, bypass) = (Some(Wait::FOR_EVER), unread.is_some());
@@ -220,12 +222,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     };
                     let (fresh, left) = (found.fresh(), found.left());
                     let Found::Answer { bytes, fresh: 1.., .. } = &found else {
-                        // Who asked while it was fresh may have it, but not who comes.
+                        // Callers that asked while it was fresh may get it; later callers may not.
                         let old = (!left.is_zero()).then_some((verdict, left));
                         return Ok(Boarding::Lead(lease, old));
                     };
-                    // Somebody was quicker. Entered once more, it sends those who wait to itself; where that fails,
-                    // one of them runs.
+                    // Another process published an answer meanwhile. Entering it again wakes the waiters, which then
+                    // read it. If that fails, one of them runs.
                     let entry = Entry::of(Arc::clone(bytes), fresh, left.saturating_sub(fresh));
                     let _ = self.settle(lease, entry).await;
                     return Ok(match verdict {
@@ -241,18 +243,19 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// How long before the end of an answer's ttl this process is to make it anew, if at all: drawn each time.
+    /// Draws how long before the end of an answer's ttl this process refreshes it. `None`: no early refresh.
     fn ahead(&self) -> Option<Duration> {
         Some(self.settings.refresh_early?.ahead(self.leases.admission.hold_time()?))
     }
 
-    /// Whether an answer that is fresh is to be made anew.
+    /// Returns whether to refresh an answer that is still fresh.
     fn is_early(&self, found: &Found) -> bool {
         let fresh = found.fresh();
         !fresh.is_zero() && self.ahead().is_some_and(|ahead| ahead >= fresh)
     }
 
-    /// Takes the lead though there is an answer, if nobody is at it; and whether that is still the answer.
+    /// Takes the lead although there is an answer, if no process leads. Also returns whether that answer is still
+    /// stored.
     async fn lead_early(&self, key: &Key, before: &Found) -> Option<(Lease, bool)> {
         let ask = Ask::about(Asker::default(), Subject::Flight, String::new(), 0, None);
         match self.leases.acquire_or_find(key.clone(), Ask { bypass: true, ..ask }).await {
@@ -260,16 +263,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 None => Some((lease, false)),
                 Some(found) => found.is(before).then_some((lease, true)),
             },
-            // That the store is away changes nothing: there is an answer.
+            // An outage does not matter here: the callers already have an answer.
             Ok(Got::Done(_)) | Err(_) => None,
         }
     }
 
-    /// What an answer says, if it is one of ours.
+    /// Decodes what was found. `None` if another codec wrote it or it cannot be decoded.
     fn read(&self, found: &Found) -> Option<Verdict<T, E>> {
         match found {
             Found::Foreign => {
-                tell(&self.name, Event::AnswerForeign, "an answer of another codec or version was not read");
+                tell(&self.name, Event::AnswerForeign, "an answer was not read: another codec or version wrote it");
                 None
             }
             Found::Answer { bytes, .. } => match self.format.decode(bytes) {
@@ -278,7 +281,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     tell(
                         &self.name,
                         Event::AnswerGarbled,
-                        format_args!("an answer could not be decoded: {error}"),
+                        format_args!("an answer was not read: it could not be decoded: {error}"),
                     );
                     None
                 }
@@ -286,18 +289,18 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// What is published; `None` where it is too large, or cannot be encoded.
+    /// Returns the entry to publish. `None` if it is too large or cannot be encoded.
     fn entry(&self, judged: &Judged<T, E>) -> Option<Entry> {
         let largest = self.settings.largest;
         match self.format.encode(&judged.verdict) {
-            // Of the bytes, the first says what it is.
+            // The first byte is the kind of the verdict and does not count.
             Ok(bytes) if bytes.len() - 1 <= largest => Some(Entry::of(bytes, judged.fresh, judged.stale)),
             Ok(bytes) => {
                 let length = bytes.len() - 1;
                 tell(
                     &self.name,
                     Event::AnswerTooLarge,
-                    format_args!("an answer of {length} bytes was not published: {largest} are allowed"),
+                    format_args!("an answer of {length} bytes was not published: largest_answer is {largest} bytes"),
                 );
                 None
             }
@@ -305,15 +308,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 tell(
                     &self.name,
                     Event::AnswerNotEncodable,
-                    format_args!("an answer could not be encoded, and was not published: {error}"),
+                    format_args!("an answer was not published: it could not be encoded: {error}"),
                 );
                 None
             }
         }
     }
 
-    /// Whether what is entered is to be kept: this process may have stored as much as it is to. That a key is passed is
-    /// noted in any case, in a few bytes.
+    /// Returns whether an entry may be stored within `max_stored`. The note that a key is passed is a few bytes and
+    /// is always stored.
     fn fits_budget(&self, key: &Key, verdict: &Verdict<T, E>, entry: &Entry) -> bool {
         let bytes = local_cache::weight(entry.bytes.len() as u64, key);
         let is_for_those_who_wait = entry.stale.is_zero();
@@ -324,11 +327,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             return true;
         }
         self.over_budget
-            .tell("answers were not stored: this process has stored as many bytes of them as it may");
+            .tell("answers were not stored: this process has reached max_stored");
         false
     }
 
-    /// Enters an answer, which gives the lease back; whether it was still held.
+    /// Enters an answer and releases the lease. Returns whether the lease was still held.
     async fn settle(&self, lease: Lease, entry: Entry) -> Result<bool, Error> {
         let held = matches!(self.leases.admission.complete(&lease.state, entry).await?, Ok(true));
         if held {
@@ -339,7 +342,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         Ok(held)
     }
 
-    /// Publishes an answer; whether that was done.
+    /// Publishes an answer. Returns whether that succeeded.
     async fn publish(&self, lease: Lease, entry: Entry) -> bool {
         match self.settle(lease, entry).await {
             Ok(true) => return true,
@@ -347,7 +350,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 tell(
                     &self.name,
                     Event::FlightLost,
-                    "the lease of a flight was lost; its answer was not published",
+                    "an answer was not published: the leader lost its lease",
                 );
             }
             Err(error) => {
@@ -362,10 +365,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 }
 
-/// Forgets an answer.
+/// The operation that forgets an answer.
 #[derive(Debug)]
 pub(super) struct Forget {
-    /// Whom to tell so, and how.
+    /// The channel of all processes, and the message to publish there.
     pub(super) channel: Arc<str>,
     pub(super) message: Arc<[u8]>,
 }

@@ -1,22 +1,23 @@
-//! When an answer is made anew before its ttl is over: each who asks draws, the more likely the nearer the end is and the
-//! longer a run takes, so that one is early and the others never meet the end (Vattani, Chierichetti and Lowenstein,
-//! "Optimal Probabilistic Cache Stampede Prevention", 2015).
+//! Early refresh: decides when an answer is refreshed before its ttl ends. Each caller draws at random. A refresh
+//! is more likely the nearer the end is and the longer a run takes, so that one caller refreshes early and the
+//! others do not meet an expired answer (Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache
+//! Stampede Prevention", 2015).
 
 use std::time::Duration;
 
 use crate::random;
 
-/// How eager it is: 1 is what minimises the callers that meet the end, if runs take times that are alike.
+/// The beta of the algorithm. If runs take similar times, 1 minimises the callers that meet an expired answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Early(pub(super) f64);
 
 impl Early {
     pub(super) const BETAS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
-    /// How long before the end of an answer's ttl it is made anew: drawn each time, of an exponential distribution whose
-    /// mean is the time that a run takes, times beta.
+    /// Draws how long before the end of its ttl an answer is refreshed: from an exponential distribution whose mean
+    /// is the duration of a run times beta.
     pub(super) fn ahead(self, run: Duration) -> Duration {
-        // Without 0 its logarithm is never infinite.
+        // The fraction is never 0, so its logarithm is finite.
         run.mul_f64(self.0 * -random::fraction().ln())
     }
 }

@@ -1,4 +1,4 @@
-//! Answers that a process keeps for itself, in front of the store.
+//! The local cache: answers that a process keeps in memory, in front of the store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use tokio::time::Instant;
 use crate::store::{Link, Listener, Notifier};
 use crate::{Error, Key};
 
-/// How many bytes an answer is taken for, besides its own and its key.
+/// How many bytes an entry counts besides its answer and its key.
 const OVERHEAD: u64 = 256;
 
-/// The answers of one flight.
+/// The cached answers of one `SingleFlight`.
 pub(super) struct LocalCache<T> {
     namespace: Box<str>,
     answers: Cache<Key, Arc<Cached<T>>, ByBytes>,
-    /// How often anything was forgotten: an answer that was asked for before is not kept after that.
+    /// How many forget messages were received. An answer is not cached if a message came after its request was
+    /// sent.
     forgotten: AtomicU64,
     notifier: Arc<Notifier>,
 }
@@ -28,14 +29,14 @@ struct Cached<T> {
     answer: T,
     bytes: u64,
     until: Instant,
-    /// By which subscription it would be heard that it was forgotten.
+    /// The subscription that would report that the answer was forgotten.
     link: Link,
 }
 
 #[derive(Clone)]
 struct ByBytes;
 
-/// What an answer of so many bytes is taken for, with its key.
+/// Returns how many bytes an entry counts: its answer, its key and the overhead.
 pub(super) fn weight(bytes: u64, key: &Key) -> u64 {
     bytes + key.as_bytes().len() as u64 + OVERHEAD
 }
@@ -46,7 +47,7 @@ impl<T> Weighter<Key, Arc<Cached<T>>> for ByBytes {
     }
 }
 
-/// What was known when an answer was asked for.
+/// The state of the cache when an answer was requested.
 #[derive(Clone, Copy)]
 pub(super) struct Epoch {
     forgotten: u64,
@@ -54,21 +55,21 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
-    /// Whether nothing would be heard of what is forgotten.
+    /// Returns whether the subscription is down, so that no forget message arrives.
     pub(super) fn hears_nothing(self) -> bool {
         self.link == Link::Down
     }
 }
 
 impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
-    /// Of so many bytes, for answers of up to `largest`.
+    /// Creates a cache of `bytes`, for answers of up to `largest` bytes.
     pub(super) fn new(
         name: &str,
         bytes: u64,
         largest: usize,
         notifier: &Arc<Notifier>,
     ) -> Result<Arc<Self>, Error> {
-        // As many as there would be of 1 KiB; and each part has room for several of the largest.
+        // The estimate assumes answers of 1 KiB. Each shard has room for four of the largest answers.
         let estimate = usize::try_from(bytes / 1024).unwrap_or(usize::MAX).clamp(16, 1 << 20);
         let shards = bytes / (4 * (largest as u64 + OVERHEAD));
         let options = OptionsBuilder::new()
@@ -76,7 +77,7 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
             .weight_capacity(bytes)
             .shards(usize::try_from(shards).unwrap_or(usize::MAX).clamp(1, 16))
             .build()
-            .map_err(|error| Error::invalid(format!("a local cache of {bytes} bytes: {error}")))?;
+            .map_err(|error| Error::invalid(format!("local_cache of {bytes} bytes: {error}")))?;
         let cache = Arc::new(Self {
             namespace: name.into(),
             answers: Cache::with_options(
@@ -93,19 +94,19 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
         Ok(cache)
     }
 
-    /// An answer that is fresh, as far as this process can know.
+    /// Returns an answer that is fresh as far as this process knows.
     pub(super) fn get(&self, key: &Key) -> Option<T> {
         let cached = self.answers.get(key)?;
         let link = self.notifier.current_link();
         (link == cached.link && Instant::now() < cached.until).then(|| cached.answer.clone())
     }
 
-    /// To be looked at before an answer is asked for.
+    /// Returns the current state. Call it before the answer is requested.
     pub(super) fn epoch(&self) -> Epoch {
         Epoch { forgotten: self.forgotten.load(Ordering::Acquire), link: self.notifier.current_link() }
     }
 
-    /// Keeps an answer that is fresh for so long, unless something was forgotten since.
+    /// Caches an answer for the time that it is fresh, unless a forget message came since `epoch`.
     pub(super) fn insert(&self, key: Key, answer: &T, bytes: usize, fresh: Duration, epoch: Epoch) {
         let Epoch { forgotten, link } = epoch;
         if epoch.hears_nothing() || fresh.is_zero() {
@@ -114,19 +115,19 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
         let Some(until) = Instant::now().checked_add(fresh) else { return };
         let cached = Cached { answer: answer.clone(), bytes: bytes as u64, until, link };
         self.answers.insert(key.clone(), Arc::new(cached));
-        // Looked at after it is there: who forgets counts first and takes it out then.
+        // Checked after the insertion: `hear` first increments the counter and then removes the answer.
         if self.forgotten.load(Ordering::SeqCst) != forgotten {
             self.answers.remove(&key);
         }
     }
 }
 
-/// What processes tell each other of a key that is forgotten.
+/// Returns the message that tells all processes to forget a key.
 pub(super) fn message(namespace: &str, key: &Key) -> Arc<[u8]> {
     [b"forget\n", namespace.as_bytes(), b"\n", key.as_bytes()].concat().into()
 }
 
-/// Which key of a namespace is forgotten, by what was told.
+/// Returns the key that a message tells to forget, if the message is for this namespace.
 pub(super) fn forgotten(message: &[u8], namespace: &str) -> Option<Key> {
     let mut parts = message.splitn(3, |byte| *byte == b'\n');
     let is_ours = parts.next() == Some(b"forget") && parts.next() == Some(namespace.as_bytes());

@@ -1,4 +1,4 @@
-//! How many callers of one key run at once in this process, where nothing is shared.
+//! Bounds how many callers of one key run at once in this process when the result is not shared.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,20 +10,20 @@ use tokio::sync::Semaphore;
 use crate::Key;
 use crate::store::lock;
 
-/// A semaphore per key that anybody runs for.
+/// A semaphore for each key that has callers.
 #[derive(Debug)]
 pub(super) struct Parallel {
-    /// `None`: any number.
+    /// `None`: unlimited.
     most: Option<NonZeroU32>,
     keys: Mutex<HashMap<Key, Arc<Semaphore>>>,
 }
 
-/// A run's place among those of its key.
+/// The permit of a run.
 #[derive(Debug)]
 pub(super) struct Slot<'a> {
     parallel: &'a Parallel,
     key: &'a Key,
-    /// Until it is dropped.
+    /// `Some` until the slot is dropped.
     semaphore: Option<Arc<Semaphore>>,
     is_taken: bool,
 }
@@ -33,7 +33,7 @@ impl Parallel {
         Self { most, keys: Mutex::default() }
     }
 
-    /// Waits for a place; first come, first served. Cancel safe.
+    /// Waits for a permit, in the order of arrival. Cancel safe.
     pub(super) async fn enter<'a>(&'a self, key: &'a Key) -> Option<Slot<'a>> {
         let most = self.most?.get() as usize;
         let semaphore = match lock(&self.keys).entry(key.clone()) {
@@ -41,7 +41,7 @@ impl Parallel {
             Entry::Vacant(entry) => Arc::clone(entry.insert(Arc::new(Semaphore::new(most)))),
         };
         let mut slot = Slot { parallel: self, key, semaphore: Some(Arc::clone(&semaphore)), is_taken: false };
-        // It is never closed.
+        // The semaphore is never closed.
         if let Ok(permit) = semaphore.acquire().await {
             permit.forget();
         }
@@ -58,7 +58,7 @@ impl Drop for Slot<'_> {
         {
             semaphore.add_permits(1);
         }
-        // The map's is the last: nobody else is there.
+        // The map has the last reference: no other slot of the key exists.
         if keys.get(self.key).is_some_and(|semaphore| Arc::strong_count(semaphore) == 1) {
             keys.remove(self.key);
         }

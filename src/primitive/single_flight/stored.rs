@@ -1,4 +1,5 @@
-//! How much a process has stored that is still kept: so that questions nobody asks twice do not fill the server.
+//! Counts the bytes of unexpired answers that a process has stored, so that requests with ever new keys do not fill
+//! the server.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 use crate::Key;
 use crate::store::lock;
 
-/// The answers of one flight that this process has stored.
+/// The answers of one `SingleFlight` that this process has stored.
 #[derive(Debug)]
 pub(super) struct Stored {
     most: u64,
@@ -19,23 +20,23 @@ pub(super) struct Stored {
     answers: Mutex<Answers>,
 }
 
-/// Keys go by their hashes: where two have one, less is counted than there is.
+/// Keys are identified by their hashes. If two keys have the same hash, the count is too low.
 #[derive(Debug, Default)]
 struct Answers {
     bytes: u64,
-    /// Until when the answer to a key is kept, and how many bytes it is.
+    /// When the answer to a key expires, and how many bytes it counts.
     by_key: HashMap<u64, (Instant, u64)>,
     ends: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
 impl Stored {
-    /// Up to so many bytes.
+    /// Creates a counter with a bound of `most` bytes.
     pub(super) fn new(most: u64) -> Self {
         Self { most, hasher: RandomState::new(), answers: Mutex::default() }
     }
 
-    /// Whether there is room for the answer to a key, in the place of the one before; then it counts for as long as it is
-    /// kept.
+    /// Counts the answer to a key until it expires, in place of the key's previous answer. Returns `false` and
+    /// counts nothing if the bound would be exceeded.
     pub(super) fn take(&self, key: &Key, bytes: u64, kept: Duration) -> bool {
         if self.most == u64::MAX {
             return true;
@@ -52,7 +53,7 @@ impl Stored {
         true
     }
 
-    /// Nothing was stored after all.
+    /// Stops counting the answer to a key, because it was not stored.
     pub(super) fn give_back(&self, key: &Key) {
         let key = self.hasher.hash_one(key);
         let mut answers = lock(&self.answers);
@@ -68,7 +69,7 @@ impl Answers {
             && until <= now
         {
             self.ends.pop();
-            // What was replaced since ends later.
+            // If the answer was replaced, its entry in `by_key` has another end.
             if let Some((end, bytes)) = self.by_key.get(&key).copied()
                 && end == until
             {

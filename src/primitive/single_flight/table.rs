@@ -1,4 +1,4 @@
-//! The flights of one process: who runs for a key, and who waits for what comes of it.
+//! The flights of one process: for each key the caller that leads and the callers that wait for its outcome.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +21,7 @@ const SHARDS: usize = 16;
 /// The flights under way, by key.
 pub(super) struct Table<V> {
     namespace: Box<str>,
-    /// Whether a run goes on when nobody waits for it any more.
+    /// Whether a run continues when its last caller is dropped.
     goes_on: bool,
     hasher: RandomState,
     shards: Box<[Shard<V>]>,
@@ -29,7 +29,7 @@ pub(super) struct Table<V> {
 
 type Shard<V> = Mutex<HashTable<Entry<V>>>;
 
-/// Which flight it is: of those of one key, one after the other.
+/// The identity of a flight. A key has one flight at a time, and one after another.
 struct Flight<V> {
     table: Arc<Table<V>>,
     key: Key,
@@ -39,29 +39,29 @@ struct Flight<V> {
 struct Entry<V> {
     flight: Arc<Flight<V>>,
     waiters: VecDeque<oneshot::Sender<Heard<V>>>,
-    /// How many callers there are: those who wait, and whose work is run.
+    /// The number of callers: the waiters, and the caller whose work runs.
     callers: usize,
-    /// Which run this is: of those of one flight, one after the other.
+    /// The number of the current run. A flight has one run at a time.
     run: u64,
-    /// What runs, until its work is done.
+    /// The task of the run, until its work is done.
     task: Option<AbortHandle>,
-    /// What callers get while a fresh answer is made, and until when.
+    /// The answer that callers get while a fresh one is made, and when it expires.
     stale: Option<(V, Instant)>,
 }
 
-/// What one who waits hears.
+/// The message to a waiter.
 pub(super) enum Heard<V> {
-    /// What came of it.
+    /// The outcome of the run.
     Landed(Result<V, Error>),
-    /// It is to run itself; the others wait for it.
+    /// The waiter leads now.
     Lead(Baton<V>),
 }
 
-/// How a caller takes part.
+/// The part of a caller in a flight.
 pub(super) enum Part<V> {
     Lead(Baton<V>, Caller<V>),
     Wait(oneshot::Receiver<Heard<V>>, Caller<V>),
-    /// There is an answer already.
+    /// The caller gets an answer at once.
     Served(V),
 }
 
@@ -71,7 +71,7 @@ impl<V: Clone> Table<V> {
         Arc::new(Self { namespace: namespace.into(), goes_on, hasher: RandomState::new(), shards })
     }
 
-    /// Takes part in the flight of a key, and begins one where there is none.
+    /// Joins the flight of a key, or begins one.
     pub(super) fn join(self: &Arc<Self>, key: &Key) -> Part<V> {
         let hash = self.hasher.hash_one(key);
         let mut entries = lock(self.shard(hash));
@@ -101,7 +101,7 @@ impl<V: Clone> Table<V> {
 
 impl<V> Table<V> {
     fn shard(&self, hash: u64) -> &Shard<V> {
-        // Its other bits are used within a shard.
+        // The shard's table uses the other bits of the hash.
         &self.shards[(hash >> 51) as usize % SHARDS]
     }
 }
@@ -115,7 +115,7 @@ impl<V> Flight<V> {
         std::ptr::eq(self, &*entry.flight)
     }
 
-    /// Does something with what is known of it, if it is still under way.
+    /// Calls `step` with the flight's entry, if the flight has not ended.
     fn with<R>(&self, step: impl FnOnce(&mut Entry<V>) -> R) -> Option<R> {
         lock(self.shard()).find_mut(self.hash, |entry| self.is(entry)).map(step)
     }
@@ -125,7 +125,7 @@ impl<V> Flight<V> {
         entries.find_entry(self.hash, |entry| self.is(entry)).ok().map(|entry| entry.remove().0)
     }
 
-    /// Ends a run, and says who runs next; where nobody waits it ends the flight.
+    /// Ends a run and returns the waiter that leads next. If no caller waits, ends the flight.
     fn next_run(&self) -> Option<(u64, oneshot::Sender<Heard<V>>)> {
         let mut entries = lock(self.shard());
         let mut found = entries.find_entry(self.hash, |entry| self.is(entry)).ok()?;
@@ -141,7 +141,7 @@ impl<V> Flight<V> {
 }
 
 impl<V> Entry<V> {
-    /// What has run so far is not to be aborted any more.
+    /// Begins the next run. The task of the previous run can no longer be aborted.
     fn next_run(&mut self) -> u64 {
         self.task = None;
         self.run += 1;
@@ -149,12 +149,12 @@ impl<V> Entry<V> {
     }
 }
 
-/// The lead of a flight within the process. If it is dropped before the flight has [landed](Self::land), the next who
-/// waits leads.
+/// The lead of a flight within the process. If it is dropped before the flight has [landed](Self::land), the next
+/// waiter leads.
 pub(super) struct Baton<V> {
     flight: Arc<Flight<V>>,
     run: u64,
-    /// Whether anybody has been handed it.
+    /// Whether a caller has received the lead.
     taken: bool,
 }
 
@@ -167,21 +167,22 @@ impl<V: Clone> Baton<V> {
         self.run
     }
 
-    /// Says that the work is done. What is left to do is done also where all callers are content and go away.
+    /// Notes that the work is done. From now on the task is not aborted, even if all callers are dropped.
     pub(super) fn done(&self) {
         self.flight.with(Entry::next_run);
     }
 
-    /// Ends the flight: all who wait get this.
+    /// Ends the flight: all waiters get `outcome`.
     pub(super) fn land(&self, outcome: Result<&V, &Error>) {
         let Some(entry) = self.flight.end() else { return };
         for waiter in entry.waiters {
-            // Who has gone away needs nothing.
+            // A waiter that was dropped needs no outcome.
             let _ = waiter.send(Heard::Landed(outcome.cloned().map_err(Error::clone)));
         }
     }
 
-    /// Gives all who wait, and all who come within a time and until the flight has ended, an answer that there is.
+    /// Sends an existing answer to all waiters. Callers that come within `left`, and before the flight ends, get it
+    /// too.
     pub(super) fn serve(&self, stale: V, left: Duration) {
         let until = Instant::now().checked_add(left);
         let waiters = self.flight.with(|entry| {
@@ -201,7 +202,7 @@ impl<V> Drop for Baton<V> {
         {
             let baton = Self { flight: Arc::clone(&self.flight), run, taken: true };
             match next.send(Heard::Lead(baton)) {
-                // It has gone away just now, and passes nothing on.
+                // The waiter was dropped just now. Its baton must not pass on the lead; this loop does.
                 Err(Heard::Lead(mut baton)) => baton.taken = false,
                 Ok(()) | Err(Heard::Landed(_)) => return,
             }
@@ -209,11 +210,11 @@ impl<V> Drop for Baton<V> {
     }
 }
 
-/// Counts a caller of a flight while it lives; when the last goes away, the run is aborted.
+/// Counts a caller of a flight. When the last caller is dropped, the run is aborted.
 pub(super) struct Caller<V>(Arc<Flight<V>>);
 
 impl<V> Caller<V> {
-    /// Says what is to be aborted when nobody is left, as long as this run is not over.
+    /// Sets the task to abort when the last caller is dropped, unless this run has ended.
     pub(super) fn runs(&self, run: u64, task: AbortHandle) {
         self.0.with(|entry| {
             if entry.run == run {
@@ -238,7 +239,7 @@ impl<V> Drop for Caller<V> {
 }
 
 impl<V: Send> Listener for Table<V> {
-    /// A stale answer that is forgotten is not served any more: callers wait for the run that is under way.
+    /// Stops serving a stale answer that was forgotten: callers wait for the current run.
     fn hear(&self, message: &[u8]) {
         let Some(key) = forgotten(message, &self.namespace) else { return };
         let hash = self.hasher.hash_one(&key);
@@ -261,14 +262,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_there_is_is_served_to_its_end() {
         let (table, key, second) = (Table::new("x", false), Key::from("k"), Duration::from_secs(1));
-        let Part::Lead(baton, _caller) = table.join(&key) else { panic!("nobody leads") };
-        let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("two lead") };
+        let Part::Lead(baton, _caller) = table.join(&key) else { panic!("no caller leads") };
+        let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("two callers lead") };
         baton.serve(1, second);
         assert!(matches!(waits.try_recv(), Ok(Heard::Landed(Ok(1)))));
         tokio::time::advance(second - Duration::from_nanos(1)).await;
         assert!(matches!(table.join(&key), Part::Served(1)));
         tokio::time::advance(Duration::from_nanos(1)).await;
-        let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("it is over") };
+        let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("the answer has expired") };
         baton.land(Ok(&2));
         assert!(matches!(waits.try_recv(), Ok(Heard::Landed(Ok(2)))));
     }

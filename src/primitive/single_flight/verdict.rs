@@ -1,4 +1,4 @@
-//! What is shared of a run, and how it becomes bytes: an answer, or an error where these are shared.
+//! The shared outcome of a run, and its encoding: an answer, or an error if errors are shared.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use tower::BoxError;
 use super::codec::Codec;
 use crate::Error;
 
-/// How what comes of a run is shared.
+/// How the outcome of a run is shared and encoded.
 pub(crate) struct Format<T, E> {
     pub(super) codec: Arc<dyn Codec<T>>,
     pub(super) ttl: Ttl<T>,
     pub(super) failures: Option<Failures<E>>,
 }
 
-/// For how long an answer lives; `None`: it is not shared.
+/// Returns the TTL of an answer. `None`: the answer is not shared.
 type Ttl<T> = Arc<dyn Fn(&T) -> Option<Duration> + Send + Sync>;
 
-/// For how long answers are served stale, and keys whose answers are private are not shared.
+/// How long answers are served stale, and how long a key is passed after a private answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
     pub(super) stale: Duration,
@@ -29,40 +29,40 @@ pub(crate) struct Times {
 pub(super) struct Failures<E> {
     pub(super) codec: Arc<dyn Codec<E>>,
     pub(super) clone: fn(&E) -> E,
-    /// Zero: they are for those alone who wait.
+    /// Zero: only callers that wait now get the error.
     pub(super) ttl: Duration,
 }
 
-/// Whom what came of a run is for, besides the caller whose run it was.
+/// The callers that get the outcome of a run, besides the caller that ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Share<T> {
-    /// Callers that wait, and later ones: it is stored for its [ttl](super::SingleFlightBuilder::ttl).
+    /// Callers that wait, and later callers. The answer is stored for its [ttl](super::SingleFlightBuilder::ttl).
     Stored {
-        /// What is shared.
+        /// The answer.
         answer: T,
-        /// For how long at most, where it says so itself.
+        /// An upper bound on the TTL, if the answer states one.
         at_most: Option<Duration>,
-        /// Whether it may be served [stale](super::SingleFlightBuilder::stale_while_revalidate).
+        /// Whether the answer may be served [stale](super::SingleFlightBuilder::stale_while_revalidate).
         stale: bool,
     },
-    /// Callers that wait now, in all processes. Later ones run. It tells of a failure: where there is a good answer that may
-    /// be served stale, that stays.
+    /// Callers that wait now, in all processes. Later callers run. The answer counts as a failure: it does not
+    /// replace a good answer that may be served stale.
     Waiting(T),
-    /// Nobody, as of all runs of its key: callers that wait run at once, each for itself, and so do later ones
-    /// [for a while](super::SingleFlightBuilder::pass_for).
+    /// No other caller, because all answers to this key are private: callers that wait run at once, each for
+    /// itself, and so do later callers [for some time](super::SingleFlightBuilder::pass_for).
     Private,
-    /// Nobody: callers that wait run at once, each for itself. Later ones share again.
+    /// No other caller: callers that wait run at once, each for itself. Later callers share runs again.
     Nobody,
 }
 
 impl<T> Share<T> {
-    /// For callers that wait and later ones, for as long as the flight says.
+    /// Shares an answer with callers that wait and later callers, for the TTL that the flight sets.
     pub fn stored(answer: T) -> Self {
         Self::Stored { answer, at_most: None, stale: true }
     }
 
-    /// What is shared, with whomever.
+    /// Returns the shared answer, if any.
     #[cfg(feature = "http")]
     pub(crate) fn answer(self) -> Option<T> {
         match self {
@@ -71,7 +71,7 @@ impl<T> Share<T> {
         }
     }
 
-    /// The same after so much time.
+    /// Shortens `at_most` by a time that has passed.
     #[cfg(feature = "http")]
     pub(crate) fn aged(self, by: Duration) -> Self {
         match self {
@@ -82,7 +82,7 @@ impl<T> Share<T> {
         }
     }
 
-    /// The same of another value.
+    /// Maps the answer.
     pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> Share<U> {
         match self {
             Self::Stored { answer, at_most, stale } => Share::Stored { answer: map(answer), at_most, stale },
@@ -93,25 +93,25 @@ impl<T> Share<T> {
     }
 }
 
-/// What all others get.
+/// The outcome that all other callers get.
 pub(super) enum Verdict<T, E> {
     Answer(T),
     Failure(E, fn(&E) -> E),
-    /// Nothing: they run themselves.
+    /// Nothing is shared: the callers run.
     Pass(Pass),
 }
 
-/// Who runs where nothing is shared.
+/// The callers that run if nothing is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
     /// Each caller.
     Caller,
-    /// One caller of each process, for all of it.
+    /// One caller of each process, for all callers of that process.
     Process,
 }
 
 impl Pass {
-    /// As [`Format::encode`] writes it.
+    /// Returns the bytes that [`Format::encode`] writes.
     pub(super) fn bytes(self) -> Arc<[u8]> {
         match self {
             Self::Caller => [PASS].into(),
@@ -120,13 +120,13 @@ impl Pass {
     }
 }
 
-/// A verdict, and for how long: fresh, and then stale.
+/// A verdict, how long it is fresh, and how long it is stale after that.
 pub(super) struct Judged<T, E> {
     pub(super) verdict: Verdict<T, E>,
-    /// Zero: it is for those alone who wait.
+    /// Zero: only callers that wait now get the verdict.
     pub(super) fresh: Duration,
     pub(super) stale: Duration,
-    /// Whether the run failed: the last good answer is worth more than that.
+    /// Whether the run failed. Then the verdict does not replace the last good answer.
     pub(super) has_failed: bool,
 }
 
@@ -138,7 +138,7 @@ impl<T, E> Verdict<T, E> {
         }
     }
 
-    /// What a caller gets; `None`: it is to run itself.
+    /// Returns the outcome for a caller. `None`: the caller runs.
     pub(super) fn into_result(self) -> Option<Result<T, E>> {
         match self {
             Self::Answer(answer) => Some(Ok(answer)),
@@ -158,13 +158,13 @@ impl<T: Clone, E> Clone for Verdict<T, E> {
     }
 }
 
-/// What the bytes of a verdict begin with.
+// The first byte of an encoded verdict.
 const ANSWER: u8 = b'+';
 const FAILURE: u8 = b'-';
 const PASS: u8 = b'*';
 
 impl<T: Clone + 'static, E: 'static> Format<T, E> {
-    /// The names of the codecs and the version, in one word.
+    /// Joins the names of the codecs and the version into one word.
     pub(super) fn name(&self, version: &str) -> Result<Arc<str>, Error> {
         let visible =
             |text: &str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'+');
@@ -173,20 +173,20 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
         for codec in &names {
             if codec.is_empty() || !visible(codec) {
                 return Err(Error::invalid(format!(
-                    "the name of a codec must be 1 to 64 visible ASCII characters but +, is {codec:?}"
+                    "the name of a codec must be 1 to 64 visible ASCII characters except +, is {codec:?}"
                 )));
             }
         }
         if !visible(version) {
             return Err(Error::invalid(format!(
-                "a version must be 0 to 64 visible ASCII characters but +, is {version:?}"
+                "version must be 0 to 64 visible ASCII characters except +, is {version:?}"
             )));
         }
         names.push(version);
         Ok(names.join("+").into())
     }
 
-    /// Whom an outcome is for.
+    /// Returns which callers get an outcome.
     pub(crate) fn to_share(&self, outcome: &Result<T, E>) -> Share<Result<T, E>> {
         match outcome {
             Ok(answer) => Share::stored(Ok(answer.clone())),
@@ -194,7 +194,7 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
         }
     }
 
-    /// Whom an error is for.
+    /// Returns which callers get an error.
     pub(crate) fn share_error(&self, error: &E) -> Share<E> {
         match &self.failures {
             Some(failures) => Share::stored((failures.clone)(error)),
@@ -202,7 +202,7 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
         }
     }
 
-    /// What others get of an outcome. What is private is so for `pass_for`.
+    /// Returns the verdict for other callers. A private outcome passes its key for `pass_for`.
     pub(super) fn judge(&self, shared: Share<Result<T, E>>, times: &Times) -> Judged<T, E> {
         const ZERO: Duration = Duration::ZERO;
         let has_failed =
@@ -246,7 +246,7 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
             }
             (Some((&PASS, [])), _) => Ok(Verdict::Pass(Pass::Caller)),
             (Some((&PASS, [PASS])), _) => Ok(Verdict::Pass(Pass::Process)),
-            _ => Err("neither an answer nor an error that is shared".into()),
+            _ => Err("it is neither an answer nor a shared error".into()),
         }
     }
 }
