@@ -1,7 +1,7 @@
 -- answer: the answer of a flight, kept for a while beside the lock. The mark is `fresh stale codec bytes`: until when
 -- the answer is fresh, until when it is served stale while a caller makes a fresh one (both µs), the name of the codec
--- that encoded the bytes, and the bytes. A caller that asked while the answer was fresh may get it as long as it is kept.
--- An answer that is fresh for no time is only for callers that wait when it is entered.
+-- that encoded the bytes, and the bytes. A caller that asked while the answer was fresh may get it as long as it is
+-- kept. An answer that is fresh for no time is only for callers that wait when it is entered.
 -- ARGV      for all runs: the codec; to look: when the caller first asked (µs, 0: now), and whether it takes a stale
 --           answer (0, 1); to enter: how long the answer is fresh, how long it is served stale (µs, at least as long),
 --           its bytes

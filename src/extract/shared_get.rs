@@ -1,4 +1,4 @@
-//! Which requests may be answered with what others get, and what makes a difference between them.
+//! The cache key of requests whose responses may be shared.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::{Error, Extracted, Key, KeyExtractor};
 #[cfg(test)]
 mod tests;
 
-/// By these, services and frameworks choose the scheme, host, path or method that they answer for.
+/// Header fields from which services and frameworks take the scheme, host, path or method of a request.
 const REWRITES: [&str; 24] = [
     "cloudfront-forwarded-proto",
     "front-end-https",
@@ -44,10 +44,10 @@ const REWRITES: [&str; 24] = [
     "x-url-scheme",
 ];
 
-/// What a header field of a request says of it.
+/// The meaning of a header field for sharing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// It is about more than what is asked for.
+    /// The response depends on more than the target, so the request is not shared.
     OfItsOwn,
     Cookie,
     CacheControl,
@@ -79,30 +79,32 @@ impl Role {
     }
 }
 
-/// What makes a difference between requests, of their header fields.
+/// The header fields that belong into the key.
 #[derive(Default)]
 struct Differences<'a> {
     hosts: SmallVec<[&'a [u8]; 1]>,
-    /// By name, and then as they were sent.
+    /// Sorted by name; values of one name in the order in which they were sent.
     rewrites: SmallVec<[(&'a str, &'a [u8]); 4]>,
 }
 
-/// The cache key of a GET, for [`web::single_flight`](crate::web::single_flight): with all in it that makes a difference
-/// in HTTP itself, and for requests alone whose responses may be shared.
+/// Returns an extractor for the cache key of a GET, for [`web::single_flight`](crate::web::single_flight). Only
+/// requests whose responses may be shared have a key, and the key contains everything in HTTP that selects the
+/// response.
 ///
-/// A request has no key, so that it passes and is answered by itself,
+/// A request without a key is handled alone. A request has no key if
 ///
-/// * unless it is a GET or a HEAD without a body;
-/// * where it may be private: with `Authorization`, `Proxy-Authorization` or `Cookie`, with a user in the URI, or with a
-///   field that you have [named](SharedGet::private_if);
-/// * where it asks for something of its own: with `Range`, with conditions (`If-None-Match` and the other four), or with
-///   `Upgrade`; or with `Cache-Control: no-store`;
-/// * where it has several fields `Host`, or a host with spaces.
+/// * it is not a GET or HEAD, or it has a body;
+/// * it may be private: it has `Authorization`, `Proxy-Authorization` or `Cookie`, a user in the URI, or a field
+///   that you [named](SharedGet::private_if);
+/// * it asks for an individual response: it has `Range`, a condition (`If-None-Match`, `If-Match`,
+///   `If-Modified-Since`, `If-Unmodified-Since`, `If-Range`), `Upgrade`, or `Cache-Control: no-store`;
+/// * it has several `Host` fields, or a host with spaces.
 ///
-/// To the key it adds the method, the path and the query, the scheme where the URI has it, the host with its port as it was
-/// sent, in lower case, `Host` where it is another than that of the URI, and the fields by which services choose what they
-/// answer for: `X-Forwarded-Host`, `-Port`, `-Prefix`, `-Proto`, `-Scheme`, `-Server` and `-Ssl`, `Forwarded` but for its
-/// addresses, `X-Original-URL` and the like. So nobody can choose by them what others get.
+/// The key consists of the method, the path and the query, the scheme if the URI has one, the host in lower case
+/// with its port as it was sent, `Host` if it differs from the host of the URI, and the fields from which services
+/// take the target of a request: `X-Forwarded-Host`, `-Port`, `-Prefix`, `-Proto`, `-Scheme`, `-Server` and `-Ssl`,
+/// `Forwarded` without its addresses, `X-Original-URL` and the like. So a client cannot use these fields to change
+/// the response of other clients.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::shared_get};
@@ -118,14 +120,14 @@ struct Differences<'a> {
 /// # Ok(()) }
 /// ```
 ///
-/// In routers that axum nests the key has the whole path with the feature `axum`; see [`path_and_query`] for what to do
-/// without it.
+/// In nested axum routers the key has the whole path if the feature `axum` is enabled. See [`path_and_query`] for
+/// nested routers without that feature.
 #[must_use]
 pub fn shared_get() -> SharedGet {
     SharedGet::new(path_and_query())
 }
 
-/// See [`shared_get`].
+/// The extractor that [`shared_get`] returns.
 #[derive(Clone)]
 pub struct SharedGet<K = PathAndQuery> {
     key: K,
@@ -135,27 +137,29 @@ pub struct SharedGet<K = PathAndQuery> {
 }
 
 impl<K> SharedGet<K> {
-    /// By another extractor, whose key is added, of requests that may be shared: `SharedGet::new((path_and_query(), tenant))`.
+    /// Creates an extractor that adds the key of another extractor: `SharedGet::new((path_and_query(), tenant))`. A
+    /// request for which the other extractor returns `None` is not shared.
     #[must_use]
     pub fn new(key: K) -> Self {
         Self { key, private_if: Vec::new(), ignored_cookies: Vec::new(), allows_no_cache: false }
     }
 
-    /// Requests with this header field are private as well: they are answered by themselves.
+    /// Handles requests with this header field alone, because they are private.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the name cannot be that of a field.
+    /// [`is_invalid`](Error::is_invalid) if `field` is not a valid field name.
     pub fn private_if(mut self, field: &str) -> Result<Self, Error> {
         self.private_if.push(field_name(field)?);
         Ok(self)
     }
 
-    /// Requests whose cookies all have one of these names are shared: no response depends on them.
+    /// Ignores cookies with these names: a request is shared if it has no other cookies. No response may depend on
+    /// them.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where a name cannot be that of a cookie (RFC 6265, 4.1.1).
+    /// [`is_invalid`](Error::is_invalid) if a name is not a valid cookie name (RFC 6265, 4.1.1).
     pub fn ignore_cookies<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
         for name in names {
             self.ignored_cookies.push(cookie_name(name)?.into());
@@ -163,14 +167,14 @@ impl<K> SharedGet<K> {
         Ok(self)
     }
 
-    /// Answers requests with `Cache-Control: no-cache` by themselves, as their clients ask. Anybody can have the service
-    /// handle any number of requests then. By default they are shared like all others.
+    /// Handles requests with `Cache-Control: no-cache` alone. Then any client can make the service handle any
+    /// number of requests. Default: such requests are shared like all others.
     #[must_use]
     pub fn allow_no_cache(self) -> Self {
         Self { allows_no_cache: true, ..self }
     }
 
-    /// What of the header fields belongs into the key; `None`: they say that the request is not to be shared.
+    /// Returns the header fields that belong into the key. `None`: the request must not be shared.
     fn differences<'a>(&self, headers: &'a HeaderMap) -> Option<Differences<'a>> {
         let mut found = Differences::default();
         for (field, value) in headers {
@@ -193,7 +197,7 @@ impl<K> SharedGet<K> {
         (!is_private).then_some(found)
     }
 
-    /// Whether one of the fields `Cache-Control` asks for an answer of its own.
+    /// Returns whether a `Cache-Control` field asks for an individual response.
     fn asks_alone(&self, value: &HeaderValue) -> bool {
         let has = |directive| arguments(value, directive).next().is_some();
         has("no-store") || self.allows_no_cache && has("no-cache")
@@ -207,18 +211,18 @@ impl<K> SharedGet<K> {
     }
 }
 
-/// What of a request is in its key, whatever the inner extractor says.
+/// The parts of a request that are in every key.
 struct Shared<'a> {
     method: &'a Method,
     scheme: &'a str,
     host: &'a [u8],
-    /// `Host` where it is another than `host`, and the fields that choose what is answered.
+    /// `Host` if it differs from `host`, and the fields from which services take the target.
     rewrites: SmallVec<[(&'a str, &'a [u8]); 4]>,
     target: &'a [u8],
 }
 
 impl<K> SharedGet<K> {
-    /// `None`: the request must not be shared.
+    /// Returns the parts for the key. `None`: the request must not be shared.
     fn shared<'a, B: Body>(&self, request: &'a Request<B>) -> Option<Shared<'a>> {
         let (method, uri, body) = (request.method(), request.uri(), request.body());
         let is_empty = || body.is_end_stream() || body.size_hint().exact() == Some(0);
@@ -232,7 +236,7 @@ impl<K> SharedGet<K> {
         if host.iter().any(|byte| matches!(byte, b' ' | b'@')) || hosts.len() > 1 {
             return None;
         }
-        // As from a client that has a server asked for another host than the server's own.
+        // A client can send a `Host` that differs from the host of the URI, so both are in the key.
         if let Some(other) = named.filter(|other| !other.eq_ignore_ascii_case(host)) {
             rewrites.insert(0, ("host", other));
         }
@@ -242,9 +246,9 @@ impl<K> SharedGet<K> {
 }
 
 impl Shared<'_> {
-    /// The whole key, with that of the inner extractor.
+    /// Writes the whole key, including the key of the inner extractor.
     ///
-    /// No scheme has an asterisk, no host or target a space, and no field a line feed: so no two requests have one key.
+    /// The key is unambiguous: a scheme contains no asterisk, a host or target no space, and a field no line feed.
     fn write(&self, whole: &mut impl Extend<u8>, key: &[u8]) {
         let Self { method, scheme, host, rewrites, target } = self;
         let (star, end): (&[u8], &[u8]) = if rewrites.is_empty() { (b"", b"") } else { (b"*", b"\n") };
@@ -277,7 +281,7 @@ impl<B: Body, K: KeyExtractor<Request<B>>> KeyExtractor<Request<B>> for SharedGe
     }
 }
 
-/// Whether a request tells its scheme, so that it is in its key.
+/// Returns whether a request states its scheme, so that the scheme is in its key.
 pub(crate) fn tells_scheme<B>(request: &Request<B>) -> bool {
     const TELLS: [&str; 4] =
         ["x-forwarded-proto", "x-forwarded-scheme", "x-forwarded-ssl", "front-end-https"];
@@ -288,7 +292,7 @@ pub(crate) fn tells_scheme<B>(request: &Request<B>) -> bool {
         || items(headers, &FORWARDED).any(is_proto)
 }
 
-/// Whether a pair of `Forwarded` tells an address, and nothing else by whatever way it is read.
+/// Returns whether a pair of `Forwarded` is an address, and cannot be parsed as anything else.
 fn is_address(pair: &[u8]) -> bool {
     let value = [&b"for="[..], b"by="].iter().find_map(|name| {
         let start = pair.get(..name.len())?;

@@ -98,7 +98,7 @@ fn what_asks_for_something_of_its_own_has_no_key() {
 #[test]
 fn a_client_can_force_no_run() {
     let with = |value| Request::get("/").header("cache-control", value);
-    assert_eq!(key(with("max-age=5, No-Store")), None, "nothing of it may be stored");
+    assert_eq!(key(with("max-age=5, No-Store")), None, "the response must not be stored");
     for value in ["no-cache", "max-age=0, No-Cache", "max-age=0"] {
         assert_eq!(key(with(value)), key(Request::get("/")), "{value}");
     }
@@ -129,7 +129,7 @@ fn cookies_that_do_not_matter_are_ignored() {
     }
 }
 
-/// What a request makes a service believe of its scheme, host, path or method is in the key.
+/// Fields that change a request's scheme, host, path or method for a service are in the key.
 #[test]
 fn nobody_can_choose_what_others_get() {
     let with = |fields: &[(&'static str, &str)]| {
@@ -151,7 +151,7 @@ fn nobody_can_choose_what_others_get() {
         Key::from("GET * a.com x-forwarded-proto:https\n\n/a")
     );
     let [proto, host] = [("x-forwarded-proto", "https"), ("x-forwarded-host", "b.com")];
-    assert_eq!(with(&[proto, host]), with(&[host, proto]), "in whatever order they come");
+    assert_eq!(with(&[proto, host]), with(&[host, proto]), "in any order");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn the_uri_can_be_one_that_was_put_aside() {
     assert_eq!(keyed(Request::get("/prices")), "GET   /prices".into());
 }
 
-/// Whatever an extractor leaves out, no two targets have one key.
+/// Different targets have different keys, even if the inner extractor ignores the target.
 #[test]
 fn the_target_is_in_every_key() {
     let by = SharedGet::new(crate::extract::path());

@@ -1,12 +1,12 @@
-//! How what a service returns becomes an answer that can be shared, and the other way round.
+//! The conversion of a service's responses into shared answers, and back.
 
 use std::future::{Future, ready};
 
 use crate::primitive::single_flight::Share;
 
-/// Makes answers of what a service returns, and what a service returns of answers.
+/// Converts a service's responses into answers that can be shared, and answers into responses.
 ///
-/// [`WholeResponse`] is for services whose response is the answer; for HTTP there is `response::Responses`.
+/// [`WholeResponse`] is for services whose response is the answer. For HTTP use `response::Responses`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot share a response `{Res}` to a `{Req}`",
     label = "the response cannot be shared as it is",
@@ -14,55 +14,56 @@ use crate::primitive::single_flight::Share;
     note = "elsewhere the response must be `Clone`, and the type of the `SingleFlight`"
 )]
 pub trait Capture<Req, Res, E>: Clone + Send + Sync + 'static {
-    /// What is shared.
+    /// The answer that is shared.
     type Answer: Send + 'static;
-    /// The errors that are shared, where any are.
+    /// The type of shared errors.
     type Failure: Send + 'static;
-    /// What the caller of the layer's service gets.
+    /// The response of the layer's service.
     type Response: Send + 'static;
-    /// What is remembered of a request while the inner service has it.
+    /// The part of a request that is kept while the inner service handles it.
     type Context: Send + 'static;
 
-    /// What is to be remembered of a request that is about to be handled.
+    /// Returns the context of a request, before the inner service handles it.
     fn context(&self, request: &Req) -> Self::Context;
 
-    /// What becomes of a response.
+    /// Converts a response of the inner service into the caller's response and an answer.
     fn capture(
         &self,
         context: Self::Context,
         response: Res,
     ) -> impl Future<Output = Captured<Self::Response, Self::Answer>> + Send;
 
-    /// What a caller gets of the answer to somebody else.
+    /// Converts an answer into a response for another caller.
     fn restore(&self, answer: Self::Answer) -> Self::Response;
 
-    /// What becomes of a response that is not to be shared.
+    /// Converts a response that is not shared.
     fn pass(&self, response: Res) -> Self::Response;
 
-    /// Where an answer is not for a request although it has the same key: what to add to the key, so that the request
-    /// meets its like. `None`: it is.
+    /// Returns `None` if the answer is valid for the request. Otherwise returns bytes that are appended to the key,
+    /// so that the request shares a flight with requests of the same variant only. For HTTP: the fields that `Vary`
+    /// names.
     fn variant(&self, request: &Req, answer: &Self::Answer) -> Option<Vec<u8>> {
         let _ = (request, answer);
         None
     }
 
-    /// What can be shared of an error.
+    /// Returns the part of an error that can be shared. `None`: the error is not shared.
     fn failure<'a>(&self, error: &'a E) -> Option<&'a Self::Failure>;
 
-    /// The error that a caller gets where one was shared.
+    /// Converts a shared error into the error of another caller.
     fn fail(&self, failure: Self::Failure) -> E;
 }
 
-/// A response, [captured](Capture::capture).
+/// The result of [`Capture::capture`].
 #[derive(Debug)]
 pub struct Captured<Res, A> {
-    /// For the caller whose request it was.
+    /// The response for the caller of the request.
     pub own: Res,
-    /// For others.
+    /// The answer for other callers.
     pub shared: Share<A>,
 }
 
-/// The response is the answer, and errors are as they are.
+/// Shares responses and errors unchanged: the response is the answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WholeResponse;
 

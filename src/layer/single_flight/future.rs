@@ -33,7 +33,7 @@ pin_project! {
             response: Option<Res>,
         },
         Flying {
-            // In a box, as the flight has to be told apart from the request anyway.
+            // Boxed, since the type of the flight's future cannot be named.
             flight: BoxFuture<'static, Result<Res, Err>>,
         },
     }

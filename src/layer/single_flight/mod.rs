@@ -1,4 +1,4 @@
-//! Requests as single flights. See the public module `single_flight`.
+//! The layer of single flights. See the public module `single_flight`.
 
 mod capture;
 mod future;
@@ -18,16 +18,17 @@ use super::key::DynKey;
 use super::leased::{OnLease, OnLeases};
 use crate::{AsError, KeyExtractor, SingleFlight};
 
-/// A [`Layer`] that handles one request of a key at a time, and gives its response to all others; see the
-/// [module](crate::single_flight) for the whole story.
+/// A [`Layer`] that handles one request of a key at a time and gives its response to all others. See the
+/// [module](crate::single_flight) for the guarantees.
 ///
-/// Its parameters are the type of the requests, the answers and errors of the flight, how
-/// [responses become answers](Self::capture), and what becomes of [refusals](Self::reject_with).
+/// Type parameters: the request, the answer and the error of the flight, the [`Capture`] that
+/// [converts responses](Self::capture), and the [`Reject`](crate::Reject) that
+/// [converts refusals](Self::reject_with).
 pub struct SingleFlightLayer<Req, A, F = Infallible, C = WholeResponse, R = AsError> {
     config: Config<Req, A, F, C, R>,
 }
 
-/// All that a service needs to know; shared by its clones.
+/// The configuration of a service, shared by its clones.
 pub(crate) struct Config<Req, A, F, C, R> {
     key: DynKey<Req>,
     flight: SingleFlight<A, F>,
@@ -37,7 +38,7 @@ pub(crate) struct Config<Req, A, F, C, R> {
 }
 
 impl<Req, A, F> SingleFlightLayer<Req, A, F> {
-    /// Handles requests as flights of a namespace, each by its key.
+    /// Creates a layer that handles requests in the flights of `flight`, by the key of each request.
     #[must_use]
     pub fn new(flight: SingleFlight<A, F>, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let (key, on_lease) = (Arc::new(key), Vec::new());
@@ -46,24 +47,25 @@ impl<Req, A, F> SingleFlightLayer<Req, A, F> {
 }
 
 impl<Req, A, F, C, R> SingleFlightLayer<Req, A, F, C, R> {
-    /// How responses become answers, and the other way round. For HTTP there is `response::Responses`.
+    /// Sets how responses are converted into answers, and back. Default: [`WholeResponse`]. For HTTP use
+    /// `response::Responses`.
     #[must_use]
     pub fn capture<C2>(self, capture: C2) -> SingleFlightLayer<Req, A, F, C2, R> {
         let Config { key, flight, capture: _, on_lease, reject } = self.config;
         SingleFlightLayer { config: Config { key, flight, capture, on_lease, reject } }
     }
 
-    /// Called with a [`LeaseHandle`](crate::LeaseHandle) before the inner service, by a closure of
-    /// `(&LeaseHandle, &mut Req)`, for requests that are handled under a lease. For HTTP there is `web::InsertLease`.
+    /// Adds a closure of `(&LeaseHandle, &mut Req)` that is called before the inner service, for requests that are
+    /// handled under a lease, with the [`LeaseHandle`](crate::LeaseHandle). For HTTP use `web::InsertLease`.
     #[must_use]
     pub fn on_lease(mut self, on_lease: impl OnLease<Req> + Send + Sync + 'static) -> Self {
         self.config.on_lease.push(Arc::new(on_lease));
         self
     }
 
-    /// Makes refusals responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
-    /// [`Reject`](crate::Reject). The service's error is then the inner service's. For HTTP there is
-    /// `response::refuse()`, for gRPC `grpc::refuse()`.
+    /// Converts refusals into responses, by a closure from [`Refusal`](crate::Refusal) to the response or another
+    /// [`Reject`](crate::Reject). With such a closure the service's error type is the inner service's. Default: a
+    /// refusal is a boxed error. For HTTP use `response::refuse()`, for gRPC `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> SingleFlightLayer<Req, A, F, C, R2> {
         let Config { key, flight, capture, on_lease, reject: _ } = self.config;

@@ -1,4 +1,4 @@
-//! The service.
+//! The service of the layer.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -24,19 +24,20 @@ impl<S, Req, A, F, C, R> SingleFlightService<S, Req, A, F, C, R> {
         Self { inner, config: Arc::new(config) }
     }
 
-    /// The inner service.
+    /// Returns a reference to the inner service.
     #[must_use]
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service, to be changed.
+    /// Returns a mutable reference to the inner service.
     #[must_use]
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The instance that was polled ready, which is the one to call; its clone is not ready yet.
+    /// Takes the instance that was polled ready, which is the one to call, and leaves a clone, which is not ready
+    /// yet.
     fn take_ready(&mut self) -> S
     where
         S: Clone,
@@ -45,7 +46,7 @@ impl<S, Req, A, F, C, R> SingleFlightService<S, Req, A, F, C, R> {
         std::mem::replace(&mut self.inner, clone)
     }
 
-    /// The inner service, unwrapped.
+    /// Returns the inner service.
     #[must_use]
     pub fn into_inner(self) -> S {
         self.inner
@@ -100,10 +101,10 @@ where
     }
 }
 
-/// A request and the service that is ready for it, until its work begins.
+/// A request and the service that was polled ready for it. `None` once the work has begun.
 type Slot<S, Req> = Arc<Mutex<Option<(S, Req)>>>;
 
-/// A request that takes part.
+/// Handles a request that takes part in a flight.
 async fn fly<S, Req, A, F, C, R>(
     config: Arc<Config<Req, A, F, C, R>>,
     key: Key,
@@ -124,7 +125,7 @@ where
     let slot: Slot<S, Req> = Arc::new(Mutex::new(Some((inner, request))));
     let variant = |slot: &Slot<S, Req>, capture: &C, answer: &A| match &*lock(slot) {
         Some((_, request)) => capture.variant(request, answer),
-        // It was looked at before.
+        // The run has taken the request. The answer was checked against it before.
         None => None,
     };
     let mut flight_key = key.clone();
@@ -168,7 +169,7 @@ where
                 return Err(config.reject.inner_error(config.capture.fail(failure)));
             }
             Err(refusal) => return config.reject.reject(refusal.into()),
-            // Its request is taken once, by the run that it began: this does not come.
+            // Unreachable: only the run that this call began takes the request, and only once.
             Ok(Landed::Own(None)) => return config.reject.reject(Error::interrupted().into()),
         };
         match variant(&slot, &config.capture, &shared) {
@@ -176,7 +177,7 @@ where
             Some(variant) if flight_key == key => {
                 flight_key = [key.as_bytes(), b"\0", &variant].concat().into();
             }
-            // An answer that differs by yet another field: it is handled on its own.
+            // The answer of the variant does not fit either: the request is handled alone.
             Some(_) => {
                 let Some((mut inner, request)) = lock(&slot).take() else { continue };
                 let outcome = inner.call(request).await;
