@@ -88,23 +88,25 @@ struct Differences<'a> {
 }
 
 /// Returns an extractor for the cache key of a GET, for [`web::single_flight`](crate::web::single_flight). Only
-/// requests whose responses may be shared have a key, and the key contains everything in HTTP that selects the
-/// response.
+/// requests whose responses may be shared have a key.
 ///
 /// A request without a key is handled alone. A request has no key if
 ///
 /// * it is not a GET or HEAD, or it has a body;
-/// * it may be private: it has `Authorization`, `Proxy-Authorization` or `Cookie`, a user in the URI, or a field
-///   that you [named](SharedGet::private_if);
+/// * it may be private: it has `Authorization`, `Proxy-Authorization`, `Cookie` (except
+///   [ignored](SharedGet::ignore_cookies) ones), a user in the URI, or a field that you
+///   [named](SharedGet::private_if);
 /// * it asks for an individual response: it has `Range`, a condition (`If-None-Match`, `If-Match`,
-///   `If-Modified-Since`, `If-Unmodified-Since`, `If-Range`), `Upgrade`, or `Cache-Control: no-store`;
+///   `If-Modified-Since`, `If-Unmodified-Since`, `If-Range`), `Upgrade`, or `Cache-Control: no-store` (`no-cache`
+///   too with [`allow_no_cache`](SharedGet::allow_no_cache));
 /// * it has several `Host` fields, or a host with spaces.
 ///
 /// The key consists of the method, the path and the query, the scheme if the URI has one, the host in lower case
 /// with its port as it was sent, `Host` if it differs from the host of the URI, and the fields from which services
 /// take the target of a request: `X-Forwarded-Host`, `-Port`, `-Prefix`, `-Proto`, `-Scheme`, `-Server` and `-Ssl`,
 /// `Forwarded` without its addresses, `X-Original-URL` and the like. So a client cannot use these fields to change
-/// the response of other clients.
+/// the response of other clients. [`Responses`](crate::response::Responses) separates requests by the fields that a
+/// response names in `Vary`.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::shared_get};

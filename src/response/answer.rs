@@ -1,4 +1,4 @@
-//! A response as it is shared, and as bytes.
+//! The shared form of a response, and its encoding.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -10,51 +10,53 @@ use crate::primitive::single_flight::Codec;
 #[cfg(test)]
 mod tests;
 
-/// A response as it is shared: its status, header fields and body, without trailers and without the header fields
-/// that concern one connection only.
+/// The shared form of a response: its status, header fields and body, without trailers and without the header
+/// fields that apply to one connection only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) vary: Vec<Varied>,
-    /// When its origin made it, in seconds since 1970.
+    /// When the origin created the response, in seconds since 1970.
     pub(crate) made: u64,
-    /// Whether it answers HEAD, so that its length is not that of the body.
+    /// Whether it is the response to a HEAD request, so that `Content-Length` is not the length of `body`.
     pub(crate) is_head: bool,
     pub(crate) body: Bytes,
 }
 
-/// A header field that the response's `Vary` names, and its values in the request that was handled, if any.
+/// A header field that the response's `Vary` names, and its values in the request that was handled, which may be
+/// none.
 pub(super) type Varied = (HeaderName, Vec<HeaderValue>);
 
 impl Answer {
-    /// The status.
+    /// Returns the status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The header fields.
+    /// Returns the header fields.
     #[must_use]
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
     }
 
-    /// The whole body.
+    /// Returns the whole body.
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 }
 
-/// Writes [`Answer`]s in a format of its own, `http/2`.
+/// The codec for [`Answer`]s. Its name is `http/2`.
 ///
-/// It neither encrypts nor compresses: header fields, body, and what the request had in the fields that `Vary` names
-/// can be read in Redis. A codec of yours can do so with the bytes of this one.
+/// It does not encrypt or compress: the header fields, the body, and the request's values of the fields that `Vary`
+/// names are readable in Redis. To encrypt or compress, write a [`Codec`](crate::single_flight::Codec) that wraps
+/// this one.
 // Numbers are big-endian; `name` and `value` are a length (u16, u32) and as many bytes.
 //
 //     answer  = status:u16 made:u64 head:u16
-//               fields:u16 { name value }          in order; a repeated field is there repeatedly
+//               fields:u16 { name value }          in order; a field with several values has one entry for each
 //               varied:u16 { name values:u16 { value } }
 //               length:u32 body
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,7 +93,7 @@ impl Codec<Answer> for AnswerCodec {
         let mut from = Reader(bytes);
         let status = StatusCode::from_u16(from.u16()?)?;
         if status.is_informational() {
-            return Err(format!("{status} is no status of an answer").into());
+            return Err(format!("the status must not be 1xx, is {status}").into());
         }
         let (made, is_head) = (u64::from_be_bytes(from.array()?), from.u16()? != 0);
         let mut headers = HeaderMap::new();
@@ -106,12 +108,12 @@ impl Codec<Answer> for AnswerCodec {
         }
         let body = Bytes::copy_from_slice(from.long()?);
         if !from.0.is_empty() {
-            return Err(format!("{} bytes are left over", from.0.len()).into());
+            return Err(format!("{} bytes are left after the answer", from.0.len()).into());
         }
         if !is_head && !has_length(&headers, body.len()) {
-            return Err(format!("its length is not that of its body, {} bytes", body.len()).into());
+            return Err(format!("Content-Length is not the length of the body, {} bytes", body.len()).into());
         }
-        // Nobody enters any; somebody may have written here by hand.
+        // `capture` stores no hop-by-hop fields, but another client of Redis can write some.
         let headers = end_to_end(headers);
         Ok(Answer { status, headers, vary, made, is_head, body })
     }
@@ -125,7 +127,7 @@ impl Writer {
     }
 
     fn count(&mut self, count: usize) -> Result<(), BoxError> {
-        let count = u16::try_from(count).map_err(|_| format!("{count} are too many: 65535 at most"))?;
+        let count = u16::try_from(count).map_err(|_| format!("a count or a length must be 65535 at most, is {count}"))?;
         self.u16(count);
         Ok(())
     }
@@ -137,14 +139,14 @@ impl Writer {
     }
 
     fn long(&mut self, bytes: &[u8]) -> Result<(), BoxError> {
-        let length = u32::try_from(bytes.len()).map_err(|_| format!("{} bytes are too many", bytes.len()))?;
+        let length = u32::try_from(bytes.len()).map_err(|_| format!("a length must be 4294967295 bytes at most, is {}", bytes.len()))?;
         self.0.extend_from_slice(&length.to_be_bytes());
         self.0.extend_from_slice(bytes);
         Ok(())
     }
 }
 
-/// Takes from the front. No length is believed before there are as many bytes.
+/// Reads from the front. Checks every length against the bytes that are left.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -152,7 +154,7 @@ impl<'a> Reader<'a> {
         let (taken, rest) = self
             .0
             .split_at_checked(length)
-            .ok_or_else(|| format!("cut short: {} bytes are left where {length} should be", self.0.len()))?;
+            .ok_or_else(|| format!("cut short: {length} bytes were expected, {} are left", self.0.len()))?;
         self.0 = rest;
         Ok(taken)
     }

@@ -11,9 +11,9 @@ use crate::layer::rate_limit::OnResponse;
 use crate::primitive::token_bucket::{Balance, Decision};
 use crate::{Error, Key};
 
-/// Tells clients where they stand, in header fields.
+/// Adds RateLimit header fields to responses, which tell clients how many tokens are left.
 ///
-/// By default in `RateLimit-Policy` and `RateLimit` as of draft-ietf-httpapi-ratelimit-headers-11, an item for each
+/// By default `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11, with an item for each
 /// quota:
 ///
 /// ```text
@@ -58,20 +58,20 @@ const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining")
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 impl RateLimitFields {
-    /// No fields at all.
+    /// Writes no fields.
     #[must_use]
     pub fn none() -> Self {
         Self { draft: false, ..Self::default() }
     }
 
-    /// The older `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds from now) alone,
-    /// for the quota that is nearest to its end.
+    /// Writes only the older `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds from
+    /// now), for the quota with the fewest tokens left.
     #[must_use]
     pub fn legacy() -> Self {
         Self { draft: false, legacy: true, ..Self::default() }
     }
 
-    /// These fields and the older `X-RateLimit-…`.
+    /// Also writes the older `X-RateLimit-…` fields; see [`legacy`](Self::legacy).
     #[must_use]
     pub fn and_legacy(self) -> Self {
         Self { legacy: true, ..self }
@@ -109,7 +109,7 @@ impl RateLimitFields {
     ) {
         let retry_after = decision.retry_after();
         let until = |balance: &Balance<'_>| {
-            // Never later than Retry-After says.
+            // Never more than `Retry-After`.
             let window = balance.effective_window();
             window.map(|window| seconds(retry_after.map_or(window, |retry| retry.min(window))))
         };
@@ -135,7 +135,7 @@ impl RateLimitFields {
         }
         let tightest = decision.state().tightest();
         let told = headers.get(X_REMAINING).and_then(|told| told.to_str().ok()?.parse::<u32>().ok());
-        // There is room for one limit only: the one that is nearest to its end.
+        // These fields describe one limit: the one with the fewest tokens left.
         if self.legacy && told.is_none_or(|told| tightest.remaining() < told) {
             headers.insert(X_LIMIT, tightest.limit().into());
             headers.insert(X_REMAINING, tightest.remaining().into());
@@ -182,6 +182,6 @@ fn field<'a>(
         }
         field.push_str(rest);
     }
-    // Names of quotas are printable ASCII, so this does not fail.
+    // The names of quotas are printable ASCII, so this does not fail.
     HeaderValue::try_from(field).unwrap_or(HeaderValue::from_static(""))
 }

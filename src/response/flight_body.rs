@@ -1,4 +1,4 @@
-//! The body of a response that may have been shared.
+//! The body of a response that may be shared.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,15 +14,16 @@ use pin_project_lite::pin_project;
 mod tests;
 
 pin_project! {
-    /// A body that is there as a whole, or has been begun to be read, or is the service's as it is.
+    /// The body of a response that may be shared: a complete body, a partly read body, or the service's body
+    /// unchanged.
     ///
-    /// For bodies whose data are [`Bytes`]: those of axum, hyper, reqwest and tonic.
-    /// Others become such by `http_body_util::BodyExt::map_frame`.
+    /// For bodies whose data are [`Bytes`], such as the bodies of axum, hyper, reqwest and tonic. Convert other
+    /// bodies with `http_body_util::BodyExt::map_frame`.
     pub struct FlightBody<B>
     where
         B: Body<Data = Bytes>,
     {
-        // What has been read already; an error is the last.
+        // The frames that have been read already. An error is the last.
         read: VecDeque<Result<Frame<Bytes>, B::Error>>,
         #[pin]
         rest: Rest<B>,
@@ -33,14 +34,14 @@ pin_project! {
     #[project = RestProjected]
     enum Rest<B> {
         None,
-        // Where it is since it was begun to be read.
+        // A pinned body of which some frames were read.
         Begun { body: Pin<Box<B>> },
         Untouched { #[pin] body: B },
     }
 }
 
 impl<B: Body<Data = Bytes>> FlightBody<B> {
-    /// The body as it is.
+    /// Wraps a body of which nothing was read.
     pub(crate) fn untouched(body: B) -> Self {
         Self { read: VecDeque::new(), rest: Rest::Untouched { body } }
     }
@@ -51,13 +52,13 @@ impl<B: Body<Data = Bytes>> FlightBody<B> {
         Self { read, rest: Rest::None }
     }
 
-    /// What has been read of a body, and the rest of it.
+    /// Creates a body of the data that were read and the rest of the body.
     pub(super) fn begun(read: Vec<Bytes>, rest: Pin<Box<B>>) -> Self {
         let read = read.into_iter().map(Frame::data).map(Ok).collect();
         Self { read, rest: Rest::Begun { body: rest } }
     }
 
-    /// What has been read of a body that has failed then.
+    /// Creates a body of the data that were read and the error that followed.
     pub(super) fn failed(read: Vec<Bytes>, error: B::Error) -> Self {
         let read = read.into_iter().map(Frame::data).map(Ok).chain([Err(error)]).collect();
         Self { read, rest: Rest::None }
@@ -100,7 +101,7 @@ impl<B: Body<Data = Bytes>> Body for FlightBody<B> {
         };
         let data = |frame: &Result<Frame<Bytes>, _>| frame.as_ref().ok()?.data_ref().map(Bytes::len);
         let read = self.read.iter().filter_map(data).map(|length| length as u64).sum();
-        // Servers announce an exact length, and stop there: neither trailers nor an error would be sent.
+        // A server sends an exact length as `Content-Length` and stops there, so it would not send trailers or an error.
         let more_than_data = self.read.iter().any(|frame| data(frame).is_none());
         let upper = hint.upper().and_then(|upper| upper.checked_add(read)).filter(|_| !more_than_data);
         let lower = hint.lower().saturating_add(read);
@@ -113,14 +114,14 @@ impl<B: Body<Data = Bytes>> Body for FlightBody<B> {
     }
 }
 
-/// For refusals.
+/// Creates the body of a refusal.
 impl<B: Body<Data = Bytes>> From<String> for FlightBody<B> {
     fn from(text: String) -> Self {
         Self::whole(text.into(), None)
     }
 }
 
-/// Empty.
+/// Creates an empty body.
 impl<B: Body<Data = Bytes>> Default for FlightBody<B> {
     fn default() -> Self {
         Self::whole(Bytes::new(), None)

@@ -1,7 +1,8 @@
-//! For how long a response says that it may be reused (RFC 9111, 4.2).
+//! The freshness lifetime that a response states (RFC 9111, 4.2).
 //!
-//! By hand, since the crate `http-cache-semantics` 3.0 does not tell a response that says nothing of its time from one that
-//! says 0, which the flight's own life depends on, and takes every `proxy-revalidate` for 0.
+//! The crate `http-cache-semantics` 3.0 is not used: it does not distinguish a response without a lifetime from a
+//! lifetime of 0, which decides whether the flight's ttl applies, and it treats every `proxy-revalidate` as a
+//! lifetime of 0.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,14 +14,14 @@ use super::shareable::directive;
 #[cfg(test)]
 mod tests;
 
-/// What a response says of its time.
+/// The freshness of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Freshness {
-    /// For how long it may be reused from now on; `None`: it does not say.
+    /// How long the response may be reused from now on. `None`: it does not state a lifetime.
     pub(super) left: Option<Duration>,
-    /// Whether it may be served after that while a fresh one is made.
+    /// Whether it may be served stale while a fresh one is made.
     pub(super) stale: bool,
-    /// How old it is.
+    /// The age of the response.
     pub(super) age: Duration,
 }
 
@@ -31,7 +32,7 @@ impl Freshness {
         let told = headers.get(AGE).and_then(|age| seconds(age.as_bytes())).unwrap_or_default();
         let age = since_date.max(told);
         let explicit = ["s-maxage", "max-age"].iter().find_map(|name| {
-            // Of several the shortest counts, and what cannot be read is over.
+            // The shortest of several values counts. An invalid value counts as 0.
             let values = directive(headers, name).map(|value| value.and_then(seconds).unwrap_or_default());
             values.min()
         });
@@ -51,7 +52,7 @@ fn time(headers: &HeaderMap, name: &HeaderName) -> Option<SystemTime> {
     httpdate::parse_http_date(headers.get(name)?.to_str().ok()?).ok()
 }
 
-/// Delta-seconds (RFC 9111, 1.2.2), with or without quotes; what is too long is 2^31.
+/// Parses delta-seconds (RFC 9111, 1.2.2), with or without quotes. A larger number is reduced to 2^31.
 fn seconds(text: &[u8]) -> Option<Duration> {
     let text = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text);
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {

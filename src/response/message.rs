@@ -1,4 +1,4 @@
-//! What of a message's header fields concerns its way, and its length.
+//! Hop-by-hop header fields and `Content-Length`.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
@@ -7,13 +7,13 @@ use http::header::{
 
 use super::shareable::items;
 
-/// Whether `Content-Length`, where it is there, says this.
+/// Returns whether `Content-Length` is absent or equals `length`.
 pub(super) fn has_length(headers: &HeaderMap, length: usize) -> bool {
     let told = |value: &HeaderValue| value.to_str().ok()?.parse().ok();
     headers.get_all(CONTENT_LENGTH).iter().all(|value| told(value) == Some(length))
 }
 
-/// Without the fields that concern one connection only (RFC 9110, 7.6.1).
+/// Removes the fields that apply to one connection only (RFC 9110, 7.6.1).
 pub(super) fn end_to_end(headers: HeaderMap) -> HeaderMap {
     const HOP_BY_HOP: [HeaderName; 10] = [
         CONNECTION,

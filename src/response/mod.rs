@@ -1,4 +1,4 @@
-//! HTTP responses: refusals, header fields, bodies that hold a lease, responses that are shared.
+//! HTTP responses: refusals, header fields, bodies that hold a lease, and shared responses.
 
 mod answer;
 mod body;

@@ -1,16 +1,16 @@
-//! How much is read at a time.
+//! Counts the bytes of bodies that are being read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The bytes that are being read, of all bodies.
+/// The bytes of all bodies that are being read, and their bound.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) most: usize,
     bytes: Arc<AtomicUsize>,
 }
 
-/// Those of one body, until it is dropped.
+/// The counted bytes of one body. They are given back when this is dropped.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     of: &'a Reading,
@@ -32,7 +32,7 @@ impl Taken<'_> {
         self.bytes
     }
 
-    /// Counts more of them. Whether there is room for all that are read.
+    /// Counts more bytes. Returns whether all bodies are within the bound.
     pub(super) fn add(&mut self, bytes: usize) -> bool {
         self.bytes += bytes;
         self.of.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.of.most

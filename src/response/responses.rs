@@ -28,9 +28,10 @@ mod tests;
 ///
 /// Only [what may be shared](Self::share_when) is read, and up to [a length](Self::largest_body): the caller whose
 /// request it was gets the response once its body is there as a whole. All else is passed on unread, as the stream
-/// that it is. Of a body that turns out too large, or for which there is [no room](Self::max_buffered), the caller whose request it was gets what has been read, and then
-/// the rest as it comes; of one that fails, what has been read, and then the error. Neither is shared, nor is a body
-/// of another length than its `Content-Length`. Nor are the service's errors, as opposed to its responses.
+/// that it is. Of a body that turns out too large, or for which there is [no room](Self::max_buffered), the caller
+/// whose request it was gets what has been read, and then the rest as it comes; of one that fails, what has been
+/// read, and then the error. Neither is shared, nor is a body of another length than its `Content-Length`. Nor are
+/// the service's errors, as opposed to its responses.
 ///
 /// | response | callers that wait now | later callers |
 /// |---|---|---|
@@ -40,17 +41,17 @@ mod tests;
 /// | other 4xx and 5xx, bodies that fail or for which there is no room, the service's errors | all run at once | run; one leads, the others wait |
 /// | private or too large; a redirect to an absolute URI where the request does not tell its scheme | all run at once | all run at once, [for a while](crate::single_flight::SingleFlightBuilder::pass_for) |
 ///
-/// `s-maxage`, `max-age`, `Expires`, `Date` and `Age` count as in RFC 9111, 4.2, where they make the time that the flight
-/// [says](crate::single_flight::SingleFlightBuilder::ttl) shorter. With `must-revalidate`, `proxy-revalidate` or `s-maxage`
-/// nothing is served stale. What others get has an `Age`.
+/// `s-maxage`, `max-age`, `Expires`, `Date` and `Age` count as in RFC 9111, 4.2, where they make the time that the
+/// flight [says](crate::single_flight::SingleFlightBuilder::ttl) shorter. With `must-revalidate`,
+/// `proxy-revalidate` or `s-maxage` nothing is served stale. What others get has an `Age`.
 ///
-/// What others get is the status, the header fields and the body. They do not get trailers, the response's extensions
-/// (the caller whose request it was does), nor what concerns one connection only: `Connection` and what it names,
-/// `Keep-Alive`, `TE`, `Trailer`, `Transfer-Encoding`, `Upgrade` and the proxy's fields. `Content-Length` stays as it
-/// is, which is what HEAD is about.
+/// What others get is the status, the header fields and the body. They do not get trailers, the response's
+/// extensions (the caller whose request it was does), nor what concerns one connection only: `Connection` and what
+/// it names, `Keep-Alive`, `TE`, `Trailer`, `Transfer-Encoding`, `Upgrade` and the proxy's fields. `Content-Length`
+/// stays as it is, which is what HEAD is about.
 ///
-/// Where the response has a `Vary`, it answers those who have sent the same in the fields that it names, byte by byte.
-/// Whose request differs in them meets others like it. What a response depends on and does not name there
+/// Where the response has a `Vary`, it answers those who have sent the same in the fields that it names, byte by
+/// byte. Whose request differs in them meets others like it. What a response depends on and does not name there
 /// (`Origin`, `Accept-Language`, `X-Forwarded-Proto`), all get as the first has asked for it.
 ///
 /// ```
@@ -70,17 +71,18 @@ pub struct Responses {
 }
 
 impl Responses {
-    /// Bodies of up to so many bytes are shared: 1 MiB unless told otherwise. All callers of a process have one copy of a body,
-    /// which lasts until the slowest of them has read it; each key asked for at the same time has one of its own. What processes share, header fields and
-    /// all, has [a limit of its own](crate::single_flight::SingleFlightBuilder::largest_answer).
+    /// Bodies of up to so many bytes are shared: 1 MiB unless told otherwise. All callers of a process have one
+    /// copy of a body, which lasts until the slowest of them has read it; each key asked for at the same time has
+    /// one of its own. What processes share, header fields and all, has
+    /// [a limit of its own](crate::single_flight::SingleFlightBuilder::largest_answer).
     #[must_use]
     pub fn largest_body(self, bytes: usize) -> Self {
         Self { largest_body: bytes, ..self }
     }
 
-    /// How many bytes of bodies are being read from the service at a time, by this value and its clones: 256 MiB unless
-    /// told otherwise. A body for which there is no room is passed on as it comes, and not shared. What has been read to its
-    /// end does not count any more, whoever still has it.
+    /// How many bytes of bodies are being read from the service at a time, by this value and its clones: 256 MiB
+    /// unless told otherwise. A body for which there is no room is passed on as it comes, and not shared. What has
+    /// been read to its end does not count any more, whoever still has it.
     ///
     /// ```
     /// use tower_distributed::response::Responses;
@@ -101,8 +103,8 @@ impl Responses {
         Self { share_when: Arc::new(share), ..self }
     }
 
-    /// Whether callers that wait get responses with 5xx too, in all processes, as long as these are not private by their
-    /// header fields. Default: yes. Else each runs itself, at once.
+    /// Whether callers that wait get responses with 5xx too, in all processes, as long as these are not private by
+    /// their header fields. Default: yes. Else each runs itself, at once.
     #[must_use]
     pub fn share_failures(self, share: bool) -> Self {
         Self { share_failures: share, ..self }

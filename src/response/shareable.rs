@@ -9,8 +9,8 @@ use http::{HeaderValue, StatusCode, response};
 #[cfg(test)]
 mod tests;
 
-/// Whether a response answers whoever else has asked the same. What [`Responses`](super::Responses) go by unless told
-/// otherwise.
+/// Whether a response answers whoever else has asked the same. What [`Responses`](super::Responses) go by unless
+/// told otherwise.
 ///
 /// It does with a status that tells of what was asked for: any 2xx or 3xx, 404 and 410. It does not
 ///
@@ -23,7 +23,8 @@ mod tests;
 ///   `multipart/x-mixed-replace`, lines or sequences of JSON.
 ///
 /// For how long it is served is the shorter of what the flight
-/// [says](crate::single_flight::SingleFlightBuilder::ttl_with) and what it says itself (`s-maxage`, `max-age`, `Expires`).
+/// [says](crate::single_flight::SingleFlightBuilder::ttl_with) and what it says itself (`s-maxage`, `max-age`,
+/// `Expires`).
 #[must_use]
 pub fn is_shareable(response: &response::Parts) -> bool {
     tells_of_the_resource(response.status) && is_for_all(&response.headers)

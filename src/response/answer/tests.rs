@@ -65,7 +65,7 @@ fn every_status_comes_back() {
     }
 }
 
-/// What other versions of this crate have written and will read: a change to this is a change of the name.
+/// Other versions of this crate write and read this format. A change of the format needs a new name.
 #[test]
 fn the_format_is_fixed() {
     let mut small = Answer { vary: vec![(http::header::TE, vec!["x".parse().unwrap()])], ..empty() };
@@ -84,18 +84,18 @@ fn what_is_cut_short_or_has_more_is_refused() {
         assert!(error.starts_with("cut short"), "{end}: {error}");
     }
     let error = decode(&[&bytes[..], b"xy"].concat()).unwrap_err();
-    assert_eq!(error, "2 bytes are left over");
+    assert_eq!(error, "2 bytes are left after the answer");
 }
 
 #[test]
 fn lengths_that_cannot_be_are_refused() {
     assert_eq!(
         decode(b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\x00\x00\x00\x00\xff\xff\xff\xff").unwrap_err(),
-        "cut short: 0 bytes are left where 4294967295 should be"
+        "cut short: 4294967295 bytes were expected, 0 are left"
     );
     assert!(decode(b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\xff\xff").unwrap_err().starts_with("cut short"));
 
-    // As many fields as can be counted are more than a HeaderMap holds.
+    // The largest possible number of fields is more than a `HeaderMap` holds.
     let mut many = b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\xff\xff".to_vec();
     for number in 0..0xffff {
         let name = format!("x-{number}");
@@ -107,7 +107,7 @@ fn lengths_that_cannot_be_are_refused() {
     assert!(decode(&many).is_err());
 }
 
-/// The bytes of an answer with a status and what follows its head.
+/// Returns the bytes of an answer with a status, and `rest` after `status`, `made` and `head`.
 fn bytes(status: u16, rest: &[u8]) -> Vec<u8> {
     [&status.to_be_bytes()[..], &[0; 10], rest].concat()
 }
@@ -128,7 +128,7 @@ fn what_http_does_not_allow_is_refused() {
     }
 }
 
-/// Whoever can write to Redis cannot have a message sent that is read as two.
+/// A client that can write to Redis cannot cause request smuggling, where one message is read as two.
 #[test]
 fn what_concerns_a_connection_or_has_another_length_is_not_read() {
     let with = |fields: &[(&'static str, &'static str)]| {
@@ -154,10 +154,10 @@ fn what_concerns_a_connection_or_has_another_length_is_not_read() {
 fn more_than_can_be_counted_is_not_written() {
     let varied = (http::header::ACCEPT, vec![HeaderValue::from_static("a"); 0x1_0000]);
     let error = AnswerCodec.encode(&Answer { vary: vec![varied], ..empty() }).unwrap_err();
-    assert_eq!(error.to_string(), "65536 are too many: 65535 at most");
+    assert_eq!(error.to_string(), "a count or a length must be 65535 at most, is 65536");
 }
 
-/// What a changed byte leads to is refused, or an answer that is written as it was read.
+/// Changed bytes are refused, or decode to an answer that encodes to as many bytes.
 #[test]
 fn no_bytes_whatever_panic() {
     let rewritten = |bytes: &[u8]| {

@@ -21,7 +21,7 @@ fn trailers() -> HeaderMap {
     HeaderMap::from_iter([(http::header::ETAG, "\"7\"".parse().unwrap())])
 }
 
-/// Its data, its trailers, and how it failed.
+/// Returns the data, the trailers and the error of a body.
 async fn all<B: Body<Data = Bytes>>(
     body: FlightBody<B>,
 ) -> (Vec<Bytes>, Option<HeaderMap>, Option<B::Error>) {
