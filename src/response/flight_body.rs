@@ -101,7 +101,7 @@ impl<B: Body<Data = Bytes>> Body for FlightBody<B> {
         };
         let data = |frame: &Result<Frame<Bytes>, _>| frame.as_ref().ok()?.data_ref().map(Bytes::len);
         let read = self.read.iter().filter_map(data).map(|length| length as u64).sum();
-        // A server sends an exact length as `Content-Length` and stops there, so it would not send trailers or an error.
+        // A server sends an exact length as `Content-Length` and stops there: no trailers and no error would be sent.
         let more_than_data = self.read.iter().any(|frame| data(frame).is_none());
         let upper = hint.upper().and_then(|upper| upper.checked_add(read)).filter(|_| !more_than_data);
         let lower = hint.lower().saturating_add(read);

@@ -9,7 +9,7 @@ use super::fields::{RateLimitFields, seconds};
 use crate::primitive::token_bucket::Decision;
 use crate::{Admission, Refusal, RefusalKind, Reject, random};
 
-/// Refusals as responses with a problem document (RFC 9457) for a body:
+/// Returns a [`Reject`] that converts refusals into HTTP responses. The body is a problem document (RFC 9457).
 ///
 /// | refusal | status | |
 /// |---|---|---|
@@ -18,26 +18,26 @@ use crate::{Admission, Refusal, RefusalKind, Reject, random};
 /// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After` (an estimate) |
 /// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
 /// | [`Duplicate`](RefusalKind::Duplicate) | 409 | no `Retry-After` |
-/// | [`InFlight`](RefusalKind::InFlight) | 409 | `Retry-After` likewise |
-/// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | 503 | |
-/// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | 400 | it can never be admitted |
+/// | [`InFlight`](RefusalKind::InFlight) | 409 | `Retry-After`, as for `NoPermit` |
+/// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | 503 | `Retry-After`, if known |
+/// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | 400 | no `Retry-After`: the request can never be admitted |
 /// | [`LeaseLost`](RefusalKind::LeaseLost), [`Closed`](RefusalKind::Closed) | 503 | |
-/// | [`Invalid`](RefusalKind::Invalid) | 500 | the mistake is the service's |
+/// | [`Invalid`](RefusalKind::Invalid) | 500 | the error is in the service |
 /// | [`Overloaded`](RefusalKind::Overloaded) | 503 | `Retry-After`: 1 |
-/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | 503 | the cause is not told to the client |
+/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | 503 | the client does not see the cause |
 ///
 /// A refusal by a quota that never refills is a 429 without `Retry-After`. `Retry-After` of permits and locks is an
 /// [estimate](Refusal::retry_after) of at most 5 s.
 ///
 /// Responses to requests that a rate limit has admitted get the RateLimit fields as well.
 ///
-/// Works for every body that can be made of a `String`: axum's, `http_body_util::Full`, `String` itself.
+/// The body type must implement `From<String>`: for example axum's body, `http_body_util::Full` and `String`.
 #[must_use]
 pub fn refuse() -> Refuse {
     Refuse::default()
 }
 
-/// See [`refuse`].
+/// The [`Reject`] that [`refuse`] returns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Refuse {
     fields: RateLimitFields,
@@ -116,7 +116,8 @@ fn status(refusal: &Refusal) -> StatusCode {
     }
 }
 
-/// The body. Nothing in it needs escaping: our own words, numbers, and names of quotas, which have no quotes.
+/// Returns the body. Nothing in it needs escaping: it contains fixed texts, numbers, and names of quotas, which
+/// have no quotes.
 fn problem(refusal: &Refusal, status: StatusCode) -> String {
     let (kind, title, more) = match (refusal.kind(), refusal.decision()) {
         (RefusalKind::RateLimited, Some(decision)) => {

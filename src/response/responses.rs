@@ -1,4 +1,4 @@
-//! HTTP responses as the answers of single flights.
+//! The conversion of HTTP responses into the answers of single flights, and back.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -24,35 +24,44 @@ use crate::primitive::single_flight::Share;
 #[cfg(test)]
 mod tests;
 
-/// Shares responses with their bodies.
+/// Shares HTTP responses with their bodies; the [`Capture`] of `web::single_flight`.
 ///
-/// Only [what may be shared](Self::share_when) is read, and up to [a length](Self::largest_body): the caller whose
-/// request it was gets the response once its body is there as a whole. All else is passed on unread, as the stream
-/// that it is. Of a body that turns out too large, or for which there is [no room](Self::max_buffered), the caller
-/// whose request it was gets what has been read, and then the rest as it comes; of one that fails, what has been
-/// read, and then the error. Neither is shared, nor is a body of another length than its `Content-Length`. Nor are
-/// the service's errors, as opposed to its responses.
+/// Only a response that [may be shared](Self::share_when) is read, up to [a length](Self::largest_body). The caller
+/// of the request gets it once the body is complete. Every other response is passed on unread, as a stream.
+///
+/// A body is not shared if
+///
+/// * it is too large, or there is [no budget](Self::max_buffered) for it: the caller of the request gets the data
+///   that were read, and then the rest as it arrives;
+/// * it fails: the caller of the request gets the data that were read, and then the error;
+/// * its length differs from its `Content-Length`.
+///
+/// Errors of the service (`Err`, not a response) are not shared.
 ///
 /// | response | callers that wait now | later callers |
 /// |---|---|---|
-/// | [shareable](is_shareable) | get it | get it, for as long as the flight and the response say |
-/// | the same with `max-age=0` or the like: it is over already | get it | run; one leads, the others wait |
-/// | 5xx, unless [told otherwise](Self::share_failures) | get it | run; one leads, the others wait |
-/// | other 4xx and 5xx, bodies that fail or for which there is no room, the service's errors | all run at once | run; one leads, the others wait |
-/// | private or too large; a redirect to an absolute URI where the request does not tell its scheme | all run at once | all run at once, [for a while](crate::single_flight::SingleFlightBuilder::pass_for) |
+/// | [shareable](is_shareable) | get it | get it, for as long as the flight and the response allow |
+/// | the same with `max-age=0` or the like: it has expired already | get it | run: one leads, the others wait |
+/// | 5xx, unless [disabled](Self::share_failures) | get it | run: one leads, the others wait |
+/// | other 4xx and 5xx, bodies that fail or have no budget, the service's errors | all run at once | run: one leads, the others wait |
+/// | private or too large; a redirect to an absolute URI if the request does not state its scheme | all run at once | all run at once, [for some time](crate::single_flight::SingleFlightBuilder::pass_for) |
 ///
-/// `s-maxage`, `max-age`, `Expires`, `Date` and `Age` count as in RFC 9111, 4.2, where they make the time that the
-/// flight [says](crate::single_flight::SingleFlightBuilder::ttl) shorter. With `must-revalidate`,
-/// `proxy-revalidate` or `s-maxage` nothing is served stale. What others get has an `Age`.
+/// A 5xx response that is too large counts as "other 5xx".
 ///
-/// What others get is the status, the header fields and the body. They do not get trailers, the response's
-/// extensions (the caller whose request it was does), nor what concerns one connection only: `Connection` and what
-/// it names, `Keep-Alive`, `TE`, `Trailer`, `Transfer-Encoding`, `Upgrade` and the proxy's fields. `Content-Length`
-/// stays as it is, which is what HEAD is about.
+/// `s-maxage`, `max-age`, `Expires`, `Date` and `Age` shorten the flight's
+/// [TTL](crate::single_flight::SingleFlightBuilder::ttl) as in RFC 9111, 4.2; they never lengthen it. A response
+/// with `must-revalidate`, `proxy-revalidate` or `s-maxage` is not served stale. The responses of other callers
+/// have an `Age`.
 ///
-/// Where the response has a `Vary`, it answers those who have sent the same in the fields that it names, byte by
-/// byte. Whose request differs in them meets others like it. What a response depends on and does not name there
-/// (`Origin`, `Accept-Language`, `X-Forwarded-Proto`), all get as the first has asked for it.
+/// Other callers get the status, the header fields and the body. They do not get trailers, the response's
+/// extensions, or the fields that apply to one connection only: `Connection` and the fields that it names,
+/// `Keep-Alive`, `TE`, `Trailer`, `Transfer-Encoding`, `Upgrade` and the proxy's fields. The caller of the request
+/// gets all of these. `Content-Length` is kept, because responses to HEAD need it.
+///
+/// A response with `Vary` is shared with requests whose values of the named fields are equal, byte by byte.
+/// Requests with other values share among themselves. If a response depends on a field that `Vary` does not name
+/// (such as `Origin`, `Accept-Language` or `X-Forwarded-Proto`), all callers get the response for the first
+/// request's value.
 ///
 /// ```
 /// use http::StatusCode;
@@ -71,18 +80,21 @@ pub struct Responses {
 }
 
 impl Responses {
-    /// Bodies of up to so many bytes are shared: 1 MiB unless told otherwise. All callers of a process have one
-    /// copy of a body, which lasts until the slowest of them has read it; each key asked for at the same time has
-    /// one of its own. What processes share, header fields and all, has
-    /// [a limit of its own](crate::single_flight::SingleFlightBuilder::largest_answer).
+    /// Sets the maximum size of a shared body in bytes. Default: 1 MiB.
+    ///
+    /// All callers of a key in a process share one copy of the body, which is freed when the last of them has read
+    /// it. The encoded answer that processes share, including the header fields, has a
+    /// [separate limit](crate::single_flight::SingleFlightBuilder::largest_answer).
     #[must_use]
     pub fn largest_body(self, bytes: usize) -> Self {
         Self { largest_body: bytes, ..self }
     }
 
-    /// How many bytes of bodies are being read from the service at a time, by this value and its clones: 256 MiB
-    /// unless told otherwise. A body for which there is no room is passed on as it comes, and not shared. What has
-    /// been read to its end does not count any more, whoever still has it.
+    /// Bounds the bytes of bodies that this value and its clones read from the service at one time. Default:
+    /// 256 MiB.
+    ///
+    /// A body beyond the bound is passed on as it arrives and not shared. A body counts until it has been read
+    /// completely, even if callers still use it.
     ///
     /// ```
     /// use tower_distributed::response::Responses;
@@ -94,28 +106,29 @@ impl Responses {
         Self { reading: Reading::new(bytes), ..self }
     }
 
-    /// Which responses are shared: those that [are shareable](is_shareable) unless told otherwise.
+    /// Sets a closure that decides by the head of a response whether it is shared. Default: [`is_shareable`].
     ///
-    /// The closure has the last word. One that forgets `Set-Cookie` gives one client's session to another, and one
-    /// that lets an endless stream be read keeps back its beginning.
+    /// The closure replaces all checks of `is_shareable`. If it accepts a response with `Set-Cookie`, other clients
+    /// get that client's session. If it accepts an endless stream, the client gets no data until the limit of
+    /// [`largest_body`](Self::largest_body) is reached.
     #[must_use]
     pub fn share_when(self, share: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
         Self { share_when: Arc::new(share), ..self }
     }
 
-    /// Whether callers that wait get responses with 5xx too, in all processes, as long as these are not private by
-    /// their header fields. Default: yes. Else each runs itself, at once.
+    /// Sets whether callers that wait also get 5xx responses, in all processes, unless the header fields make them
+    /// private. Default: `true`. With `false` callers that wait run at once, each for itself.
     #[must_use]
     pub fn share_failures(self, share: bool) -> Self {
         Self { share_failures: share, ..self }
     }
 
-    /// How long a body may be that is read: as there is room for at all.
+    /// Returns the maximum length of a body that is read.
     fn largest(&self) -> usize {
         self.largest_body.min(self.reading.most)
     }
 
-    /// Whom a response is for, by its head.
+    /// Returns which callers get a response, by its head.
     fn choose(&self, parts: &response::Parts, tells_scheme: bool, now: SystemTime) -> Share<()> {
         let (status, headers) = (parts.status, &parts.headers);
         let failed = status.is_client_error() || status.is_server_error();
@@ -135,7 +148,8 @@ impl Responses {
         }
     }
 
-    /// Reads a body to its end, unless it is too large or fails, or there is no room: then also why.
+    /// Reads a body to its end. If it is too large, fails, or has no budget, returns the reason and the rest of the
+    /// body.
     async fn read<B>(&self, body: B) -> Result<(Bytes, Option<HeaderMap>), (FlightBody<B>, Unread)>
     where
         B: Body<Data = Bytes>,
@@ -172,14 +186,14 @@ impl Responses {
 
 /// Why a body was not read to its end.
 enum Unread {
-    /// As it may be of all of its key.
+    /// It is too large. Other responses of the key are probably too large as well.
     TooLarge,
-    /// It failed, or much else was being read.
+    /// It failed, or other bodies used up the budget.
     Unlucky,
 }
 
 impl Responses {
-    /// Whether a response is to be shared, by its head.
+    /// Returns whether a response is shared, by its head.
     pub(crate) fn shares(&self, parts: &response::Parts) -> bool {
         (self.share_when)(parts)
     }
@@ -204,7 +218,7 @@ where
     type Answer = Answer;
     type Failure = Infallible;
     type Response = Response<FlightBody<B>>;
-    /// Its method and header fields, and whether its scheme is known.
+    /// The request's method and header fields, and whether it states its scheme.
     type Context = (Method, HeaderMap, bool);
 
     fn context(&self, request: &Request<ReqB>) -> Self::Context {
@@ -274,7 +288,7 @@ where
         if answer.vary.iter().all(|(name, values)| own(name).eq(values)) {
             return None;
         }
-        // As HTTP writes it, and as unambiguous: neither names nor values have line feeds, nor names colons.
+        // The format of HTTP is unambiguous: names and values contain no line feeds, and names no colons.
         let mut variant = Vec::new();
         let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| variant.extend_from_slice(part));
         for (name, _) in &answer.vary {
@@ -302,7 +316,7 @@ fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Whether a URI names a scheme or a host.
+/// Returns whether a URI has a scheme or a host.
 fn is_absolute(location: Option<&HeaderValue>) -> bool {
     location.is_some_and(|location| {
         let location = location.as_bytes();
@@ -311,9 +325,10 @@ fn is_absolute(location: Option<&HeaderValue>) -> bool {
     })
 }
 
-/// The fields that a response's `Vary` names, in one order however it does, as a request has them.
+/// Returns the fields that a response's `Vary` names, with the request's values. The order does not depend on
+/// `Vary`.
 fn varied(headers: &HeaderMap, asked: &HeaderMap) -> Vec<Varied> {
-    // What is no name, no request has.
+    // No request has a field whose name is invalid.
     let mut names: Vec<_> =
         items(headers, &VARY).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
     names.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));

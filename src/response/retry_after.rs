@@ -1,4 +1,4 @@
-//! Reading an upstream's Retry-After.
+//! Reads the `Retry-After` of an upstream.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! Which responses may answer other requests.
+//! Decides which responses may be shared with other requests.
 
 use http::header::{
     CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, PROXY_AUTHENTICATE, SET_COOKIE, VARY,
@@ -9,28 +9,28 @@ use http::{HeaderValue, StatusCode, response};
 #[cfg(test)]
 mod tests;
 
-/// Whether a response answers whoever else has asked the same. What [`Responses`](super::Responses) go by unless
-/// told otherwise.
+/// Returns whether a response may be shared with other requests of the same target: the default of
+/// [`Responses::share_when`](super::Responses::share_when).
 ///
-/// It does with a status that tells of what was asked for: any 2xx or 3xx, 404 and 410. It does not
+/// A response is shareable if its status describes the resource: any 2xx or 3xx, 404 and 410. It is not shareable
 ///
-/// * with any other status. It tells of the one request (401, 403, 429, and 400 too: a request with a broken header
-///   field would fail all others), or it has failed (5xx), and the next request tries anew;
-/// * with 206, 226 or 304, which answer ranges and conditions that others have not asked for;
-/// * with `Set-Cookie` or fields of an authentication (`WWW-Authenticate`, `Authentication-Info` and the proxy's);
-/// * with `Cache-Control: private`, `no-store` or `no-cache`, be it for some fields only, or with `Vary: *`;
-/// * as gRPC, whose status is in the trailers, and as what is a stream by its type: `text/event-stream`,
+/// * with any other status: 4xx describes the one request (401, 403, 429, and also 400, since a request with an
+///   invalid header field would fail all others), and 5xx is a failure, after which the next request tries again;
+/// * with 206, 226 or 304, which answer ranges and conditions of one request;
+/// * with `Set-Cookie` or authentication fields (`WWW-Authenticate`, `Authentication-Info`, `Proxy-Authenticate`,
+///   `Proxy-Authentication-Info`);
+/// * with `Cache-Control: private`, `no-store` or `no-cache`, also for some fields only, or with `Vary: *`;
+/// * if it is gRPC, whose status is in the trailers, or a stream by its content type: `text/event-stream`,
 ///   `multipart/x-mixed-replace`, lines or sequences of JSON.
 ///
-/// For how long it is served is the shorter of what the flight
-/// [says](crate::single_flight::SingleFlightBuilder::ttl_with) and what it says itself (`s-maxage`, `max-age`,
-/// `Expires`).
+/// It is served for the flight's [TTL](crate::single_flight::SingleFlightBuilder::ttl_with) or for the lifetime
+/// that the response states (`s-maxage`, `max-age`, `Expires`), whichever is shorter.
 #[must_use]
 pub fn is_shareable(response: &response::Parts) -> bool {
     tells_of_the_resource(response.status) && is_for_all(&response.headers)
 }
 
-/// Whether nothing in a response's header fields says that it is for one client, or an endless stream.
+/// Returns whether no header field says that the response is for one client or is an endless stream.
 pub(super) fn is_for_all(headers: &HeaderMap) -> bool {
     !OF_ONE_CLIENT.iter().any(|field| headers.contains_key(field))
         && !any_directive(headers, &["private", "no-store", "no-cache"])
@@ -69,17 +69,17 @@ fn is_stream(content_type: &HeaderValue) -> bool {
         || essence.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
 }
 
-/// Whether `Cache-Control` has one of these, with an argument or without.
+/// Returns whether `Cache-Control` has one of these directives, with or without an argument.
 pub(super) fn any_directive(headers: &HeaderMap, directives: &[&str]) -> bool {
     directives.iter().any(|name| directive(headers, name).next().is_some())
 }
 
-/// The arguments of a directive of `Cache-Control`, for each time that it is there; `None`: it has none.
+/// Returns the argument of each occurrence of a `Cache-Control` directive. `None`: the directive has no argument.
 pub(super) fn directive<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = Option<&'a [u8]>> {
     headers.get_all(CACHE_CONTROL).iter().flat_map(move |value| arguments(value, name))
 }
 
-/// The same of one line.
+/// Returns the same for one line.
 pub(crate) fn arguments<'a>(value: &'a HeaderValue, name: &str) -> impl Iterator<Item = Option<&'a [u8]>> {
     list(value).filter_map(move |item| {
         let mut parts = item.splitn(2, |&byte| byte == b'=').map(<[u8]>::trim_ascii);
@@ -87,12 +87,12 @@ pub(crate) fn arguments<'a>(value: &'a HeaderValue, name: &str) -> impl Iterator
     })
 }
 
-/// The items of a field that is a list, in all its lines.
+/// Returns the items of a list field, from all its lines.
 pub(crate) fn items<'a>(headers: &'a HeaderMap, field: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     headers.get_all(field).iter().flat_map(list)
 }
 
-/// The items of one line of such a field.
+/// Returns the items of one line of a list field.
 pub(crate) fn list(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     let items = value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
     items.filter(|item| !item.is_empty())

@@ -1,4 +1,4 @@
-//! [`UntilBodyEnd`], and its limits.
+//! [`UntilBodyEnd`] and its limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use super::timers::Timers;
 use crate::layer::leased::Hold;
 use crate::{Error, Lease};
 
-/// Holds the lease of a request until its response's body has ended, failed, or been dropped; no longer than its limits
-/// allow.
+/// Holds the lease of a request until the body of its response has ended, failed, or been dropped, but not beyond
+/// the limits below.
 ///
 /// | limit | default | the lease is released |
 /// |---|---|---|
 /// | [`idle_timeout`](Self::idle_timeout) | 60 s | when the body has yielded no frame for this long |
-/// | [`max_hold`](Self::max_hold) | none | this long after the head of the response, whatever the body does |
+/// | [`max_hold`](Self::max_hold) | none | this long after the head of the response, even if the body makes progress |
 ///
-/// A client that stops reading makes the server stop polling the body, so it meets the idle timeout. Streams that send
-/// something now and then, such as server-sent events with keep-alives, do not. The limits run on this crate's own thread:
-/// they act whether or not anybody polls the body, and also while its runtime stands still.
+/// When a client stops reading, the server stops polling the body, so the idle timeout applies. It does not apply
+/// to streams that send data regularly, such as server-sent events with keep-alives. The timers of the limits run
+/// on this crate's own thread: they work even if no task polls the body, and while the body's runtime is blocked.
 ///
-/// By default the body goes on without its lease then. [`LeaseEnd::Abort`] ends it with an error.
+/// At a limit the body continues without its lease by default. [`LeaseEnd::Abort`] ends it with an error.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,16 +45,16 @@ use crate::{Error, Lease};
 ///
 /// # Upgrades
 ///
-/// The lease of a connection that is upgraded ends with the head of the response: at `101 Switching Protocols`
-/// (WebSocket), and at a successful response to `CONNECT`, whose body servers drop. To hold the lease for as long as the
-/// upgraded connection, the handler takes it along: see [`LeaseSlot`](crate::lease::LeaseSlot).
+/// If the connection is upgraded, the lease is released with the head of the response: at `101 Switching Protocols`
+/// (WebSocket), and at a successful response to `CONNECT`, whose body servers drop. To hold the lease as long as
+/// the upgraded connection, take it in the handler: see [`LeaseSlot`](crate::lease::LeaseSlot).
 #[derive(Clone, Debug)]
 pub struct UntilBodyEnd {
     limits: Limits,
     timers: Arc<Timers>,
 }
 
-/// What becomes of a body whose lease ends before it: see [`UntilBodyEnd::on_lease_end`].
+/// What happens to a body whose lease ends first. Set it with [`UntilBodyEnd::on_lease_end`].
 ///
 /// ```
 /// use std::{convert::Infallible, time::Duration};
@@ -81,34 +81,35 @@ pub struct UntilBodyEnd {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaseEnd {
-    /// The body goes on without the lease. Others may get the permit or the lock meanwhile.
+    /// The body continues without the lease. Other requests may get the permit or the lock meanwhile.
     #[default]
     Detach,
-    /// The body ends with an [`Error`]: one that [is a body timeout](Error::is_body_timeout) at a limit, one that
-    /// [is lost](Error::is_lost) where the lease was lost. Servers then close the connection or reset the stream, so that
-    /// the client sees an incomplete response.
+    /// The body ends with an [`Error`]: [`is_body_timeout`](Error::is_body_timeout) at a limit,
+    /// [`is_lost`](Error::is_lost) if the lease was lost. Servers then close the connection or reset the stream, so
+    /// that the client sees an incomplete response.
     ///
-    /// The lease is released at the limit in any case. The error is told at the next poll of the body, and wakes the task
-    /// that last polled it. A server whose client does not read may poll it only once the client reads on.
+    /// The lease is released at the limit in any case. The task that last polled the body is woken, and the next
+    /// poll returns the error. A server whose client does not read may not poll the body until the client reads
+    /// again.
     Abort,
 }
 
 impl UntilBodyEnd {
-    /// Releases the lease when the body has yielded no frame for this long: of data or of trailers, counted from the
-    /// head of the response and then from frame to frame. Default: 60 s.
+    /// Sets how long the body may yield no frame (of data or trailers) before the lease is released. The time is
+    /// counted from the head of the response, and then from frame to frame. Default: 60 s.
     ///
-    /// A stream that is silent for longer on purpose needs a longer one, keep-alives in the stream, or
-    /// [`no_idle_timeout`](Self::no_idle_timeout). HTTP/2 pings are no frames of the body.
+    /// A stream with longer pauses needs a longer timeout, keep-alives in the stream, or
+    /// [`no_idle_timeout`](Self::no_idle_timeout). HTTP/2 pings are not frames of the body.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for 0 s.
+    /// [`is_invalid`](Error::is_invalid) if `span` is 0 s.
     pub fn idle_timeout(mut self, span: Duration) -> Result<Self, Error> {
         self.limits.idle_timeout = Some(positive("idle_timeout", span)?);
         Ok(self)
     }
 
-    /// Lets the body be silent for as long as it lasts. Set [`max_hold`](Self::max_hold) then: a client that stops
+    /// Disables the idle timeout. Set [`max_hold`](Self::max_hold) in this case: otherwise a client that stops
     /// reading holds its lease until its connection is closed.
     ///
     /// ```
@@ -125,18 +126,19 @@ impl UntilBodyEnd {
         self
     }
 
-    /// Releases the lease this long after the head of the response, also while the body makes progress. Default: no such
-    /// limit. The time that the handler takes for the head does not count.
+    /// Sets how long after the head of the response the lease is released, even if the body makes progress. The
+    /// time until the head does not count. Default: no limit. To hold leases until the head only, set
+    /// `until_response` on the layer.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for 0 s. To hold leases until the head only, set `until_response` on the layer.
+    /// [`is_invalid`](Error::is_invalid) if `span` is 0 s.
     pub fn max_hold(mut self, span: Duration) -> Result<Self, Error> {
         self.limits.max_hold = Some(positive("max_hold", span)?);
         Ok(self)
     }
 
-    /// What becomes of a body whose lease ends before it does: released at a limit, or lost. Default:
+    /// Sets what happens to a body whose lease ends first, because it was released at a limit or lost. Default:
     /// [`LeaseEnd::Detach`].
     #[must_use]
     pub fn on_lease_end(mut self, on_lease_end: LeaseEnd) -> Self {

@@ -1,4 +1,4 @@
-//! A response body that holds a lease.
+//! Response bodies that hold a lease.
 
 mod hold;
 mod timed_lease;
@@ -18,10 +18,10 @@ use self::timed_lease::TimedLease;
 pin_project! {
     /// A body that holds a lease until it ends; see [`UntilBodyEnd`].
     ///
-    /// Its error is a [`BoxError`] with the error of the inner body in it, or an [`Error`](crate::Error) where the body was
-    /// [aborted](LeaseEnd::Abort).
+    /// Its error is a [`BoxError`] that contains the error of the inner body, or an [`Error`](crate::Error) if the
+    /// body was [aborted](LeaseEnd::Abort).
     pub struct LeasedBody<B> {
-        // `None` once it was aborted.
+        // `None` once the body was aborted.
         #[pin]
         body: Option<B>,
         lease: Option<TimedLease>,
@@ -69,14 +69,14 @@ impl<B: Body<Error: Into<BoxError>>> Body for LeasedBody<B> {
     }
 }
 
-/// For refusals, which hold nothing.
+/// Creates the body of a refusal, which holds no lease.
 impl<B: From<String>> From<String> for LeasedBody<B> {
     fn from(text: String) -> Self {
         Self::new(text.into(), None)
     }
 }
 
-/// For refusals, which hold nothing.
+/// Creates the body of a refusal, which holds no lease.
 impl<B: Default> Default for LeasedBody<B> {
     fn default() -> Self {
         Self::new(B::default(), None)

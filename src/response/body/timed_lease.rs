@@ -1,4 +1,4 @@
-//! The lease of a body, which is released at its limits.
+//! The lease of a body, with the limits at which it is released.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -26,13 +26,13 @@ impl Default for Limits {
     }
 }
 
-/// A lease that is released when this is dropped, or earlier at its limits.
+/// A lease that is released at its limits, or when this is dropped.
 pub(super) struct TimedLease {
     shared: Arc<Shared>,
     timers: Arc<Timers>,
 }
 
-/// What the body shares with the timers.
+/// The state that the body shares with the timers.
 pub(super) struct Shared {
     limits: Limits,
     began: Instant,
@@ -40,15 +40,15 @@ pub(super) struct Shared {
 }
 
 struct State {
-    /// `None` once it was released.
+    /// `None` once the lease was released.
     lease: Option<Lease>,
-    /// When the body yielded its last frame, or began.
+    /// When the body yielded its last frame; before the first frame, when the body began.
     progressed: Instant,
-    /// When the timers look at it next.
+    /// When the timers check the lease next.
     due: Option<Instant>,
-    /// The limit at which it was released.
+    /// The error of the limit at which the lease was released.
     exceeded: Option<Error>,
-    /// The task that polls the body, where an abort must wake it.
+    /// The waker of the task that polls the body, if an abort must wake it.
     waker: Option<Waker>,
 }
 
@@ -61,12 +61,12 @@ impl TimedLease {
         Self { shared, timers: Arc::clone(timers) }
     }
 
-    /// The body has yielded a frame.
+    /// Notes that the body has yielded a frame.
     pub(super) fn progressed(&self) {
         lock(&self.shared.state).progressed = Instant::now();
     }
 
-    /// Ready when the body is to be aborted.
+    /// Returns the error when the body must be aborted.
     pub(super) fn poll_abort(&self, context: &Context<'_>) -> Poll<Error> {
         if !self.shared.aborts() {
             return Poll::Pending;
@@ -83,7 +83,7 @@ impl TimedLease {
 }
 
 impl Shared {
-    /// Releases the lease where a limit is reached, or else has the timers look again.
+    /// Releases the lease if a limit is reached; otherwise schedules the next check.
     pub(super) fn check(self: &Arc<Self>, now: Instant, timers: &Arc<Timers>) {
         let mut state = lock(&self.state);
         if state.lease.is_none() {
@@ -99,7 +99,8 @@ impl Shared {
         }
     }
 
-    /// Under the lock of the state, so that a lease that is dropped meanwhile is not left with the timers.
+    /// Schedules the next check. The caller holds the lock of the state, so that a lease that is dropped meanwhile
+    /// does not stay with the timers.
     fn schedule(self: &Arc<Self>, state: &mut State, timers: &Arc<Timers>) {
         let lost = state.lease.as_ref().filter(|_| self.aborts()).map(Lease::until);
         state.due = [self.idle_until(state), self.max_until(), lost].into_iter().flatten().min();
@@ -108,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// Why the lease has ended before the body.
+    /// Returns why the lease has ended before the body, if it has.
     fn end(&self, state: &State, now: Instant) -> Option<Error> {
         if state.exceeded.is_some() {
             return state.exceeded.clone();

@@ -1,4 +1,4 @@
-//! The timers of all bodies of a layer: they run whether or not anybody polls a body.
+//! The timers of all bodies of a layer. They run even if no task polls a body.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,14 +13,14 @@ use super::timed_lease::Shared;
 use crate::store::background::Background;
 use crate::store::{Link, PeriodicTask, Scheduler, lock};
 
-/// The leases by the time at which to look at them. A frame does not move a lease in here: its progress is seen when it is
-/// due.
+/// The leases, sorted by the time of their next check. A frame does not reschedule a lease; the check takes the
+/// progress into account when it is due.
 pub(super) struct Timers {
     scheduler: Arc<Scheduler>,
     due: Mutex<BTreeMap<(Instant, Address), Arc<Shared>>>,
 }
 
-/// Tells leases apart that are due at the same time.
+/// Distinguishes leases that are due at the same time.
 type Address = usize;
 
 impl Timers {
@@ -70,7 +70,7 @@ impl PeriodicTask for Timers {
     fn interrupted(&self) {}
 }
 
-/// The scheduler's task may end.
+/// Lets the scheduler's task end.
 impl Drop for Timers {
     fn drop(&mut self) {
         self.scheduler.look_again();

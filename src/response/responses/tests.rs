@@ -79,7 +79,7 @@ where
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
 
-/// Fails the test that reads it.
+/// A body that panics when it is read.
 struct Unread(SizeHint);
 
 impl Body for Unread {
@@ -90,7 +90,7 @@ impl Body for Unread {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        panic!("has been read")
+        panic!("the body was read")
     }
 
     fn size_hint(&self) -> SizeHint {

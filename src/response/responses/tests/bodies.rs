@@ -1,4 +1,4 @@
-//! What becomes of bodies.
+//! Bodies of shared and unshared responses.
 
 use super::*;
 
@@ -63,7 +63,7 @@ async fn the_closure_has_the_last_word() {
     assert_eq!(answer.unwrap().headers()["set-cookie"], "theme=dark");
 }
 
-/// Whom there is no room for gets its body as it comes, and nobody else does.
+/// A body beyond the budget is passed on as it arrives, and is not shared.
 #[tokio::test]
 async fn no_more_is_read_at_a_time_than_there_is_room_for() {
     let responses = Responses::default().max_buffered(10);
@@ -100,7 +100,7 @@ async fn a_body_may_be_as_long_as_the_limit_and_no_longer() {
     assert_eq!(capture(&none, &get(), response(full(""), &[])).await.1.unwrap().body(), "");
 }
 
-/// The beginning is there although the rest never comes.
+/// The caller gets the data that were read, even if the rest never arrives.
 #[tokio::test]
 async fn a_body_that_is_too_large_streams_on() {
     use futures::StreamExt as _;
@@ -155,7 +155,7 @@ async fn what_is_not_as_long_as_it_says_is_not_shared() {
     }
 }
 
-/// What a server of ours sends for a request, and what is said of HEAD.
+/// Returns the bytes that an axum server sends for a request, in lower case.
 async fn over_http(method: &str, app: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -206,7 +206,7 @@ async fn what_was_chunked_is_shared_with_its_length() {
     assert!(!sent.contains("transfer-encoding"), "{sent}");
 }
 
-/// A client can tell by the last chunk, which is not there.
+/// The client detects the failure, because the last chunk is missing.
 #[tokio::test]
 async fn what_has_failed_does_not_look_complete() {
     let broken = stream(vec![Ok(data("begun")), Err(io::Error::other("broken"))]);

@@ -1,4 +1,4 @@
-//! Whom a response is for.
+//! Which callers get a response.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn what_cannot_be_read_whole_is_for_nobody() {
     let responses = Responses::default().largest_body(8);
     let large = || stream(vec![Ok(data("too long")), Ok(data("!"))]);
     assert_eq!(of(&responses, 200, large(), &[]).await, Share::Private);
-    assert_eq!(of(&responses, 500, large(), &[]).await, Share::Nobody, "the next may be shorter");
+    assert_eq!(of(&responses, 500, large(), &[]).await, Share::Nobody, "the next response may be shorter");
     let broken = stream(vec![Ok(data("begun")), Err(io::Error::other("broken"))]);
     assert_eq!(of(&responses, 200, broken, &[]).await, Share::Nobody);
     assert_eq!(of(&responses, 200, stream(vec![]), &[("content-length", "4")]).await, Share::Nobody);
@@ -89,5 +89,5 @@ async fn what_others_get_has_an_age() {
     answer.made -= 500;
     assert!((600..610).contains(&age(&answer)));
     answer.made = u64::MAX;
-    assert_eq!(age(&answer), 0, "of a clock that is ahead");
+    assert_eq!(age(&answer), 0, "the clock of the origin is ahead");
 }

@@ -1,4 +1,4 @@
-//! What becomes of header fields.
+//! Header fields of shared responses, and `Vary`.
 
 use super::*;
 
@@ -67,7 +67,7 @@ async fn no_value_is_not_an_empty_value() {
     assert_eq!(variant(&get(), &of_empty).unwrap(), "accept\n");
 }
 
-/// However the answers name the fields.
+/// The order and the spelling of the fields in `Vary` do not matter.
 #[tokio::test]
 async fn like_requests_have_one_variant() {
     let one = answer(&[], &[("vary", "Origin, Accept")]).await;

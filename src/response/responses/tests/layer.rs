@@ -1,4 +1,4 @@
-//! Through the layer, in an axum app, in two processes of one store as far as the flights can tell.
+//! Responses through the layer, in two axum apps with one store. For the flights, the apps are two processes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +12,7 @@ use crate::response::AnswerCodec;
 use crate::web::single_flight;
 use crate::{SingleFlight, Store};
 
-/// An app in each of the two processes, and how often they have handled a request.
+/// The two apps, and how many requests they have handled.
 struct Apps([Router; 2], Arc<AtomicUsize>);
 
 impl Apps {
@@ -23,7 +23,7 @@ impl Apps {
             let handled = Arc::clone(&handled);
             let handler = async move |request| {
                 handled.fetch_add(1, Ordering::SeqCst);
-                // The others of its flight come meanwhile.
+                // The other requests of the flight arrive meanwhile.
                 tokio::task::yield_now().await;
                 handle(request)
             };
@@ -32,7 +32,7 @@ impl Apps {
         Self([app(), app()], handled)
     }
 
-    /// What three requests in each process get, and how many of them were handled.
+    /// Returns the responses to three requests to each app, and how many of the requests were handled.
     async fn ask(&self, fields: &[(&'static str, &'static str)]) -> (Vec<Response<String>>, usize) {
         let before = self.1.load(Ordering::SeqCst);
         let calls = (0..6).map(|number| {
