@@ -127,7 +127,8 @@ impl Writer {
     }
 
     fn count(&mut self, count: usize) -> Result<(), BoxError> {
-        let count = u16::try_from(count).map_err(|_| format!("a count or a length must be 65535 at most, is {count}"))?;
+        let count = u16::try_from(count)
+            .map_err(|_| format!("a count or a length must be 65535 at most, is {count}"))?;
         self.u16(count);
         Ok(())
     }
@@ -139,7 +140,8 @@ impl Writer {
     }
 
     fn long(&mut self, bytes: &[u8]) -> Result<(), BoxError> {
-        let length = u32::try_from(bytes.len()).map_err(|_| format!("a length must be 4294967295 bytes at most, is {}", bytes.len()))?;
+        let length = u32::try_from(bytes.len())
+            .map_err(|_| format!("a length must be 4294967295 bytes at most, is {}", bytes.len()))?;
         self.0.extend_from_slice(&length.to_be_bytes());
         self.0.extend_from_slice(bytes);
         Ok(())

@@ -83,7 +83,7 @@ impl Responses {
     /// Sets the maximum size of a shared body in bytes. Default: 1 MiB.
     ///
     /// All callers of a key in a process share one copy of the body, which is freed when the last of them has read
-    /// it. The encoded answer that processes share, including the header fields, has a
+    /// it. Each key has its own copy. The encoded answer that processes share, including the header fields, has a
     /// [separate limit](crate::single_flight::SingleFlightBuilder::largest_answer).
     #[must_use]
     pub fn largest_body(self, bytes: usize) -> Self {

@@ -11,7 +11,7 @@ use crate::primitive::single_flight::Share;
     message = "`{Self}` cannot share a response `{Res}` to a `{Req}`",
     label = "the response cannot be shared as it is",
     note = "for HTTP use `web::single_flight(flight, extract::shared_get())`, which shares the response with its body",
-    note = "elsewhere the response must be `Clone`, and the type of the `SingleFlight`"
+    note = "for other services the response must be `Clone`, and it must be the answer type of the `SingleFlight`"
 )]
 pub trait Capture<Req, Res, E>: Clone + Send + Sync + 'static {
     /// The answer that is shared.

@@ -272,7 +272,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     fn read(&self, found: &Found) -> Option<Verdict<T, E>> {
         match found {
             Found::Foreign => {
-                tell(&self.name, Event::AnswerForeign, "an answer was not read: another codec or version wrote it");
+                tell(
+                    &self.name,
+                    Event::AnswerForeign,
+                    "an answer was not read: another codec or version wrote it",
+                );
                 None
             }
             Found::Answer { bytes, .. } => match self.format.decode(bytes) {
@@ -300,7 +304,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 tell(
                     &self.name,
                     Event::AnswerTooLarge,
-                    format_args!("an answer of {length} bytes was not published: largest_answer is {largest} bytes"),
+                    format_args!(
+                        "an answer of {length} bytes was not published: largest_answer is {largest} bytes"
+                    ),
                 );
                 None
             }
@@ -326,8 +332,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         {
             return true;
         }
-        self.over_budget
-            .tell("answers were not stored: this process has reached max_stored");
+        self.over_budget.tell("answers were not stored: this process has reached max_stored");
         false
     }
 
@@ -347,11 +352,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         match self.settle(lease, entry).await {
             Ok(true) => return true,
             Ok(false) => {
-                tell(
-                    &self.name,
-                    Event::FlightLost,
-                    "an answer was not published: the leader lost its lease",
-                );
+                tell(&self.name, Event::FlightLost, "an answer was not published: the leader lost its lease");
             }
             Err(error) => {
                 tell(
