@@ -44,11 +44,11 @@ const NANO: Duration = Duration::from_nanos(1);
 fn spans() {
     for span in [Duration::ZERO, Duration::from_millis(1) - NANO, DAY + NANO, Duration::MAX] {
         let shown = format!("{span:?}");
-        is_told(builder().ttl(span), &["the ttl of an answer", "1 ms to 1 day", &shown]);
-        is_told(builder().stale_while_revalidate(span), &["after its ttl", "1 ms to 1 day", &shown]);
+        is_told(builder().ttl(span), &["ttl must", "1 ms to 1 day", &shown]);
+        is_told(builder().stale_while_revalidate(span), &["stale_while_revalidate must", "1 ms to 1 day", &shown]);
         is_told(
             builder().share_errors(Postcard).error_ttl(span),
-            &["the ttl of an error", "1 ms to 1 day", &shown],
+            &["error_ttl must", "1 ms to 1 day", &shown],
         );
     }
     for span in [Duration::from_millis(1), DAY] {
