@@ -1,4 +1,4 @@
-//! One opaque error for the whole crate.
+//! The error type of the crate: one opaque [`Error`].
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -8,11 +8,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What went wrong, to be asked with the `is_…` methods.
+/// The error of every operation in this crate. Ask for its kind with the `is_…` methods.
 ///
-/// A refusal and an outage are never confused: [`is_refused`](Self::is_refused) means that the limit said no,
-/// [`is_unavailable`](Self::is_unavailable) that the store gave no answer. Cloning is cheap; the text and
-/// the [`source`](StdError::source) are for people and may change in any release.
+/// A refusal and an outage are always distinct: [`is_refused`](Self::is_refused) means that the limit refused the
+/// call,
+/// [`is_unavailable`](Self::is_unavailable) means that the store gave no usable answer. Cloning is cheap. The text
+/// and the [`source`](StdError::source) are for people and may change in any release.
 #[derive(Clone)]
 pub struct Error(Arc<Kind>);
 
@@ -30,24 +31,24 @@ enum Kind {
         limit: u32,
     },
     Lost,
-    /// The limit that the body has met.
+    /// The text names the time limit that the body exceeded.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     BodyTimeout(&'static str),
     Duplicate,
     Interrupted,
     Unavailable(Outage),
-    /// The bound that was met.
+    /// The text names the bound that was reached.
     Overloaded(Cow<'static, str>),
 }
 
-/// When to ask again after an overload.
+/// The `retry_after` of an overload.
 const OVERLOAD: Duration = Duration::from_secs(1);
 
-/// A limit said no.
+/// A refusal by a limit.
 #[derive(Debug)]
 struct Refused {
     retry_after: Option<Duration>,
-    /// What the limit knows besides.
+    /// The decision of the limit, of the limit's own type.
     decision: Box<dyn Any + Send + Sync>,
 }
 
@@ -56,30 +57,30 @@ struct Refused {
 pub(crate) struct Busy {
     pub(crate) subject: Subject,
     pub(crate) why: Why,
-    /// Until the next lease ends, unless it is renewed.
+    /// The time until the next lease expires, unless its holder renews it.
     pub(crate) retry_after: Option<Duration>,
 }
 
-/// What was asked for.
+/// What the caller asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Permit,
     Lock,
-    /// Work that somebody else is at.
+    /// The lead of a single flight, or the claim of an item.
     Flight,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Others hold it.
+    /// Another caller holds it.
     Taken,
-    /// Too many wait for it already.
+    /// The queue already has `max_waiters` waiters.
     QueueFull,
-    /// It was not to be had within `max_wait`, or as many tries.
+    /// It did not become free within `max_wait` or within the allowed number of tries.
     WaitedTooLong,
 }
 
-/// Why the store gave no answer.
+/// Why the store gave no usable answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     pub(crate) cause: Cause,
@@ -87,24 +88,24 @@ pub(crate) struct Outage {
     pub(crate) source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// The kinds of [`Outage`], as far as anybody acts on them.
+/// The kinds of [`Outage`] that the crate treats differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// No answer within the store's time-out: what was asked may or may not have been done.
+    /// No answer within the store's timeout: the operation may or may not have run.
     TimedOut,
-    /// The connection could not be made, or broke.
+    /// The connection could not be made, or it broke.
     Disconnected,
-    /// The server is there and answers that it cannot serve (LOADING, READONLY, CLUSTERDOWN, …).
+    /// The server answered that it cannot serve (LOADING, READONLY, CLUSTERDOWN, …).
     NotServing,
-    /// The server refuses this script or this key, and serves others.
+    /// The server denies this script or this key, but serves other calls.
     Denied,
     /// There was no connection: nothing was sent.
     NotSent,
     /// The breaker is open: nothing was sent.
     BreakerOpen,
-    /// A key holds something that is none of this crate's.
+    /// A key holds a value that this crate did not write.
     WrongType,
-    /// The server answered something that this crate does not understand.
+    /// The server sent an answer that this crate does not understand.
     Unexpected,
 }
 
@@ -113,7 +114,7 @@ impl Error {
         Self(Arc::new(Kind::Invalid(text.into())))
     }
 
-    /// A limit said no, and this is what it knows.
+    /// `decision` is the decision of the limit that refused.
     pub(crate) fn refused_by<D: Any + Send + Sync>(decision: D, retry_after: Option<Duration>) -> Self {
         Self(Arc::new(Kind::Refused(Refused { retry_after, decision: Box::new(decision) })))
     }
@@ -130,7 +131,7 @@ impl Error {
         Self(Arc::new(Kind::Lost))
     }
 
-    /// The text names the limit.
+    /// The text names the time limit.
     #[cfg(feature = "http")]
     pub(crate) fn body_timeout(text: &'static str) -> Self {
         Self(Arc::new(Kind::BodyTimeout(text)))
@@ -153,62 +154,66 @@ impl Error {
         Self(Arc::new(Kind::Overloaded(text.into())))
     }
 
-    /// A setting or an argument is not allowed; the text names it and what is.
+    /// Whether a setting or an argument is invalid. The text names it and the allowed values.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         matches!(*self.0, Kind::Invalid(_))
     }
 
-    /// The limit said no, or others hold the lock; [`retry_after`](Self::retry_after) tells when to ask again, and
-    /// [`decision`](Self::decision) what a token bucket said.
+    /// Whether the limit refused the call, or another caller holds the lock, permit, flight or claim.
+    ///
+    /// [`retry_after`](Self::retry_after) says when to retry, and [`decision`](Self::decision) returns the decision
+    /// of a token bucket.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(*self.0, Kind::Refused(_) | Kind::Busy(_))
     }
 
-    /// It was refused after a wait: not to be had within `max_wait`, or the tries allowed.
+    /// Whether the call was refused after a wait: it got nothing within `max_wait`, or within the allowed number of
+    /// tries.
     #[must_use]
     pub fn is_waited_too_long(&self) -> bool {
         self.busy().is_some_and(|busy| busy.why == Why::WaitedTooLong)
     }
 
-    /// It was refused since too many wait already.
+    /// Whether the call was refused because the queue is full (`max_waiters`).
     #[must_use]
     pub fn is_queue_full(&self) -> bool {
         self.busy().is_some_and(|busy| busy.why == Why::QueueFull)
     }
 
-    /// The weight is above the limit: no amount of waiting will admit it.
+    /// Whether the weight is above the limit. Such a call can never be admitted.
     #[must_use]
     pub fn is_exceeds_limit(&self) -> bool {
         matches!(*self.0, Kind::ExceedsLimit { .. })
     }
 
-    /// What was to be extended or released is not held any more: it ran out, or was taken away.
+    /// Whether the lease was no longer held when it was to be extended or released: it has expired or was revoked.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(*self.0, Kind::Lost)
     }
 
-    /// A response body was aborted at a limit of `response::UntilBodyEnd`, and its lease released: see `response::LeaseEnd`.
+    /// Whether a response body was aborted at a time limit of `response::UntilBodyEnd`, and its lease released. See
+    /// `response::LeaseEnd`.
     #[must_use]
     pub fn is_body_timeout(&self) -> bool {
         matches!(*self.0, Kind::BodyTimeout(_))
     }
 
-    /// It was handled before, by what a filter says.
+    /// Whether the item is a duplicate: it was already handled, according to a filter or a record.
     #[must_use]
     pub fn is_duplicate(&self) -> bool {
         matches!(*self.0, Kind::Duplicate)
     }
 
-    /// The wait was ended by `close`.
+    /// Whether the call ended because `close` was called, or because its runtime shut down.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         matches!(*self.0, Kind::Interrupted)
     }
 
-    /// When to ask again after a refusal or an overload, where that is known.
+    /// Returns when to retry after a refusal or an overload, if known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match &*self.0 {
@@ -219,23 +224,23 @@ impl Error {
         }
     }
 
-    /// The cost is above the burst: no amount of waiting will admit it.
+    /// Whether the cost is above the burst. Such a call can never be admitted.
     #[must_use]
     pub fn is_exceeds_burst(&self) -> bool {
         matches!(*self.0, Kind::ExceedsBurst { .. })
     }
 
-    /// The store gave no answer: it is down, out of reach, too slow, or not serving.
+    /// Whether the store gave no usable answer: it is down, unreachable, too slow, or does not serve.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(*self.0, Kind::Unavailable(_))
     }
 
-    /// The store takes no more for now: a bound such as [`max_keys`](crate::StoreBuilder::max_keys) is reached. Nothing
-    /// was done.
+    /// Whether the store refused the operation because a bound is reached, such as
+    /// [`max_keys`](crate::StoreBuilder::max_keys). The operation did not run.
     ///
-    /// This is neither an outage nor a refusal by a limit. No layer lets a request pass for it, also where it is set to fail
-    /// open. [`retry_after`](Self::retry_after) says 1 s.
+    /// This is neither an outage nor a refusal by a limit. No layer admits a request because of it, even if the
+    /// layer is set to fail open. [`retry_after`](Self::retry_after) returns 1 s.
     ///
     /// ```
     /// use tower_distributed::{Mutex, Store};
@@ -253,25 +258,28 @@ impl Error {
         matches!(*self.0, Kind::Overloaded(_))
     }
 
-    /// The store gave no answer in time: what was asked may or may not have been done.
+    /// Whether the store gave no answer within its timeout. The operation may or may not have run.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.outage().is_some_and(|outage| outage.cause == Cause::TimedOut)
     }
 
-    /// A key of ours holds something else, which is left as it is: delete it, or choose another name. Also
-    /// [unavailable](Self::is_unavailable), but not for want of a store: no layer lets requests pass for it.
+    /// Whether a key of this crate holds a value of another type. The value is not changed: delete it, or choose
+    /// another name.
+    ///
+    /// Such an error is also [unavailable](Self::is_unavailable), but it is not an outage: no layer admits a
+    /// request because of it.
     #[must_use]
     pub fn is_wrong_type(&self) -> bool {
         self.outage().is_some_and(|outage| outage.cause == Cause::WrongType)
     }
 
-    /// Whether there is no store to ask, for now.
+    /// Whether the store is unavailable, so that `StoreFailure` applies.
     pub(crate) fn is_away(&self) -> bool {
         self.is_unavailable() && !self.is_wrong_type()
     }
 
-    /// What the limit that said no knows.
+    /// Returns the decision of the limit that refused.
     pub(crate) fn refused_with<D: Any>(&self) -> Option<&D> {
         match &*self.0 {
             Kind::Refused(refused) => refused.decision.downcast_ref(),
@@ -279,7 +287,7 @@ impl Error {
         }
     }
 
-    /// Whether the store has certainly not been asked.
+    /// Whether the operation was certainly not sent to the store.
     pub(crate) fn is_not_sent(&self) -> bool {
         self.is_overloaded()
             || self.outage().is_some_and(|outage| matches!(outage.cause, Cause::NotSent | Cause::BreakerOpen))
@@ -312,7 +320,7 @@ impl From<Outage> for Error {
     }
 }
 
-/// So that `TryInto` bounds also take what cannot fail.
+/// Lets `TryInto<_, Error: Into<Error>>` bounds accept conversions that cannot fail.
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
@@ -340,9 +348,9 @@ impl fmt::Display for Error {
             Kind::ExceedsLimit { weight, limit } => {
                 write!(f, "a weight of {weight} can never be admitted by a limit of {limit}")
             }
-            Kind::Lost => f.write_str("the lease is not held any more"),
+            Kind::Lost => f.write_str("the lease is not held: it has expired or was revoked"),
             Kind::BodyTimeout(text) => write!(f, "response body aborted: {text}"),
-            Kind::Duplicate => f.write_str("it was handled before"),
+            Kind::Duplicate => f.write_str("already handled"),
             Kind::Interrupted => f.write_str("closed while waiting"),
             Kind::Unavailable(outage) => write!(f, "store unavailable: {}", outage.text),
             Kind::Overloaded(text) => write!(f, "store overloaded: {text}"),
@@ -355,13 +363,13 @@ impl fmt::Display for Busy {
         f.write_str(match (self.why, self.subject) {
             (Why::Taken, Subject::Permit) => "no permit is free",
             (Why::Taken, Subject::Lock) => "the lock is held",
-            (Why::QueueFull, Subject::Permit) => "too many wait for a permit",
-            (Why::QueueFull, Subject::Lock) => "too many wait for the lock",
-            (Why::Taken, Subject::Flight) => "somebody else is at it",
-            (Why::QueueFull, Subject::Flight) => "too many wait for somebody else's work",
-            (Why::WaitedTooLong, Subject::Flight) => "somebody else's work did not end in time",
+            (Why::Taken, Subject::Flight) => "another caller is handling it",
+            (Why::QueueFull, Subject::Permit) => "the queue for permits is full",
+            (Why::QueueFull, Subject::Lock) => "the queue for the lock is full",
+            (Why::QueueFull, Subject::Flight) => "the queue for another caller's result is full",
             (Why::WaitedTooLong, Subject::Permit) => "no permit became free in time",
-            (Why::WaitedTooLong, Subject::Lock) => "the lock was not to be had in time",
+            (Why::WaitedTooLong, Subject::Lock) => "the lock did not become free in time",
+            (Why::WaitedTooLong, Subject::Flight) => "another caller did not finish in time",
         })
     }
 }

@@ -1,13 +1,13 @@
-//! Random numbers for what needs no secret: names, pauses, draws.
+//! Random numbers that need not be secret: for names, pauses and samples.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
-/// The seeds of the standard hasher are random and differ from each other.
+/// Returns 64 random bits. The standard hasher has random seeds, which differ with each call.
 pub(crate) fn bits() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// From 0 to 1, without 0.
+/// Returns a random number above 0, up to and including 1.
 pub(crate) fn fraction() -> f64 {
     ((bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }

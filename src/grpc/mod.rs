@@ -12,23 +12,23 @@ use tonic_types::{ErrorDetails, StatusExt};
 use crate::layer::dedupe::IsSuccess;
 use crate::{Refusal, RefusalKind, Reject};
 
-/// Refusals as trailers-only responses, on servers and around client channels:
+/// Turns refusals into trailers-only responses, for servers and around client channels:
 ///
 /// | refusal | status | |
 /// |---|---|---|
-/// | [`RateLimited`](RefusalKind::RateLimited) | `RESOURCE_EXHAUSTED` | with `google.rpc.RetryInfo` where the time is known |
+/// | [`RateLimited`](RefusalKind::RateLimited) | `RESOURCE_EXHAUSTED` | with `google.rpc.RetryInfo` if the time is known |
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | `INVALID_ARGUMENT` | |
-/// | [`NoPermit`](RefusalKind::NoPermit) | `RESOURCE_EXHAUSTED` | with `RetryInfo` likewise |
-/// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` likewise |
+/// | [`NoPermit`](RefusalKind::NoPermit) | `RESOURCE_EXHAUSTED` | with `RetryInfo` if the time is known |
+/// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` if the time is known |
 /// | [`Duplicate`](RefusalKind::Duplicate) | `ALREADY_EXISTS` | |
 /// | [`InFlight`](RefusalKind::InFlight) | `ABORTED` | with `RetryInfo` likewise |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | `UNAVAILABLE` | the call was not handled, and may be repeated |
 /// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | `INVALID_ARGUMENT` | |
 /// | [`LeaseLost`](RefusalKind::LeaseLost) | `ABORTED` | |
 /// | [`Closed`](RefusalKind::Closed) | `UNAVAILABLE` | |
-/// | [`Invalid`](RefusalKind::Invalid) | `INTERNAL` | the mistake is the service's |
-/// | [`Overloaded`](RefusalKind::Overloaded) | `UNAVAILABLE` | with `RetryInfo`: 1 s; the cause is not told to the client |
-/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | the cause is not told to the client |
+/// | [`Invalid`](RefusalKind::Invalid) | `INTERNAL` | the layer is misconfigured |
+/// | [`Overloaded`](RefusalKind::Overloaded) | `UNAVAILABLE` | with `RetryInfo`: 1 s; the client does not get the cause |
+/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | the client does not get the cause |
 ///
 /// ```
 /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, extract::header, grpc};
@@ -61,8 +61,8 @@ impl<B: Default, E> Reject<http::Response<B>, E> for Refuse {
     }
 }
 
-/// What was handled, for a [`DedupeLayer`](crate::DedupeLayer): a response without an error status in its head, which
-/// is where tonic puts the error of a unary call.
+/// Decides for a [`DedupeLayer`](crate::DedupeLayer) whether an item was handled: the head of the response has no
+/// error status. This is where tonic puts the error of a unary call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IsHandled;
 
@@ -75,7 +75,7 @@ impl<B, E> IsSuccess<http::Response<B>, E> for IsHandled {
     }
 }
 
-/// The status that a refusal is told as.
+/// Returns the gRPC status for a refusal.
 #[must_use]
 pub fn status(refusal: &Refusal) -> Status {
     match refusal.kind() {
@@ -92,7 +92,7 @@ pub fn status(refusal: &Refusal) -> Status {
         RefusalKind::Duplicate => Status::already_exists(refusal.to_string()),
         RefusalKind::LeaseLost => Status::aborted(refusal.to_string()),
         RefusalKind::Closed => Status::unavailable("shutting down"),
-        RefusalKind::Invalid => Status::internal("a limit is set up wrongly"),
+        RefusalKind::Invalid => Status::internal("a limit is misconfigured"),
         RefusalKind::Overloaded => {
             let after = refusal.retry_after().unwrap_or_default();
             with_retry(Code::Unavailable, "rate limits are overloaded", after)
@@ -101,7 +101,7 @@ pub fn status(refusal: &Refusal) -> Status {
     }
 }
 
-/// A refusal, and when to come back where that is known.
+/// The status for a refusal, with `RetryInfo` if the time is known.
 fn told(code: Code, refusal: &Refusal) -> Status {
     match refusal.retry_after() {
         Some(after) => with_retry(code, &refusal.to_string(), after),

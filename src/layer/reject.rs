@@ -1,4 +1,4 @@
-//! Why a request was refused, and what its caller gets to see.
+//! Why a layer refused a request, and how the caller gets to know.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -12,8 +12,8 @@ use crate::{Error, Key};
 
 /// Why a request did not reach the inner service.
 ///
-/// By default it is the service's error, boxed: find it with `error.downcast_ref::<Refusal>()`.
-/// [`reject_with`](crate::RateLimitLayer::reject_with) makes it a response instead.
+/// By default it is the error of the service, boxed: find it with `error.downcast_ref::<Refusal>()`.
+/// [`reject_with`](crate::RateLimitLayer::reject_with) turns it into a response instead.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     error: Error,
@@ -31,35 +31,36 @@ const LONGEST_ESTIMATE: Duration = Duration::from_secs(5);
 pub enum RefusalKind {
     /// The quota is used up for now, or the delay would exceed `max_wait`.
     RateLimited,
-    /// The request costs more than any bucket holds: it can never be admitted.
+    /// The request costs more than the burst: it can never be admitted.
     ExceedsBurst,
-    /// No permit is free, or too many wait for one.
+    /// No permit is free, or the queue for permits is full.
     NoPermit,
-    /// Others hold the lock, or too many wait for it.
+    /// Another caller holds the lock, or the queue for the lock is full.
     Locked,
-    /// It was handled before.
+    /// The item was already handled.
     Duplicate,
-    /// Somebody else is handling the same, and it was not to be waited for.
+    /// Another caller is handling the same key, and the request does not wait for it, or the queue is full.
     InFlight,
-    /// A permit, a lock or somebody else's work was waited for as long as is allowed.
+    /// The request waited the longest allowed time for a permit, a lock or another caller's result.
     WaitedTooLong,
     /// The request weighs more than the limit: it can never be admitted.
     ExceedsLimit,
-    /// The permit or lock was lost while the request was handled, which was cancelled.
+    /// The permit or lock was lost while the request was handled, and the request was cancelled. Or a response body
+    /// was aborted at a time limit, see `Error::is_body_timeout`.
     LeaseLost,
-    /// This process takes no more: [`close`](crate::WaitGroup::close) was called.
+    /// This process admits no more requests: [`close`](crate::WaitGroup::close) was called.
     Closed,
-    /// What the layer's closures asked for is not allowed, such as a limit of 0.
+    /// A closure of the layer returned an invalid setting, such as a limit of 0.
     Invalid,
-    /// The store takes no more for now, such as a key beyond [`max_keys`](crate::StoreBuilder::max_keys). Not the
-    /// caller's fault.
+    /// The store refused the operation because a bound is reached, such as
+    /// [`max_keys`](crate::StoreBuilder::max_keys). The caller did nothing wrong.
     Overloaded,
-    /// The store gave no answer, and the layer is set to refuse then. Not the caller's fault.
+    /// The store is unavailable, and the layer is set to fail closed. The caller did nothing wrong.
     StoreUnavailable,
 }
 
 impl Refusal {
-    /// Which kind it is.
+    /// Returns the kind of the refusal.
     #[must_use]
     pub fn kind(&self) -> RefusalKind {
         let error = &self.error;
@@ -90,7 +91,7 @@ impl Refusal {
         if self.error.busy().is_some() { known.map(|left| left.min(LONGEST_ESTIMATE)) } else { known }
     }
 
-    /// The decision, where it was one.
+    /// Returns the decision of the token bucket, if one refused the request.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         self.error.decision()
@@ -112,7 +113,7 @@ impl Refusal {
         self.is_weighted
     }
 
-    /// The error behind it.
+    /// Returns the underlying error.
     #[must_use]
     pub fn get_ref(&self) -> &Error {
         &self.error
@@ -143,24 +144,24 @@ impl StdError for Refusal {
     }
 }
 
-/// How a refusal becomes what the caller of a service gets: its response, or its error.
+/// Turns a refusal into what the caller of the service gets: a response or an error.
 ///
-/// Functions and closures from [`Refusal`] to the response are rejections that keep the inner service's error
-/// type, so a service that cannot fail still cannot.
+/// A function or closure from [`Refusal`] to the response implements this trait. It keeps the error type of the
+/// inner service, so a service that cannot fail still cannot fail.
 #[diagnostic::on_unimplemented(
-    message = "refusals cannot become a `{Res}` by `{Self}`, or the error `{E}` of the inner service cannot be boxed",
-    label = "no way to answer a refused request",
-    note = "for HTTP use the layers of `tower_distributed::web`, or `.reject_with(response::refuse())`; for gRPC those of `grpc`",
-    note = "or write `.reject_with(|refusal: Refusal| ...)`, a closure that returns the response"
+    message = "`{Self}` cannot turn refusals into a `{Res}`, or the error `{E}` of the inner service cannot be boxed",
+    label = "no way to respond to a refused request",
+    note = "for HTTP use the layers of `tower_distributed::web`, or `.reject_with(response::refuse())`; for gRPC use those of `grpc`",
+    note = "or write `.reject_with(|refusal: Refusal| ...)` with a closure that returns the response"
 )]
 pub trait Reject<Res, E> {
-    /// The error of the service as a whole.
+    /// The error of the whole service.
     type Error;
 
-    /// What a refused caller gets.
+    /// Returns the response or the error for a refused request.
     fn reject(&self, refusal: Refusal) -> Result<Res, Self::Error>;
 
-    /// What an error of the inner service becomes.
+    /// Converts an error of the inner service.
     fn inner_error(&self, error: E) -> Self::Error;
 
     /// Changes the response to a request that a rate limit has admitted. Default: does nothing.
@@ -193,7 +194,7 @@ impl Admission<'_> {
     }
 }
 
-/// Refusals as errors, the default: a boxed [`Refusal`].
+/// Returns refusals as errors: a boxed [`Refusal`]. This is the default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AsError;
 
