@@ -11,9 +11,8 @@ use std::time::Duration;
 /// The error of every operation in this crate. Ask for its kind with the `is_…` methods.
 ///
 /// A refusal and an outage are always distinct: [`is_refused`](Self::is_refused) means that the limit refused the
-/// call,
-/// [`is_unavailable`](Self::is_unavailable) means that the store gave no usable answer. Cloning is cheap. The text
-/// and the [`source`](StdError::source) are for people and may change in any release.
+/// call, [`is_unavailable`](Self::is_unavailable) means that the store gave no usable answer. Cloning is cheap. The
+/// text and the [`source`](StdError::source) are for people and may change in any release.
 #[derive(Clone)]
 pub struct Error(Arc<Kind>);
 

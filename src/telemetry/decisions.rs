@@ -1,4 +1,4 @@
-//! The decisions of a limiter.
+//! Counters of the decisions of a limiter.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::Error;
 #[cfg(feature = "tracing")]
 static DEGRADED: super::throttle::Throttle = super::throttle::Throttle::new();
 
-/// Counts the decisions of a primitive in a namespace, and of its layers. Never by key. A cheap clone.
+/// Counts the decisions of a primitive and its layers in a namespace, never by key. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Decisions(Arc<Inner>);
 
@@ -20,7 +20,7 @@ pub(crate) struct Decisions(Arc<Inner>);
 struct Inner {
     limiter: &'static str,
     namespace: Arc<str>,
-    /// As [`Outcome::ALL`].
+    /// In the order of [`Outcome::ALL`].
     #[cfg(feature = "metrics")]
     outcomes: Vec<Series>,
     degraded: Series,
@@ -55,7 +55,7 @@ impl Decisions {
         }
     }
 
-    /// Counts what came of a request, and hands it on.
+    /// Counts the outcome of a request and returns its result.
     pub(crate) fn settle<T>(&self, settled: Result<(T, Outcome), Error>) -> Result<T, Error> {
         match settled {
             Ok((granted, outcome)) => {
@@ -69,12 +69,12 @@ impl Decisions {
         }
     }
 
-    /// The same of what is either admitted or fails.
+    /// Like [`settle`](Self::settle), for a request that is either admitted or fails.
     pub(crate) fn admitted<T>(&self, granted: Result<T, Error>) -> Result<T, Error> {
         self.settle(granted.map(|granted| (granted, Outcome::Admitted)))
     }
 
-    /// Counts a request whose key could not be extracted.
+    /// Counts a request if its key could not be extracted.
     pub(crate) fn extracted<T>(&self, key: Result<T, Error>) -> Result<T, Error> {
         key.inspect_err(|error| self.count(Outcome::of_error(error)))
     }
@@ -91,7 +91,8 @@ impl Decisions {
                 count: Some(count),
                 ..Fields::default()
             };
-            let how = if outcome == Outcome::FailedOpen { "without a decision" } else { "by a local share" };
+            let how =
+                if outcome == Outcome::FailedOpen { "without a decision" } else { "by the local share" };
             let text = format_args!("the store failed: {count} requests of this process were admitted {how}");
             emit(Event::Degraded, fields, text);
         }
@@ -99,7 +100,7 @@ impl Decisions {
     }
 }
 
-/// Without the series, which are many.
+/// Omits the series, which are many.
 impl fmt::Debug for Decisions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decisions")

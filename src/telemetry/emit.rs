@@ -1,4 +1,4 @@
-//! Events, told by `tracing` and counted by `metrics`.
+//! Events: emitted by `tracing` and counted by `metrics`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 use super::names::{EVENTS, Event};
 use super::series::Series;
 
-/// What an event says besides its name and its text. What is `None` is left out.
+/// The fields of an event besides its name and its text. A field that is `None` is omitted.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(not(feature = "tracing"), allow(dead_code))]
 pub(super) struct Fields<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) server: Option<&'a str>,
     pub(super) limiter: Option<&'a str>,
-    /// How often it happened since the last such event.
+    /// How many times it happened since the previous event of this kind.
     pub(super) count: Option<u64>,
     /// How long it took.
     pub(super) seconds: Option<f64>,
 }
 
-/// Tells of an event in a namespace, and counts it.
+/// Emits and counts an event in a namespace.
 pub(crate) fn tell(namespace: &str, event: Event, detail: impl fmt::Display) {
     emit(event, Fields { namespace: Some(namespace), ..Fields::default() }, format_args!("{detail}"));
     series(event, "namespace", &namespace.into()).count(1);
 }
 
-/// What counts an event of a namespace or a server.
+/// The counter for an event in a namespace or of a server.
 pub(super) fn series(event: Event, label: &'static str, value: &Arc<str>) -> Series {
     Series::new(&EVENTS, [(label, value), ("event", &event.name().into())])
 }

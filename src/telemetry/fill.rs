@@ -1,11 +1,11 @@
-//! How full a filter is.
+//! The gauge of how full a filter is.
 
 use std::fmt;
 
 use super::names::FILTER_FILL;
 use super::series::Series;
 
-/// The gauge of a filter.
+/// The fill gauge of a filter.
 pub(crate) struct Fill(Series);
 
 impl Fill {
@@ -13,7 +13,7 @@ impl Fill {
         Self(Series::new(&FILTER_FILL, [("namespace", &namespace.into())]))
     }
 
-    /// 1 at its capacity.
+    /// Sets the fill ratio. 1 means that the filter holds its capacity.
     pub(crate) fn set(&self, fill: f64) {
         self.0.set(|| fill);
     }

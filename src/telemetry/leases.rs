@@ -1,4 +1,4 @@
-//! The leases of a namespace.
+//! Counters of the leases of a namespace.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use super::series::Series;
 #[cfg(feature = "tracing")]
 static LOST: super::throttle::Throttle = super::throttle::Throttle::new();
 
-/// Counts the leases of one kind in a namespace. A cheap clone.
+/// Counts the leases of one kind in a namespace. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Leases(Arc<Inner>);
 
 #[cfg_attr(not(feature = "tracing"), allow(dead_code))]
 struct Inner {
     namespace: Arc<str>,
-    /// `None` for those whose loss is told as another event.
+    /// `None` for kinds whose loss is reported as another event.
     told: Option<Series>,
     held: Series,
     lost: Series,
     renewed: Series,
 }
 
-/// Counts what becomes of one lease.
+/// Counts the start, the renewals, the loss and the end of one lease.
 #[derive(Debug)]
 pub(crate) struct LeaseCounts {
     leases: Leases,
@@ -54,7 +54,7 @@ impl Inner {
         if let Some(count) = LOST.note(1) {
             let fields = Fields { namespace: Some(&self.namespace), count: Some(count), ..Fields::default() };
             let text =
-                "a lease ended before it was released: it was not renewed in time, or the store forgot it";
+                "a lease ended before it was released: it was not renewed in time, or the store lost it";
             emit(Event::LeaseLost, fields, format_args!("{text}"));
         }
     }
@@ -78,7 +78,7 @@ impl LeaseCounts {
         self.leases.0.renewed.count(1);
     }
 
-    /// Counted once, however often and by whom it is noticed.
+    /// Counts the loss once, even if several tasks notice it.
     pub(crate) fn lost(&self) {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
             let leases = &self.leases.0;
@@ -91,7 +91,7 @@ impl LeaseCounts {
     }
 }
 
-/// Without the series, which are many.
+/// Omits the series, which are many.
 impl fmt::Debug for Leases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leases").finish_non_exhaustive()

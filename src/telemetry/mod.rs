@@ -37,7 +37,7 @@ pub(crate) use self::{
     server::Server,
 };
 
-/// For what runs in a task of its own: in the span of who began it.
+/// Makes a future that is spawned as a task run in the span of its caller.
 #[cfg(feature = "tracing")]
 pub(crate) fn in_current_span<F: Future>(future: F) -> impl Future<Output = F::Output> {
     tracing::Instrument::in_current_span(future)

@@ -1,9 +1,9 @@
-//! Every name that is told: events, metrics and the values of their labels.
+//! The names of all events and metrics, and the values of their labels.
 
 use crate::Error;
 use crate::primitive::token_bucket::Decision;
 
-/// An enum whose variants have names.
+/// Declares an enum whose variants have names.
 macro_rules! named {
     ($(#[$doc:meta])* $enum:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$doc])*
@@ -25,47 +25,47 @@ macro_rules! named {
 }
 
 named! {
-    /// What should not go unnoticed.
+    /// The events.
     Event {
         /// The first breaker of a server has opened.
         OutageBegan = "outage_began",
-        /// The last one has closed.
+        /// The last open breaker of a server has closed.
         OutageEnded = "outage_ended",
         BreakerOpened = "breaker_opened",
         BreakerHalfOpen = "breaker_half_open",
         BreakerClosed = "breaker_closed",
-        /// A connection was made in the place of another.
+        /// A new connection has replaced another.
         Reconnected = "reconnected",
         SubscriptionLost = "subscription_lost",
         SubscriptionBack = "subscription_back",
-        /// The store refused an operation for want of room.
+        /// The store refused an operation because a bound is reached.
         Overloaded = "overloaded",
         /// A lease ended before it was released.
         LeaseLost = "lease_lost",
-        /// A layer decided without the store.
+        /// A layer or a single flight continued without the store.
         Degraded = "degraded",
         /// An answer was not shared with other processes: it is too large, or cannot be encoded.
         AnswerTooLarge = "answer_too_large",
         AnswerNotEncodable = "answer_not_encodable",
-        /// It was not stored: this process has stored as much as it is to.
+        /// An answer was not stored: this process has reached `max_stored`.
         AnswerOverBudget = "answer_over_budget",
-        /// It was not shared since the store was away.
+        /// An answer was not shared: the store was unavailable.
         AnswerNotPublished = "answer_not_published",
-        /// It was not shared since the lease of its leader had been lost.
+        /// An answer was not shared: the leader had lost its lease.
         FlightLost = "flight_lost",
-        /// A run took so long that the next caller runs.
+        /// A run exceeded `max_run`: the next caller runs.
         FlightGivenUp = "flight_given_up",
-        /// An answer in the store was taken for none: another codec or version wrote it, or it cannot be decoded.
+        /// An answer in the store was ignored: another codec or version wrote it, or it cannot be decoded.
         AnswerForeign = "answer_foreign",
         AnswerGarbled = "answer_garbled",
-        /// A claim was lost while its item was handled: somebody else may have handled it too.
+        /// A claim was lost while its item was handled: another process may have handled the item too.
         ClaimLost = "claim_lost",
-        /// An item was handled, which could not be noted: it may be handled again.
+        /// An item was handled, but the store could not record it: the item may be handled again.
         ClaimNotConfirmed = "claim_not_confirmed",
-        /// The filter of a deduplication has crossed 80 % of its capacity, or all of it.
+        /// The filter of a deduplication has reached 80 % of its capacity, or all of it.
         FilterNearlyFull = "filter_nearly_full",
         FilterFull = "filter_full",
-        /// A request has no address of its peer: the server does not provide it.
+        /// The extensions of a request do not contain the address of its peer.
         PeerMissing = "peer_missing",
         /// A request has a forwarding header, and its peer is not a trusted proxy.
         HeaderUntrusted = "forwarding_header_untrusted",
@@ -73,23 +73,23 @@ named! {
 }
 
 named! {
-    /// What became of a request.
+    /// The outcome of a request.
     Outcome {
         Admitted = "admitted",
         Refused = "refused",
-        /// Without asking the store.
+        /// Without a call to the store.
         RefusedFromCache = "refused_from_cache",
-        /// It got the answer of another run of a single flight.
+        /// The request got the answer of another run of a single flight.
         Shared = "shared",
-        /// The store failed: admitted, refused, or admitted under this process's share.
+        /// The store failed: the request was admitted, refused, or admitted by this process's share.
         FailedOpen = "failed_open",
         FailedClosed = "failed_closed",
         LocalShare = "local_share",
-        /// The store refused it for want of room.
+        /// The store refused the request because a bound is reached.
         Overloaded = "overloaded",
-        /// It would have been refused, in shadow mode.
+        /// In shadow mode: the request would have been refused or delayed.
         Shadowed = "shadowed",
-        /// A filter beyond its capacity took it for a duplicate: it was handled.
+        /// A filter above its capacity reported a duplicate: the item was handled.
         FilterFull = "filter_full",
     }
 }
@@ -118,7 +118,7 @@ impl Outcome {
 #[cfg(feature = "tracing")]
 pub(super) const TARGET: &str = "tower_distributed";
 
-/// A metric: its name, what kind it is, its labels and its unit.
+/// A metric: its name, its kind, its labels and its unit.
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 #[derive(Debug)]
 #[cfg_attr(not(all(test, feature = "metrics")), allow(dead_code))]
@@ -129,7 +129,7 @@ pub(super) struct Metric {
     pub(super) unit: &'static str,
 }
 
-/// Declares the metrics, and a list of them all.
+/// Declares the metrics, and a list of all of them.
 macro_rules! metrics {
     ($($metric:ident = $name:literal, $kind:ident, [$($label:ident),*], $unit:ident;)+) => {
         $(

@@ -1,4 +1,4 @@
-//! The same where neither feature is on: nothing.
+//! Replacements that do nothing, for builds with neither `tracing` nor `metrics`.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! An event of what can happen at each request.
+//! Events that can happen at each request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::emit::{Fields, emit};
 use super::names::Event;
 use super::series::Series;
 
-/// Counts each time, and tells of it once a second at most.
+/// Counts every occurrence, and emits at most one event a second.
 pub(crate) struct Often {
     #[cfg(feature = "tracing")]
     told: (Event, Arc<str>, super::throttle::Throttle),

@@ -1,7 +1,7 @@
-//! One series of a metric: its name and its labels, ready, so that nothing is formatted or allocated per use.
+//! One series of a metric. Its name and labels are prepared, so a use formats and allocates nothing.
 //!
-//! The recorder is looked up at each use and no handle is kept: one that is installed later, or for one thread, gets
-//! all that follows.
+//! Each use looks up the recorder and keeps no handle. So a recorder that is installed later, or for one thread,
+//! gets all values from then on.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Series {
         let _ = change;
     }
 
-    /// Sets a gauge. The value is not computed where metrics are off.
+    /// Sets a gauge. Without the feature `metrics` the value is not computed.
     pub(super) fn set(&self, value: impl FnOnce() -> f64) {
         #[cfg(feature = "metrics")]
         metrics::with_recorder(|recorder| recorder.register_gauge(&self.key, &METADATA)).set(value());
@@ -52,7 +52,7 @@ impl Series {
         drop(value);
     }
 
-    /// Records in a histogram. The value is not computed where metrics are off.
+    /// Records a value in a histogram. Without the feature `metrics` the value is not computed.
     pub(super) fn record(&self, value: impl FnOnce() -> f64) {
         #[cfg(feature = "metrics")]
         metrics::with_recorder(|recorder| recorder.register_histogram(&self.key, &METADATA)).record(value());

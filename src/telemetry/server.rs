@@ -1,4 +1,4 @@
-//! What a store tells of its server: outages, breakers, connections, batches, load.
+//! Telemetry of a store's server: outages, breakers, connections, batches and load.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::store::lock;
 #[cfg(feature = "tracing")]
 static OVERLOADED: super::throttle::Throttle = super::throttle::Throttle::new();
 
-/// The telemetry of a store, shared by all that it has. A cheap clone.
+/// The telemetry of a store, shared by all parts of it. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Server(Arc<Inner>);
 
@@ -33,14 +33,15 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The breakers that are open or half-open. May be below 0 for a moment: each is told after its change, not with it.
+    /// The breakers that are open or half-open. May be below 0 for a moment, because a breaker reports a change
+    /// after it.
     open: i64,
-    /// When the outage began that has not ended.
+    /// When the current outage began.
     since: Option<Instant>,
 }
 
 impl Server {
-    /// The address must not contain a secret.
+    /// Creates the telemetry of a server. The address must not contain a secret.
     pub(crate) fn new(address: &str) -> Self {
         let address: Arc<str> = address.into();
         let call = |result: &str| Series::new(&CALL, [("server", &address), ("result", &result.into())]);
@@ -95,13 +96,13 @@ impl Server {
         self.works();
     }
 
-    /// An open breaker is there no longer, with its runtime or its store.
+    /// An open breaker was dropped with its runtime or its store.
     pub(crate) fn breaker_dropped(&self) {
         self.0.breakers_open.add(-1.0);
         lock(&self.0.state).open -= 1;
     }
 
-    /// The server has answered: an outage is over unless a breaker is open.
+    /// The server has answered: the outage is over unless a breaker is open.
     fn works(&self) {
         let began = {
             let mut state = lock(&self.0.state);
@@ -118,27 +119,27 @@ impl Server {
         }
     }
 
-    /// A connection was made; `again`: in the place of another.
+    /// A connection was made. `again`: it replaces another.
     pub(crate) fn connected(&self, again: bool) {
         if again {
             self.0.reconnects.count(1);
-            self.tell(Event::Reconnected, format_args!("connected anew"));
+            self.tell(Event::Reconnected, format_args!("connected again"));
         }
         self.works();
     }
 
-    /// The subscription is there, or lost.
+    /// The subscription was made (`up`) or lost.
     pub(crate) fn subscription(&self, up: bool) {
         let was_lost = self.0.subscription_lost.swap(!up, Ordering::Relaxed);
         if !up {
-            let text = "the subscription was lost: waiters ask by timer until it is back";
+            let text = "the subscription was lost: waiters poll the store until it is back";
             self.tell(Event::SubscriptionLost, format_args!("{text}"));
         } else if was_lost {
-            self.tell(Event::SubscriptionBack, format_args!("subscribed anew"));
+            self.tell(Event::SubscriptionBack, format_args!("subscribed again"));
         }
     }
 
-    /// A batch has left; how many operations still wait.
+    /// A batch has left. `waiting` returns how many operations still wait.
     pub(crate) fn batch(&self, operations: usize, waiting: impl FnOnce() -> u64) {
         self.0.batch.record(|| operations as f64);
         self.waiting(waiting);
@@ -154,7 +155,7 @@ impl Server {
         series.record(|| began.elapsed().as_secs_f64());
     }
 
-    /// Operations were refused for want of room; how many wait.
+    /// Operations were refused because a bound is reached. `waiting` returns how many operations wait.
     pub(crate) fn overloaded(&self, operations: usize, waiting: impl FnOnce() -> u64) {
         self.waiting(waiting);
         self.0.overloaded.count(operations as u64);
@@ -162,7 +163,7 @@ impl Server {
         if let Some(count) = OVERLOADED.note(operations as u64) {
             let fields = Fields { count: Some(count), ..self.fields() };
             let text =
-                format_args!("{count} operations of this process were refused: a bound of the store is met");
+                format_args!("{count} operations of this process were refused: a store bound is reached");
             emit(Event::Overloaded, fields, text);
         }
     }
@@ -181,7 +182,7 @@ impl Server {
     }
 }
 
-/// Without the series, which are many.
+/// Omits the series, which are many.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("address", &self.0.address).finish_non_exhaustive()

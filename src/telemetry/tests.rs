@@ -1,4 +1,4 @@
-//! All names, as they are promised: a change of a name fails here.
+//! Tests that all names are as documented. Changing a name fails here.
 
 #![allow(clippy::unwrap_used)]
 
@@ -50,7 +50,7 @@ const OUTCOMES: [&str; 10] = [
     "filter_full",
 ];
 
-/// Name, kind, labels and unit.
+/// The name, kind, labels and unit of each metric.
 const PROMISED: [[&str; 4]; 11] = [
     ["tower_distributed_decisions_total", "counter", "limiter, namespace, outcome", "decisions"],
     ["tower_distributed_events_total", "counter", "event, namespace, server", "events"],
@@ -65,7 +65,7 @@ const PROMISED: [[&str; 4]; 11] = [
     ["tower_distributed_filter_fill_ratio", "gauge", "namespace", "ratio"],
 ];
 
-/// The rows of the table whose first column has this title, by their first columns.
+/// The rows of the table in the documentation whose first column has this title, by their first columns.
 fn table(title: &str) -> BTreeMap<String, Vec<String>> {
     let cells = |line: &str| -> Vec<String> {
         line.trim_matches('|').split('|').map(|cell| cell.replace('`', "").trim().to_owned()).collect()
@@ -130,7 +130,7 @@ fn the_labels_limiter_and_kind_have_the_values_that_the_page_names() {
     }
 }
 
-/// Nothing is told that these tests do not see: only this folder names the two crates.
+/// Only this folder uses the crates `tracing` and `metrics`. So these tests see every name.
 #[test]
 fn only_this_folder_tells() {
     for (path, text) in sources() {
@@ -141,7 +141,7 @@ fn only_this_folder_tells() {
     }
 }
 
-/// All source files outside of this folder.
+/// All source files outside this folder.
 fn sources() -> Vec<(PathBuf, String)> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut files = Vec::new();

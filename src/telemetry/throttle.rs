@@ -1,4 +1,4 @@
-//! At most one event a second of what can happen at each request.
+//! Limits the events of frequent occurrences to one a second.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ const SECOND: u64 = 1_000_000;
 /// Counts occurrences between two events.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
-    /// When the next event may be told, µs since the first use in this process.
+    /// When the next event is due, in µs since the first use in this process.
     next: AtomicU64,
     count: AtomicU64,
 }
@@ -19,7 +19,7 @@ impl Throttle {
         Self { next: AtomicU64::new(0), count: AtomicU64::new(0) }
     }
 
-    /// Notes occurrences. Where an event is due, how many there were since the last one.
+    /// Counts occurrences. Returns how many there were since the last event if an event is due.
     pub(super) fn note(&self, times: u64) -> Option<u64> {
         static BEGAN: OnceLock<Instant> = OnceLock::new();
         let now = BEGAN.get_or_init(Instant::now).elapsed().as_micros();
