@@ -13,7 +13,7 @@ use super::redis::{CLOCK, RedisStore};
 use super::{Backend, Store, key, redis};
 use crate::Error;
 
-/// What names begin with unless that is set.
+/// The default prefix of keys.
 pub(super) const PREFIX: &str = "td";
 
 /// Settings of a [`Store`].
@@ -32,14 +32,16 @@ pub(super) const PREFIX: &str = "td";
 /// # How long a call can take
 ///
 /// A call ends within [`queue_timeout`](Self::queue_timeout) + [`connect_timeout`](Self::connect_timeout) +
-/// [`timeout`](Self::timeout): 3.5 s with the defaults. A call on an idle store that is connected waits for the last
-/// alone. While the breaker is open, it ends at once.
+/// [`timeout`](Self::timeout): 3.5 s with the defaults. A call on an idle, connected store takes at most
+/// [`timeout`](Self::timeout). While the breaker is open, a call fails at once.
 ///
-/// Three things add to that. As long as replies to earlier calls arrive, a call is waited for up to four time-outs. A
-/// connection that turns out to be closed is made once more. A script that the server does not know is sent once more, with
-/// a time-out of its own.
+/// Three cases take longer:
+///
+/// * As long as replies to earlier calls arrive, a call waits up to four times the `timeout`.
+/// * If the connection turns out to be closed, the store connects and sends once more.
+/// * If the server does not know the script, the store sends the script once more, with a new `timeout`.
 #[derive(Clone)]
-#[must_use = "a builder does nothing until it is given a Redis or told `in_memory`"]
+#[must_use = "a builder does nothing until `redis`, `pool` or `in_memory` is called"]
 pub struct StoreBuilder {
     prefix: String,
     limits: Limits,
@@ -48,7 +50,7 @@ pub struct StoreBuilder {
     max_keys: Option<usize>,
 }
 
-/// How long things may take, and how much of them there may be.
+/// Timeouts and bounds of a store on Redis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) timeout: Duration,
@@ -79,99 +81,104 @@ impl Default for StoreBuilder {
 }
 
 impl StoreBuilder {
-    /// What all keys begin with, 1 to 64 of `A-Z a-z 0-9 - _ . /`. Default: `td`.
+    /// Sets the prefix of all keys, 1 to 64 characters of `A-Z a-z 0-9 - _ . /`. Default: `td`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long Redis may take to answer a call, counted from its sending, 1 ms to 1 minute. Default: 500 ms.
+    /// Sets how long Redis may take to answer a call, counted from sending it, 1 ms to 60 s. Default: 500 ms.
     ///
-    /// Connections from a pool of your own may have a response time-out that is shorter: 500 ms unless set otherwise.
+    /// A connection of your own pool may have a shorter response timeout: 500 ms unless you set it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.limits.timeout = timeout;
         self
     }
 
-    /// How long making a connection may take, 1 ms to 1 minute. Default: 2 s, some round trips of a slow network.
+    /// Sets how long making a connection may take, 1 ms to 60 s. Default: 2 s, which is several round trips on a
+    /// slow network.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.limits.connect_timeout = timeout;
         self
     }
 
-    /// How long an operation may wait in the queue before it is sent, 1 ms to 1 minute. Default: 1 s.
+    /// Sets how long an operation may wait in the queue before it is sent, 1 ms to 60 s. Default: 1 s.
     ///
-    /// One that has waited longer is not sent: it [is overloaded](Error::is_overloaded) where Redis answers others, else
-    /// [unavailable](Error::is_unavailable).
+    /// An operation that has waited longer is not sent. It [is overloaded](Error::is_overloaded) if Redis answers
+    /// other calls, otherwise it is [unavailable](Error::is_unavailable). Renewals, heartbeats, releases and
+    /// confirmations are sent however long they waited.
     pub fn queue_timeout(mut self, timeout: Duration) -> Self {
         self.limits.queue_timeout = timeout;
         self
     }
 
-    /// How many connections to keep on each runtime, 1 to 64. Default: 1.
+    /// Sets how many connections to keep on each runtime, 1 to 64. Default: 1.
     ///
-    /// One serves hundreds of thousands of calls a second, and combines best; more help where
-    /// this process has many cores to spare for them. Single flights have one more for their answers, which may be large.
+    /// One connection serves hundreds of thousands of calls a second, and combines calls best. More connections
+    /// help if this process has many cores to spare for them. Single flights use one more connection for their
+    /// answers, which may be large.
     pub fn connections(mut self, connections: usize) -> Self {
         self.limits.connections = connections;
         self
     }
 
-    /// How many operations may wait to be sent on each runtime, 1 to 4 194 304. Default: 131 072, about half a second of what
-    /// Redis can do on one core.
+    /// Sets how many operations may wait to be sent on each runtime, 1 to 4 194 304. Default: 131 072, about half a
+    /// second of work for Redis on one core.
     ///
-    /// One more [is overloaded](Error::is_overloaded) and refused at once, unless Redis has not answered for the time of
-    /// a [time-out](Self::timeout): then it is [unavailable](Error::is_unavailable). Renewals, heartbeats, releases and
-    /// confirmations do not count, go first and are never refused. To refuse earlier, put tower's `LoadShed` and
-    /// `ConcurrencyLimit` outside of the layers.
+    /// An operation above this bound fails at once and [is overloaded](Error::is_overloaded). If calls fail and
+    /// Redis has not answered for the [timeout](Self::timeout), it is [unavailable](Error::is_unavailable) instead.
+    /// Renewals, heartbeats, releases and confirmations do not count, are sent first and are never refused. To
+    /// refuse earlier, put tower's `LoadShed` and `ConcurrencyLimit` outside of the layers.
     pub fn max_queued(mut self, operations: usize) -> Self {
         self.limits.max_queued = operations;
         self
     }
 
-    /// How many bytes the operations that wait on each runtime may take up, their keys and payloads and 256 bytes for each, 64 KiB to 256
-    /// GiB. Default: 64 MiB.
+    /// Sets how many bytes the waiting operations may take on each runtime, 64 KiB to 256 GiB. Default: 64 MiB.
+    ///
+    /// An operation counts with its key, its payload and 256 bytes.
     pub fn max_queued_bytes(mut self, bytes: usize) -> Self {
         self.limits.max_queued_bytes = bytes;
         self
     }
 
-    /// Where to run what must not depend on any caller: renewals, heartbeats, the subscription, releases after a drop, and
-    /// calls made outside of any runtime. Default: a thread of this crate's own, `tower-distributed`, one for all stores
-    /// of the process.
+    /// Sets the runtime for work that must not depend on any caller: renewals, heartbeats, the subscription,
+    /// releases after a drop, and calls made outside of any runtime. Default: a thread of this crate,
+    /// `tower-distributed`, one for all stores of the process.
     ///
-    /// It must be a multi_thread runtime that goes on as long as the store is used: a current_thread runtime runs only
-    /// while somebody is in its `block_on`, and is refused.
+    /// It must be a multi_thread runtime that runs as long as the store is used. A current_thread runtime runs only
+    /// during its `block_on`, so it is rejected.
     pub fn background(mut self, runtime: Handle) -> Self {
         self.background = Some(runtime);
         self
     }
 
-    /// Where to subscribe to wake-ups: the URL of the server behind a pool, or of any node of a Cluster. May be
-    /// said several times; what answers first is used.
+    /// Adds a server for the subscription to wake-ups: the URL of the server behind a pool, or of any node of a
+    /// Cluster. May be called several times; the store uses the first server that answers.
     ///
-    /// Those who wait for a lease are woken by a message when it is granted to them. A pool does not give away how
-    /// to connect to its server otherwise, and a connection that is subscribed is good for nothing else; so without
-    /// this, waiters of a store on a pool ask again 20 times a second.
+    /// When a lease is granted to a waiter, a message wakes the waiter. The subscription needs its own connection,
+    /// and a pool does not reveal how to connect to its server. Without this setting, the waiters of a store on a
+    /// pool poll 20 times a second.
     pub fn wakeups(mut self, url: impl Into<String>) -> Self {
         self.wakeups.push(url.into());
         self
     }
 
-    /// For how many keys an in-memory store keeps state at most, 1 or more. Default: no bound.
+    /// Sets for how many keys an in-memory store keeps state, 1 or more. Default: no bound. Only for
+    /// [`in_memory`](Self::in_memory).
     ///
-    /// Keys are counted over all namespaces of the store. A key counts in each namespace in which it has state; each
-    /// shard of a Bloom filter and each claim on an item counts as a key. A call that would leave state for one more key is
-    /// refused with [`is_overloaded`](Error::is_overloaded) and changes nothing. Keys that have state go on working, and so
-    /// do calls that leave no state, such as `peek` and `release`. State is never dropped to make room: no limit is
-    /// forgotten, and no lock is given away.
+    /// Keys are counted over all namespaces of the store. A key counts in each namespace in which it has state.
+    /// Each shard of a Bloom filter and each claim on an item counts as a key. A call that would leave state for
+    /// one more key fails with [`is_overloaded`](Error::is_overloaded) and changes nothing. Keys that have state
+    /// continue to work, and so do calls that leave no state, such as `peek` and `release`. State is never dropped
+    /// to make room: no limit is forgotten, and no lock is given away.
     ///
-    /// Keys whose state has expired do not count once that is noticed. A call that finds the store full looks at the
-    /// next 1024 keys or more for expired ones before it is refused, unless a call has done so in vain within the last
-    /// millisecond; then the sweeper goes through all keys, with pauses of 20 times as long as that takes (50 ms at least).
-    /// So with up to 1000 keys an expired key counts for at most 1 ms more.
+    /// A key whose state has expired counts until the store notices it. A call that finds the store full first
+    /// searches the next 1024 keys or more for expired ones, unless such a search found none within the last
+    /// millisecond. Then the sweeper goes through all keys, with pauses of 20 times the duration of a sweep (at
+    /// least 50 ms). So with up to 1000 keys an expired key counts for at most 1 ms more.
     ///
-    /// Set this where clients choose the keys: it bounds the number of keys, and not the length of each.
+    /// Set this bound if clients choose the keys. It bounds the number of keys, not the length of each key.
     ///
     /// ```
     /// use tower_distributed::{Quota, Store, TokenBucket};
@@ -190,12 +197,12 @@ impl StoreBuilder {
         self
     }
 
-    /// State in this process, as [`Store::in_memory`], with [`max_keys`](Self::max_keys). The other settings concern
-    /// Redis and have no effect.
+    /// Creates a store in the memory of this process, like [`Store::in_memory`], with [`max_keys`](Self::max_keys).
+    /// The other settings apply to Redis only and have no effect.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where `max_keys` is 0.
+    /// [`is_invalid`](Error::is_invalid) if `max_keys` is 0.
     pub fn in_memory(self) -> Result<Store, Error> {
         if self.max_keys == Some(0) {
             return Err(Error::invalid("max_keys must be 1 or more, is 0"));
@@ -203,33 +210,35 @@ impl StoreBuilder {
         Ok(Store(Arc::new(Backend::InMemory(InMemory::new(Clock::system(), self.max_keys)))))
     }
 
-    /// State in the Redis server at a URL, see [`Store::redis`].
+    /// Creates a store on the Redis server at a URL, see [`Store::redis`].
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the URL or a setting is not allowed.
+    /// [`is_invalid`](Error::is_invalid) if the URL or a setting is not valid.
     pub fn redis(mut self, url: &str) -> Result<Store, Error> {
         let source = Source::url(url)?;
         self.wakeups.insert(0, url.to_owned());
         self.source(source)
     }
 
-    /// State behind a pool of one of `deadpool_redis`, `deadpool_redis::cluster` and `deadpool_redis::sentinel`.
+    /// Creates a store on a pool of `deadpool_redis`, `deadpool_redis::cluster` or `deadpool_redis::sentinel`.
     ///
-    /// Connections are made as the pool makes them, and are not taken out of it; its hooks are not called.
+    /// The store makes connections in the same way as the pool. It takes none out of the pool, and does not call
+    /// the hooks of the pool.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where a setting is not allowed.
+    /// [`is_invalid`](Error::is_invalid) if a setting is not valid.
     pub fn pool(self, pool: impl IntoPool) -> Result<Store, Error> {
         self.source(pool.into_source())
     }
 
     fn source(self, source: Source) -> Result<Store, Error> {
-        key::check_name("the prefix", &self.prefix)?;
+        key::check_name("prefix", &self.prefix)?;
         if let Some(max_keys) = self.max_keys {
-            let text =
-                format!("max_keys is for stores in memory only, a store on Redis was given {max_keys}");
+            let text = format!(
+                "max_keys must be unset for a store on Redis, is {max_keys}: it is for in-memory stores"
+            );
             return Err(Error::invalid(text));
         }
         self.limits.check()?;
@@ -256,9 +265,9 @@ impl StoreBuilder {
 impl Limits {
     fn check(&self) -> Result<(), Error> {
         for (what, span) in [
-            ("the time-out", self.timeout),
-            ("the connect time-out", self.connect_timeout),
-            ("the queue time-out", self.queue_timeout),
+            ("timeout", self.timeout),
+            ("connect_timeout", self.connect_timeout),
+            ("queue_timeout", self.queue_timeout),
         ] {
             if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&span) {
                 return Err(Error::invalid(format!("{what} must be 1 ms to 60 s, is {span:?}")));
@@ -266,19 +275,19 @@ impl Limits {
         }
         for (what, range, value) in [
             ("connections", 1..=64, self.connections),
-            ("queued operations", 1..=redis::MOST_OPERATIONS, self.max_queued),
-            ("queued bytes", 1 << 16..=redis::MOST_BYTES, self.max_queued_bytes),
+            ("max_queued", 1..=redis::MOST_OPERATIONS, self.max_queued),
+            ("max_queued_bytes", 1 << 16..=redis::MOST_BYTES, self.max_queued_bytes),
         ] {
             if !range.contains(&value) {
                 let (least, most) = range.into_inner();
-                return Err(Error::invalid(format!("there must be {least} to {most} {what}, got {value}")));
+                return Err(Error::invalid(format!("{what} must be {least} to {most}, is {value}")));
             }
         }
         Ok(())
     }
 }
 
-/// Without the URLs, which may hold passwords.
+/// Omits the URLs, which may contain passwords.
 impl fmt::Debug for StoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoreBuilder")
@@ -289,19 +298,19 @@ impl fmt::Debug for StoreBuilder {
     }
 }
 
-/// The pools that a [`Store`] can be built on. Sealed: implemented for those of `deadpool_redis`.
+/// The pools that a [`Store`] can use. Sealed: implemented for the pools of `deadpool_redis`.
 pub trait IntoPool: sealed::IntoSource {}
 
 impl<P: sealed::IntoSource> IntoPool for P {}
 
-/// With the default settings of [`StoreBuilder`].
+/// Uses the default settings of [`StoreBuilder`].
 impl From<deadpool_redis::Pool> for Store {
     fn from(pool: deadpool_redis::Pool) -> Self {
         StoreBuilder::default().with_defaults(pool)
     }
 }
 
-/// With the default settings of [`StoreBuilder`].
+/// Uses the default settings of [`StoreBuilder`].
 #[cfg(feature = "cluster")]
 impl From<deadpool_redis::cluster::Pool> for Store {
     fn from(pool: deadpool_redis::cluster::Pool) -> Self {
@@ -309,7 +318,7 @@ impl From<deadpool_redis::cluster::Pool> for Store {
     }
 }
 
-/// With the default settings of [`StoreBuilder`]. The pool must name masters.
+/// Uses the default settings of [`StoreBuilder`]. The pool must be set to connect to masters.
 #[cfg(feature = "sentinel")]
 impl From<deadpool_redis::sentinel::Pool> for Store {
     fn from(pool: deadpool_redis::sentinel::Pool) -> Self {

@@ -1,20 +1,23 @@
-//! What to do while the store gives no answer.
+//! What layers do while the store is unavailable: [`StoreFailure`].
 
 use std::num::NonZeroU32;
 
-/// What to do with requests while the store gives no answer.
+/// What a layer does with requests while the store is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreFailure {
-    /// Refuse them, as [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable): nothing goes unlimited.
+    /// Refuse every request, as [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[default]
     FailClosed,
-    /// Let them all through, without a decision: [`on_admit`](crate::RateLimitLayer::on_admit) is not called.
+    /// Admit every request without a decision. [`on_admit`](crate::RateLimitLayer::on_admit) is not called.
     FailOpen,
-    /// Limit in this process alone, which gets its share: the rate and the burst (at least 1) divided by the
-    /// number of processes. What costs more than that burst is refused as under `FailClosed`.
+    /// Limit in this process alone.
+    ///
+    /// A rate limit divides the rate and the burst by `replicas`, a concurrency limit divides the limit. The burst
+    /// and the limit are at least 1. A request that costs or weighs more than its share is refused as under
+    /// `FailClosed`. A mutex and a deduplication use the memory of this process; for them `replicas` has no effect.
     LocalShare {
-        /// How many processes share the limit.
+        /// The number of processes that share the limit.
         replicas: NonZeroU32,
     },
 }

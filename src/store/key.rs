@@ -1,4 +1,4 @@
-//! Keys: what a caller names ([`Key`]), and what that is called in Redis.
+//! Keys: the [`Key`] of a caller, and its names in Redis.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use crate::Error;
 
-/// The bytes that tell one caller, tenant, host or job from another.
+/// The bytes that identify a caller, tenant, host or job.
 ///
-/// Any bytes are legal: empty, with NUL, a megabyte. Up to 24 are kept without an allocation.
+/// All bytes are valid, in any number: empty, with NUL, a megabyte. A key of up to 24 bytes needs no allocation.
 ///
 /// ```
 /// use tower_distributed::Key;
@@ -21,14 +21,14 @@ use crate::Error;
 pub struct Key(SmallVec<[u8; 24]>);
 
 impl Key {
-    /// The bytes of the key.
+    /// Returns the bytes of the key.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// A key of several parts, such as a sender and the id of a message. Other parts make another key, whatever bytes are in
-    /// them: each part is written with its length before it, as in `6:github5:evt_1`.
+    /// Creates a key of several parts, such as a sender and the id of a message. Different parts always make
+    /// different keys: each part is written with its length before it, as in `6:github5:evt_1`.
     ///
     /// ```
     /// use tower_distributed::Key;
@@ -41,10 +41,11 @@ impl Key {
         Self::written(|bytes| parts.for_each(|part| push_part(bytes, part.as_ref())))
     }
 
-    /// A key of several parts, of which some may be absent: then it is `-`, which no part begins with.
+    /// Creates a key of several parts, some of which may be absent. An absent part is written as `-`; no present
+    /// part begins with it.
     pub(crate) fn of_some<'a>(parts: impl IntoIterator<Item = Option<&'a Key>>) -> Self {
         let parts: SmallVec<[Option<&Key>; 8]> = parts.into_iter().collect();
-        // Up to four digits and a colon for each part, mostly.
+        // Mostly up to four digits and a colon for each part.
         let length = |part: &Option<&Key>| 5 + part.map_or(0, |part| part.as_bytes().len());
         Self::written(|bytes| {
             bytes.reserve(parts.iter().map(length).sum());
@@ -55,12 +56,12 @@ impl Key {
         })
     }
 
-    /// The key, of which nothing is left here.
+    /// Moves the key out and leaves an empty key.
     pub(crate) fn take(&mut self) -> Self {
         std::mem::replace(self, Self(SmallVec::new()))
     }
 
-    /// The bytes that a closure writes.
+    /// Creates a key of the bytes that a closure writes.
     pub(crate) fn written(write: impl FnOnce(&mut SmallVec<[u8; 24]>)) -> Self {
         let mut bytes = SmallVec::new();
         write(&mut bytes);
@@ -74,7 +75,7 @@ impl Key {
 
 impl Clone for Key {
     fn clone(&self) -> Self {
-        // By far quicker than `SmallVec::clone`, which goes byte by byte.
+        // Much faster than `SmallVec::clone`, which copies byte by byte.
         Self::new(self)
     }
 }
@@ -138,7 +139,7 @@ from_display!(std::net::Ipv6Addr);
 
 impl From<std::net::Ipv4Addr> for Key {
     fn from(addr: std::net::Ipv4Addr) -> Self {
-        // By hand, since every request of a layer keyed by address comes through here.
+        // Written by hand for speed: every request of a layer keyed by address comes through here.
         let (mut text, mut length) = ([b'.'; 16], 0);
         for octet in addr.octets() {
             for (digit, shown) in
@@ -163,25 +164,26 @@ impl From<std::net::IpAddr> for Key {
     }
 }
 
-/// How the Redis keys of a namespace are made.
+/// Builds the names of a namespace's keys in Redis.
 #[derive(Clone, Debug)]
 pub(crate) enum KeySpace {
-    /// `prefix:{namespace:`, the beginning that all share.
+    /// `prefix:{namespace:`, the beginning of all names.
     Named(Box<[u8]>),
-    /// `:prefix:`. The first part of a state is named by the key as it is, the others `{key}:prefix:part`, or
-    /// `key:prefix:=part` where the key has a hash tag: see [`check_exact`].
+    /// `:prefix:`. The first part of a state has the key itself as its name. Each other part has the name
+    /// `{key}:prefix:part`, or `key:prefix:=part` if the key has a hash tag. See [`check_exact`].
     Exact(Box<[u8]>),
-    /// Keys are `place:rest`, and kept where the key `place` of the same namespace is: `prefix:{namespace:place}:rest:part`.
-    /// Parts that begin with `@` are those of the place itself: `prefix:{namespace:place}:part`.
+    /// Keys are `place:rest`. Their state is in the same slot as the key `place` of the same namespace:
+    /// `prefix:{namespace:place}:rest:part`. A part that begins with `@` belongs to the place itself:
+    /// `prefix:{namespace:place}:part`.
     Placed(Box<[u8]>),
-    /// Several states at once: keys are made [of](Key::of) a part for each of these.
+    /// Several states at once. A key is made by [`Key::of`], with one part for each of these.
     Joined(Box<[KeySpace]>),
 }
 
 /// The Redis key of one state without its last part: `prefix:{namespace:key}:`.
 pub(crate) type RedisKey = SmallVec<[u8; 64]>;
 
-/// Keys longer than this go by their digest, so that no caller fills the server's memory with names.
+/// A longer key is replaced by its digest, so that no caller fills the memory of the server with names.
 const LONGEST: usize = 256;
 
 impl KeySpace {
@@ -197,12 +199,12 @@ impl KeySpace {
         Self::Exact(format!(":{prefix}:").into_bytes().into())
     }
 
-    /// How many states a key has where one has so many parts.
+    /// The number of Redis keys for one key, if one state has `parts` parts.
     pub(crate) fn width(&self, parts: usize) -> usize {
         if let Self::Joined(spaces) = self { spaces.len() * parts } else { parts }
     }
 
-    /// The beginning of the names of a key's states; of several, of the first.
+    /// The beginning of the names of a key's state; with several states, of the first.
     pub(crate) fn key(&self, key: &[u8]) -> RedisKey {
         match self {
             Self::Joined(spaces) => {
@@ -210,7 +212,7 @@ impl KeySpace {
                 first.map_or_else(RedisKey::new, |(space, key)| space.key(key))
             }
             Self::Named(beginning) => named(beginning, key),
-            // Told apart from those of the tag itself.
+            // The `=` distinguishes the name from those of the tag itself.
             Self::Exact(end) if hash_tag(key).is_some() => [key, end, b"="].concat().into(),
             Self::Exact(end) => [b"{", key, b"}", end].concat().into(),
             Self::Placed(beginning) => {
@@ -223,7 +225,7 @@ impl KeySpace {
         }
     }
 
-    /// Hands out the names of all parts of a key's state.
+    /// Calls `give` with the name of each part of a key's state.
     pub(crate) fn keys(&self, key: &[u8], names: &[&str], give: &mut dyn FnMut(&[u8])) {
         if let Self::Joined(spaces) = self {
             spaces.iter().zip(parts(key).flatten()).for_each(|(space, key)| space.keys(key, names, give));
@@ -263,7 +265,8 @@ fn push_part(bytes: &mut SmallVec<[u8; 24]>, part: &[u8]) {
     bytes.extend_from_slice(part);
 }
 
-/// The parts that [`Key::of`] or [`Key::of_some`] made a key of, `None` where one is absent; less where it was made otherwise.
+/// Returns the parts of a key made by [`Key::of`] or [`Key::of_some`], `None` for an absent part. Ends early if the
+/// key was made otherwise.
 pub(crate) fn parts(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     std::iter::from_fn(move || {
         if let Some(after) = rest.strip_prefix(b"-") {
@@ -278,7 +281,7 @@ pub(crate) fn parts(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     })
 }
 
-/// The place of a key, and the rest of it.
+/// Splits a key into its place and the rest.
 fn split(key: &[u8]) -> (&[u8], &[u8]) {
     match key.iter().position(|byte| *byte == b':') {
         Some(colon) => (&key[..colon], &key[colon + 1..]),
@@ -286,8 +289,8 @@ fn split(key: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Never the same for two keys: `%`, `{` and `}` are escaped, and what an escape cannot produce (`%#`)
-/// marks the SHA-256 digest that stands for a long key.
+/// Returns a name that differs for any two keys: `%`, `{` and `}` are escaped. A long key is replaced by its
+/// SHA-256 digest after `%#`, which no escape produces.
 fn named(beginning: &[u8], key: &[u8]) -> RedisKey {
     let mut name = RedisKey::from_slice(beginning);
     if key.len() > LONGEST {
@@ -311,22 +314,23 @@ fn named(beginning: &[u8], key: &[u8]) -> RedisKey {
     name
 }
 
-/// What of a key decides where a Cluster keeps it, if not all (Redis Cluster specification, "hash tags").
+/// Returns the part of a key that decides its slot on a Cluster, or `None` if the whole key decides (Redis Cluster
+/// specification, "hash tags").
 pub(crate) fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let rest = &key[key.iter().position(|&byte| byte == b'{')? + 1..];
     let tag = &rest[..rest.iter().position(|&byte| byte == b'}')?];
     (!tag.is_empty()).then_some(tag)
 }
 
-/// Checks a key that is to be the name of a Redis key as it is: names beside it must be possible in its slot, and it
-/// must be none of those that end in `:prefix:` and a part.
+/// Checks a key that is used as the name of a Redis key without change. Names beside it must be possible in its
+/// slot, and it must not contain `:prefix:`, which marks such names.
 pub(crate) fn check_exact(key: &Key, prefix: &str) -> Result<(), Error> {
     let (key, end) = (key.as_bytes(), format!(":{prefix}:"));
     let is_beside = key.windows(end.len()).any(|part| part == end.as_bytes());
     if key.is_empty() || is_beside || (hash_tag(key).is_none() && key.contains(&b'}')) {
         return Err(Error::invalid(format!(
-            "a name that is used exactly must not be empty, have }} only as the end of a {{hash tag}}, and not \
-             contain \"{end}\", is \"{}\"",
+            "an exact key must not be empty, must have }} only as the end of a {{hash tag}}, and must not contain \
+             \"{end}\", is \"{}\"",
             key.escape_ascii()
         )));
     }
@@ -338,7 +342,7 @@ fn push_hex(name: &mut RedisKey, byte: u8) {
     name.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
 }
 
-/// Checks the name of a namespace or a prefix: what may stand in a key as it is.
+/// Checks the name of a namespace or a prefix. It may contain only characters that need no escape in a key.
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Error> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {

@@ -1,4 +1,4 @@
-//! Where state lives: [`Store`]. Knows no primitive by name.
+//! The store of all state: [`Store`]. It knows no primitive by name.
 
 pub(crate) mod background;
 mod builder;
@@ -44,51 +44,9 @@ use self::redis::RedisStore;
 use crate::Error;
 use crate::error::Cause;
 
-/// Where the state of limits lives: in Redis, or in this process.
+/// The place of all state: Redis, or the memory of this process.
 ///
-/// A cheap clone; clones share connections and, in process, the state.
-///
-/// # On Redis
-///
-/// No call checks a connection out of the pool. A store keeps [`connections`](StoreBuilder::connections) of its own on
-/// each runtime that uses it, shared by all calls there, replaced when they fail and closed when the runtime ends. Calls
-/// that are made while others are in flight leave together as one script call, so a hot key costs Redis little more than
-/// an idle one. Every call ends within [a time that the builder sets](StoreBuilder#how-long-a-call-can-take); after three
-/// failures in a row, or where no connection can be made, a breaker answers at once, and lets a call through now and then
-/// (25 ms after it opened, up to 1 s later if that fails) to see whether the server is back.
-///
-/// A call depends on nothing but the runtime it is awaited on. Renewals, releases after a drop, and whatever else must not
-/// depend on a caller run on [a thread of the crate's own](StoreBuilder::background), which also serves callers outside of
-/// any runtime.
-///
-/// # Overload
-///
-/// What one process may ask of Redis at once is [bounded](StoreBuilder::max_queued). Beyond, a call
-/// [is overloaded](Error::is_overloaded) and refused at once: this is no outage, and no layer lets a request pass for it.
-///
-/// # Forks
-///
-/// A child that a process forks must make stores of its own. Those of its parent give errors there, and never send
-/// anything on the parent's connections; what the parent's runtime had begun to write is out of this crate's reach.
-///
-/// Scripts are sent once: a call whose answer is lost may have charged, and is told as
-/// [unavailable](Error::is_unavailable). Two cases may charge more than once, and never admit more: a connection
-/// that was idle for a second or more and turns out to be closed is replaced and the call sent again; and a
-/// `cluster` pool may repeat calls by itself, as its client is set up to.
-///
-/// All times are the server's; the clocks of clients do not matter. Where the server's own clock is set back, or a
-/// failover leads to one that is behind, buckets in use refuse for that much longer. What the store keeps is named
-/// `prefix:{namespace:key}:part` and expires by itself, but for buckets that
-/// [never refill](crate::Quota::non_refilling) and filters that never [forget](crate::bloom_filter). A server that evicts keys (`maxmemory-policy allkeys-…`) fills buckets.
-///
-/// On a Cluster each master has a queue and a breaker of its own, so that one that is away or slow concerns its own keys
-/// alone. Which master has a key is asked by `CLUSTER SLOTS`; where ACLs forbid that, all masters share one of each.
-///
-/// It takes Redis 6.2 or later, and where ACLs are in force the commands `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`,
-/// `SET` and `DEL` on `prefix:*` (and `INFO`, to check the version). Several limits at once also take `EXISTS`. Leases also
-/// take `EXISTS`, `PEXPIRE`, `PTTL`, `SETRANGE`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and sorted sets, and
-/// the channels `prefix:wake:*`.
-/// Bloom filters also take `BITCOUNT`, `BITFIELD`, `BITFIELD_RO`, `EXISTS`, `PEXPIRE`, `SETRANGE`, `STRLEN` and `UNLINK`.
+/// A store is cheap to clone. Clones share connections, and the state in memory.
 ///
 /// ```no_run
 /// use tower_distributed::Store;
@@ -99,7 +57,73 @@ use crate::error::Cause;
 /// # Ok(()) }
 /// ```
 ///
-/// TLS is a matter of the pool: switch on a TLS feature of `deadpool-redis` in your own `Cargo.toml`.
+/// For TLS, enable a TLS feature of `deadpool-redis` in your own `Cargo.toml`.
+///
+/// # On Redis
+///
+/// A store makes its own [`connections`](StoreBuilder::connections) on each runtime that uses it; no call checks a
+/// connection out of the pool. All calls on the runtime share these connections. A connection is replaced when it
+/// fails and closed when the runtime ends. Calls that are made while others are in flight leave together as one
+/// script call, so a hot key costs Redis little more than an idle one.
+///
+/// Every call ends within [a time that the builder sets](StoreBuilder#how-long-a-call-can-take). After three
+/// failures in a row, or when no connection can be made, a circuit breaker opens: calls fail at once. An open
+/// breaker lets one call through as a probe, at most 25 ms after it opened. Each failed probe doubles this pause,
+/// up to 1 s.
+///
+/// A call depends only on the runtime that awaits it. Renewals, releases after a drop and other work that must not
+/// depend on a caller run on [a thread of this crate](StoreBuilder::background). This thread also serves callers
+/// outside of any runtime.
+///
+/// The store requires Redis 6.2 or later.
+///
+/// # Overload
+///
+/// The number of operations that one process may queue for Redis is [bounded](StoreBuilder::max_queued). A call
+/// above the bound [is overloaded](Error::is_overloaded) and fails at once. This is not an outage, and no layer
+/// admits a request because of it.
+///
+/// # Repeated calls
+///
+/// Each script call is sent once. If the reply is lost, the call may have charged; it ends with an error that [is
+/// unavailable](Error::is_unavailable). In two cases a call may charge more than once, but it never admits more:
+///
+/// * A connection was idle for 1 s or more and turns out to be closed. The store replaces it and sends the call
+///   again.
+/// * The client of a `cluster` pool may repeat calls by itself, according to its settings.
+///
+/// # Time and expiry
+///
+/// All times are those of the Redis server; the clocks of clients do not matter. If the clock of the server is set
+/// back, or after a failover to a server whose clock is behind, buckets in use refuse requests for that much
+/// longer.
+///
+/// The keys in Redis have names of the form `prefix:{namespace:key}:part`. They expire by themselves, except for
+/// buckets that [never refill](crate::Quota::non_refilling) and filters that never [forget](crate::bloom_filter).
+/// If the server evicts keys (`maxmemory-policy allkeys-…`), an evicted bucket is full again.
+///
+/// # Cluster
+///
+/// On a Redis Cluster each master has its own queue and breaker. A master that is down or slow affects only its own
+/// keys. The store reads the masters of the slots with `CLUSTER SLOTS`. If ACLs forbid this command, all masters
+/// share one queue and one breaker.
+///
+/// # ACLs
+///
+/// Where ACLs are in force, the store needs these commands on `prefix:*`:
+///
+/// * always: `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`, `SET` and `DEL`, and `INFO` to check the version
+/// * for several limits at once: `EXISTS`
+/// * for leases: `EXISTS`, `PEXPIRE`, `PTTL`, `SETRANGE`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and
+///   sorted sets, and the channels `prefix:wake:*`
+/// * for Bloom filters: `BITCOUNT`, `BITFIELD`, `BITFIELD_RO`, `EXISTS`, `PEXPIRE`, `SETRANGE`, `STRLEN` and
+///   `UNLINK`
+///
+/// # Forks
+///
+/// A forked child process must make its own stores. A store of the parent returns errors in the child, and never
+/// sends anything on the parent's connections. This crate has no control over data that the parent's runtime had
+/// begun to write.
 #[derive(Clone)]
 pub struct Store(Arc<Backend>);
 
@@ -109,10 +133,10 @@ pub(crate) enum Backend {
 }
 
 impl Store {
-    /// State in this process: nothing to install, nothing shared with other processes.
+    /// Creates a store in the memory of this process. It needs no server and shares nothing with other processes.
     ///
-    /// Time is tokio's. A test may pause and advance it; pause it before the first lease is taken, so that leases are renewed
-    /// by the paused clock.
+    /// The store uses tokio's clock. A test may pause and advance this clock; pause it before the first lease is
+    /// taken, so that leases are renewed by the paused clock.
     ///
     /// ```
     /// let store = tower_distributed::Store::in_memory();
@@ -123,16 +147,17 @@ impl Store {
         Self::with_clock(Clock::system())
     }
 
-    /// State in the Redis server at a URL, `redis://[user:password@]host[:port][/db]`. Connects when first used.
+    /// Creates a store on the Redis server at a URL, `redis://[user:password@]host[:port][/db]`. It connects on
+    /// first use.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the URL is not one.
+    /// [`is_invalid`](Error::is_invalid) if the URL is not valid.
     pub fn redis(url: &str) -> Result<Self, Error> {
         Self::builder().redis(url)
     }
 
-    /// Settings of a store on Redis: prefix, time-outs, bounds, connections.
+    /// Returns a builder with the settings of a store: prefix, timeouts, bounds, connections.
     pub fn builder() -> StoreBuilder {
         StoreBuilder::default()
     }
@@ -145,7 +170,7 @@ impl Store {
         &self.0
     }
 
-    /// Whether it is certainly the same place as another.
+    /// Whether this store is certainly the same place as another.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self.backend(), other.backend()) {
             (Backend::Redis(one), Backend::Redis(other)) => Arc::ptr_eq(one, other) || one.is_same(other),
@@ -153,11 +178,11 @@ impl Store {
         }
     }
 
-    /// Asks the server for a sign of life: for readiness probes. In memory it is always there.
+    /// Sends a `PING` to the server, for readiness probes. In memory it always succeeds.
     ///
-    /// It is sent whether or not the breaker is open, and closes it where it is answered. Use it for readiness (may this
-    /// process get requests?), not for liveness: restarting this process does not bring Redis back. The gateway example
-    /// answers `/readyz` by it.
+    /// The ping is sent even while the breaker is open, and an answer closes the breaker, except on a Cluster. Use it
+    /// for readiness (may this process get requests?), not for liveness: a restart of this process does not bring
+    /// Redis back. The gateway example answers `/readyz` with it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
@@ -169,8 +194,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) where there is no answer within the
-    /// [connect time-out](StoreBuilder::connect_timeout) and the [time-out](StoreBuilder::timeout).
+    /// [`is_unavailable`](Error::is_unavailable) if there is no answer within the [connect
+    /// timeout](StoreBuilder::connect_timeout) and the [timeout](StoreBuilder::timeout).
     pub async fn ping(&self) -> Result<Ping, Error> {
         let Backend::Redis(store) = self.backend() else {
             return Ok(Ping::new(Duration::ZERO, None, BreakerState::Closed));
@@ -181,15 +206,16 @@ impl Store {
         let (runtime, store) = (store.background.handle()?, Arc::clone(store));
         let there = runtime.clone();
         let pinged = runtime.spawn(async move { store.ping(&there).await });
-        pinged
-            .await
-            .unwrap_or_else(|_| Err(Error::unavailable(Cause::NotSent, "the store's own thread has ended")))
+        pinged.await.unwrap_or_else(|_| {
+            Err(Error::unavailable(Cause::NotSent, "the store's background thread has ended"))
+        })
     }
 
-    /// Waits until what this store owes is done, such as releases after drops, and closes its connections: for a clean end
-    /// of the process.
+    /// Waits until all pending background operations are done, such as releases after drops, and closes the
+    /// connections. Use it for a clean exit of the process.
     ///
-    /// Drop guards, permits and claims first: what is held is not given back. Calls that come later connect anew.
+    /// Drop guards, permits and claims first: `shutdown` does not release the leases that are still held. A later
+    /// call connects again.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
@@ -200,23 +226,24 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) where it is not done within `limit`; the text says how much is left.
+    /// [`is_unavailable`](Error::is_unavailable) if the operations are not done within `limit`. The text says how
+    /// many are left.
     pub async fn shutdown(&self, limit: Duration) -> Result<(), Error> {
         let Backend::Redis(store) = self.backend() else { return Ok(()) };
         let (store, runtime) = (Arc::clone(store), store.background.handle()?);
-        // On the store's own thread, since there may be no runtime here.
+        // On the background thread, since there may be no runtime here.
         match runtime.spawn(async move { store.shutdown(limit).await }).await {
             Ok(Err(left)) => {
                 let text =
-                    format!("{left} releases and other owed operations were not done within {limit:?}");
+                    format!("{left} releases and other background operations were not done within {limit:?}");
                 Err(Error::unavailable(Cause::TimedOut, text))
             }
             Ok(Ok(())) => Ok(()),
-            Err(_) => Err(Error::unavailable(Cause::NotSent, "the store's own thread has ended")),
+            Err(_) => Err(Error::unavailable(Cause::NotSent, "the store's background thread has ended")),
         }
     }
 
-    /// What wakes those who wait.
+    /// Delivers wake-ups to waiters.
     pub(crate) fn notifier(&self) -> &Arc<Notifier> {
         match self.backend() {
             Backend::InMemory(store) => &store.notifier,
@@ -224,7 +251,7 @@ impl Store {
         }
     }
 
-    /// What sees to that which must be done in time.
+    /// Runs renewals, heartbeats and other periodic tasks.
     pub(crate) fn scheduler(&self) -> &Arc<Scheduler> {
         match self.backend() {
             Backend::InMemory(store) => &store.scheduler,
@@ -232,7 +259,7 @@ impl Store {
         }
     }
 
-    /// What all names begin with; in memory, what they would.
+    /// The prefix of all keys. In memory: the default prefix.
     pub(crate) fn prefix(&self) -> &str {
         match self.backend() {
             Backend::InMemory(_) => builder::PREFIX,
@@ -240,7 +267,7 @@ impl Store {
         }
     }
 
-    /// What the names of the channels begin with that processes are woken by.
+    /// The prefix of the channels that carry wake-ups. Empty in memory.
     pub(crate) fn channels(&self) -> String {
         match self.backend() {
             Backend::InMemory(_) => String::new(),
@@ -248,7 +275,7 @@ impl Store {
         }
     }
 
-    /// What all values of one name share in this process, made for the first of them.
+    /// Returns the value that all users of a name share in this process. The first user makes it.
     pub(crate) fn shared<T: Send + Sync + 'static>(
         &self,
         name: &str,
@@ -261,7 +288,7 @@ impl Store {
         shared.get(name, make)
     }
 
-    /// Within what time a call has come to an end.
+    /// The time within which a call ends.
     pub(crate) fn call_limit(&self) -> Duration {
         match self.backend() {
             Backend::InMemory(_) => Duration::ZERO,
@@ -269,7 +296,7 @@ impl Store {
         }
     }
 
-    /// Where what must not depend on its callers runs; `None` in memory, where nothing takes time.
+    /// Where work runs that must not depend on its callers. `None` in memory, where every operation is immediate.
     pub(crate) fn background(&self) -> Option<&Background> {
         match self.backend() {
             Backend::InMemory(_) => None,
@@ -277,7 +304,7 @@ impl Store {
         }
     }
 
-    /// What this store owes; `None` in memory, where nothing is.
+    /// The pending background operations. `None` in memory, where there are none.
     pub(crate) fn owed(&self) -> Option<&Owed> {
         match self.backend() {
             Backend::InMemory(_) => None,
@@ -285,7 +312,7 @@ impl Store {
         }
     }
 
-    /// Sees to it that pushes arrive, from now or soon.
+    /// Starts the subscription to wake-ups, unless it runs already.
     pub(crate) fn subscribe(&self) {
         if let Backend::Redis(store) = self.backend() {
             store.subscribe();
@@ -293,7 +320,7 @@ impl Store {
     }
 }
 
-/// Which kind of store it is: `in-memory` or `redis`.
+/// Writes the kind of the store: `in-memory` or `redis`.
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.backend() {

@@ -1,4 +1,4 @@
-//! What the values of one name in one store share: it lives as long as one of them.
+//! Values that all users of a name in a store share. A value lives as long as one of its users.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::in_memory::lock;
 
-/// By name and type.
+/// The shared values by name and type.
 #[derive(Debug, Default)]
 pub(crate) struct Names(Mutex<HashMap<Name, Weak<dyn Any + Send + Sync>>>);
 
@@ -17,7 +17,7 @@ impl Names {
         let mut names = lock(&self.0);
         let name = (TypeId::of::<T>(), name.into());
         let known = names.get(&name).and_then(Weak::upgrade);
-        // The name has the type, so this does not fail.
+        // The type is part of the name, so this does not fail.
         if let Some(Ok(known)) = known.map(Arc::downcast) {
             return known;
         }

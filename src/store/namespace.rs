@@ -1,4 +1,4 @@
-//! A namespace: a name in a store under which a primitive keeps the states of its keys.
+//! Namespaces: a primitive keeps the states of its keys under a name in a store.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +15,7 @@ use super::redis::client::RedisClient;
 use super::redis::future::RedisFuture;
 use crate::{Error, Store};
 
-/// A name in a store. A cheap clone.
+/// A named part of a store. Cheap to clone.
 pub(crate) struct Namespace<C>(Arc<Place<C>>);
 
 enum Place<C> {
@@ -23,7 +23,7 @@ enum Place<C> {
     Redis(Arc<RedisStore>, KeySpace),
 }
 
-/// The way to one kind of operation of a namespace.
+/// Runs one kind of operation on a namespace.
 pub(crate) enum Client<O: Operation> {
     InMemory(Arc<Cells<O::Cell>>),
     Redis(Arc<RedisClient<O>>),
@@ -35,7 +35,7 @@ impl<C: Cell> Namespace<C> {
         Ok(Self::open(store, name))
     }
 
-    /// The namespace of a name that has been checked.
+    /// Opens a namespace whose name was already checked.
     pub(crate) fn open(store: &Store, name: &str) -> Self {
         Self(Arc::new(match store.backend() {
             Backend::InMemory(store) => Place::InMemory(store.cells(name)),
@@ -43,7 +43,8 @@ impl<C: Cell> Namespace<C> {
         }))
     }
 
-    /// The states that are kept beside those of a namespace, in the same places of a Cluster; see [`KeySpace::Placed`].
+    /// Opens the states that are kept beside those of a namespace, in the same slots of a Cluster. See
+    /// [`KeySpace::Placed`].
     pub(crate) fn beside(store: &Store, name: &str) -> Self {
         Self(Arc::new(match store.backend() {
             Backend::InMemory(store) => Place::InMemory(store.cells(name)),
@@ -51,17 +52,17 @@ impl<C: Cell> Namespace<C> {
         }))
     }
 
-    /// The namespace of all states whose first part is named by the key as it is.
+    /// Opens the namespace of the states whose first part has the key itself as its name.
     pub(crate) fn exact(store: &Store) -> Self {
         Self(Arc::new(match store.backend() {
-            // A name that no other namespace can have.
+            // No other namespace can have this name.
             Backend::InMemory(store) => Place::InMemory(store.cells("")),
             Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::exact(&store.prefix)),
         }))
     }
 
-    /// The states of several namespaces at once, in one Redis: its keys are made [of](Key::of) a part for each. `None`: they are
-    /// not in one.
+    /// Joins several namespaces of one Redis store. A key of the result is made by [`Key::of`], with one part for
+    /// each namespace. `None` if they are not all in one Redis store.
     pub(crate) fn joined<D: Cell>(namespaces: &[Namespace<D>]) -> Option<Self> {
         let places = namespaces.iter().map(|namespace| match &*namespace.0 {
             Place::Redis(store, keys) => Some((store, keys.clone())),
@@ -83,7 +84,7 @@ impl<C: Cell> Namespace<C> {
         }
     }
 
-    /// The states themselves, where they are in this process.
+    /// The states themselves, if they are in the memory of this process.
     pub(crate) fn cells(&self) -> Option<&Arc<Cells<C>>> {
         match &*self.0 {
             Place::InMemory(cells) => Some(cells),
@@ -91,7 +92,7 @@ impl<C: Cell> Namespace<C> {
         }
     }
 
-    /// The beginning of the names that a key's states have in Redis.
+    /// The beginning of the names of a key's state in Redis.
     pub(super) fn redis_key(&self, key: &Key) -> RedisKey {
         match &*self.0 {
             Place::Redis(_, keys) => keys.key(key.as_bytes()),
@@ -99,14 +100,14 @@ impl<C: Cell> Namespace<C> {
         }
     }
 
-    /// Hands out the names that the parts of a key's state have in Redis.
+    /// Calls `give` with the name in Redis of each part of a key's state.
     pub(super) fn redis_keys(&self, key: &Key, parts: &[&str], mut give: impl FnMut(&[u8])) {
         if let Place::Redis(_, keys) = &*self.0 {
             keys.keys(key.as_bytes(), parts, &mut give);
         }
     }
 
-    /// How many states a key has where one has so many parts.
+    /// The number of Redis keys for one key, if one state has `parts` parts.
     pub(super) fn width(&self, parts: usize) -> usize {
         match &*self.0 {
             Place::Redis(_, keys) => keys.width(parts),
@@ -114,7 +115,7 @@ impl<C: Cell> Namespace<C> {
         }
     }
 
-    /// Where a Cluster keeps a key; `None` where there is none.
+    /// The hash slot of a key on a Cluster; otherwise `None`.
     pub(crate) fn slot(&self, key: &Key) -> Option<u16> {
         match &*self.0 {
             Place::Redis(store, _) => store.source.slot(|| self.redis_key(key)),
@@ -124,7 +125,7 @@ impl<C: Cell> Namespace<C> {
 }
 
 impl<O: Operation> Client<O> {
-    /// Takes the step where the state is in this process.
+    /// Applies the operation if the state is in memory; otherwise `None`.
     pub(crate) fn step(&self, key: &Key, operation: impl FnOnce() -> O) -> Option<Result<O::Reply, Error>> {
         match self {
             Self::InMemory(cells) => {
@@ -134,7 +135,7 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// Takes one step on the state of a key; in process it is done on return.
+    /// Runs an operation on the state of a key. In memory it is done on return.
     pub(crate) fn run(&self, key: Key, operation: O) -> OperationFuture<O> {
         match self {
             Self::InMemory(cells) => OperationFuture::Ready(Some(
@@ -144,7 +145,7 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// The same for a task that polls it at once, whose waker this is.
+    /// Like [`run`](Self::run), for a task that polls the future at once. `waker` is the waker of this task.
     pub(crate) fn start(&self, key: Key, operation: O, waker: Waker) -> OperationFuture<O> {
         match self {
             Self::InMemory(_) => self.run(key, operation),
@@ -154,7 +155,7 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// Whether what is sent once may run twice: the client of a Cluster repeats calls by itself.
+    /// Whether an operation that is sent once may run twice: the client of a Cluster repeats calls by itself.
     pub(crate) fn may_repeat(&self) -> bool {
         match self {
             Self::InMemory(_) => false,
@@ -162,12 +163,12 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// Whether the state is in this process.
+    /// Whether the state is in the memory of this process.
     pub(crate) fn is_in_memory(&self) -> bool {
         matches!(self, Self::InMemory(_))
     }
 
-    /// Takes one step, for which nobody waits, on the store's own thread; in memory it is done on return.
+    /// Runs an operation on the background thread, without a caller that waits. In memory it is done on return.
     pub(crate) fn detach(&self, key: Key, operation: O) {
         match self {
             Self::InMemory(_) => drop(self.run(key, operation)),
@@ -175,8 +176,8 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// Takes one step before all that are asked for later, whether or not anybody awaits it; in memory it is done
-    /// on return.
+    /// Sends an operation before all operations that are submitted later, even if its future is not polled. In
+    /// memory it is done on return.
     pub(crate) fn begin(&self, key: Key, operation: O) -> OperationFuture<O> {
         match self {
             Self::InMemory(_) => self.run(key, operation),
@@ -185,15 +186,15 @@ impl<O: Operation> Client<O> {
     }
 }
 
-/// A step under way.
+/// A submitted operation.
 pub(crate) enum OperationFuture<O: Operation> {
-    /// Done; `None` once taken.
+    /// Done; `None` once the reply was taken.
     Ready(Option<Result<O::Reply, Error>>),
     Pending(RedisFuture<O>),
 }
 
 impl<O: Operation> OperationFuture<O> {
-    /// Whether the step was taken, or why not; `None`: it is under way.
+    /// Whether the operation was done, or its error; `None` while it is in flight.
     pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
         match self {
             Self::Ready(Some(Err(error))) => Some(Err(error.clone())),
@@ -228,7 +229,7 @@ impl<C> Clone for Namespace<C> {
 impl<C> fmt::Debug for Namespace<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Place::InMemory(_) => f.write_str("Namespace(in process)"),
+            Place::InMemory(_) => f.write_str("Namespace(in memory)"),
             Place::Redis(_, keys) => f.debug_tuple("Namespace").field(keys).finish(),
         }
     }
@@ -246,7 +247,7 @@ impl<O: Operation> fmt::Debug for OperationFuture<O> {
 impl<O: Operation> fmt::Debug for Client<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::InMemory(_) => "Client(in process)",
+            Self::InMemory(_) => "Client(in memory)",
             Self::Redis(..) => "Client(Redis)",
         })
     }

@@ -1,8 +1,8 @@
-//! Wake-ups: what is granted to a waiter is pushed to the process that it waits in.
+//! Wake-ups: a grant is pushed to the process of its waiter.
 //!
-//! Each store has a process of its own name, by which it is told apart from all others. Whoever has waiters
-//! [joins](Notifier::join), and gives each an [id](Ids::next) that is never used twice, and that says whose it is. So a
-//! push finds its recipient whether or not the waiter's future is polled.
+//! Each store has a random process name, which differs from all others. A recipient of pushes
+//! [joins](Notifier::join), and gives each of its waiters an [id](Ids::next). An id is never used twice, and it
+//! identifies its recipient. So a push finds its recipient even if the future of the waiter is not polled.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,27 +14,28 @@ use tokio::sync::watch;
 use super::in_memory::lock;
 use crate::random;
 
-/// News for waiters of one process.
+/// A message for waiters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Push {
-    /// Whom it is for.
+    /// The ids of the waiters.
     pub(crate) ids: Vec<u64>,
     pub(crate) news: News,
 }
 
-/// What a waiter hears.
+/// The content of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// It holds, until `expiry` by the server's clock, µs.
+    /// The waiter holds the lease until `expiry`, in µs of the server's clock.
     Granted { expiry: i64, fence: i64 },
-    /// Its place is gone: it is to ask anew.
+    /// The waiter lost its place in the queue. It must ask again.
     Gone,
-    /// Its place is gone, and this is all there is to know.
+    /// The waiter left the queue. The bytes are its final answer.
     Told(Arc<[u8]>),
 }
 
 impl Push {
-    /// Reads `expiry fence ids…`, and on another line what is told. Without an expiry, nothing was granted.
+    /// Parses `expiry fence ids…`, optionally followed by a line break and the bytes of [`News::Told`]. An `expiry`
+    /// of 0 means that nothing was granted.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut lines = text.splitn(2, |byte| *byte == b'\n');
         let first = std::str::from_utf8(lines.next()?).ok()?;
@@ -50,18 +51,19 @@ impl Push {
     }
 }
 
-/// Has waiters.
+/// Receives pushes for its waiters.
 pub(crate) trait Recipient: Send + Sync {
-    /// Takes note of what one of them hears. Where it waits no longer, whoever took it away has seen to it.
+    /// Handles a push to one of the waiters. If the waiter does not wait any more, the code that removed it has
+    /// handled its grant.
     fn hear(self: Arc<Self>, id: u64, news: News);
 }
 
-/// Hears what is told to all processes.
+/// Receives the messages to all processes.
 pub(crate) trait Listener: Send + Sync {
     fn hear(&self, message: &[u8]);
 }
 
-/// Where pushes for one process arrive.
+/// Distributes the pushes to one process.
 pub(crate) struct Notifier {
     process: String,
     next: Arc<AtomicU64>,
@@ -73,19 +75,19 @@ pub(crate) struct Notifier {
     delivered: Mutex<Vec<Push>>,
 }
 
-/// The ids that a recipient gives.
+/// Creates the ids of a recipient's waiters.
 #[derive(Debug)]
 pub(crate) struct Ids {
     recipient: u64,
-    /// Shared by all of a process.
+    /// Shared by all recipients of a process.
     next: Arc<AtomicU64>,
 }
 
-/// So many recipients a process has at most: more than it can have namespaces in use.
+/// The maximum number of recipients in a process. It is above the number of namespaces that a process can use.
 const RECIPIENTS: u64 = 1 << 20;
 
 impl Ids {
-    /// An id that was never given, whoever had the number of this recipient before.
+    /// Returns an id that was never used, even if the number of this recipient was used before.
     pub(crate) fn next(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed) * RECIPIENTS + self.recipient
     }
@@ -94,16 +96,16 @@ impl Ids {
 /// Whether pushes arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// Those who wait must ask.
+    /// Pushes do not arrive: waiters must poll.
     Down,
-    /// They do. Counted, since between two links some may have been missed.
+    /// Pushes arrive. The number differs for each subscription, because pushes may be missed between two of them.
     Up(u64),
 }
 
-/// What stands for all processes in the name of a channel.
+/// The name of the channel to all processes.
 pub(crate) const ALL: &str = "all";
 
-/// How many characters name a process.
+/// The number of characters in the name of a process.
 const PROCESS: usize = 16;
 
 impl Notifier {
@@ -125,7 +127,7 @@ impl Notifier {
         &self.process
     }
 
-    /// Makes a recipient, which lives as long as somebody else holds it.
+    /// Creates a recipient and registers it until it is dropped.
     pub(crate) fn join<R: Recipient + 'static>(&self, make: impl FnOnce(Ids) -> Arc<R>) -> Arc<R> {
         let mut recipients = lock(&self.recipients);
         recipients.retain(|_, recipient| recipient.strong_count() > 0);
@@ -144,17 +146,17 @@ impl Notifier {
         *self.link.borrow()
     }
 
-    /// Pushes arrive from now on.
+    /// Notes that pushes arrive from now on.
     pub(super) fn relink(&self) {
         self.link.send_replace(Link::Up(self.links.fetch_add(1, Ordering::Relaxed)));
     }
 
-    /// Pushes no longer arrive.
+    /// Notes that pushes no longer arrive.
     pub(super) fn unlink(&self) {
         self.link.send_replace(Link::Down);
     }
 
-    /// Hands a push to whom it is for.
+    /// Passes a push to its recipients.
     pub(crate) fn deliver(&self, push: Push) {
         #[cfg(test)]
         lock(&self.delivered).push(push.clone());
@@ -166,32 +168,32 @@ impl Notifier {
         }
     }
 
-    /// Has what is told to all processes heard as long as somebody else holds the listener.
+    /// Registers a listener for messages to all processes until it is dropped.
     pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
         let mut listeners = lock(&self.listeners);
         listeners.retain(|listener| listener.strong_count() > 0);
         listeners.push(listener);
     }
 
-    /// Hands on what is told to all processes.
+    /// Passes a message to all listeners.
     pub(crate) fn broadcast(&self, message: &[u8]) {
         let listeners: Vec<_> = lock(&self.listeners).iter().filter_map(Weak::upgrade).collect();
         listeners.iter().for_each(|listener| listener.hear(message));
     }
 
-    /// All that was delivered so far.
+    /// Returns all pushes since the last call.
     #[cfg(test)]
     pub(crate) fn take_delivered(&self) -> Vec<Push> {
         std::mem::take(&mut lock(&self.delivered))
     }
 }
 
-/// The name of the process in a token.
+/// The process name in a token.
 pub(crate) fn process_of(token: &str) -> &str {
     token.get(..PROCESS).unwrap_or(token)
 }
 
-/// The id in a token: hexadecimal digits behind the name of the process and a dash.
+/// The id in a token: hexadecimal digits after the process name and a dash.
 pub(crate) fn id_of(token: &str) -> Option<u64> {
     Some(hex(behind_process(token)?)?.0)
 }
@@ -201,13 +203,13 @@ fn behind_process(token: &str) -> Option<&str> {
     process.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| rest.strip_prefix('-'))?
 }
 
-/// The time to live in a token, µs: hexadecimal digits behind its id and a dot.
+/// The ttl in a token, in µs: hexadecimal digits after the id and a dot.
 pub(crate) fn ttl_of(token: &str) -> Option<i64> {
     let (_, rest) = hex(behind_process(token)?)?;
     i64::try_from(hex(rest.strip_prefix('.')?)?.0).ok()
 }
 
-/// The number that a text begins with, and the rest.
+/// Splits off the hexadecimal number at the beginning of a text.
 fn hex(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(text.len());
     Some((u64::from_str_radix(&text[..end], 16).ok()?, &text[end..]))

@@ -1,8 +1,8 @@
-//! The seam between primitives and stores: an [`Operation`] is one step on the state of one key, as a Lua
-//! script and as the same step in Rust.
+//! The interface between primitives and stores. An [`Operation`] is one step on the state of one key: as a Lua
+//! script, and as the same step in Rust.
 //!
-//! The Redis store runs the script, the in-memory store calls [`Operation::apply`]. The two must agree on
-//! every sequence of operations, which the agreement tests check.
+//! The Redis store runs the script, the in-memory store calls [`Operation::apply`]. The two must agree on every
+//! sequence of operations. The agreement tests check this.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -14,50 +14,54 @@ use super::redis::Value;
 
 /// One step on the state of one key.
 ///
-/// Calls made while others are in flight may leave as one script call, in *runs*: equal operations on one
-/// key, with a count. A script with [`MOST_RUNS`](Self::MOST_RUNS) above 1 takes the keys and the
-/// [`own`](Self::own) arguments of several runs, one after the other; the arguments once where they are the
-/// same for all and it [takes them so](Self::SAME_ONCE). It answers `now` and then as many fields for each run.
+/// Operations that are submitted while others are in flight may leave as one script call. A call consists of
+/// *runs*: equal operations on one key, with a count. A script with [`MOST_RUNS`](Self::MOST_RUNS) above 1 takes
+/// the keys and the [`own`](Self::own) arguments of several runs, one after the other. It takes the arguments once
+/// if they are equal for all runs and [`SAME_ONCE`](Self::SAME_ONCE) is set. It returns `now`, then the same number
+/// of fields for each run.
 pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
-    /// The state of a key in process.
+    /// The state of a key in memory.
     type Cell: Cell;
-    /// The answer.
+    /// The reply.
     type Reply: fmt::Debug + Send + 'static;
-    /// What takes back a reply that nobody is left to receive.
+    /// The operation that takes back a reply whose caller is gone.
     type Undo: Operation<Cell = Self::Cell>;
 
     /// The script.
     const SCRIPT: Script;
-    /// The last parts of the names of the keys it works on, in the order of KEYS.
+    /// The last parts of the names of the operation's keys, in the order of KEYS.
     const PARTS: &'static [&'static str];
-    /// How many runs one call of the script takes at most.
+    /// The maximum number of runs in one call of the script.
     const MOST_RUNS: usize = 1;
-    /// How many equal operations a run counts at most.
+    /// The maximum number of equal operations in a run.
     const MOST_REPEATS: usize = 1;
-    /// Whether the script takes [`own`](Self::own) arguments that are the same for all runs once.
+    /// Whether the script takes [`own`](Self::own) arguments once if they are equal for all runs.
     const SAME_ONCE: bool = true;
-    /// Whether all runs of a call are of one key, whose names the script takes once.
+    /// Whether all runs of a call are on one key. The script then takes its names once.
     const ONE_KEY: bool = false;
 
-    /// How many batches are in flight beside each other at most: while the replies of one are handed out, the server
-    /// works on another.
+    /// The maximum number of batches in flight at a time. While the replies of one batch are distributed, the
+    /// server works on another.
     const FLUSHERS: usize = 3;
-    /// Whether it must not be sent again where it may have run: what gives back.
+    /// Whether the operation must not be sent again if it may have run. This holds for operations that give
+    /// something back.
     const AT_MOST_ONCE: bool = false;
-    /// Whether operations must run in the order in which they were submitted: then one call is in flight at a time.
+    /// Whether operations must run in the order in which they were submitted. Then only one call is in flight at a
+    /// time.
     const IN_ORDER: bool = false;
-    /// Whether replies bring news for other waiters of this process: they are decoded as soon as they land, whether or
-    /// not their callers are polled.
+    /// Whether replies contain pushes for other waiters of this process. They are then decoded when they arrive,
+    /// even if their callers are not polled.
     const NOTIFIES: bool = false;
-    /// Whether it carries answers of any size: these have a connection and a breaker of their own.
+    /// Whether replies can be of any size. Such operations have their own connection and breaker.
     const BULK: bool = false;
 
-    /// Whether it goes first and is never refused for overload: what renews, confirms, releases or takes back.
+    /// Whether the operation is sent first and never refused as overloaded. This holds for operations that renew,
+    /// confirm, release or take back.
     fn is_reserved(&self) -> bool {
         false
     }
 
-    /// The bytes it carries besides its key.
+    /// The bytes that the operation carries besides its key.
     fn payload(&self) -> usize {
         0
     }
@@ -67,63 +71,64 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
         0
     }
 
-    /// How many runs this one is as good as: it takes as many places in a call, and as many fields of the answer.
+    /// The number of runs that this operation counts as, for the places in a call and the fields of the reply.
     fn size(&self) -> usize {
         1
     }
 
-    /// How many runs one call takes at most where this leaves.
+    /// The maximum number of runs in a call that contains this operation.
     fn most_runs(&self) -> usize {
         Self::MOST_RUNS
     }
 
-    /// Whether another of the same group and key asks the very same, so that a count will do for both.
+    /// Whether `_other`, of the same group and key, is equal, so that both can be one run with a count.
     fn repeats(&self, _other: &Self) -> bool {
         false
     }
 
-    /// Writes the arguments that all of a group share.
+    /// Writes the arguments that all operations of a group share.
     fn shared(&self, _call: &mut Arguments<'_>) {}
 
     /// Writes the arguments of a run of `count` equal operations.
     fn own(&self, _count: usize, _call: &mut Arguments<'_>) {}
 
-    /// Reads the answer to the `nth` (from 0) of a run.
+    /// Decodes the reply to the `nth` operation (from 0) of a run.
     fn decode(self, nth: usize, now: i64, fields: Fields<'_>) -> Result<Self::Reply, Garbled>;
 
     /// The same step in Rust. `now` is in µs, as in the script.
     fn apply(self, cell: &mut Self::Cell, now: i64) -> Self::Reply;
 
-    /// What an answer brings for others who wait in this process.
+    /// Returns the pushes in a reply for other waiters of this process.
     fn pushes(_reply: &mut Self::Reply) -> Vec<Push> {
         Vec::new()
     }
 
-    /// How to take back answers whose callers are gone: the last ones of a run, in their order.
+    /// Returns the operation that takes back replies whose callers are gone: the last replies of a run, in their
+    /// order.
     fn undo(_replies: &[Self::Reply]) -> Option<Self::Undo> {
         None
     }
 }
 
-/// The state of one key in process. The default is the state of a key that does not exist.
+/// The state of one key in memory. The default is the state of a key that does not exist.
 pub(crate) trait Cell: Clone + Default + Send + 'static {
-    /// Whether forgetting the state changes nothing.
+    /// Whether the state can be dropped without a change of behaviour.
     fn is_idle(&self, now: i64) -> bool;
 
-    /// What the last step has to tell those who wait: what a script publishes.
+    /// Returns the pushes of the last step to waiters: the messages that the script would publish.
     fn pushes(&mut self) -> Vec<Push> {
         Vec::new()
     }
 }
 
-/// The text of a script, without the clock that the store puts before it.
+/// The text of a script, without the clock that the store adds before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
     pub(crate) body: &'static str,
 }
 
-/// Joins the pieces of a script at compile time: `script!(own file, shared pieces…)`, the shared ones put first.
+/// Joins the pieces of a script at compile time: `script!(own file, shared pieces…)`. The shared pieces come first.
 macro_rules! script {
     ($name:literal $(, $lib:literal)* $(,)?) => {
         $crate::store::Script {
@@ -137,10 +142,10 @@ macro_rules! script {
 }
 pub(crate) use script;
 
-/// Where the arguments of a call are written, in the order of ARGV.
+/// Collects the arguments of a call, in the order of ARGV.
 pub(crate) struct Arguments<'a>(&'a mut Vec<Argument>);
 
-/// One of ARGV.
+/// One argument in ARGV.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Argument {
     Integer(i64),
@@ -171,7 +176,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// What is wrong with an answer.
+/// The reason why a reply could not be decoded.
 #[derive(Debug)]
 pub(crate) struct Garbled(pub(crate) &'static str);
 
@@ -183,7 +188,7 @@ pub(crate) enum Field<'a> {
     List(Fields<'a>),
 }
 
-/// What a script answered for one run, read from the front.
+/// The reply of a script to one run, read from the front.
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
     values: std::slice::Iter<'a, Value>,
@@ -195,7 +200,7 @@ impl<'a> Fields<'a> {
         Self { values: values.iter(), twice }
     }
 
-    /// Whether the call was sent twice, so that the operation may run once more, and late.
+    /// Whether the call was sent twice. The other copy of the operation may still run later.
     pub(crate) fn sent_twice(&self) -> bool {
         self.twice
     }
@@ -205,27 +210,27 @@ impl<'a> Fields<'a> {
             Some(Value::Int(integer)) => Ok(Field::Integer(*integer)),
             Some(Value::BulkString(text)) => Ok(Field::Text(text)),
             Some(Value::Array(values)) => Ok(Field::List(Self::new(values, self.twice))),
-            Some(_) => Err(Garbled("a script answered a value that is no number, text or list")),
-            None => Err(Garbled("a script answered too little")),
+            Some(_) => Err(Garbled("a script returned a value that is not a number, text or list")),
+            None => Err(Garbled("a script returned too few values")),
         }
     }
 
     pub(crate) fn integer(&mut self) -> Result<i64, Garbled> {
         match self.next()? {
             Field::Integer(integer) => Ok(integer),
-            _ => Err(Garbled("a script answered something else where a number belongs")),
+            _ => Err(Garbled("a script returned another type where a number was expected")),
         }
     }
 
     pub(crate) fn list(&mut self) -> Result<Fields<'a>, Garbled> {
         match self.next()? {
             Field::List(list) => Ok(list),
-            _ => Err(Garbled("a script answered something else where a list belongs")),
+            _ => Err(Garbled("a script returned another type where a list was expected")),
         }
     }
 }
 
-/// The operation that is never run: the [`Undo`](Operation::Undo) of what needs none.
+/// An operation that is never run: the [`Undo`](Operation::Undo) of operations that need none.
 pub(crate) struct Never<C>(Infallible, PhantomData<fn(C)>);
 
 impl<C> fmt::Debug for Never<C> {

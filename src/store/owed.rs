@@ -1,10 +1,11 @@
-//! What a store still owes: releases, confirmations and undoing that nobody waits for.
+//! Operations that a store still has to run, although no caller waits for them: releases, confirmations and undo
+//! operations.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// How much is owed.
+/// Counts the owed operations.
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
     count: AtomicUsize,
@@ -24,7 +25,7 @@ impl Owed {
         }
     }
 
-    /// Something is owed while the guard lives.
+    /// Counts one owed operation while the guard lives.
     pub(crate) fn guard(&self) -> Owing<'_> {
         self.add(1);
         Owing(self)
@@ -34,7 +35,7 @@ impl Owed {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Ends when nothing is owed.
+    /// Waits until no operation is owed.
     pub(crate) async fn none(&self) {
         loop {
             let none = self.none.notified();
@@ -46,7 +47,7 @@ impl Owed {
     }
 }
 
-/// Something that is owed.
+/// A guard that counts as one owed operation.
 pub(crate) struct Owing<'a>(&'a Owed);
 
 impl Drop for Owing<'_> {

@@ -1,8 +1,8 @@
-//! A sign of life of a store: [`Ping`].
+//! The answer to a ping: [`Ping`].
 
 use std::time::Duration;
 
-/// What a store answered to [`Store::ping`](crate::Store::ping).
+/// The answer of a store to [`Store::ping`](crate::Store::ping).
 #[derive(Clone, Debug)]
 pub struct Ping {
     round_trip: Duration,
@@ -10,16 +10,16 @@ pub struct Ping {
     breaker: BreakerState,
 }
 
-/// The state of a store's circuit breaker, on the runtime that asks.
+/// The state of a store's circuit breaker on the runtime of the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum BreakerState {
-    /// Calls are made.
+    /// All calls are sent.
     #[default]
     Closed,
-    /// The next call is made, as a probe.
+    /// The next call, or one that is in flight, is a probe.
     HalfOpen,
-    /// Calls are answered at once, as [unavailable](crate::Error::is_unavailable).
+    /// Calls fail at once, as [unavailable](crate::Error::is_unavailable).
     Open,
 }
 
@@ -28,20 +28,20 @@ impl Ping {
         Self { round_trip, server_version, breaker }
     }
 
-    /// How long the server took to answer; zero in memory.
+    /// Returns how long the server took to answer. Zero in memory.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
         self.round_trip
     }
 
-    /// The version of the server, such as `7.0.15`; `None` in memory, and where the server does not tell.
+    /// Returns the version of the server, such as `7.0.15`. `None` in memory, and if the server does not report it.
     #[must_use]
     pub fn server_version(&self) -> Option<&str> {
         self.server_version.as_deref()
     }
 
-    /// The state of the breaker before the ping; on a Cluster the worst of its masters'. A ping that is answered closes
-    /// it.
+    /// Returns the state of the breaker before the ping; on a Cluster the worst state of all masters. An answered
+    /// ping closes the breaker, except on a Cluster.
     #[must_use]
     pub fn breaker(&self) -> BreakerState {
         self.breaker

@@ -1,11 +1,11 @@
-//! The scheduler: a task runs all that is due at some time, such as renewals and heartbeats.
+//! The scheduler runs periodic tasks when they are due, such as renewals and heartbeats.
 //!
-//! Whoever has something that becomes due [joins](Scheduler::join) once, and says when; what is due at about the same
-//! time is done together. The task ends when nothing is left to do.
+//! A periodic task [joins](Scheduler::join) once and says when it is due next. Tasks that are due at about the same
+//! time run together. The scheduler stops when nothing is left to do.
 //!
-//! It runs on the store's own thread, so that no lease depends on a runtime that stands still. For a store in memory, what
-//! is scheduled on a runtime whose clock a test has paused is done there, by that clock; where that runtime ends, it is
-//! done on the thread.
+//! It runs on the background thread, so that no lease depends on a runtime that is blocked. There is one exception,
+//! for a store in memory: on a runtime whose clock a test has paused, the work runs on that runtime, by that clock.
+//! If that runtime ends, the background thread continues the work.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -22,21 +22,21 @@ use super::background::Background;
 use super::in_memory::{callers_clock_is_the_systems, lock};
 use super::notifier::Link;
 
-/// Has things that become due.
+/// Work that becomes due from time to time.
 pub(crate) trait PeriodicTask: Send + Sync {
-    /// When the next is due.
+    /// Returns when the work is due next.
     fn due(&self) -> Option<Instant>;
 
-    /// Does what is due.
+    /// Does the work that is due.
     fn run(self: Arc<Self>) -> BoxFuture<'static, ()>;
 
-    /// Pushes may have been missed: makes due now what waits for one.
+    /// Makes the work that waits for a push due now, because pushes may have been missed.
     fn relinked(&self);
 
-    /// Makes due now what need not wait.
+    /// Makes the work that need not wait due now.
     fn hurry(&self) {}
 
-    /// What was under way has ended with its runtime: makes it due now.
+    /// Makes the work that was in progress due now, because its runtime has ended.
     fn interrupted(&self);
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Scheduler {
     state: Mutex<State>,
     link: watch::Receiver<Link>,
     background: Background,
-    /// Whether it goes by the clocks that tests have paused.
+    /// Whether it follows clocks that tests have paused.
     follows_paused: bool,
 }
 
@@ -55,13 +55,13 @@ struct State {
     tasks: Vec<Running>,
 }
 
-/// A task of the scheduler.
+/// A running task of the scheduler.
 struct Running {
-    /// The runtime with a paused clock that it is on; `None`: it is on the thread.
+    /// The runtime with a paused clock that it runs on; `None`: the background thread.
     place: Option<Id>,
-    /// When it looks next.
+    /// When it wakes up next.
     next: Instant,
-    /// Something is due earlier than was known.
+    /// Notified when work is due earlier than `next`.
     earlier: Arc<Notify>,
 }
 
@@ -90,13 +90,13 @@ impl Scheduler {
         joined.push(task);
     }
 
-    /// Something of those who joined is due at this time.
+    /// Schedules the periodic tasks at `due`.
     pub(crate) fn schedule(self: &Arc<Self>, due: Instant) {
         let paused = self.follows_paused && !callers_clock_is_the_systems();
         self.schedule_on(Handle::try_current().ok().filter(|_| paused), due);
     }
 
-    /// On a runtime, or else on the thread.
+    /// Schedules on a runtime; `None`: on the background thread.
     fn schedule_on(self: &Arc<Self>, runtime: Option<Handle>, due: Instant) {
         let place = runtime.as_ref().map(Handle::id);
         let mut state = lock(&self.state);
@@ -117,20 +117,21 @@ impl Scheduler {
         }
     }
 
-    /// Makes due now what need not wait.
+    /// Makes the work that need not wait due now.
     pub(crate) fn hurry(self: &Arc<Self>) {
         self.joined().iter().for_each(|task| task.hurry());
         self.schedule(Instant::now());
     }
 
-    /// Those who joined may be gone.
+    /// Wakes the tasks up, because periodic tasks may have been dropped.
     pub(crate) fn look_again(&self) {
         lock(&self.state).tasks.iter().for_each(|running| running.earlier.notify_one());
     }
 
-    /// When a task looks next; `None`: there is nothing to do, and the task is gone from here on.
+    /// Returns when a task wakes up next. `None`: there is nothing to do, and the task is removed from the list.
     fn plan(&self, place: Option<Id>, busy: bool) -> Option<Instant> {
-        // All under one lock: who comes later finds the time that is set here, or no task. Let go of after it.
+        // All of this is under one lock: a later `schedule` finds either the time that is set here or no task. The
+        // tasks are dropped after the lock.
         let (joined, next);
         {
             let mut state = lock(&self.state);
@@ -151,7 +152,7 @@ impl Scheduler {
     }
 }
 
-/// A task, which another follows where its runtime ends first.
+/// A running task. If its runtime ends first, another task continues the work.
 struct Task {
     scheduler: Arc<Scheduler>,
     place: Option<Id>,
@@ -194,7 +195,7 @@ impl Drop for Task {
         }
         lock(&self.scheduler.state).forget(self.place);
         self.scheduler.joined().iter().for_each(|task| task.interrupted());
-        // On the thread whoever schedules next starts it anew.
+        // On the background thread the next `schedule` starts a new task.
         if self.place.is_some() {
             self.scheduler.schedule_on(None, Instant::now());
         }
