@@ -1,11 +1,12 @@
-//! The thread of our own: what must not depend on any caller runs there.
+//! The background thread runs the work that must not depend on any caller.
 //!
-//! Renewals, heartbeats, the subscription, releases that nobody awaits and the undoing of operations whose callers went
-//! away are tasks on one current_thread runtime per process. Callers without a tokio runtime are served by it too. User
-//! code never runs on it.
+//! Renewals, heartbeats, the subscription, releases without a waiting caller, and undo operations for callers that
+//! are gone run as tasks on one current_thread runtime per process. Callers without a tokio runtime also use it.
+//! User code never runs on it.
 //!
-//! The thread is started on first need and ends with the last store and lease: every task on it that is owed holds its
-//! store. It is never joined, since the last clone of a store may be dropped on it.
+//! The thread starts when it is first needed and ends with the last store and lease, because every owed task on it
+//! keeps its store alive. It is never joined, because the last clone of a store may be dropped on the thread
+//! itself.
 
 use std::fmt;
 use std::future::Future;
@@ -19,14 +20,14 @@ use super::in_memory::lock;
 use crate::Error;
 use crate::error::{Cause, Outage};
 
-/// Where a store runs what must not depend on its callers. Clones share.
+/// The place where a store runs work that must not depend on its callers. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Background(Arc<Home>);
 
 enum Home {
-    /// The thread of this process, once it was needed.
+    /// The thread of this process, after it was first needed.
     Thread(Mutex<Option<Arc<Thread>>>),
-    /// A runtime of the user's.
+    /// A runtime of the user.
     Runtime(Handle),
 }
 
@@ -35,18 +36,18 @@ impl Background {
         Self(Arc::new(Home::Thread(Mutex::new(None))))
     }
 
-    /// On a runtime of the user's, which must go on by itself.
+    /// Uses a runtime of the user, which must run without a `block_on`.
     pub(crate) fn runtime(handle: Handle) -> Result<Self, Error> {
         if handle.runtime_flavor() == RuntimeFlavor::CurrentThread {
             return Err(Error::invalid(
-                "the background runtime must be a multi_thread runtime, is current_thread: that one runs only while \
-                 somebody is in its block_on, so leases would not be renewed in between",
+                "the background runtime must be a multi_thread runtime, is current_thread: that kind runs only during \
+                 its block_on, so leases would not be renewed at other times",
             ));
         }
         Ok(Self(Arc::new(Home::Runtime(handle))))
     }
 
-    /// The runtime. Starts the thread where it is not running.
+    /// Returns the handle of the runtime. Starts the thread if it is not running.
     pub(crate) fn handle(&self) -> Result<Handle, Error> {
         match &*self.0 {
             Home::Runtime(handle) => Ok(handle.clone()),
@@ -67,7 +68,7 @@ impl Background {
         }
     }
 
-    /// Runs a task; drops it where there is no thread to be had.
+    /// Runs a task. Drops it if no thread can be started.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Ok(handle) = self.handle() {
             handle.spawn(task);
@@ -84,10 +85,10 @@ impl fmt::Debug for Background {
     }
 }
 
-/// The thread of this process. It ends when this value is dropped.
+/// The background thread. It ends when this value is dropped.
 struct Thread {
     handle: Handle,
-    /// The process that started it: a forked child has none.
+    /// The process that started the thread. A forked child has no such thread.
     process: u32,
     alive: Arc<AtomicBool>,
     _stop: oneshot::Sender<()>,
@@ -116,7 +117,7 @@ impl Thread {
         let ended = Ended(Arc::clone(&alive));
         std::thread::Builder::new().name("tower-distributed".into()).spawn(move || {
             let _ended = ended;
-            // Ends when the value is dropped that would send.
+            // Ends when the sender is dropped.
             let _ = runtime.block_on(stopped);
             runtime.shutdown_background();
         })?;
@@ -128,7 +129,7 @@ impl Thread {
     }
 }
 
-/// Notes that the thread is over, also after a panic.
+/// Notes that the thread has ended, also after a panic.
 struct Ended(Arc<AtomicBool>);
 
 impl Drop for Ended {
@@ -143,7 +144,8 @@ mod tests {
 
     use super::*;
 
-    /// The thread of this process is shared by all tests, so only what holds for any number of stores is tested.
+    /// All tests share the thread of this process. So this tests only properties that hold for any number of
+    /// stores.
     #[test]
     fn tasks_run_without_a_runtime_and_the_thread_is_shared() {
         let (one, other) = (Background::thread(), Background::thread());
@@ -174,7 +176,7 @@ mod tests {
         thread.handle.spawn(async move { sender.send(()).unwrap() });
         done.recv_timeout(Duration::from_secs(10)).unwrap();
         assert!(thread.is_alive());
-        // The last clone may be dropped on the thread itself.
+        // The last reference may be dropped on the thread itself.
         let handle = thread.handle.clone();
         handle.spawn(async move { drop(thread) });
         for _ in 0..1000 {

@@ -1,4 +1,4 @@
-//! Timers that also run outside of a tokio runtime: there the store's own thread drives them.
+//! Timers that also work outside of a tokio runtime. The background thread then drives them.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::time::{Instant, Sleep};
 
 use super::background::Background;
 
-/// How long a thread is blocked where there is no other timer.
+/// How long to block the thread at a time if no other timer is available.
 const BLOCKING: Duration = Duration::from_millis(10);
 
-/// Ends at a point in time, by the clock of the caller's runtime.
+/// Waits until a point in time, by the clock of the caller's runtime.
 pub(crate) async fn sleep_until(deadline: Instant) {
     if Handle::try_current().is_ok() {
         return tokio::time::sleep_until(deadline).await;
@@ -22,7 +22,8 @@ pub(crate) async fn sleep_until(deadline: Instant) {
     }
 }
 
-/// Where the system grants no thread this one waits, a little at a time, so that others of its tasks have their turns.
+/// Waits on the caller's thread if the system cannot start another. It yields after each short sleep, so that other
+/// tasks can run.
 async fn block_until(deadline: Instant) {
     while let left = deadline.saturating_duration_since(Instant::now())
         && !left.is_zero()
@@ -32,17 +33,17 @@ async fn block_until(deadline: Instant) {
     }
 }
 
-/// Ends after a span of time.
+/// Waits for a span of time.
 pub(crate) async fn sleep(span: Duration) {
     let now = Instant::now();
-    // What is too long to be told is for ever.
+    // A span that overflows the clock never ends.
     match now.checked_add(span) {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }
 
-/// What comes of a future within a span; `None`: nothing.
+/// Awaits a future for at most `span`. `None` if it did not finish.
 pub(crate) async fn within<T>(span: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;

@@ -1,4 +1,4 @@
-//! How many keys a store keeps state for at most.
+//! The maximum number of keys for which an in-memory store keeps state.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -10,9 +10,9 @@ use crate::telemetry::Server;
 /// Counts the cells of all namespaces of a store.
 pub(super) struct Bound {
     max: usize,
-    /// The cells that are stored, also where they have expired: never more than `max`.
+    /// The number of stored cells, including expired ones. Never above `max`.
     cells: AtomicUsize,
-    /// Made once, since refusals should be cheap.
+    /// Prepared, so that a refusal is cheap.
     refusal: Error,
     search: Mutex<Search>,
     telemetry: Server,
@@ -22,19 +22,19 @@ pub(super) struct Bound {
 #[derive(Default)]
 struct Search {
     cursor: Cursor,
-    /// When the latest search found nothing, µs.
+    /// When the latest search found nothing, in µs.
     failed: Option<i64>,
 }
 
-/// A search looks at so many cells, and at those of the last table (up to 900).
+/// The number of cells that a search looks at, not counting the rest of the last table (up to 900).
 const CELLS_PER_SEARCH: usize = 1024;
 
-/// For how long after a search without success there is no other, µs: a search is 100 times as dear as a refusal.
+/// The pause after a search that found nothing, in µs. A search costs 100 times as much as a refusal.
 const REST: u64 = 1000;
 
 impl Bound {
     pub(super) fn new(max: usize) -> Self {
-        let text = format!("it keeps state for {max} keys (max_keys), and takes no other key");
+        let text = format!("it already has state for {max} keys, the maximum (max_keys)");
         Self {
             max,
             cells: AtomicUsize::new(0),
@@ -57,20 +57,21 @@ impl Bound {
         }
     }
 
-    /// Tells of a step that was refused. To be called without a lock.
+    /// Reports a refused step to the telemetry. Must be called without a lock.
     pub(super) fn refused(&self) {
         self.telemetry.overloaded(1, || 0);
     }
 
-    /// Counts cells no longer, after they were removed.
+    /// Stops counting cells after they were removed.
     pub(super) fn give_back(&self, cells: usize) {
         if cells > 0 {
             self.cells.fetch_sub(cells, Ordering::Relaxed);
         }
     }
 
-    /// Looks for expired cells with bounded work, and leaves the rest to the sweeper. Goes on where the search before
-    /// ended. To be called by a step that has not locked its own shard; it may have locked one of another namespace.
+    /// Searches for expired cells with bounded work, and leaves the rest to the sweeper. It continues where the
+    /// previous search ended. The calling step must not have locked its own shard; it may have locked a shard of
+    /// another namespace.
     pub(super) fn search(&self, sweeper: &Sweeper, now: i64) {
         let mut search = match self.search.try_lock() {
             Ok(search) => search,

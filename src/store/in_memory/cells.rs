@@ -1,4 +1,4 @@
-//! The cells of one namespace: a key's state, and steps on it.
+//! The cells of one namespace: the state of each key, and steps on it.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -14,10 +14,10 @@ use crate::store::operation::Cell;
 /// The cells of one namespace, in shards.
 pub(crate) struct Cells<C> {
     shared: Arc<Shared>,
-    /// What the store knows them by.
+    /// The name under which the store lists the cells.
     name: Option<Name>,
     this: Weak<Self>,
-    /// Whether the sweeper knows of them.
+    /// Whether the sweeper lists these cells.
     listed: AtomicBool,
     hasher: RandomState,
     shards: Box<[Mutex<Shard<C>>]>,
@@ -37,12 +37,12 @@ impl<C: Cell> Cells<C> {
         })
     }
 
-    /// Takes one step on the cell of a key, alone, and notifies whom it concerns.
+    /// Applies one step to the cell of a key, under its lock, and delivers the pushes of the step.
     ///
     /// # Errors
     ///
-    /// [`is_overloaded`](Error::is_overloaded) where the step would leave state for a new key in a store that is full.
-    /// Nothing has changed then.
+    /// [`is_overloaded`](Error::is_overloaded) if the step would leave state for a new key in a full store. Nothing
+    /// has changed then.
     pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
         let stepped = self.step_alone(key, |cell, now| {
             let reply = step(cell, now);
@@ -55,13 +55,13 @@ impl<C: Cell> Cells<C> {
         Ok(reply)
     }
 
-    /// The same within a step on another namespace's cell, which is locked: nobody is notified, and of a refusal
-    /// [`tell_refused`](Self::tell_refused) afterwards.
+    /// Like [`step`](Self::step), within a step on a locked cell of another namespace. It delivers no pushes and
+    /// does not report a refusal: call [`tell_refused`](Self::tell_refused) afterwards.
     pub(crate) fn step_among<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
         self.step_alone(key, step)
     }
 
-    /// Tells of a step that was refused. To be called without a lock.
+    /// Reports a refused step to the telemetry. Must be called without a lock.
     pub(crate) fn tell_refused(&self) {
         if let Some(bound) = &self.shared.bound {
             bound.refused();
@@ -69,7 +69,7 @@ impl<C: Cell> Cells<C> {
     }
 
     fn step_alone<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
-        // One hash serves for all: within a shard its other bits are used.
+        // One hash is enough: within a shard, other bits of it are used.
         let hash = self.hasher.hash_one(key);
         let mutex = &self.shards[(hash >> 51) as usize % SHARDS];
         let bound = self.shared.bound.as_ref();
@@ -91,7 +91,7 @@ impl<C: Cell> Cells<C> {
                 *cell = C::default();
             }
             let reply = step(cell, now);
-            // A key that has no state left makes room at once where room is scarce.
+            // In a bounded store, a key without state makes room at once.
             if let Some(bound) = bound
                 && cell.is_idle(now)
             {
@@ -116,7 +116,7 @@ impl<C: Cell> Cells<C> {
         Ok(reply)
     }
 
-    /// Whether steps can be refused for want of room.
+    /// Whether steps can be refused because the store is full.
     pub(crate) fn is_bounded(&self) -> bool {
         self.shared.bound.is_some()
     }
@@ -134,7 +134,7 @@ impl<C: Cell> Cells<C> {
         }
     }
 
-    /// How many cells there are, and for how many there is memory.
+    /// The number of cells, and the number of cells for which memory is allocated.
     #[cfg(test)]
     pub(super) fn size(&self) -> (usize, usize) {
         let shards = self.shards.iter().map(|shard| lock(shard));
@@ -184,7 +184,7 @@ impl<C: Cell> Sweep for Cells<C> {
         self.shards.iter().all(|shard| match shard.try_lock() {
             Ok(shard) => shard.len() == 0,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().len() == 0,
-            // Whoever has locked it may be inserting.
+            // The thread that has locked it may be inserting.
             Err(TryLockError::WouldBlock) => false,
         })
     }

@@ -1,4 +1,4 @@
-//! The time that an in-memory store goes by.
+//! The clock of an in-memory store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,22 +6,22 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Microseconds since the Unix epoch that never run backwards.
+/// A clock in microseconds since the Unix epoch that never runs backwards.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
     /// Set by the system's clock once, then monotonic. Follows tokio's clock, which a test may pause and advance.
     System {
         since: Instant,
         micros: i64,
-        /// Whether a caller's tokio clock was seen to differ from the system's.
+        /// Whether the tokio clock of a caller was seen to differ from the system's clock.
         strayed: Arc<AtomicBool>,
     },
-    /// As a test sets it.
+    /// Set by a test.
     #[cfg(test)]
     Manual(Arc<std::sync::atomic::AtomicI64>),
 }
 
-/// Which steps compare the caller's clock with the system's; each shard has its own count.
+/// Decides which steps compare the caller's clock with the system's. Each shard has its own count.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
     since: i64,
@@ -29,8 +29,8 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// A check reads two more clocks (90 ns), which is as much as a whole step: so the first 8 steps in 10 ms are
-    /// checked, and then each 256th.
+    /// Whether this step is checked. A check reads two more clocks (90 ns), which costs as much as a whole step. So
+    /// only the first 8 steps in 10 ms and then every 256th are checked.
     fn is_due(&mut self, now: i64) -> bool {
         if now.abs_diff(self.since) > 10_000 {
             *self = Self { since: now, steps: 0 };
@@ -47,7 +47,7 @@ impl Clock {
         Self::System { since: Instant::now(), micros, strayed: Arc::default() }
     }
 
-    /// The time of a step, by its caller's clock.
+    /// Returns the time of a step, by the clock of its caller.
     #[inline]
     pub(super) fn of_step(&self, checks: &mut Checks) -> i64 {
         match self {
@@ -63,23 +63,24 @@ impl Clock {
         }
     }
 
-    /// The time up to which the sweeper may drop state of a shard, where `seen` is the time of the last step on it. To
-    /// be called with the shard locked, so that all checks of its steps are seen.
+    /// Returns the time up to which the sweeper may drop state of a shard. `seen` is the time of the last step on
+    /// the shard. Must be called with the shard locked, so that the checks of all its steps are visible.
     ///
-    /// The sweeper has a thread of its own, where a clock that a test has paused is not visible: the system's clock may
-    /// be ahead of it, and state that the test takes for live would be dropped. So the system's clock counts only while
-    /// every checked step found that its caller's clock *is* the system's. From the first that did not, for good, the time
-    /// of the last step on the shard counts: no caller of the same clock takes for live what had expired by then.
+    /// The sweeper runs on the background thread, where a clock that a test has paused is not visible. The system's
+    /// clock may be ahead of the paused clock, and the sweeper would drop state that is live for the test. So the
+    /// system's clock counts only while every checked step found that its caller's clock is the system's clock.
+    /// From the first difference on, permanently, the time of the last step on the shard counts: state that had
+    /// expired by then is not live for any caller of the same clock.
     ///
-    /// A paused clock stands still or is set, and is never between two reads of the system's clock, so one check finds
-    /// it. Of the steps on a shard in a window of 10 ms by the caller's clock the first 8 are checked. So the only
-    /// paused clock that is missed is one that was paused within 10 ms of 8 other steps on the same shard, and which
-    /// less than 256 further steps on it have seen.
+    /// A paused clock stands still or is set, and is never between two reads of the system's clock. So one check
+    /// finds it. The first 8 steps on a shard in a window of 10 ms are checked, by the caller's clock. So a paused
+    /// clock is missed only if it was paused within 10 ms of 8 other steps on the same shard, and fewer than 256
+    /// further steps on the shard used it.
     pub(super) fn of_sweep(&self, seen: i64) -> i64 {
         match self {
             Self::System { strayed, .. } if strayed.load(Ordering::Acquire) => seen,
             Self::System { since, micros, .. } => {
-                // Not tokio's time, which the background runtime may have changed too.
+                // Not tokio's clock, which the background runtime may have changed too.
                 let elapsed = std::time::Instant::now().saturating_duration_since(since.into_std());
                 micros + elapsed.as_micros() as i64
             }
@@ -89,7 +90,7 @@ impl Clock {
     }
 }
 
-/// Whether no test has paused the clock of the caller's runtime.
+/// Whether the clock of the caller's runtime is the system's clock, so that no test has paused it.
 pub(crate) fn callers_clock_is_the_systems() -> bool {
     let before = std::time::Instant::now();
     let callers = Instant::now().into_std();

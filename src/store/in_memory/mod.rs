@@ -1,7 +1,7 @@
-//! The embedded store: the state of this process alone, in memory.
+//! The in-memory store: state of this process alone.
 //!
-//! A namespace is a set of cells, one for each key that has state; steps on cells run inline, on the caller's thread. What
-//! has expired is dropped by the sweeper, and memory is given back.
+//! A namespace is a set of cells, one for each key that has state. Steps on cells run inline, on the thread of the
+//! caller. The sweeper drops expired cells and frees their memory.
 
 mod bound;
 mod cells;
@@ -34,12 +34,12 @@ pub(crate) struct InMemory {
     shared: Arc<Shared>,
 }
 
-/// What the namespaces of a store have in common.
+/// The parts that all namespaces of a store share.
 struct Shared {
     clock: Clock,
     notifier: Arc<Notifier>,
     bound: Option<Bound>,
-    /// Namespaces live as long as somebody holds them; the sweeper holds those that have cells.
+    /// A namespace lives as long as it is referenced. The sweeper references those that have cells.
     namespaces: Mutex<HashMap<Name, Weak<dyn Any + Send + Sync>>>,
     sweeper: Arc<Sweeper>,
 }
@@ -61,12 +61,12 @@ impl InMemory {
         Self { notifier, scheduler, names: Names::default(), shared }
     }
 
-    /// The cells of a namespace: the same for everybody who asks by the same name.
+    /// Returns the cells of a namespace. All callers with the same name get the same cells.
     pub(crate) fn cells<C: Cell>(&self, namespace: &str) -> Arc<Cells<C>> {
         let name = (namespace.into(), TypeId::of::<C>());
         let mut namespaces = lock(&self.shared.namespaces);
         let known = namespaces.get(&name).and_then(Weak::upgrade);
-        // The name has the type, so this does not fail.
+        // The type is part of the name, so this does not fail.
         if let Some(Ok(cells)) = known.map(Arc::downcast) {
             return cells;
         }
@@ -85,7 +85,7 @@ impl Drop for InMemory {
 }
 
 impl Shared {
-    /// The cells of a name are gone; others of the same name may have taken their place.
+    /// Removes the name of cells that were dropped, unless new cells of this name exist.
     fn forget(&self, name: &Name) {
         let mut namespaces = lock(&self.namespaces);
         if namespaces.get(name).is_some_and(|cells| cells.strong_count() == 0) {
@@ -104,7 +104,7 @@ impl fmt::Debug for InMemory {
     }
 }
 
-/// Locks, also after a panic elsewhere: steps leave cells whole.
+/// Locks a mutex and ignores poisoning: a step that panics leaves cells consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

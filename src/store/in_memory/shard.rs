@@ -1,8 +1,9 @@
 //! One shard of a namespace: a hash table that grows and shrinks in small steps.
 //!
-//! Linear hashing (Litwin 1980) over many small tables: when the shard holds too many cells for the tables it has, *one*
-//! table is split in two, and when it holds few, the last table is merged into the one that it was split from. So no step
-//! moves more cells than one table has, however many there are, and memory is given back table by table.
+//! It uses linear hashing (Litwin 1980) over many small tables. When the shard has too many cells for its tables,
+//! *one* table is split in two. When it has few cells, the last table is merged into the table that it was split
+//! from. So no step moves more cells than one table has, regardless of the total, and memory is freed table by
+//! table.
 
 use hashbrown::HashTable;
 
@@ -10,22 +11,24 @@ use super::clock::Checks;
 use crate::Key;
 use crate::store::Cell;
 
-/// How many cells a table has on average, at most. Tables yet to be split have up to twice as many, give or take, which
-/// fit in 1024 slots (896 cells), and those that were split have up to so many, which fit in 512 (448 cells).
+/// The maximum average number of cells in a table. A table that is yet to be split has up to about twice as many
+/// cells, which fit in 1024 slots (896 cells). A table that was split has up to about this many, which fit in 512
+/// slots (448 cells).
 const PER_TABLE: usize = 400;
 
 #[derive(Debug)]
 pub(super) struct Shard<C> {
     tables: Vec<HashTable<Entry<C>>>,
     len: usize,
-    /// The table that is swept when the shard is full the next time.
+    /// The table that was swept most recently, the last time the shard was full.
     hand: usize,
     /// The time of the last step.
     pub(super) seen: i64,
     pub(super) checks: Checks,
 }
 
-/// The state of a key. The hash is kept so that moving cells costs the same however long their keys are.
+/// The state of a key. The hash is stored, so that the cost of moving a cell does not depend on the length of its
+/// key.
 #[derive(Debug)]
 pub(super) struct Entry<C> {
     hash: u64,
@@ -40,12 +43,12 @@ impl<C> Shard<C> {
         self.len
     }
 
-    /// How many cells are in a table; `None` where there is no such table.
+    /// The number of cells in a table; `None` if there is no such table.
     pub(super) fn cells_in(&self, table: usize) -> Option<usize> {
         self.tables.get(table).map(HashTable::len)
     }
 
-    /// For how many cells there is memory.
+    /// The number of cells for which memory is allocated.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.tables.iter().map(HashTable::capacity).sum()
@@ -60,15 +63,15 @@ impl<C: Cell> Shard<C> {
         self.tables.get_mut(place)?.find_entry(hash, is_it).ok()
     }
 
-    /// Removes a cell by its key. Whether it was there.
+    /// Removes the cell of a key. Returns whether there was one.
     pub(super) fn remove(&mut self, hash: u64, key: &[u8]) -> bool {
         let found = self.find(hash, key).map(|entry| drop(entry.remove()));
         self.len -= usize::from(found.is_some());
         found.is_some()
     }
 
-    /// Inserts the cell of a key that has none. Returns cells that have expired, to be dropped without the lock: a full
-    /// shard is swept before it grows, one table at a time.
+    /// Inserts a cell for a key that has none. A full shard is swept before it grows, one table at a time. Returns
+    /// the expired cells, which the caller drops without the lock.
     pub(super) fn insert(&mut self, hash: u64, key: &[u8], cell: C, now: i64) -> Vec<Entry<C>> {
         let mut expired = Vec::new();
         if self.tables.is_empty() {
@@ -76,7 +79,7 @@ impl<C: Cell> Shard<C> {
         } else if self.len >= PER_TABLE * self.tables.len() {
             self.hand = if self.hand + 1 < self.tables.len() { self.hand + 1 } else { 0 };
             expired = self.sweep(self.hand, now);
-            // A sweep that makes room for fewer would have to come too often.
+            // If a sweep frees less than this, the next one would be due too soon.
             if expired.len() < PER_TABLE / 4 {
                 self.split();
             }
@@ -87,7 +90,7 @@ impl<C: Cell> Shard<C> {
         expired
     }
 
-    /// Takes the cells out of a table that have expired, to be dropped without the lock.
+    /// Removes the expired cells from a table. Returns them, so that the caller drops them without the lock.
     pub(super) fn sweep(&mut self, table: usize, now: i64) -> Vec<Entry<C>> {
         let Some(table) = self.tables.get_mut(table) else { return Vec::new() };
         let expired: Vec<_> = table.extract_if(|entry| entry.cell.is_idle(now)).collect();
@@ -98,7 +101,7 @@ impl<C: Cell> Shard<C> {
         expired
     }
 
-    /// Merges two tables where there are far too many for the cells. Whether that was so.
+    /// Merges two tables if there are far too many tables for the cells. Returns whether this was so.
     pub(super) fn merge(&mut self) -> bool {
         if self.len == 0 && !self.tables.is_empty() {
             self.tables = Vec::new();
@@ -132,17 +135,17 @@ impl<C: Cell> Shard<C> {
     }
 }
 
-/// In which of so many tables a hash belongs.
+/// The table in which a hash belongs, out of `tables`.
 #[inline]
 fn place(hash: u64, tables: usize) -> usize {
-    // Within a table the lowest bits are used, and the highest.
+    // Within a table, the lowest and the highest bits are used.
     let bits = (hash >> 12) as usize;
     let span = tables.next_power_of_two();
     let place = bits & (span - 1);
     if place < tables { place } else { place & (span / 2).saturating_sub(1) }
 }
 
-/// The table that a table is split from, and merged into.
+/// The table that a table was split from, and is merged into.
 fn origin(table: usize) -> usize {
     table & !(1 << table.checked_ilog2().unwrap_or(0))
 }

@@ -1,8 +1,9 @@
 //! The sweeper: one task per store drops expired state on the background thread.
 //!
-//! It goes round all namespaces that have cells, and locks one shard at a time, for as long as it takes to look through
-//! one table (at most 900 cells) or to merge two. It rests for 100 times as long as a round took, longer while nothing
-//! changes, and ends when nothing is stored; the next cell starts it anew.
+//! In each round it visits all namespaces that have cells. It locks one shard at a time, for as long as it takes to
+//! look through one table (at most 900 cells) or to merge two. Between rounds it rests for at least 100 times the
+//! duration of a round, and longer while nothing changes. It ends when nothing is stored; the next cell starts it
+//! again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -14,39 +15,39 @@ use tokio::time::sleep;
 use super::lock;
 use crate::store::background::Background;
 
-/// How long the sweeper rests at least, unless the store is full.
+/// The shortest rest of the sweeper, unless the store is full.
 const SHORTEST_REST: Duration = Duration::from_secs(1);
 
-/// How long it rests at most, unless a round takes longer than 1 % of this.
+/// The longest rest, unless a round takes longer than 1 % of this.
 const LONGEST_REST: Duration = Duration::from_secs(20);
 
-/// The same where the store is full, and for 20 times as long as a round took.
+/// The shortest rest when the store is full. The rest is also at least 20 times the duration of a round.
 const REST_WHEN_FULL: Duration = Duration::from_millis(50);
 
-/// After so many cells, others on the background thread have their turn.
+/// The number of cells after which other tasks on the background thread get a turn.
 const CELLS_PER_TURN: usize = 1024;
 
-/// What the sweeper goes through: the cells of a namespace.
+/// The cells of a namespace, as the sweeper sees them.
 pub(super) trait Sweep: Send + Sync {
-    /// Drops what has expired in one table, or moves on to the next shard; `None` at the end.
+    /// Drops the expired cells in one table, or moves on to the next shard. `None` at the end.
     fn sweep(&self, place: &mut Place, by: By) -> Option<Visit>;
 
-    /// Whether there is certainly no cell. Waits for no lock.
+    /// Whether there is certainly no cell. Does not wait for a lock.
     fn is_empty(&self) -> bool;
 
-    /// Whether the sweeper knows of it.
+    /// Whether the sweeper lists these cells.
     fn is_listed(&self) -> &AtomicBool;
 }
 
-/// Who sweeps.
+/// The caller of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum By {
-    /// A step at this time, which may have locked a shard: it passes over those that are locked.
+    /// A step at this time. It may have locked a shard, so it skips locked shards.
     Step(i64),
     Sweeper,
 }
 
-/// A table of a namespace.
+/// The position of a table in a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Place {
     pub(super) shard: usize,
@@ -59,45 +60,45 @@ impl Place {
     }
 }
 
-/// A table of a store.
+/// The position of a table in a store.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     namespace: usize,
     place: Place,
 }
 
-/// What was found in one place.
+/// The numbers of cells and expired cells found at one position.
 #[derive(Debug, Default)]
 pub(super) struct Visit {
     pub(super) cells: usize,
     pub(super) expired: usize,
 }
 
-/// What the sweeper of a store knows of.
+/// The shared state of a store's sweeper.
 #[derive(Default)]
 pub(super) struct Sweeper {
     list: Mutex<List>,
-    /// The store is full, or the sweeper is gone.
+    /// Notified when the store is full, or the sweeper was dropped.
     pressed: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct List {
     namespaces: Vec<Listed>,
-    /// Whether the store is gone: namespaces then live only as long as somebody holds them.
+    /// Whether the store was dropped. Namespaces then live only as long as they are referenced.
     disowned: bool,
-    /// Whether there is a task.
+    /// Whether the sweeper task is running.
     running: bool,
 }
 
-/// A namespace that had cells when it was looked at last. `keep` is why its state outlives who made it.
+/// A namespace that had cells at the last visit. `keep` keeps its state alive without other references.
 struct Listed {
     cells: Weak<dyn Sweep>,
     keep: Option<Arc<dyn Sweep>>,
 }
 
 impl Sweeper {
-    /// The store is gone.
+    /// The store was dropped.
     pub(super) fn disown(&self) {
         let mut list = lock(&self.list);
         list.disowned = true;
@@ -106,7 +107,7 @@ impl Sweeper {
         drop(keeps);
     }
 
-    /// Lists cells that are no longer empty.
+    /// Adds cells that are no longer empty to the list.
     pub(super) fn list(self: &Arc<Self>, cells: Arc<dyn Sweep>) {
         let mut list = lock(&self.list);
         if cells.is_listed().swap(true, Ordering::Relaxed) {
@@ -117,7 +118,7 @@ impl Sweeper {
         list.namespaces.push(Listed { cells: weak, keep });
         let start = !list.running;
         list.running = true;
-        // Where it cannot be spawned, the task is dropped at once, and locks the list.
+        // If the task cannot be spawned, it is dropped at once, and its drop locks the list.
         drop(list);
         if start {
             let thread = Background::thread();
@@ -127,32 +128,32 @@ impl Sweeper {
         }
     }
 
-    /// Has the sweeper come soon.
+    /// Makes the sweeper start a round soon.
     pub(super) fn press(&self) {
         self.pressed.notify_one();
     }
 
-    /// Sweeps at a cursor and moves it on; `None` at the end of the list.
+    /// Sweeps at a cursor and advances it. `None` at the end of the list.
     pub(super) fn visit(&self, cursor: &mut Cursor, by: By) -> Option<Visit> {
         let cells = lock(&self.list).namespaces.get(cursor.namespace)?.cells.upgrade();
         let visit = cells.as_ref().and_then(|cells| cells.sweep(&mut cursor.place, by));
         if visit.is_none() {
             cursor.place = Place::default();
             let is_over = matches!(by, By::Sweeper) && self.unlist(cursor.namespace, cells.as_deref());
-            // Else the last of the list is in this place now.
+            // Otherwise the last namespace of the list is at this position now.
             cursor.namespace += usize::from(!is_over);
         }
-        // These may be the last who hold the cells: they are dropped here, with nothing locked.
+        // This may be the last reference to the cells, so they are dropped here, without a lock.
         drop(cells);
         Some(visit.unwrap_or_default())
     }
 
-    /// Takes cells that are empty off the list. The task alone does this.
+    /// Removes empty cells from the list. Only the task calls this.
     fn unlist(&self, position: usize, cells: Option<&dyn Sweep>) -> bool {
         let mut list = lock(&self.list);
         if let Some(cells) = cells {
-            // Who inserts looks at this after having unlocked the shard: either the cell is seen below, or `false` by
-            // whoever inserted it.
+            // An inserting step reads this flag after it has unlocked the shard. So either its cell is seen below,
+            // or it sees `false` here.
             cells.is_listed().store(false, Ordering::Relaxed);
             if !cells.is_empty() {
                 cells.is_listed().store(true, Ordering::Relaxed);
@@ -169,7 +170,7 @@ impl Sweeper {
         true
     }
 
-    /// Whether the task has nothing to do and is to end.
+    /// Whether the task has nothing to do and must end.
     fn ends(&self) -> bool {
         let mut list = lock(&self.list);
         list.running = !list.namespaces.is_empty();
@@ -183,11 +184,11 @@ impl Drop for Sweeper {
     }
 }
 
-/// The task. It keeps no store alive.
+/// The sweeper task. It does not keep the store alive.
 struct Task {
-    /// Kept as long as the task runs on it.
+    /// Keeps the thread running as long as the task.
     _thread: Background,
-    /// `None` once it has ended as it should.
+    /// `None` after the task has ended normally.
     sweeper: Option<Weak<Sweeper>>,
     pressed: Arc<Notify>,
 }
@@ -234,7 +235,7 @@ impl Task {
 }
 
 impl Round {
-    /// Sweeps for one turn. Whether there is more.
+    /// Sweeps for one turn. Returns whether there is more.
     fn advance(&mut self, sweeper: &Sweeper) -> bool {
         let begin = Instant::now();
         let (mut cells, mut more) = (0, true);
@@ -242,7 +243,7 @@ impl Round {
             let visit = sweeper.visit(&mut self.cursor, By::Sweeper);
             more = visit.is_some();
             let visit = visit.unwrap_or_default();
-            // An empty place costs as much as a few cells.
+            // An empty table costs as much as a few cells.
             cells += visit.cells.max(4);
             self.cells += visit.cells - visit.expired;
             self.expired += visit.expired;
@@ -253,7 +254,7 @@ impl Round {
 }
 
 impl Drop for Task {
-    /// The background runtime ended first, or never was: the next who lists cells begins anew.
+    /// If the background runtime has ended or never started, the next listed cells start a new task.
     fn drop(&mut self) {
         if let Some(sweeper) = self.sweeper() {
             lock(&sweeper.list).running = false;

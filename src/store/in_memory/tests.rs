@@ -1,4 +1,4 @@
-//! The store as a whole: what has expired goes, what has not stays, and the bound holds.
+//! Tests of the whole store: expired state is dropped, live state stays, and the bound on keys holds.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -30,7 +30,7 @@ impl Cells<Until> {
     }
 }
 
-/// A store whose time is set by hand.
+/// A store whose clock the test sets.
 fn manual(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
     let time = Arc::new(AtomicI64::new(0));
     (InMemory::new(Clock::Manual(time.clone()), max_keys), time)
@@ -69,7 +69,7 @@ fn expired_state_is_given_back() {
     assert!((0..50_000).all(|i| cells.get(i) == if i % 2 == 1 { 11 } else { 0 }));
     time.store(11, Ordering::Relaxed);
     eventually("the memory of expired state is given back", || cells.size() == (0, 0));
-    // The sweeper has ended, or is about to.
+    // The sweeper has ended, or is about to end.
     cells.keep("again", 12);
     time.store(12, Ordering::Relaxed);
     eventually("the sweeper begins anew", || cells.size() == (0, 0));
@@ -125,7 +125,7 @@ async fn what_lives_by_a_paused_clock_is_not_swept() {
     for i in 0..1000 {
         cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 10_000).unwrap();
     }
-    // Real time passes, and the sweeper comes.
+    // Real time passes, and the sweeper runs.
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(cells.size().0, 1000, "the caller's clock stands still");
     tokio::time::advance(Duration::from_millis(9)).await;
@@ -133,7 +133,7 @@ async fn what_lives_by_a_paused_clock_is_not_swept() {
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(cells.size().0, 1001);
     tokio::time::advance(Duration::from_millis(1)).await;
-    // One step on each shard, at least.
+    // At least one step on each shard.
     assert!((0..1000).all(|key| cells.get(key) == 0));
     eventually("what a step has seen to be over is swept", || cells.size().0 == 1);
     assert_eq!(cells.get("another"), i64::MAX);
@@ -161,7 +161,7 @@ fn a_full_store_takes_no_new_key() {
     assert!(error.is_overloaded() && !error.is_unavailable() && !error.is_refused(), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "store overloaded: it keeps state for 3 keys (max_keys), and takes no other key"
+        "store overloaded: it already has state for 3 keys, the maximum (max_keys)"
     );
     assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
     assert_eq!((b.get("2"), a.get("1")), (0, 10), "to look takes no room");
@@ -171,7 +171,7 @@ fn a_full_store_takes_no_new_key() {
     b.keep("2", 20);
     assert!(a.try_keep("1", 20).is_err(), "the room of what was released is taken");
     time.store(20, Ordering::Relaxed);
-    // No more than a millisecond after the last search in vain, there is no other.
+    // For 1 ms after a search that found nothing, there is no other search.
     time.fetch_add(1000, Ordering::Relaxed);
     for key in 0..3 {
         a.keep(format!("new-{key}"), 5000);
@@ -226,7 +226,7 @@ fn the_bound_is_exact_under_concurrency() {
                         }
                     }
                     if mine.len() > 150 {
-                        // Before it is released, since another takes its place at once.
+                        // Counted before the release, because another thread takes the place at once.
                         live.fetch_sub(1, Ordering::SeqCst);
                         cells.keep(mine.swap_remove(i % 150), 0);
                     }
