@@ -1,4 +1,5 @@
-//! A batch: operations that leave together. Replies land in it once; each caller decodes its own part in its own task.
+//! A batch: operations that leave together. Each reply arrives in the batch once; each caller decodes its own part
+//! in its own task.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -22,76 +23,76 @@ type Replies = Box<[OnceLock<Result<Reply, Error>>]>;
 /// Operations that leave together.
 pub(super) struct Batch<O: Operation> {
     state: Mutex<State<O>>,
-    /// By call; known from its departure on.
+    /// The replies by call. Set when the batch departs.
     replies: OnceLock<Replies>,
     pub(super) client: Arc<RedisClient<O>>,
-    /// What the operations that wait take up of.
+    /// The budget that the waiting operations use.
     budget: Arc<Budget>,
-    /// Since when its first operation waits.
+    /// When its first operation began to wait.
     pub(super) since: Instant,
 }
 
 pub(super) struct State<O: Operation> {
     pub(super) items: Vec<Item<O>>,
-    /// What its operations take up of the store's budget.
+    /// The part of the budget that its operations use.
     pub(super) weight: Weight,
     pub(super) bytes: usize,
-    /// How many of their callers have gone away.
+    /// The number of operations whose callers are gone.
     left: usize,
-    /// Whether it waits no longer.
+    /// Whether the batch was taken from the queue.
     departed: bool,
 }
 
 /// An operation in a batch.
 pub(super) struct Item<O: Operation> {
-    /// `None` once it was decoded.
+    /// `None` after the reply was decoded.
     pub(super) operation: Option<O>,
     pub(super) key: Key,
-    /// On a Cluster.
+    /// The hash slot on a Cluster.
     pub(super) slot: Option<u16>,
-    /// Whether it is sent, whoever goes away.
+    /// Whether it is sent even if its caller is gone.
     pub(super) owed: bool,
-    /// Whether it is counted as owed.
+    /// Whether it counts in [`Owed`](crate::store::Owed).
     pub(super) counted: bool,
-    /// What it takes up of the budget while it waits.
+    /// The part of the budget that it uses while it waits.
     pub(super) weight: Weight,
-    /// Whether it goes first, and waits as long as it takes.
+    /// Whether it is sent first, and waits without a time limit.
     pub(super) reserved: bool,
     pub(super) phase: Phase<O>,
 }
 
 pub(super) enum Phase<O: Operation> {
     Waiting(Option<Waker>),
-    /// Its caller has gone away.
+    /// Its caller is gone.
     Left,
-    /// The reply has landed.
+    /// The reply has arrived.
     Landed(Place),
-    /// The reply is decoded, or there will be none; `None` once its caller has it.
+    /// The reply is decoded, or there will be none. `None` after its caller has taken it.
     Decoded(Option<Box<Result<O::Reply, Error>>>),
 }
 
-/// Where in the replies an operation's part is. All of it is below the bounds of a batch.
+/// The position of an operation's part in the replies. All numbers are below the bounds of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     call: u32,
-    /// Its run, counted in sizes.
+    /// The position of its run in the call, in units of `size`.
     at: u32,
     size: u32,
-    /// Which one of its run it is.
+    /// The index of the operation in its run.
     nth: u32,
 }
 
-/// What a reply that landed brings for others.
+/// The effects of an arrived reply beyond its callers.
 pub(super) struct Landing<O: Operation> {
-    /// How many operations that were owed are done.
+    /// The number of owed operations that are done.
     pub(super) owed: usize,
     pub(super) pushes: Vec<Push>,
-    /// Run by run, the replies whose callers are gone.
+    /// By run, the replies whose callers are gone.
     pub(super) orphans: Vec<(Key, Vec<O::Reply>)>,
 }
 
 impl<O: Operation> Item<O> {
-    /// Whether it is to be sent.
+    /// Whether it must be sent.
     pub(super) fn is_wanted(&self) -> bool {
         self.owed || matches!(self.phase, Phase::Waiting(_))
     }
@@ -102,7 +103,7 @@ impl<O: Operation> Item<O> {
 }
 
 impl Place {
-    /// Decodes the part of an operation.
+    /// Decodes the reply to an operation.
     fn decode<O: Operation>(
         self,
         operation: Option<O>,
@@ -124,7 +125,7 @@ impl Place {
 }
 
 impl<O: Operation> State<O> {
-    /// Adds an operation; its index.
+    /// Adds an operation and returns its index.
     pub(super) fn push(&mut self, item: Item<O>, bytes: usize) -> usize {
         self.bytes += bytes;
         self.weight += item.weight;
@@ -134,7 +135,7 @@ impl<O: Operation> State<O> {
 }
 
 impl<O: Operation> Batch<O> {
-    /// A batch of one operation so far, of `likely` so many in the end.
+    /// Creates a batch with one operation, with capacity for `likely` operations.
     pub(super) fn of(
         client: &Arc<RedisClient<O>>,
         item: Item<O>,
@@ -159,7 +160,7 @@ impl<O: Operation> Batch<O> {
         lock(&self.state)
     }
 
-    /// It waits no longer.
+    /// Marks the batch as departed and returns its budget.
     pub(super) fn depart(&self) -> MutexGuard<'_, State<O>> {
         let mut state = self.state();
         state.departed = true;
@@ -167,13 +168,13 @@ impl<O: Operation> Batch<O> {
         state
     }
 
-    /// Says in how many calls it departs.
+    /// Sets the number of calls of the departing batch.
     pub(super) fn departs(&self, calls: usize) {
-        // It departs once.
+        // A batch departs once.
         let _ = self.replies.set((0..calls).map(|_| OnceLock::new()).collect());
     }
 
-    /// Lands the reply to a call, whose runs are of the items in `order`.
+    /// Stores the reply to a call. The runs of the call refer to the items in `order`.
     pub(super) fn land(
         &self,
         number: usize,
@@ -184,7 +185,7 @@ impl<O: Operation> Batch<O> {
         let mut landing = Landing { owed: 0, pushes: Vec::new(), orphans: Vec::new() };
         let replies = self.replies.get();
         if let Some(cell) = replies.and_then(|replies| replies.get(number)) {
-            // It lands once.
+            // Each reply arrives once.
             let _ = cell.set(reply);
         }
         let mut wakers: SmallVec<[Waker; 32]> = SmallVec::new();
@@ -193,7 +194,7 @@ impl<O: Operation> Batch<O> {
         let State { items, left, .. } = &mut *state;
         for run in &call.runs {
             let indices = &order[run.at.clone()];
-            // Those whose callers are gone come last: what they are granted is then the latest, which can be taken back.
+            // The operations without a caller come last. So they have the latest grants, which can be taken back.
             let mut later = match *left {
                 0 => indices.len(),
                 _ => indices.iter().filter(|index| !items[**index].is_gone()).count(),
@@ -232,7 +233,7 @@ impl<O: Operation> Batch<O> {
         landing
     }
 
-    /// Ends those that still wait with an error, or all of them but those that are reserved; how many were owed.
+    /// Fails the operations that still wait, or all except reserved ones. Returns how many of them were owed.
     pub(super) fn fail(&self, error: &Error, but_reserved: bool) -> usize {
         let (mut wakers, mut owed) = (Vec::new(), 0);
         for item in self.state().items.iter_mut().filter(|item| !(but_reserved && item.reserved)) {
@@ -250,7 +251,7 @@ impl<O: Operation> Batch<O> {
         owed
     }
 
-    /// What has come of an operation, for its caller.
+    /// Returns the reply to an operation, for its caller.
     pub(super) fn poll(&self, index: usize, context: &mut Context<'_>) -> Poll<Result<O::Reply, Error>> {
         let mut state = self.state();
         let item = &mut state.items[index];
@@ -274,7 +275,7 @@ impl<O: Operation> Batch<O> {
         }
     }
 
-    /// The caller of an operation goes away. What it was granted already, with its key.
+    /// The caller of an operation goes away. Returns its key and its reply, if that has arrived.
     pub(super) fn leave(&self, index: usize) -> Option<(Key, O::Reply)> {
         let mut state = self.state();
         let State { items, left, weight, departed, .. } = &mut *state;
@@ -299,7 +300,7 @@ impl<O: Operation> Batch<O> {
         reply.map(|reply| (item.key.clone(), reply))
     }
 
-    /// Whether an operation has come to an end, and whether that is certain to be none that another try would mend.
+    /// Whether an operation has ended, and its error if it failed without a usable reply; `None` while it waits.
     pub(super) fn outcome(&self, index: usize) -> Option<Result<(), Error>> {
         match &self.state().items[index].phase {
             Phase::Waiting(_) => None,
@@ -311,5 +312,5 @@ impl<O: Operation> Batch<O> {
 }
 
 fn lost() -> Error {
-    Error::unavailable(Cause::Unexpected, "a reply that did not land")
+    Error::unavailable(Cause::Unexpected, "the reply to the operation is missing")
 }

@@ -1,7 +1,7 @@
-//! A circuit breaker: after repeated failures calls are answered at once, but for one now and then that probes.
+//! A circuit breaker: after repeated failures calls fail at once, except for occasional probes.
 //!
-//! Half-open is a point in time, not a task: the first call after it is the probe. So the breaker of a runtime that
-//! stands still, or of a caller that goes away, holds up nobody.
+//! Half-open is a point in time, not a task: the first call after it is the probe. So a runtime that is blocked, or
+//! a caller that goes away during its probe, does not block other callers.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,19 +16,19 @@ use crate::store::BreakerState;
 use crate::store::in_memory::lock;
 use crate::telemetry::Server;
 
-/// How many calls in a row must fail.
+/// The number of failures in a row that open the breaker.
 const FAILURES: u32 = 3;
 
-/// How long it is open after the first failure; twice as long after each failed probe.
+/// The longest pause after the breaker opened. Doubled after each failed probe.
 const PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Breaker {
-    /// Whether there is anything to be forgotten by a success: read without the lock.
+    /// Whether a success changes the state. Read without the lock.
     failing: AtomicBool,
     state: Mutex<State>,
-    /// How long a probe may take until another call is let through as one.
+    /// How long a probe may take. After that another call may be the probe.
     probe: Duration,
     telemetry: Server,
 }
@@ -36,9 +36,9 @@ pub(super) struct Breaker {
 #[derive(Debug, Default)]
 struct State {
     failures: u32,
-    /// When the last failure was seen, and what it was.
+    /// The time and the outage of the last failure.
     last: Option<(Instant, Outage)>,
-    /// `None`: closed.
+    /// `None` if the breaker is closed.
     open: Option<Open>,
 }
 
@@ -46,9 +46,9 @@ struct State {
 struct Open {
     /// When the next call may pass.
     until: Instant,
-    /// How many probes have failed.
+    /// The number of failed probes.
     probes: u32,
-    /// Whether one is under way.
+    /// Whether a probe is in flight.
     probing: bool,
 }
 
@@ -57,7 +57,7 @@ impl Breaker {
         Self { failing: AtomicBool::new(false), state: Mutex::default(), probe, telemetry }
     }
 
-    /// Whether a call may be made now.
+    /// Checks whether a call may be made now.
     pub(super) fn check(&self) -> Result<(), Error> {
         if !self.failing.load(Ordering::Acquire) {
             return Ok(());
@@ -76,7 +76,9 @@ impl Breaker {
             Some((_, last)) => (&*last.text, last.source.clone()),
             None => ("unknown", None),
         };
-        let text = format!("no call made after {failures} failures in a row, the last: {why}").into();
+        let text =
+            format!("the breaker is open, no call made; failures in a row: {failures}, the last: {why}")
+                .into();
         Err(Outage { cause: Cause::BreakerOpen, text, source }.into())
     }
 
@@ -88,7 +90,7 @@ impl Breaker {
         }
     }
 
-    /// Closes it. Whether it was open.
+    /// Closes the breaker. Returns whether it was open.
     pub(super) fn succeeded(&self) -> bool {
         if !self.failing.load(Ordering::Relaxed) {
             return false;
@@ -101,14 +103,14 @@ impl Breaker {
         was.open.is_some()
     }
 
-    /// The server has answered elsewhere: the next call passes, as a probe.
+    /// Lets the next call pass as a probe, because the server has answered elsewhere.
     pub(super) fn half_open(&self) {
         if let Some(open) = &mut lock(&self.state).open {
             open.until = Instant::now();
         }
     }
 
-    /// Closes it without a success: its runtime has ended.
+    /// Closes the breaker without a success, because its runtime has ended.
     pub(super) fn retire(&self) {
         let was = std::mem::take(&mut *lock(&self.state));
         if was.open.is_some() {
@@ -116,8 +118,8 @@ impl Breaker {
         }
     }
 
-    /// Counts the failure of a call that was sent at `sent`. Of calls that were under way at the same time only the
-    /// first counts. `conclusive`: no connection could be made, so the next call would fail too.
+    /// Counts the failure of a call that was sent at `sent`. Of calls that were in flight at the same time, only
+    /// the first counts. `conclusive`: no connection could be made, so the next call would fail too.
     pub(super) fn failed(&self, sent: Instant, outage: &Outage, conclusive: bool) {
         let now = Instant::now();
         let mut state = lock(&self.state);
@@ -151,13 +153,13 @@ impl Drop for Breaker {
     }
 }
 
-/// How long to wait after so many failures: at random between an eighth of it and all, so that a fleet does not come back
-/// all at once.
+/// Returns a random pause after `failures` failures, between an eighth of the longest pause and all of it. So the
+/// processes of a fleet do not all come back at once.
 pub(super) fn pause(failures: u32) -> Duration {
     jittered(PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE))
 }
 
-/// At random between an eighth of a span and all of it.
+/// Returns a random span between an eighth of `span` and all of it.
 fn jittered(span: Duration) -> Duration {
     span / 8 + (span * 7 / 8).mul_f64(random::fraction())
 }
@@ -192,7 +194,7 @@ mod tests {
         assert!(breaker.check().is_ok(), "the probe");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
         assert!(breaker.check().is_err(), "one probe at a time");
-        // The probe is never heard of again.
+        // The probe never ends.
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(breaker.check().is_ok(), "another probe");
         fail().await;

@@ -1,8 +1,9 @@
-//! How much may wait: so many operations and so many bytes in all the queues of a store.
+//! The number of operations and bytes that may wait in all the queues of a runtime.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The operations that wait, in the upper bits, and their bytes: both in one number, so that both are counted at once.
+/// The operations that wait, in the upper bits, and their bytes in the lower bits. Both are in one number, so that
+/// they change together.
 #[derive(Debug)]
 pub(super) struct Budget {
     waiting: AtomicU64,
@@ -10,14 +11,14 @@ pub(super) struct Budget {
     bytes: u64,
 }
 
-/// What an operation or a batch weighs: operations and bytes as in [`Budget`].
+/// The operations and bytes of an operation or a batch, encoded as in [`Budget`].
 pub(super) type Weight = u64;
 
 const BYTES: u32 = 40;
 pub(in crate::store) const MOST_OPERATIONS: usize = 1 << 22;
 pub(in crate::store) const MOST_BYTES: usize = 1 << 38;
 
-/// What an operation that waits takes besides its key and payload, in bytes: about what its place in a batch does.
+/// The bytes that a waiting operation counts besides its key and payload: about the size of its place in a batch.
 const PLACE: usize = 256;
 
 pub(super) fn weight(bytes: usize) -> Weight {
@@ -29,7 +30,7 @@ impl Budget {
         Self { waiting: AtomicU64::new(0), operations: operations as u64, bytes: bytes as u64 }
     }
 
-    /// Takes up room, if there is enough.
+    /// Reserves budget, if there is enough.
     pub(super) fn take(&self, weight: Weight) -> bool {
         let before = self.waiting.fetch_add(weight, Ordering::Relaxed);
         let fits = (before >> BYTES) < self.operations
@@ -44,7 +45,7 @@ impl Budget {
         self.waiting.fetch_sub(weight, Ordering::Relaxed);
     }
 
-    /// How many operations wait.
+    /// The number of operations that wait.
     pub(super) fn operations(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed) >> BYTES
     }

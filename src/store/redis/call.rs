@@ -1,5 +1,5 @@
-//! A call to the server: sent once, but where nothing can have run; waited for within the time-out; and what its outcome
-//! says about the connection and the server.
+//! A call to the server. It is sent once, except where it cannot have run or repeating it is safe. The caller waits
+//! for the reply within the timeout. The outcome updates the state of the connection and the breaker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,39 +18,42 @@ use crate::error::{Cause, Outage};
 use crate::store::in_memory::lock;
 use crate::store::ping::Ping;
 
-/// After how long without a reply a connection may have been closed for being idle.
+/// After this time without a reply, the connection may have been closed because it was idle.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// When a timer fires so much too late, the runtime was not running: then the reply may be there, unread.
+/// If a timer fires this much too late, the runtime was not running: the reply may have arrived but not been read.
 const LATE: Duration = Duration::from_millis(20);
 
-/// How many turns all other tasks have before a reply counts as missing.
+/// The number of times that all other tasks run before a reply counts as missing.
 const TURNS: usize = 8;
 
-/// How an attempt to run a script failed.
+/// The failure of an attempt to run a script.
 struct Failed {
     outage: Outage,
-    /// When it was sent; `None`: there was no connection.
+    /// When the call was sent; `None`: there was no connection.
     sent: Option<Instant>,
     /// Whether anything may have been written.
     written: bool,
-    /// Whether the server answered others meanwhile: then it is slow, not away.
+    /// Whether the server answered other calls meanwhile. Then it is slow, but not down.
     answers: bool,
 }
 
 impl Failed {
-    /// Whether the connection was closed when the call came to it, so that it can be made again.
+    /// Whether the connection was already closed when the call was sent, so that the call can be repeated.
     fn was_closed(&self, was_idle: bool) -> bool {
         self.sent.is_some() && self.outage.cause == Cause::Disconnected && (was_idle || !self.written)
     }
 }
 
 impl RedisStore {
-    /// Runs a script. It is sent once: only where the server says that it does not know it, and so has not run
-    /// it, is it sent again, in full (in full rather than by SCRIPT LOAD: that could be flushed in between,
-    /// and on a Cluster would have to reach the right node first); and where a connection turns out to be closed before
-    /// anything is written, or after it has been idle, as servers and balancers do to idle ones (not what must run once at
-    /// most).
+    /// Runs a script. The call is sent once, with these exceptions:
+    ///
+    /// * The server does not know the script, and so has not run it. Then the call is sent again with the text of
+    ///   the script. `SCRIPT LOAD` would not be enough: the scripts could be flushed in between, and on a Cluster
+    ///   it would have to reach the right node first.
+    /// * The connection turns out to be closed before anything is written.
+    /// * The connection turns out to be closed after it was idle, because servers and load balancers close idle
+    ///   connections. This exception does not hold for calls with `at_most_once`.
     pub(super) async fn run(
         &self,
         runtime: &Handle,
@@ -90,7 +93,8 @@ impl RedisStore {
         Err(outage.into())
     }
 
-    /// The server has answered. Where that ends an outage, all other runtimes look for themselves at once.
+    /// Notes that the server has answered. If this ends an outage, all other runtimes probe the server with their
+    /// next call.
     fn succeeded(&self, route: &Route) {
         if route.breaker.succeeded() {
             let runtimes = lock(&self.runtimes).clone();
@@ -98,7 +102,7 @@ impl RedisStore {
         }
     }
 
-    /// Sends a call.
+    /// Sends a call once, or twice if the server does not know the script.
     async fn attempt(
         &self,
         runtime: &Handle,
@@ -127,14 +131,14 @@ impl RedisStore {
                     return Ok(reply);
                 }
                 None => {
-                    let text = format!("{} answered something else", script.name).into();
+                    let text = format!("the script {} returned an unexpected reply", script.name).into();
                     Outage { cause: Cause::Unexpected, text, source: None }
                 }
             },
             Some(Err(error)) => failure::outage(error),
             None => self.timed_out(),
         };
-        // A server that answered what was sent before is slow.
+        // A server that has answered an earlier call since then is slow, not down.
         let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
         if self.source.is_lost(outage.cause) && !answers {
             link.discard(&held);
@@ -149,10 +153,11 @@ impl RedisStore {
         Outage { cause: Cause::TimedOut, text, source: None }
     }
 
-    /// What comes of a call that is sent now within the time-out; `None`: nothing.
+    /// Awaits the reply to a call that is sent now. `None` after the timeout.
     ///
-    /// Replies come in the order of the calls: as long as others arrive, it is waited for up to four time-outs. And time in
-    /// which the runtime stood still does not count, once: the reply may be there, but nobody has read it.
+    /// Replies arrive in the order of the calls. So as long as other replies arrive, it waits up to four timeouts.
+    /// Once, time in which the runtime was blocked does not count, because the reply may have arrived but not been
+    /// read.
     async fn in_time<T>(&self, runtime: &Handle, link: &Link, reply: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(reply);
         let (sent, timeout) = (Instant::now(), self.limits.timeout);
@@ -179,7 +184,7 @@ impl RedisStore {
                 _ => break,
             };
         }
-        // The reply may have come, and who reads it waits for its turn behind a crowd.
+        // The reply may have arrived, while the task that reads it waits for its turn behind many others.
         for _ in 0..TURNS {
             tokio::select! {
                 biased;
@@ -190,7 +195,7 @@ impl RedisStore {
         None
     }
 
-    /// Asks the server for a sign of life, whether or not the breaker is open.
+    /// Sends a `PING` to the server, even while the breaker is open.
     pub(in crate::store) async fn ping(self: &Arc<Self>, runtime: &Handle) -> Result<Ping, Error> {
         let links = self.links(runtime);
         let route = links.route(0);

@@ -1,9 +1,10 @@
-//! The way of one kind of operation to Redis, and combining: operations that arrive while others are in flight leave
+//! The client for one kind of operation, and its batching: operations that arrive while others are in flight leave
 //! together.
 //!
-//! Each runtime has queues of its own, one for each of its routes. An operation that finds its queue idle is sent from its
-//! caller's own task. One that does not joins a batch, which a *flusher* sends: a task of the same runtime that sends
-//! batches until none is left. So nobody depends on another caller's future being polled, nor on another runtime.
+//! Each runtime has its own queues, one for each of its routes. An operation that finds its queue idle is sent from
+//! the task of its caller. Otherwise it joins a batch, which a *flusher* sends: a task on the same runtime that
+//! sends batches until none is left. So no caller depends on another caller's future being polled, or on another
+//! runtime.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -22,23 +23,23 @@ use crate::store::key::Key;
 use crate::store::namespace::Namespace;
 use crate::store::operation::Operation;
 
-/// All calls of one operation of one namespace.
+/// Sends one kind of operation of one namespace.
 pub(crate) struct RedisClient<O: Operation> {
     pub(in crate::store) store: Arc<RedisStore>,
     pub(super) namespace: Namespace<O::Cell>,
     pub(super) script: Arc<Loaded>,
     pub(super) runtimes: Padded<Mutex<Vec<RuntimeQueues<O>>>>,
-    /// What takes back replies that nobody is left to receive.
+    /// The client for the operations that take back replies whose callers are gone.
     undo: OnceLock<Box<dyn TakeBack<O>>>,
 }
 
-/// Whom an operation is for.
+/// The receiver of a reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
     Caller,
-    /// It is sent, whether or not its caller waits.
+    /// The operation is sent even if its caller goes away.
     Begun,
-    /// It is sent, and counted as owed.
+    /// The operation is sent and counts as owed.
     Nobody,
 }
 
@@ -48,29 +49,32 @@ impl<O: Operation> RedisClient<O> {
         Arc::new(Self { store, namespace, script, runtimes: Padded::default(), undo: OnceLock::new() })
     }
 
-    /// Runs an operation, which is sent when it is first polled. It may run even where nobody waits for the reply any
-    /// more; what it granted is then taken back.
+    /// Runs an operation. It is sent when the future is first polled. If the future is dropped, the operation may
+    /// still run, and its grant is then taken back.
     pub(crate) fn submit(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
         RedisFuture::new(Step::Asked(Some((Arc::clone(self), key, operation))))
     }
 
-    /// The same for a task that polls it at once, whose waker this is: it is sent now.
+    /// Like [`submit`](Self::submit), but sends the operation now. For a task that polls the result at once;
+    /// `waker` is its waker.
     pub(crate) fn start(self: &Arc<Self>, key: Key, operation: O, waker: Waker) -> Step<O> {
         self.enqueue(Handle::try_current().ok(), key, operation, Some(waker), For::Caller)
     }
 
-    /// Runs an operation that is owed: it leaves before all that is submitted from here on, whoever polls what.
+    /// Runs an owed operation. It leaves before all operations that are submitted later, even if its future is not
+    /// polled.
     pub(crate) fn begin(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
         let here = Handle::try_current().ok();
         RedisFuture::new(self.enqueue(here, key, operation, None, For::Begun))
     }
 
-    /// Runs an operation that is owed and that nobody waits for, on the store's own thread.
+    /// Runs an owed operation without a waiting caller, on the background thread.
     pub(crate) fn detach(self: &Arc<Self>, key: Key, operation: O) {
         drop(self.enqueue(None, key, operation, None, For::Nobody));
     }
 
-    /// Sends an operation, or puts it into a batch. `here`: the caller's runtime; without one the store's own serves it.
+    /// Sends an operation, or adds it to a batch. `here` is the runtime of the caller; without one, the background
+    /// thread serves it.
     fn enqueue(
         self: &Arc<Self>,
         here: Option<Handle>,
@@ -79,7 +83,7 @@ impl<O: Operation> RedisClient<O> {
         waker: Option<Waker>,
         whom: For,
     ) -> Step<O> {
-        // What must run in order leaves by a flusher alone.
+        // Operations with `IN_ORDER` leave only by a flusher.
         let can_send = here.is_some() && waker.is_some() && !O::IN_ORDER;
         let runtime = match here.map_or_else(|| self.store.background.handle(), Ok) {
             Ok(runtime) => runtime,
@@ -92,7 +96,7 @@ impl<O: Operation> RedisClient<O> {
         let reserved = owed || operation.is_reserved();
         let bytes = key.as_bytes().len() + operation.payload();
         let weight = if reserved { 0 } else { budget::weight(bytes) };
-        // As one that is sent from its caller's task, which neither waits nor needs waking.
+        // At first as an operation that is sent from its caller's task: it does not wait and needs no waker.
         let (phase, operation) = (Phase::Waiting(None), Some(operation));
         let mut item = Item { operation, key, slot, owed, counted, reserved, weight: 0, phase };
 
@@ -135,8 +139,8 @@ impl<O: Operation> RedisClient<O> {
         Step::Queued(Queued { batch, index, fresh })
     }
 
-    /// The queues of all runtimes, and where among them those of this one are. What still waits on runtimes that have
-    /// ended is told so. `None`: this one has ended.
+    /// Returns the queues of all runtimes, and the index of those of `runtime`. Operations that wait on ended
+    /// runtimes fail. `None`: `runtime` has ended.
     fn queues(&self, runtime: &Handle) -> Option<(MutexGuard<'_, Vec<RuntimeQueues<O>>>, usize)> {
         let id = runtime.id();
         let find = |runtimes: &[RuntimeQueues<O>]| runtimes.iter().position(|queues| queues.links.is_of(id));
@@ -170,7 +174,7 @@ impl<O: Operation> RedisClient<O> {
     }
 }
 
-/// What takes back the replies of an operation. A trait, since the operation that takes back has one too.
+/// Takes back the replies of an operation. It is a trait because the undo operation has an undo operation too.
 trait TakeBack<O: Operation>: Send + Sync {
     fn run(&self, key: Key, undo: O::Undo);
 }

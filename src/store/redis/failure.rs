@@ -1,4 +1,4 @@
-//! What an error of Redis means for the call that met it.
+//! Classifies the errors of Redis.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::error::{Cause, Outage};
 
-/// Codes by which a server says that it is there and cannot serve now. A code of a script's own error stands in
-/// its text, hence the search there.
+/// Codes of a server that is up but cannot serve now. An error that a script raises contains the code in its text,
+/// so the text is searched too.
 const NOT_SERVING: [&str; 11] = [
     "BUSY",
     "LOADING",
@@ -22,7 +22,7 @@ const NOT_SERVING: [&str; 11] = [
     "UNKILLABLE",
 ];
 
-/// Codes by which it says so of one script or one key: no outage.
+/// Codes of a server that denies one script or one key. This is not an outage.
 const DENIED: [&str; 2] = ["NOPERM", "TRYAGAIN"];
 
 pub(super) fn is_no_script(error: &RedisError) -> bool {
@@ -52,7 +52,7 @@ fn is_not_serving(error: &RedisError) -> bool {
     error.kind() == ErrorKind::AuthenticationFailed
         || error.kind() == ErrorKind::ClusterConnectionNotFound
         || has_code(error, &NOT_SERVING)
-        // What a long command gets in place of NOAUTH.
+        // A long command gets this instead of NOAUTH.
         || error.detail().is_some_and(|text| text.contains("unauthenticated"))
 }
 
@@ -62,7 +62,7 @@ fn has_code(error: &RedisError, codes: &[&str]) -> bool {
     error.code().is_some_and(is_one) || error.detail().is_some_and(first_word)
 }
 
-/// Whether the server is out of reach or out of service, which is what breakers count.
+/// Whether the server is unreachable or does not serve. Breakers count these outages.
 pub(super) fn is_outage(cause: Cause) -> bool {
     matches!(cause, Cause::TimedOut | Cause::Disconnected | Cause::NotSent | Cause::NotServing)
 }

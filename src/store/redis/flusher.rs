@@ -1,4 +1,4 @@
-//! Who sends what waits in a queue: the caller's own task, where it finds the queue idle, else a flusher.
+//! Sends the queued operations: from the caller's task if the queue is idle, otherwise from a flusher.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::Error;
 use crate::store::in_memory::lock;
 use crate::store::operation::Operation;
 
-/// How often a flusher lets others run before it sends again, so that those who were just answered can ask anew and leave
-/// with it. At twice, throughput no longer rises.
+/// How often a flusher yields before it sends again, so that callers that were just answered can submit their next
+/// operation to the batch. With more yields, throughput does not rise.
 const YIELDS: usize = 2;
 
-/// How many calls of a batch are in flight at once.
+/// The number of calls of a batch that are in flight at once.
 const IN_FLIGHT: usize = 64;
 
-/// A queue as those who send by it know it.
+/// A reference to a queue, for the tasks that send from it.
 pub(super) struct QueueRef<O: Operation> {
     pub(super) client: Arc<RedisClient<O>>,
     pub(super) links: Arc<RuntimeLinks>,
@@ -31,7 +31,7 @@ pub(super) struct QueueRef<O: Operation> {
 }
 
 impl<O: Operation> QueueRef<O> {
-    /// Sends a batch; each call answers its own callers as its reply lands.
+    /// Sends a batch. The callers of a call get their replies when the reply to the call arrives.
     pub(super) async fn send(&self, batch: &Arc<Batch<O>>) {
         let RedisClient { store, script, namespace, .. } = &*self.client;
         let plan = {
@@ -62,26 +62,26 @@ impl<O: Operation> QueueRef<O> {
         }
     }
 
-    /// Changes the queue; `None` where its runtime is forgotten.
+    /// Changes the queue. `None` if its runtime was removed.
     fn with<R>(&self, change: impl FnOnce(&mut SendQueue<O>) -> R) -> Option<R> {
         let mut runtimes = lock(&self.client.runtimes.0);
         let queues = runtimes.iter_mut().find(|queues| Arc::ptr_eq(&queues.links, &self.links))?;
         queues.by_route.get_mut(self.number)?.as_mut().map(change)
     }
 
-    /// What those are told for whom there is no room.
+    /// Returns the error for operations that the queue refuses.
     pub(super) fn overloaded(&self, operations: usize) -> Error {
         self.client.store.overloaded(&self.route.link, &self.links.budget, operations)
     }
 
-    /// Begins a flusher, which is counted already.
+    /// Spawns a flusher that is already counted.
     pub(super) fn spawn_flusher(self) {
         let runtime = self.links.runtime.clone();
         runtime.spawn(Flusher { queue: self, batch: None, done: false }.flush());
     }
 }
 
-/// Marks a queue idle when the operation that is sent from its caller's task is over, however it ends.
+/// Marks a queue as idle when the operation that is sent from its caller's task ends for any reason.
 pub(super) struct Inline<O: Operation>(pub(super) QueueRef<O>);
 
 impl<O: Operation> Drop for Inline<O> {
@@ -98,10 +98,10 @@ impl<O: Operation> Drop for Inline<O> {
     }
 }
 
-/// A task that sends batches until none is left, counted while it exists.
+/// A task that sends batches until none is left. It is counted while it exists.
 struct Flusher<O: Operation> {
     queue: QueueRef<O>,
-    /// What is in flight.
+    /// The batch in flight.
     batch: Option<Arc<Batch<O>>>,
     done: bool,
 }
@@ -136,7 +136,8 @@ impl<O: Operation> Flusher<O> {
     }
 }
 
-/// Where a flusher ends early, with its runtime, its callers are told; and those who wait, where it was the last.
+/// If a flusher ends early with its runtime, the operations of its batch fail. If it was the last flusher, the
+/// waiting operations fail too.
 impl<O: Operation> Drop for Flusher<O> {
     fn drop(&mut self) {
         if self.done {

@@ -1,4 +1,4 @@
-//! An operation under way to Redis, as its caller sees it.
+//! The future of an operation on Redis.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::Error;
 use crate::store::key::Key;
 use crate::store::operation::Operation;
 
-/// An operation under way.
+/// The future of an operation.
 pub(crate) struct RedisFuture<O: Operation>(Step<O>);
 
 pub(crate) enum Step<O: Operation> {
-    /// Not polled yet; `None` once sent.
+    /// Not polled yet; `None` after it was sent.
     Asked(Option<(Arc<RedisClient<O>>, Key, O)>),
-    /// Sent from this task.
+    /// In flight from this task.
     Sending(Sending, Queued<O>),
     Queued(Queued<O>),
     Failed(Error),
@@ -30,12 +30,12 @@ pub(crate) enum Step<O: Operation> {
 pub(crate) struct Queued<O: Operation> {
     pub(super) batch: Arc<Batch<O>>,
     pub(super) index: usize,
-    /// Whether it has the waker of the task that polls it next.
+    /// Whether the batch already has the waker of the task that polls next.
     pub(super) fresh: bool,
 }
 
-/// A batch in flight from its caller's task. Where the caller goes away, a task of its own sees it to its end, so that
-/// what was granted is known and can be taken back.
+/// A batch in flight from the task of its caller. If the caller goes away, a spawned task completes it. So a grant
+/// is known and can be taken back.
 pub(crate) struct Sending {
     sending: Option<BoxFuture<'static, ()>>,
     runtime: Handle,
@@ -46,7 +46,7 @@ impl<O: Operation> RedisFuture<O> {
         Self(step)
     }
 
-    /// Whether the operation has come to an end, and which. `None`: it has not.
+    /// Whether the operation has ended, and its error; `None` if it has not.
     pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
         match &self.0 {
             Step::Queued(Queued { batch, index, .. }) | Step::Sending(_, Queued { batch, index, .. }) => {
@@ -126,7 +126,7 @@ impl Sending {
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        // After a panic in it, it cannot go on.
+        // A future that has panicked cannot be polled again.
         if let Some(sending) = self.sending.take()
             && !std::thread::panicking()
         {

@@ -1,4 +1,4 @@
-//! A link: the place of one connection, shared by all calls of a runtime and replaced when it fails.
+//! A link: the place of one connection, shared by all calls on a runtime. A failed connection is replaced.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,19 +19,19 @@ pub(super) struct Link {
     source: Source,
     connect_timeout: Duration,
     telemetry: Server,
-    /// The process that it belongs to.
+    /// The process that the link belongs to.
     process: u32,
     state: Mutex<State>,
     began: Instant,
-    /// When a reply came last, µs since `began`; 0: never.
+    /// When the last reply arrived, in µs since `began`; 0: never.
     answered: AtomicU64,
-    /// Whether an attempt has failed since then.
+    /// Whether an attempt has failed since the last reply.
     failing: AtomicBool,
 }
 
 #[derive(Debug)]
 enum State {
-    /// How often a connection was made before.
+    /// `made` is the number of connections made so far.
     Idle {
         made: u64,
     },
@@ -43,13 +43,13 @@ enum State {
 struct Ready {
     connection: Connection,
     version: Option<Version>,
-    /// Which one it is of its link.
+    /// The number of this connection among those of its link, from 1.
     made: u64,
 }
 
 type Attempt = Option<Result<Arc<Ready>, Outage>>;
 
-/// The connection of a link as one call holds it.
+/// A clone of the link's connection, held by one call.
 pub(super) struct Held {
     pub(super) connection: Connection,
     from: Arc<Ready>,
@@ -69,12 +69,12 @@ impl Link {
         }
     }
 
-    /// The connection; connects first on this runtime, the one that the link belongs to, where there is none. Ends
-    /// within the connect time-out. Cancel safe: an attempt goes on without the caller.
+    /// Returns the connection. If there is none, it connects first, on `runtime`, to which the link belongs. Ends
+    /// within the connect timeout. Cancel safe: a started attempt continues without the caller.
     pub(super) async fn hold(self: &Arc<Self>, runtime: &Handle) -> Result<Held, Outage> {
         if std::process::id() != self.process {
             return Err(disconnected(
-                "this process is a fork of the one that made the store: make a new one",
+                "this process is a fork of the process that made the store: make a new store",
             ));
         }
         let mut attempt = {
@@ -94,7 +94,7 @@ impl Link {
             Err(_) => None,
         };
         if outcome.is_none() {
-            // The attempt has ended without a word: with its runtime, or by a panic.
+            // The attempt ended without a result: its runtime ended, or it panicked.
             let mut state = lock(&self.state);
             if matches!(&*state, State::Connecting(other) if other.same_channel(&attempt)) {
                 *state = State::Idle { made: 0 };
@@ -103,11 +103,11 @@ impl Link {
         match outcome {
             Some(Ok(ready)) => Ok(Held::new(&ready)),
             Some(Err(outage)) => Err(outage),
-            None => Err(disconnected("the runtime that was connecting has ended")),
+            None => Err(disconnected("the runtime ended while it was connecting")),
         }
     }
 
-    /// Notes that a reply has come.
+    /// Notes that a reply has arrived.
     pub(super) fn answered(&self) {
         self.answered.store(self.micros(Instant::now()).max(1), Ordering::Relaxed);
         if self.failing.load(Ordering::Relaxed) {
@@ -120,20 +120,20 @@ impl Link {
         self.failing.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the server answers, as far as is known: a reply came within this time, or nothing has failed since the
-    /// last. In a process that is overloaded itself, replies are read late.
+    /// Whether the server answers, as far as is known: a reply arrived within this time, or nothing has failed
+    /// since the last reply. An overloaded process reads replies late.
     pub(super) fn answers(&self, within: Duration) -> bool {
         !self.failing.load(Ordering::Relaxed) || self.answered_within(within)
     }
 
-    /// Whether a reply came within this time.
+    /// Whether a reply arrived within this time.
     pub(super) fn answered_within(&self, span: Duration) -> bool {
         let answered = self.answered.load(Ordering::Relaxed);
         let since = self.micros(Instant::now()).saturating_sub(answered);
         answered > 0 && u128::from(since) <= span.as_micros()
     }
 
-    /// When a reply came last, if that was at `time` or later.
+    /// Returns when the last reply arrived, if that was at `time` or later.
     pub(super) fn answered_since(&self, time: Instant) -> Option<Instant> {
         let answered = self.answered.load(Ordering::Relaxed);
         (answered > 0 && answered >= self.micros(time)).then(|| self.began + Duration::from_micros(answered))
@@ -143,7 +143,7 @@ impl Link {
         u64::try_from(time.saturating_duration_since(self.began).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The server's version, where there is a connection and the server tells.
+    /// The version of the server, if there is a connection and the server reports it.
     pub(super) fn version(&self) -> Option<Version> {
         match &*lock(&self.state) {
             State::Ready(ready) => ready.version.clone(),
@@ -151,7 +151,7 @@ impl Link {
         }
     }
 
-    /// Closes the connection; the next call makes another.
+    /// Closes the connection. The next call makes another.
     pub(super) fn close(&self) {
         let mut state = lock(&self.state);
         if let State::Ready(ready) = &*state {
@@ -159,7 +159,7 @@ impl Link {
         }
     }
 
-    /// Gives up a connection that failed, unless it is replaced already.
+    /// Removes a connection that failed, unless it was already replaced.
     pub(super) fn discard(&self, held: &Held) {
         let mut state = lock(&self.state);
         if matches!(&*state, State::Ready(ready) if Arc::ptr_eq(ready, &held.from)) {

@@ -1,4 +1,5 @@
-//! The Redis store: connections, scripts, time-outs and breakers. Nothing outside this folder names `redis`.
+//! The Redis store: connections, scripts, timeouts and breakers. Nothing outside this folder uses the crate
+//! `redis`.
 
 mod batch;
 mod breaker;
@@ -50,12 +51,12 @@ use crate::Error;
 use crate::error::Cause;
 use crate::telemetry::Server;
 
-/// The clock that is put before every script: `now`, in µs.
+/// The clock that is added before every script. It sets `now`, in µs.
 pub(crate) const CLOCK: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lib/clock.lua"));
 
 pub(crate) struct RedisStore {
     pub(crate) prefix: String,
-    /// The process that made it.
+    /// The process that made the store.
     process: u32,
     pub(in crate::store) source: Source,
     limits: Limits,
@@ -63,7 +64,7 @@ pub(crate) struct RedisStore {
     hasher: RandomState,
     runtimes: Mutex<Vec<Arc<RuntimeLinks>>>,
     overloaded: OnceLock<Error>,
-    /// By their text: the same script may be joined with other pieces.
+    /// By their text, because the same script may be joined with other pieces.
     scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) scheduler: Arc<Scheduler>,
@@ -110,29 +111,29 @@ impl RedisStore {
         Arc::clone(lock(&self.scripts).entry(script.body).or_insert_with(load))
     }
 
-    /// What the names of channels begin with.
+    /// The prefix of the channels for wake-ups.
     pub(super) fn channels(&self) -> String {
         format!("{}:wake:", self.prefix)
     }
 
-    /// Whether both were made of the same address and database.
+    /// Whether both stores were made with the same address and database.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.subscription.place().is_some_and(|place| Some(place) == other.subscription.place())
     }
 
-    /// Within what time a call has come to an end.
+    /// The time within which a call ends.
     pub(super) fn call_limit(&self) -> Duration {
         let Limits { timeout, connect_timeout, queue_timeout, .. } = self.limits;
         timeout + connect_timeout + queue_timeout
     }
 
-    /// Subscribes to the channels of this process and of all, unless it is at it.
+    /// Subscribes to the channels of this process and of all processes, unless the subscription is running.
     pub(super) fn subscribe(&self) {
         let channels = [self.notifier.process(), ALL].map(|whose| format!("{}{whose}", self.channels()));
         self.subscription.start(channels, &self.notifier, &self.background);
     }
 
-    /// What the store has on a runtime, made on first use.
+    /// Returns the links of a runtime, made on first use.
     fn links(self: &Arc<Self>, runtime: &Handle) -> Arc<RuntimeLinks> {
         let known = |runtimes: &[Arc<RuntimeLinks>]| {
             runtimes.iter().find(|links| links.is_of(runtime.id())).map(Arc::clone)
@@ -140,7 +141,7 @@ impl RedisStore {
         if let Some(links) = known(&lock(&self.runtimes)) {
             return links;
         }
-        // Not under the lock, which is taken when the runtime ends: it may have ended.
+        // Not under the lock: if the runtime has ended, its end takes the lock.
         let fresh = RuntimeLinks::new(self, runtime);
         let mut runtimes = lock(&self.runtimes);
         let ended: Vec<_> = runtimes.extract_if(.., |links| links.has_ended()).collect();
@@ -153,13 +154,13 @@ impl RedisStore {
         links.unwrap_or(fresh)
     }
 
-    /// Ends a batch whose runtime has ended.
+    /// Fails a batch whose runtime has ended.
     fn fail<O: Operation>(&self, batch: &Batch<O>) {
         drop(batch.depart());
         self.owed.done(batch.fail(&ended(), false));
     }
 
-    /// Drops what the store has on a runtime that has ended.
+    /// Drops the links of a runtime that has ended.
     fn forget(&self, runtime: Id) {
         let mut runtimes = lock(&self.runtimes);
         let ended: Vec<_> =
@@ -168,7 +169,7 @@ impl RedisStore {
         ended.iter().for_each(|ended| ended.retire());
     }
 
-    /// The link that a key's calls leave by: always the same, so that they can leave together.
+    /// Returns the link for the calls of a key. It is always the same, so that the calls can leave together.
     fn link_of(&self, key: &Key) -> usize {
         match self.limits.connections {
             1 => 0,
@@ -176,28 +177,29 @@ impl RedisStore {
         }
     }
 
-    /// What those are told for whom there is no room, or who have waited too long: where the server still answers, that
-    /// this process asks too much of it.
+    /// Returns the error for operations that found the queue full or waited too long: overloaded if the server
+    /// still answers other calls, otherwise unavailable.
     fn overloaded(&self, link: &Link, budget: &Budget, operations: usize) -> Error {
         let Limits { timeout, max_queued, max_queued_bytes, queue_timeout, .. } = self.limits;
         if !link.answers(timeout) {
             let text = format!(
-                "no room to wait, or none for longer than {queue_timeout:?}, and no reply within {timeout:?}"
+                "the queue is full or the queue_timeout of {queue_timeout:?} is over, and no reply within {timeout:?}"
             );
             return Error::unavailable(Cause::NotSent, text);
         }
         self.telemetry.overloaded(operations, || budget.operations());
-        // Made once: there may be hundreds of thousands.
+        // Prepared once, because there may be hundreds of thousands.
         let overloaded = self.overloaded.get_or_init(|| {
             Error::overloaded(format!(
-                "the store's queue is full: at most {max_queued} operations and {max_queued_bytes} bytes may wait, for \
-                 {queue_timeout:?} at most"
+                "the queue is full (max_queued {max_queued}, max_queued_bytes {max_queued_bytes}) or the \
+                 queue_timeout of {queue_timeout:?} is over"
             ))
         });
         overloaded.clone()
     }
 
-    /// Waits until nothing is owed, then closes all connections. How much is still owed, where that takes longer.
+    /// Waits until nothing is owed, then closes all connections. After `limit` it returns how many operations are
+    /// still owed.
     pub(super) async fn shutdown(&self, limit: Duration) -> Result<(), usize> {
         self.scheduler.hurry();
         let none = tokio::time::timeout(limit, self.owed.none()).await;
@@ -209,10 +211,10 @@ impl RedisStore {
 }
 
 fn ended() -> Error {
-    Error::unavailable(Cause::Disconnected, "the runtime that the call was made on has ended")
+    Error::unavailable(Cause::Disconnected, "the runtime of the call has ended")
 }
 
-/// Tells the scheduler, whose tasks have gone with their store.
+/// Wakes the scheduler, because its periodic tasks were dropped with the store.
 impl Drop for RedisStore {
     fn drop(&mut self) {
         self.scheduler.look_again();

@@ -1,4 +1,4 @@
-//! How operations that leave together are laid out as script calls.
+//! Groups the operations of a batch into script calls.
 
 use std::ops::Range;
 
@@ -9,38 +9,38 @@ use super::batch::Item;
 use crate::store::namespace::Namespace;
 use crate::store::operation::{Argument, Arguments, Operation};
 
-/// One script call: the runs in the order of its keys.
+/// One script call. The runs are in the order of its keys.
 pub(super) struct Call {
     pub(super) command: Cmd,
     pub(super) runs: Vec<Run>,
-    /// Whether it must not be sent again where it may have run.
+    /// Whether the call must not be sent again if it may have run.
     pub(super) at_most_once: bool,
 }
 
-/// Equal operations that stand side by side.
+/// Equal operations on one key, next to each other.
 pub(super) struct Run {
-    /// In the order of the plan.
+    /// The positions in the order of the plan.
     pub(super) at: Range<usize>,
-    /// How many runs it is as good as.
+    /// The size in runs, see [`Operation::size`].
     pub(super) size: usize,
 }
 
-/// The calls of some operations, and in what order the operations stand in them: those of one key stay in their order.
-/// The ranges of all runs, one call after the other, follow each other without a gap.
+/// The calls for some operations, and the order of the operations in them. Operations on one key keep their order.
+/// The ranges of all runs, one call after the other, have no gaps.
 pub(super) struct Plan {
     pub(super) calls: Vec<Call>,
     pub(super) order: Vec<usize>,
 }
 
 impl Call {
-    /// How many runs it is as good as.
+    /// The size in runs, see [`Operation::size`].
     pub(super) fn size(&self) -> usize {
         self.runs.iter().map(|run| run.size).sum()
     }
 }
 
 impl Plan {
-    /// Lays out the operations that still have somebody to be sent for.
+    /// Plans the calls for the operations that still must be sent.
     pub(super) fn new<O: Operation>(
         script: &Loaded,
         namespace: &Namespace<O::Cell>,
@@ -64,7 +64,7 @@ impl Plan {
     }
 }
 
-/// What leaves together stands together by this.
+/// The sort key that puts operations next to each other that can leave in one call.
 fn place<O: Operation>(item: &Item<O>) -> (Option<u16>, Option<usize>, &[u8]) {
     (item.slot, item.operation.as_ref().map(O::group), item.key.as_bytes())
 }
@@ -80,7 +80,7 @@ impl<O: Operation> Pending<'_, O> {
         &self.items[self.order[position]]
     }
 
-    /// The runs of the call that begins with the operation at `start`: at least one.
+    /// Returns the runs of the call that begins with the operation at `start`, at least one.
     fn runs(&self, start: usize) -> Vec<Run> {
         let first = self.item(start);
         let mut room = 0;

@@ -1,4 +1,4 @@
-//! What a script answered.
+//! The reply of a script.
 
 use std::ops::Range;
 
@@ -6,25 +6,25 @@ use deadpool_redis::redis::Value;
 
 use crate::store::operation::Fields;
 
-/// The server's time, then the fields of the runs: as many for each, as Redis answered them.
+/// The server's time, then the fields of the runs: the same number for each run, in the order of the call.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) now: i64,
     values: Vec<Value>,
     width: usize,
-    /// Whether the call was sent twice: the other copy may run late.
+    /// Whether the call was sent twice. The other copy may still run later.
     twice: bool,
 }
 
 impl Reply {
-    /// Reads the reply to a call of so many runs.
+    /// Parses the reply to a call of `runs` runs.
     pub(super) fn parse(reply: Value, runs: usize) -> Option<Self> {
         let Value::Array(values) = reply else { return None };
         let Some(Value::Int(now)) = values.first() else { return None };
         Some(Self { now: *now, width: (values.len() - 1) / runs.max(1), values, twice: false })
     }
 
-    /// The same to a call that was sent twice.
+    /// Marks the reply as one to a call that was sent twice.
     pub(super) fn sent_twice(self) -> Self {
         Self { twice: true, ..self }
     }

@@ -1,6 +1,6 @@
-//! What a store has on one tokio runtime: connections, made on first use and dropped with the runtime.
+//! The links of a store on one tokio runtime. They are made on first use and dropped with the runtime.
 //!
-//! A call depends on nothing but the runtime it is awaited on: runtimes share no connection, no queue and no breaker.
+//! A call depends only on the runtime that awaits it: runtimes share no connection, no queue and no breaker.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,7 +18,7 @@ use crate::store::builder::Limits;
 use crate::store::in_memory::lock;
 use crate::telemetry::Server;
 
-/// What a store has on one runtime.
+/// The connections, breakers and budget of a store on one runtime.
 pub(super) struct RuntimeLinks {
     pub(super) id: Id,
     pub(super) runtime: Handle,
@@ -26,16 +26,17 @@ pub(super) struct RuntimeLinks {
     limits: Limits,
     process: u32,
     telemetry: Server,
-    /// By master, then by link: as many links as the store is set to keep, and one for bulk. Made on first use.
+    /// By master, then by link. There are as many links as `connections`, and one more for bulk operations. Made on
+    /// first use.
     routes: Mutex<Vec<Option<Arc<Route>>>>,
-    /// What may wait on this runtime.
+    /// The bound on the operations that wait on this runtime.
     pub(super) budget: Arc<Budget>,
     /// Closed when the runtime has ended.
     ends: oneshot::Sender<()>,
 }
 
-/// The way of some operations: by which link to which master. On a Cluster each master has a connection of its own, since
-/// the client stands still for all while it recovers one of them.
+/// The link to a master, with its breaker. On a Cluster each master has its own connection, because the client
+/// blocks all calls while it recovers the connection to one master.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) link: Arc<Link>,
@@ -46,7 +47,7 @@ impl RuntimeLinks {
     pub(super) fn new(store: &Arc<RedisStore>, runtime: &Handle) -> Arc<Self> {
         let (ends, dropped) = oneshot::channel::<()>();
         let mut watch = EndOfRuntime { store: Arc::downgrade(store), id: runtime.id(), dropped };
-        // Ends with the store, or with the runtime.
+        // Ends with the store or with the runtime.
         runtime.spawn(async move { drop((&mut watch.dropped).await) });
         let limits = store.limits;
         Arc::new(Self {
@@ -62,7 +63,7 @@ impl RuntimeLinks {
         })
     }
 
-    /// Whether they are of this runtime, which has not ended: numbers are given again.
+    /// Whether these are the links of this runtime, and it has not ended. The ids of ended runtimes are reused.
     pub(super) fn is_of(&self, runtime: Id) -> bool {
         self.id == runtime && !self.has_ended()
     }
@@ -72,12 +73,12 @@ impl RuntimeLinks {
         self.ends.is_closed()
     }
 
-    /// Closes the breakers of a runtime that has ended: whoever still knows them makes no calls by them.
+    /// Closes the breakers of a runtime that has ended. Tasks that still refer to them make no more calls.
     pub(super) fn retire(&self) {
         lock(&self.routes).iter().flatten().for_each(|route| route.breaker.retire());
     }
 
-    /// The server has answered on another runtime.
+    /// Lets the next call on each route pass as a probe, because the server has answered on another runtime.
     pub(super) fn half_open(&self) {
         lock(&self.routes).iter().flatten().for_each(|route| route.breaker.half_open());
     }
@@ -87,7 +88,8 @@ impl RuntimeLinks {
         lock(&self.routes).iter().flatten().for_each(|route| route.link.close());
     }
 
-    /// The number of the route by a link to a master. Links are numbered from 0, the last is that for bulk.
+    /// The number of a route, by master and link. Links are numbered from 0; the last link is the one for bulk
+    /// operations.
     pub(super) fn number(&self, master: usize, link: usize) -> usize {
         master * (self.limits.connections + 1) + link
     }
@@ -114,7 +116,7 @@ impl RuntimeLinks {
     }
 }
 
-/// Dropped with the runtime it waits on.
+/// Dropped when its runtime ends. It then drops the links of the runtime.
 struct EndOfRuntime {
     store: Weak<RedisStore>,
     id: Id,

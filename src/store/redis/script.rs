@@ -1,4 +1,4 @@
-//! A script ready to be called.
+//! A script that is ready to be called.
 
 use std::fmt;
 
@@ -20,14 +20,14 @@ impl Loaded {
         Self { name: script.name, text, sha }
     }
 
-    /// Starts a call by the digest; keys and ARGV are yet to follow.
+    /// Starts a call by the digest of the script. The caller adds the keys and the arguments.
     pub(super) fn call(&self, keys: usize) -> Cmd {
         let mut call = redis::cmd("EVALSHA");
         call.arg(&self.sha).arg(keys);
         call
     }
 
-    /// The same call with the text of the script.
+    /// Returns the same call with the text of the script.
     pub(super) fn in_full(&self, call: &Cmd) -> Cmd {
         let mut full = redis::cmd("EVAL");
         full.arg(&self.text);

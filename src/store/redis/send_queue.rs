@@ -1,4 +1,4 @@
-//! What waits to leave by one route, in batches.
+//! The queue of operations that wait to be sent by one route, in batches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use super::client::RedisClient;
 use super::runtime::{Route, RuntimeLinks};
 use crate::store::operation::Operation;
 
-/// How many operations leave in one batch, and how many bytes.
+/// The maximum number of operations in one batch, and of bytes.
 const MOST_OPERATIONS: usize = 1024;
 const MOST_BYTES: usize = 4 << 20;
 
-/// What has a cache line of its own, since all callers write to it.
+/// Puts a value into its own cache line, because all callers write to it.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);
@@ -26,13 +26,13 @@ pub(super) struct RuntimeQueues<O: Operation> {
 
 pub(super) struct SendQueue<O: Operation> {
     pub(super) route: Arc<Route>,
-    /// What waits, the next to leave first.
+    /// The waiting batches. The first leaves next.
     pub(super) batches: VecDeque<Arc<Batch<O>>>,
-    /// Whether an operation is in flight from its caller's task.
+    /// Whether an operation is in flight from the task of its caller.
     pub(super) inline: bool,
-    /// The flushers at work.
+    /// The number of running flushers.
     pub(super) flushers: usize,
-    /// How many operations the last batch had.
+    /// The number of operations in the last batch.
     pub(super) likely: usize,
 }
 
@@ -54,8 +54,9 @@ impl<O: Operation> RuntimeQueues<O> {
 }
 
 impl<O: Operation> SendQueue<O> {
-    /// Puts an operation into a batch: what is reserved into the first that has room for it, everything else into the
-    /// last, unless that waits for half the queue time-out: then its runtime stood still.
+    /// Adds an operation to a batch. A reserved operation joins the first batch with room. Any other operation
+    /// joins the last batch, unless that has waited for half the queue timeout, which means that its runtime was
+    /// blocked.
     pub(super) fn push(
         &mut self,
         client: &Arc<RedisClient<O>>,
@@ -68,7 +69,7 @@ impl<O: Operation> SendQueue<O> {
             let mut state = batch.state();
             let count = state.items.len();
             let most = if item.reserved { 2 * MOST_OPERATIONS } else { MOST_OPERATIONS };
-            // The clock is not read for each of a crowd.
+            // With many operations, the clock is not read for each.
             let looks = !item.reserved && (count < 16 || count.is_multiple_of(64));
             if count < most
                 && state.bytes + bytes <= MOST_BYTES

@@ -1,4 +1,4 @@
-//! Which of the 16384 hash slots of a Redis Cluster a key lives in, and which master has a slot.
+//! The hash slot of a key (16384 slots in a Redis Cluster), and the master of a slot.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -14,39 +14,39 @@ use crate::store::key::hash_tag;
 
 const SLOTS: u16 = 16384;
 
-/// How long a node may take to tell: the one that is asked may be away.
+/// How long to wait for a node's answer, because the node may be down.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The slot of a key, by its hash tag where it has one (Redis Cluster specification, "hash tags").
+/// Returns the slot of a key, by its hash tag if it has one (Redis Cluster specification, "hash tags").
 pub(super) fn slot(key: &[u8]) -> u16 {
     State::<XMODEM>::calculate(hash_tag(key).unwrap_or(key)) % SLOTS
 }
 
-/// Which master has which slot, as far as is known. What is out of date costs isolation, not correctness: the client
-/// follows redirections by itself.
+/// The known masters of the slots. Outdated entries affect isolation, not correctness: the client follows
+/// redirections by itself.
 #[derive(Debug, Default)]
 pub(crate) struct Masters {
     known: RwLock<Known>,
-    /// Whether somebody is asking.
+    /// Whether a refresh is in progress.
     asking: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The addresses of masters; a number once given stays.
+    /// The addresses of the masters. A number that was given to a master does not change.
     masters: Vec<String>,
-    /// By slot; empty where nothing is known.
+    /// The number of the master by slot. Empty if nothing is known.
     by_slot: Vec<u16>,
 }
 
 impl Masters {
-    /// The number of the master that has a slot; 0 where that is not known.
+    /// Returns the number of the master of a slot; 0 if it is not known.
     pub(super) fn of(&self, slot: u16) -> usize {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.by_slot.get(usize::from(slot)).map_or(0, |master| usize::from(*master))
     }
 
-    /// Asks anew. Where the server does not tell, what was known stays.
+    /// Reads the masters again. If the server does not answer, the known ones stay.
     pub(super) async fn refresh(&self, connection: &mut Connection) {
         if self.asking.swap(true, Ordering::AcqRel) {
             return;
@@ -63,7 +63,7 @@ impl Masters {
     }
 }
 
-/// Somebody is asking while this lives.
+/// Marks a refresh as in progress while it lives.
 struct Asked<'a>(&'a AtomicBool);
 
 impl Drop for Asked<'_> {
@@ -73,7 +73,8 @@ impl Drop for Asked<'_> {
 }
 
 impl Known {
-    /// Reads `CLUSTER SLOTS`: per range its first and last slot, then the nodes, the master first.
+    /// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, then its nodes, the master
+    /// first.
     fn with(&self, told: &Value) -> Option<Self> {
         let Value::Array(ranges) = told else { return None };
         let mut masters = self.masters.clone();

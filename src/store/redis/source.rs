@@ -1,4 +1,4 @@
-//! Where connections come from, and the connections: one server, a cluster, or what Sentinel names.
+//! Makes connections: to one server, to a cluster, or to the master that Sentinel names.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ use crate::Error;
 use crate::error::{Cause, Outage};
 use crate::store::key::RedisKey;
 
-/// What makes connections.
+/// Makes connections.
 #[derive(Clone)]
 pub(crate) enum Source {
     Url(Arc<deadpool_redis::Manager>, Arc<str>),
@@ -39,32 +39,32 @@ pub(crate) enum Connection {
     Cluster(deadpool_redis::cluster::ClusterConnection),
 }
 
-/// What a URL says.
+/// Parses a URL.
 fn connection_info(url: &str) -> Result<ConnectionInfo, Error> {
     url.into_connection_info().map_err(|error| {
-        // The URL may hold a password, so it is not repeated.
+        // The URL may contain a password, so the text does not repeat it.
         Error::invalid(format!("not a Redis URL (redis://[user:password@]host[:port][/db]): {error}"))
     })
 }
 
-/// A client for what needs a connection of its own.
+/// Makes a client for a separate connection, such as a subscription.
 pub(crate) fn subscriber(url: &str) -> Result<Subscriber, Error> {
     let client = Subscriber::open(connection_info(url)?);
-    client.map_err(|error| Error::invalid(format!("cannot make a client: {error}")))
+    client.map_err(|error| Error::invalid(format!("the client cannot be created: {error}")))
 }
 
 impl Source {
-    /// Connections to one server. They have no time-outs of their own: the store has.
+    /// Makes connections to one server. They have no timeouts, because the store has its own.
     pub(crate) fn url(url: &str) -> Result<Self, Error> {
         let info = connection_info(url)?;
         let address = info.addr().to_string();
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let manager = deadpool_redis::Manager::new_with_config(info, config)
-            .map_err(|error| Error::invalid(format!("cannot make a client: {error}")))?;
+            .map_err(|error| Error::invalid(format!("the client cannot be created: {error}")))?;
         Ok(Self::Url(Arc::new(manager), address.into()))
     }
 
-    /// Whether state is spread over several masters.
+    /// Whether the state is spread over several masters.
     pub(in crate::store) fn is_cluster(&self) -> bool {
         match self {
             #[cfg(feature = "cluster")]
@@ -73,13 +73,13 @@ impl Source {
         }
     }
 
-    /// Whether an outage means that the connection is of no more use: broken, or to a server that is not (or
-    /// no longer) the right one. A connection to a Cluster mends its nodes by itself.
+    /// Whether the connection is useless after this outage: it is broken, or it leads to a server that is not (or
+    /// no longer) the right one. A connection to a Cluster reconnects to its nodes by itself.
     pub(super) fn is_lost(&self, cause: Cause) -> bool {
         if self.is_cluster() { cause == Cause::Disconnected } else { super::failure::is_outage(cause) }
     }
 
-    /// The hash slot of a key; `None` where one server has them all.
+    /// The hash slot of a key; `None` if one server has all keys.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(in crate::store) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
         match self {
@@ -89,7 +89,7 @@ impl Source {
         }
     }
 
-    /// The number of the master that has a slot.
+    /// The number of the master of a slot.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn master(&self, slot: Option<u16>) -> usize {
         match self {
@@ -99,7 +99,7 @@ impl Source {
         }
     }
 
-    /// Sees to it that the masters of a Cluster are looked up anew.
+    /// Starts to read the masters of a Cluster again.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn look_for_masters(&self, connection: Connection, runtime: &Handle) {
         #[cfg(feature = "cluster")]
@@ -109,8 +109,8 @@ impl Source {
         }
     }
 
-    /// Makes a connection that belongs to the present runtime. Never one that idles in a pool: that is driven by the
-    /// runtime that made it.
+    /// Makes a connection on the current runtime. It never takes an idle connection from a pool, because such a
+    /// connection is driven by the runtime that made it.
     pub(crate) async fn connect(&self) -> Result<Connection, Outage> {
         let connected = match self {
             Self::Url(manager, _) => manager.create().await.map(Connection::Server),
@@ -152,8 +152,8 @@ impl Connection {
         }
     }
 
-    /// The same; notes whether anything may have been written: nothing is where a connection that has ended refuses the
-    /// command at once.
+    /// Like [`send`](Self::send). Sets `written` to whether anything may have been written. A connection that has
+    /// ended fails the command at once, without writing.
     pub(super) async fn send_noting(
         &mut self,
         command: &Cmd,
@@ -169,7 +169,7 @@ impl Connection {
     }
 }
 
-/// Where it connects to, without a secret.
+/// Writes the server that it connects to, without a secret.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,5 +1,5 @@
-//! The subscription: one connection per store that hears what is granted to waiters of this process, and what is told to
-//! all.
+//! The subscription: one connection per store that receives the grants to waiters of this process, and the messages
+//! to all processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -20,16 +20,17 @@ use crate::telemetry::Server;
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// For each such time a failure is forgotten: so a server that closes each subscription sees some four a second.
+/// One failure is forgotten for each such time. So a server that closes each subscription gets about four new ones
+/// a second.
 const FORGIVEN: Duration = Duration::from_millis(250);
 
-/// How often it is checked that the connection still carries anything.
+/// How long to wait for a message before a ping checks the connection.
 const CHECK: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 pub(super) struct Subscription {
     clients: Arc<[Subscriber]>,
-    /// Whether the task that was started last is running.
+    /// Whether the latest task is running.
     listening: Mutex<Arc<AtomicBool>>,
     telemetry: Server,
     /// Closed when this value is dropped, which ends the task.
@@ -42,13 +43,13 @@ impl Subscription {
         Self { clients, listening: Mutex::default(), telemetry, open }
     }
 
-    /// Which server and database it is.
+    /// The address and the database of the server.
     pub(super) fn place(&self) -> Option<(String, i64)> {
         let info = self.clients.first()?.get_connection_info();
         Some((info.addr().to_string(), info.redis_settings().db()))
     }
 
-    /// Ends the task; it can be started again.
+    /// Ends the task. It can be started again.
     pub(super) fn stop(&self) {
         let mut listening = lock(&self.listening);
         *listening = Arc::default();
@@ -76,7 +77,7 @@ impl Subscription {
     }
 }
 
-/// The task is running while this value lives.
+/// Marks the task as running while this value lives.
 struct Listening(Arc<AtomicBool>);
 
 impl Drop for Listening {
@@ -85,7 +86,7 @@ impl Drop for Listening {
     }
 }
 
-/// Stays subscribed until it is dropped; after a failure it tries the next client, at growing intervals.
+/// Stays subscribed until the future is dropped. After a failure it tries the next client, at growing intervals.
 async fn listen(
     clients: &[Subscriber],
     channels: &[String; 2],
@@ -96,7 +97,7 @@ async fn listen(
     let mut last = Instant::now();
     for client in clients.iter().cycle() {
         let was_up = hear(client, channels, notifier, telemetry).await;
-        // Where the store is dropped nothing is lost.
+        // If the store was dropped, this is not a loss.
         if was_up && notifier.strong_count() > 0 {
             telemetry.subscription(false);
         }
@@ -107,7 +108,7 @@ async fn listen(
     }
 }
 
-/// Hands on what is heard until the connection fails; whether there was one.
+/// Passes the messages on until the connection fails. Returns whether it was subscribed.
 async fn hear(
     client: &Subscriber,
     channels: &[String; 2],
@@ -133,7 +134,7 @@ async fn hear(
                 }
             }
             Ok(None) => return true,
-            // Nothing has come for long: a server that is gone without a word would not be noticed otherwise.
+            // Nothing has arrived for a long time. Without a ping, a server that vanished would not be noticed.
             Err(_) => match timeout(CONNECT, sink.ping::<Value>()).await {
                 Ok(Ok(_)) => {}
                 _ => return true,

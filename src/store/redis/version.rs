@@ -1,4 +1,4 @@
-//! Whether a server is new enough for the scripts.
+//! Checks whether a server is new enough for the scripts.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,27 +11,28 @@ use super::failure;
 use super::source::Connection;
 use crate::error::{Cause, Outage};
 
-/// `SET` with both `PX` and `GET` came with this.
+/// The oldest supported version. It introduced `SET` with both `PX` and `GET`.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// How long the nodes of a Cluster may take to tell.
+/// How long to wait for the nodes of a Cluster.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What a server says of its version.
+/// The version that a server reports.
 #[derive(Clone, Debug)]
 pub(super) struct Version {
     numbers: (u32, u32),
     text: Box<str>,
 }
 
-/// Asks the server for its version. One that will not tell (INFO may be forbidden) is given the benefit of the doubt.
+/// Reads the version of the server. A server that does not report it, for example because INFO is forbidden, is
+/// accepted.
 pub(super) async fn check(connection: &mut Connection) -> Result<Option<Version>, Outage> {
     let mut info = redis::cmd("INFO");
     info.arg("server");
     let cluster = connection.is_cluster();
     let asked = connection.send(&info);
     let told = match cluster {
-        // It is sent to all nodes, one of which may not answer.
+        // INFO is sent to all nodes of a Cluster, and one node may not answer.
         true => match timeout(PATIENCE, asked).await {
             Ok(told) => told,
             Err(_) => return Ok(None),
@@ -42,21 +43,21 @@ pub(super) async fn check(connection: &mut Connection) -> Result<Option<Version>
         Ok(told) => told,
         Err(error) => {
             let outage = failure::outage(error);
-            // Of a Cluster one node may be away, and the others serve.
+            // In a Cluster one node may be down while the others serve.
             let is_lost = outage.cause == Cause::Disconnected && !cluster;
             return if is_lost { Err(outage) } else { Ok(None) };
         }
     };
     match version(&told) {
         Some(version) if version.numbers < OLDEST => {
-            let text = format!("Redis {version} is too old: {}.{} or later is needed", OLDEST.0, OLDEST.1);
+            let text = format!("Redis {version} is too old, must be {}.{} or later", OLDEST.0, OLDEST.1);
             Err(Outage { cause: Cause::NotServing, text: text.into(), source: None })
         }
         version => Ok(version),
     }
 }
 
-/// The version in an answer to INFO, or in the first of those that the nodes of a cluster gave.
+/// Parses the version in a reply to INFO, or in the first reply from the nodes of a cluster.
 fn version(told: &Value) -> Option<Version> {
     let text = match told {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
