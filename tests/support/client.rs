@@ -1,7 +1,7 @@
-//! A blocking connection to a Redis server that always comes back.
+//! A blocking connection to a Redis server whose calls always return.
 //!
-//! The `redis` crate's own would do, but its reads with a time-out fail now and then in a process that has
-//! children: SIGCHLD may interrupt them (EINTR), and Linux does not resume a read that has a time-out.
+//! The connection of the `redis` crate is not used because its reads with a timeout sometimes fail in a process
+//! that has children: SIGCHLD may interrupt them (EINTR), and Linux does not resume a read that has a timeout.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -27,7 +27,7 @@ impl Client {
         Self::with_timeout(port, REPLY_TIMEOUT)
     }
 
-    /// Waits at most `timeout` for each reply; the error then says `is_timeout()`.
+    /// Waits at most `timeout` for each reply. After that, the error is one with `is_timeout()`.
     pub fn with_timeout(port: u16, timeout: Duration) -> RedisResult<Self> {
         let stream = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
@@ -41,13 +41,13 @@ impl Client {
         Ok(from_redis_value(self.receive()?)?)
     }
 
-    /// Runs several commands sent at once; all of their replies count, whatever the pipeline ignores.
+    /// Sends several commands at once. Returns all of their replies, including those that the pipeline ignores.
     pub fn query_all<T: FromRedisValue>(&mut self, pipeline: &Pipeline) -> RedisResult<Vec<T>> {
         self.stream.write_all(&pipeline.get_packed_pipeline())?;
         pipeline.cmd_iter().map(|_| Ok(from_redis_value(self.receive()?)?)).collect()
     }
 
-    /// The next reply; an error reply is an error.
+    /// Reads the next reply. An error reply becomes an error.
     fn receive(&mut self) -> RedisResult<Value> {
         let mut chunk = [0; 16 * 1024];
         loop {

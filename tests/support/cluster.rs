@@ -1,4 +1,4 @@
-//! A Redis Cluster of the test's own.
+//! A Redis Cluster for one test.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,16 +11,15 @@ const MASTERS: usize = 3;
 const SLOTS: usize = 16_384;
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Three masters without replicas, a third of the slots each.
+/// Three masters without replicas, each with a third of the slots.
 ///
-/// Redis lets a cluster node accept writes two seconds after its start and no sooner, so share one where you
-/// can.
+/// A cluster node accepts writes two seconds after its start at the earliest, so share a cluster if you can.
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }
 
 impl RedisCluster {
-    /// Starts the nodes and waits until each of them sees all of them, and all slots served.
+    /// Starts the nodes and waits until each node sees all nodes and all slots served.
     pub async fn start() -> Self {
         let (first, second, third) = tokio::join!(start_node(), start_node(), start_node());
         let cluster = Self { nodes: vec![first, second, third] };
@@ -38,14 +37,14 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// The node that serves `key`.
+    /// Returns the node that serves `key`.
     pub fn node_of(&self, key: &str) -> &RedisServer {
         let slot: usize = self.nodes[0].query(&["CLUSTER", "KEYSLOT", key]).unwrap();
         let node = (0..MASTERS).find(|&node| slot <= last_slot(node)).unwrap();
         &self.nodes[node]
     }
 
-    /// Runs a command through redis-cli, which follows redirections from the first node on.
+    /// Runs a command with redis-cli, which follows redirections, on the first node.
     pub fn cli(&self, command: &[&str]) -> String {
         let port = self.nodes[0].port().to_string();
         let output =
@@ -55,7 +54,7 @@ impl RedisCluster {
         text
     }
 
-    /// Waits until every node finds the cluster whole, as after the restart of one.
+    /// Waits until every node sees the whole cluster, for example after a restart of one node.
     pub async fn settled(&self) {
         let what = "every cluster node to see a whole cluster";
         eventually(what, START_DEADLINE, async || self.nodes.iter().all(sees_whole_cluster)).await;
@@ -65,7 +64,7 @@ impl RedisCluster {
         for (index, node) in self.nodes.iter().enumerate() {
             let first = index.checked_sub(1).map_or(0, |previous| last_slot(previous) + 1).to_string();
             let last = last_slot(index).to_string();
-            // Different from the start, or the nodes would have to find out that they clash.
+            // Unique from the start. Otherwise the nodes would first have to resolve the conflict.
             let epoch = (index + 1).to_string();
             node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
             node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);

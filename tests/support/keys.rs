@@ -1,4 +1,4 @@
-//! What is left on a server.
+//! Finds keys that are left on a server.
 
 use deadpool_redis::redis;
 
@@ -7,7 +7,7 @@ use super::redis_server::RedisServer;
 
 const PER_SCAN: u32 = 1_000;
 
-/// All keys of the server's database 0 that would stay for ever, sorted.
+/// Returns all keys of the server's database 0 that have no ttl, sorted.
 pub fn keys_without_ttl(server: &RedisServer) -> Vec<String> {
     let mut client = server.client().unwrap();
     let mut found = Vec::new();
@@ -21,7 +21,7 @@ pub fn keys_without_ttl(server: &RedisServer) -> Vec<String> {
         cursor = next;
     }
     found.sort();
-    // SCAN may name a key twice.
+    // SCAN may return a key twice.
     found.dedup();
     found
 }

@@ -1,13 +1,12 @@
-//! The harness of the integration tests: real Redis processes, faults between them and us, copies of
-//! ourselves.
+//! The harness of the integration tests: real Redis processes, faults between them and the tests, and copies of the
+//! test process.
 //!
-//! Nothing in here sleeps and hopes: whoever waits, waits with [`eventually`] for something that can be
-//! observed. Whatever is started dies with its handle, and also when the test process itself is killed: see
-//! [`supervised`].
+//! Nothing here relies on fixed sleeps: code that waits uses [`eventually`] and waits for an observable condition.
+//! A started process ends when its handle is dropped, and also when the test process is killed: see [`supervised`].
 
-// Every test binary compiles all of this and uses a part of it.
+// Every test binary compiles all of this and uses only a part of it.
 #![allow(dead_code, unreachable_pub, missing_docs, missing_debug_implementations)]
-// A harness that cannot do its work has only one thing to say.
+// A harness that cannot do its work can only panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::must_use_candidate)]
 
 use std::time::{Duration, Instant};
@@ -29,9 +28,9 @@ pub mod supervised;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Polls `condition` until it holds; panics with `what` when it does not hold within `deadline`.
+/// Polls `condition` until it holds. Panics with `what` if it does not hold within `deadline`.
 ///
-/// Needs a running clock: not for tests that pause tokio's.
+/// Needs a running clock, so it is not for tests that pause tokio's clock.
 pub async fn eventually(what: &str, deadline: Duration, mut condition: impl AsyncFnMut() -> bool) {
     let polling = async {
         while !condition().await {
@@ -39,20 +38,20 @@ pub async fn eventually(what: &str, deadline: Duration, mut condition: impl Asyn
         }
     };
     if tokio::time::timeout(deadline, polling).await.is_err() {
-        panic!("waited {deadline:?} in vain for {what}");
+        panic!("waited {deadline:?} for {what}");
     }
 }
 
-/// [`eventually`] for tests without a runtime: blocks the thread.
+/// Like [`eventually`], for tests without a runtime: blocks the thread.
 pub fn eventually_blocking(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < deadline, "waited {deadline:?} in vain for {what}");
+        assert!(began.elapsed() < deadline, "waited {deadline:?} for {what}");
         std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Runs `test` on a thread of its own and panics if it takes longer than `limit`: for what may block for ever.
+/// Runs `test` on a new thread, for tests that may block forever. Panics if it takes longer than `limit`.
 pub fn within<T: Send + 'static>(
     limit: Duration,
     what: &str,
@@ -60,7 +59,7 @@ pub fn within<T: Send + 'static>(
 ) -> T {
     let (done, outcome) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
-        // Nobody listens any more where it took too long.
+        // After the limit, the receiver does not listen any more.
         let _ = done.send(test());
     });
     match outcome.recv_timeout(limit) {

@@ -6,15 +6,15 @@ use std::net::TcpListener;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Below the ports that the kernel hands out for outgoing connections (32768 and up on Linux): so no client
-/// can take a server's port while the server is down for a restart, nor connect to itself when it tries to
-/// reach it there.
+/// The first port. All ports are below those that the kernel uses for outgoing connections (32768 and up on Linux).
+/// So no client can take a server's port while the server is down for a restart, or connect to itself when it tries
+/// to reach the server.
 const FIRST: u16 = 18_000;
 const COUNT: u16 = 14_000;
 
-/// A port that nobody listened on a moment ago, and that this process has not handed out before.
+/// Returns a port that was free a moment ago, and that this process has not returned before.
 ///
-/// Another process may still be quicker: who starts a server on it must be ready to try the next one.
+/// Another process may still take the port first, so the caller must be ready to try the next one.
 pub fn free_port() -> u16 {
     static NEXT: LazyLock<AtomicU64> =
         LazyLock::new(|| AtomicU64::new(RandomState::new().build_hasher().finish() >> 1));

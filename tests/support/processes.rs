@@ -1,6 +1,6 @@
 //! Copies of the test process.
 //!
-//! A role is a test of the same binary that is ignored unless asked for by name:
+//! A role is a test of the same binary that is ignored unless it is run by name:
 //!
 //! ```ignore
 //! #[test]
@@ -25,18 +25,18 @@ use super::eventually;
 use super::supervised::Supervised;
 
 const ROLE: &str = "TOWER_DISTRIBUTED_ROLE";
-/// Tells the lines of a role from what the test runner prints around them.
+/// Marks the lines of a role among the output of the test runner.
 const MARK: &str = "@@ ";
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Whether this process was started by [`Child::spawn`]. A role returns at once if not.
+/// Whether this process was started by [`Child::spawn`]. If not, a role returns at once.
 pub fn is_child() -> bool {
     std::env::var_os(ROLE).is_some()
 }
 
-/// In a role: one of the variables given to [`Child::spawn`].
+/// In a role: returns one of the variables given to [`Child::spawn`].
 pub fn setting(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("this role wants {name} to be set"))
+    std::env::var(name).unwrap_or_else(|_| panic!("this role needs the variable {name}"))
 }
 
 /// In a role: sends a line to the parent.
@@ -44,7 +44,7 @@ pub fn tell(line: &str) {
     println!("\n{MARK}{line}");
 }
 
-/// A copy of this process that plays a role; dropping it kills it.
+/// A copy of this process that plays a role. Dropping it kills the process.
 pub struct Child {
     role: String,
     process: Supervised,
@@ -52,7 +52,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Runs the test called `role` in a new process, with the given environment on top of ours.
+    /// Runs the test called `role` in a new process, with the given variables added to this process's environment.
     pub fn spawn(role: &str, env: &[(&str, &str)]) -> Self {
         assert!(is_role(role), "no ignored test is called {role}");
         let mut command = Supervised::command(std::env::current_exe().unwrap(), None);
@@ -70,34 +70,34 @@ impl Child {
         self.process.id()
     }
 
-    /// The next line that the child has told; panics if none comes.
+    /// Returns the next line that the child has sent. Panics if none comes.
     pub async fn next_line(&mut self) -> String {
         let line = self.try_next_line().await;
-        line.unwrap_or_else(|| panic!("{} ended without a further line", self.role))
+        line.unwrap_or_else(|| panic!("{} ended without another line", self.role))
     }
 
-    /// The next line, or `None` when the child has ended without one. Panics if neither happens in time.
+    /// Returns the next line, or `None` if the child has ended without one. Panics if neither happens in time.
     pub async fn try_next_line(&mut self) -> Option<String> {
         let next = tokio::time::timeout(DEADLINE, self.lines.recv()).await;
-        next.unwrap_or_else(|_| panic!("waited {DEADLINE:?} in vain for a line of {}", self.role))
+        next.unwrap_or_else(|_| panic!("waited {DEADLINE:?} for a line of {}", self.role))
     }
 
-    /// SIGKILL; returns when the process is gone.
+    /// Sends SIGKILL. Returns when the process has ended.
     pub fn kill9(&mut self) {
         self.process.kill9();
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn pause(&self) {
         self.process.pause();
     }
 
-    /// SIGCONT after [`Child::pause`].
+    /// Sends SIGCONT after [`Child::pause`].
     pub fn resume(&self) {
         self.process.resume();
     }
 
-    /// Waits until the child ends by itself. A role that panicked is no success.
+    /// Waits until the child ends by itself. Its status is a failure if the role panicked.
     pub async fn wait(&mut self) -> ExitStatus {
         let what = format!("{} to end", self.role);
         eventually(&what, DEADLINE, async || self.process.exit_status().is_some()).await;
@@ -105,7 +105,7 @@ impl Child {
     }
 }
 
-/// Asks the test runner once: it would find a misspelt role a great success.
+/// Whether an ignored test has this name. Without this check, a misspelt role would run no test and succeed.
 fn is_role(name: &str) -> bool {
     static IGNORED_TESTS: LazyLock<String> = LazyLock::new(|| {
         let mut list = Command::new(std::env::current_exe().unwrap());
@@ -115,13 +115,13 @@ fn is_role(name: &str) -> bool {
     IGNORED_TESTS.lines().any(|line| line.strip_suffix(": test") == Some(name))
 }
 
-/// Reads on a thread of its own, so that a child never blocks on a full pipe.
+/// Reads the lines on a separate thread, so that a child never blocks on a full pipe.
 fn told_lines(stdout: ChildStdout) -> mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             if let Some(told) = line.strip_prefix(MARK) {
-                // Nobody may be listening any more.
+                // The receiver may have been dropped.
                 let _ = sender.send(told.to_owned());
             }
         }

@@ -1,4 +1,4 @@
-//! A network that fails on demand, between a client and a server.
+//! A network between a client and a server that fails on demand.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,11 +16,10 @@ use super::resp;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A TCP proxy in front of a Redis server, which it understands well enough to tell one request from the
-/// next.
+/// A TCP proxy in front of a Redis server. It understands the protocol well enough to separate requests.
 ///
-/// It runs on a thread of its own, so blocking clients and busy test runtimes are fine. A mode holds for what
-/// the client sends after the method has returned. Dropping the proxy closes everything.
+/// It runs on its own thread, so it works with blocking clients and busy test runtimes. A mode applies to what the
+/// client sends after the method has returned. Dropping the proxy closes everything.
 pub struct FaultProxy {
     port: u16,
     shared: Arc<Shared>,
@@ -31,7 +30,7 @@ pub struct FaultProxy {
 enum Mode {
     Pass,
     Stall,
-    /// The connections up to this number.
+    /// Holds back the connections up to this number.
     HoldBack(u64),
     DropReplies,
     Cut,
@@ -39,7 +38,7 @@ enum Mode {
 }
 
 impl FaultProxy {
-    /// Listens on a free port of 127.0.0.1 and passes everything on to `target_port`.
+    /// Listens on a free port of 127.0.0.1 and forwards everything to `target_port`.
     pub async fn start(target_port: u16) -> Self {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -60,26 +59,26 @@ impl FaultProxy {
         self.port
     }
 
-    /// Keeps connections open and accepts new ones, but holds back all bytes, both ways, until another mode
-    /// is chosen.
+    /// Keeps connections open and accepts new ones, but holds back all bytes in both directions until another mode
+    /// is set.
     pub fn stall(&self) {
         self.shared.mode.send_replace(Mode::Stall);
     }
 
-    /// Holds back, both ways, what goes over the connections that are open now; those made later pass.
+    /// Holds back all bytes in both directions on the connections that are open now. Later connections pass.
     ///
-    /// What a client has sent arrives on [`FaultProxy::let_through`], also where the client is gone by then.
+    /// What a client has sent is delivered on [`FaultProxy::let_through`], even if the client is gone by then.
     pub fn hold_back(&self) {
         let latest = self.shared.connections.load(Ordering::SeqCst);
         self.shared.mode.send_replace(Mode::HoldBack(latest));
     }
 
-    /// How many requests are held back now, by this or by [`FaultProxy::stall`].
+    /// Returns how many requests are held back now, by this mode or by [`FaultProxy::stall`].
     pub fn held_back(&self) -> u64 {
         *self.shared.late.lock().unwrap()
     }
 
-    /// Ends [`FaultProxy::hold_back`]; returns when the server has answered what was held back.
+    /// Ends [`FaultProxy::hold_back`]. Returns when the server has answered the requests that were held back.
     pub fn let_through(&self) {
         self.heal();
         let (late, none_is_late) = (self.shared.late.lock().unwrap(), &self.shared.none_is_late);
@@ -87,40 +86,40 @@ impl FaultProxy {
         assert!(!timeout.timed_out(), "the server does not answer what the proxy has held back");
     }
 
-    /// Passes requests on, so that the commands run, and swallows what the server answers.
+    /// Forwards requests, so that the commands run, and drops the replies of the server.
     ///
-    /// A connection that has lost a reply this way is closed on [`FaultProxy::heal`]: TCP loses no bytes in
-    /// between.
+    /// [`FaultProxy::heal`] closes a connection that has lost a reply in this way, because TCP never loses bytes in
+    /// the middle of a stream.
     pub fn drop_replies(&self) {
         self.shared.mode.send_replace(Mode::DropReplies);
     }
 
-    /// Closes all connections, and each new one as soon as it is made; returns when the present ones are
+    /// Closes all connections, and each new one as soon as it is made. Returns when the current connections are
     /// closed.
     pub fn cut(&self) {
         self.shared.mode.send_replace(Mode::Cut);
         self.shared.wait_until_none_is_open();
     }
 
-    /// Passes everything again, beginning with what was held back.
+    /// Forwards everything again, beginning with what was held back.
     pub fn heal(&self) {
         self.shared.mode.send_replace(Mode::Pass);
     }
 
-    /// For the next request that contains `pattern`: passes it on, waits for the server's reply to it, and
-    /// closes the connection instead of handing the reply on. Replies to earlier requests still arrive; other
-    /// connections are spared.
+    /// Drops the reply to the next request that contains `pattern`: the proxy forwards the request, waits for the
+    /// server's reply, and then closes the connection without the reply. Replies to earlier requests still arrive.
+    /// Other connections are not affected.
     pub fn drop_next_reply_after(&self, pattern: &[u8]) {
         self.shared.armed.lock().unwrap().push(pattern.to_vec());
     }
 
-    /// How many requests that contain `pattern` have been passed on so far. A pipeline counts each of its
+    /// Returns how many requests that contain `pattern` have been forwarded so far. A pipeline counts each of its
     /// commands.
     pub fn requests_containing(&self, pattern: &[u8]) -> u64 {
         self.shared.requests.lock().unwrap().containing(pattern)
     }
 
-    /// How many replies have been swallowed so far, by either way.
+    /// Returns how many replies have been dropped so far, in either way.
     pub fn replies_dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::SeqCst)
     }
@@ -135,7 +134,7 @@ impl Drop for FaultProxy {
     }
 }
 
-/// What the handle and the connections have in common.
+/// The state that the handle and the connections share.
 struct Shared {
     target: SocketAddr,
     mode: watch::Sender<Mode>,
@@ -145,7 +144,7 @@ struct Shared {
     connections: AtomicU64,
     open: Mutex<u64>,
     one_closed: Condvar,
-    /// Requests that are held back, or were and are not answered yet.
+    /// The number of requests that are held back, or were held back and are not answered yet.
     late: Mutex<u64>,
     none_is_late: Condvar,
 }
@@ -166,7 +165,7 @@ impl Shared {
         }
     }
 
-    /// Takes the first armed pattern that is in `request`.
+    /// Removes the first armed pattern that `request` contains. Returns whether there was one.
     fn disarm(&self, request: &[u8]) -> bool {
         let mut armed = self.armed.lock().unwrap();
         let hit = armed.iter().position(|pattern| resp::contains(request, pattern));
@@ -174,7 +173,7 @@ impl Shared {
     }
 
     async fn mode_that(&self, wanted: impl FnMut(&Mode) -> bool) -> Mode {
-        // The sender is ours, so it is not closed.
+        // `self` owns the sender, so the channel is not closed.
         *self.mode.subscribe().wait_for(wanted).await.unwrap()
     }
 
@@ -185,7 +184,7 @@ impl Shared {
     }
 }
 
-/// All requests ever passed on, end to end.
+/// All requests forwarded so far, concatenated.
 #[derive(Default)]
 struct Requests {
     bytes: Vec<u8>,
@@ -224,20 +223,20 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// One client's connection, and ours to the server on its behalf.
+/// The connection of one client, and the matching connection to the server.
 struct Connection {
     shared: Arc<Shared>,
-    /// Counted from 1.
+    /// The number of the connection, from 1.
     number: u64,
-    /// The requests that the server has yet to answer, with those that it gets late.
+    /// The requests that the server has not answered yet. A request that was held back has a [`Late`].
     unanswered: Mutex<VecDeque<Option<Late>>>,
-    /// Something was held back: it arrives even if nobody is there to be answered.
+    /// Whether something was held back. It is delivered even if the client is gone.
     was_held: AtomicBool,
-    /// Requests so far that expect a reply.
+    /// The number of requests so far that expect a reply.
     asked: AtomicU64,
-    /// Which of them shall not get its reply, counted from 1; 0 is none.
+    /// The number of the request whose reply is dropped, from 1; 0: none.
     unlucky: AtomicU64,
-    /// A reply was swallowed: whatever came after it would be taken for it.
+    /// Whether a reply was dropped. The client would take the following reply for it.
     out_of_step: AtomicBool,
 }
 
@@ -255,7 +254,7 @@ impl Connection {
         }
     }
 
-    /// Both directions, until one side closes or the mode says so.
+    /// Forwards both directions, until one side closes or the mode ends the connection.
     async fn relay(&self, client: TcpStream) {
         tokio::select! {
             biased;
@@ -293,7 +292,7 @@ impl Connection {
             }
         }
         if self.was_held.load(Ordering::SeqCst) {
-            // The server closes its side when it has seen to all that it was sent.
+            // The server closes its side after it has processed everything that it received.
             server.shutdown().await?;
             std::future::pending::<()>().await;
         }
@@ -328,7 +327,7 @@ impl Connection {
         }
     }
 
-    /// What counts a request as late, if it has to wait now.
+    /// Returns a counter that counts the request as late, if it must wait now.
     fn late(&self) -> Option<Late> {
         let waits = self.is_held(*self.shared.mode.borrow());
         self.was_held.fetch_or(waits, Ordering::SeqCst);
@@ -380,7 +379,7 @@ impl Drop for Late {
     }
 }
 
-/// A stream of bytes, cut into requests or replies.
+/// Splits a stream of bytes into requests or replies.
 struct Frames {
     source: OwnedReadHalf,
     buffer: Vec<u8>,
@@ -391,7 +390,7 @@ impl Frames {
         Self { source, buffer: Vec::new() }
     }
 
-    /// The next whole one; `None` at the end of the stream.
+    /// Returns the next complete request or reply. `None` at the end of the stream.
     async fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         let mut chunk = [0; 16 * 1024];
         loop {

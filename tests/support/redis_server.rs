@@ -1,4 +1,4 @@
-//! One redis-server of the test's own.
+//! A redis-server for one test.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ const LOG_FILE: &str = "redis.log";
 const PORTS_TO_TRY: usize = 20;
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
-/// A redis-server on a free port of 127.0.0.1, without persistence, in a directory of its own.
+/// A redis-server on a free port of 127.0.0.1, without persistence, in its own directory.
 ///
-/// All methods take `&self`, so that a server can be shared, also in a `static`. Dropping it kills it.
+/// All methods take `&self`, so that a server can be shared, even in a `static`. Dropping it kills the server.
 pub struct RedisServer {
-    // Dropped first: the process before its directory.
+    // First, so that the process is dropped before its directory.
     process: Mutex<Option<Supervised>>,
     dir: ScratchDir,
     port: u16,
@@ -35,12 +35,13 @@ impl RedisServer {
         Self::with_args(&[]).await
     }
 
-    /// The same with further arguments, as in `&["--enable-debug-command", "yes"]`.
+    /// Like [`start`](Self::start), with further arguments, as in `&["--enable-debug-command", "yes"]`.
     pub async fn with_args(arguments: &[&str]) -> Self {
         Self::launch(String::new, arguments).await
     }
 
-    /// The same with further lines of configuration, asked for once per port tried.
+    /// Like [`with_args`](Self::with_args), with further lines of configuration. `config` is called once for each
+    /// port tried.
     pub(super) async fn launch(config: impl Fn() -> String, arguments: &[&str]) -> Self {
         for _ in 0..PORTS_TO_TRY {
             let server = Self::prepare(free_port(), &config(), arguments);
@@ -59,23 +60,23 @@ impl RedisServer {
         self.port
     }
 
-    /// The process id; panics while the server is down.
+    /// Returns the process id. Panics while the server is down.
     pub fn id(&self) -> u32 {
         self.with_process(|process| process.id())
     }
 
-    /// A new blocking connection, for more than a few commands.
+    /// Returns a new blocking connection, for more than a few commands.
     pub fn client(&self) -> RedisResult<Client> {
         Client::connect(self.port)
     }
 
-    /// Runs one command on a connection of its own: `server.query::<u64>(&["INCR", "runs"])`.
+    /// Runs one command on a new connection: `server.query::<u64>(&["INCR", "runs"])`.
     pub fn query<T: FromRedisValue>(&self, command: &[&str]) -> RedisResult<T> {
         let (name, arguments) = command.split_first().expect("a command has a name");
         self.client()?.query(redis::cmd(name).arg(arguments))
     }
 
-    /// Runs one command and returns what redis-cli would print into a pipe. An error reply panics.
+    /// Runs one command and returns the output of redis-cli to a pipe. Panics on an error reply.
     pub fn cli(&self, command: &[&str]) -> String {
         match self.query::<Value>(command) {
             Ok(reply) => raw(&reply),
@@ -83,34 +84,34 @@ impl RedisServer {
         }
     }
 
-    /// SIGKILL; returns when the server is gone. Its port stays reserved for [`RedisServer::restart`].
+    /// Sends SIGKILL. Returns when the server has ended. Its port stays reserved for [`RedisServer::restart`].
     pub fn kill9(&self) {
         *self.process() = None;
     }
 
-    /// Starts the server anew, empty, on the same port; one that still runs is killed first.
+    /// Starts the server again, empty, on the same port. A running server is killed first.
     pub async fn restart(&self) {
         self.kill9();
         assert!(self.boot().await, "somebody took port {}", self.port);
     }
 
-    /// SIGSTOP: connections stay open, and nothing is answered.
+    /// Sends SIGSTOP: connections stay open, and nothing is answered.
     pub fn pause(&self) {
         self.with_process(|process| process.pause());
     }
 
-    /// SIGCONT after [`RedisServer::pause`].
+    /// Sends SIGCONT after [`RedisServer::pause`].
     pub fn resume(&self) {
         self.with_process(|process| process.resume());
     }
 
-    /// What the server has logged since its last start.
+    /// Returns the log of the server since its last start.
     pub fn log(&self) -> String {
         let bytes = std::fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The server's working directory.
+    /// Returns the working directory of the server.
     pub fn dir(&self) -> PathBuf {
         self.dir.path().to_owned()
     }
@@ -130,7 +131,7 @@ impl RedisServer {
         Self { process: Mutex::new(None), dir, port, arguments }
     }
 
-    /// Starts the process and waits until it is ready; `false` if a port was in use.
+    /// Starts the process and waits until it is ready. `false` if a port was in use.
     async fn boot(&self) -> bool {
         let log = File::create(self.log_path()).unwrap();
         let mut command = Supervised::command("redis-server", Some(self.dir.path()));
@@ -153,7 +154,8 @@ impl RedisServer {
         false
     }
 
-    /// Answers PING, and is indeed our process and not another one that was quicker to take the port.
+    /// Whether the server answers PING, and is the process started here and not another one that took the port
+    /// first.
     fn is_ready(&self) -> bool {
         let ours = format!("process_id:{}\r\n", self.id());
         let pong = self.query::<String>(&["PING"]).is_ok_and(|reply| reply == "PONG");
@@ -177,7 +179,7 @@ impl RedisServer {
     }
 }
 
-/// As redis-cli prints a reply when its output is not a terminal.
+/// Formats a reply like redis-cli when its output is not a terminal.
 fn raw(reply: &Value) -> String {
     match reply {
         Value::Nil => String::new(),

@@ -1,7 +1,7 @@
-//! As much of the Redis protocol as the proxy must understand: where a request or reply ends, and what
-//! answers what.
+//! The part of the Redis protocol that the proxy must understand: where a request or reply ends, and which values
+//! answer requests.
 
-/// The kinds of array by which RESP2 delivers what nobody asked for; RESP3 has a type of its own for that.
+/// The kinds of arrays that RESP2 pushes without a request. RESP3 has a separate type for pushes.
 const PUSHED: [&str; 9] = [
     "message",
     "pmessage",
@@ -14,11 +14,11 @@ const PUSHED: [&str; 9] = [
     "sunsubscribe",
 ];
 
-/// The length of the first whole value (or inline command) in `bytes`; `None` while it is not complete.
+/// Returns the length of the first complete value (or inline command) in `bytes`. `None` while it is incomplete.
 pub fn first_length(bytes: &[u8]) -> Option<usize> {
     let head = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let announced = std::str::from_utf8(&bytes[1..head - 2]).ok().and_then(|text| text.parse::<usize>().ok());
-    // No number: a line by itself. A number below zero: a RESP2 nil, the same.
+    // Without a number, the value is this line. A negative number is a RESP2 nil, which is also one line.
     let Some(count) = announced else {
         return Some(head);
     };
@@ -36,7 +36,7 @@ pub fn expects_reply(request: &[u8]) -> bool {
     !first_word(request).to_ascii_lowercase().ends_with("subscribe")
 }
 
-/// Whether `value`, sent by a server, answers a request: everything but pushes.
+/// Whether a value from a server answers a request. Every value does, except pushes.
 pub fn is_reply(value: &[u8]) -> bool {
     !(value.starts_with(b">") || value.starts_with(b"*") && PUSHED.contains(&first_word(value).as_str()))
 }
@@ -50,7 +50,7 @@ fn after_values(bytes: &[u8], start: usize, count: usize) -> Option<usize> {
     (0..count).try_fold(start, |end, _| Some(end + first_length(&bytes[end..])?))
 }
 
-/// The first element of an array of strings, or the first word of a line.
+/// Returns the first element of an array of strings, or the first word of a line.
 fn first_word(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(&value[..value.len().min(64)]).into_owned();
     let line = if text.starts_with('*') { text.split("\r\n").nth(2) } else { text.split_whitespace().next() };

@@ -1,9 +1,9 @@
-//! A directory of one's own.
+//! A temporary directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A fresh, empty directory that goes when this does.
+/// A new, empty directory. Dropping this value removes it.
 pub struct ScratchDir(PathBuf);
 
 impl ScratchDir {
@@ -12,7 +12,7 @@ impl ScratchDir {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tower-distributed-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // What a killed process with our id may have left.
+        // A killed process with the same id may have left this directory.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Self(path)

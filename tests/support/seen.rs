@@ -1,4 +1,4 @@
-//! All that is told and counted while somebody listens.
+//! Collects the events and metrics of a test.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -13,7 +13,7 @@ use tracing::span;
 
 pub type Event = BTreeMap<String, String>;
 
-/// A tracing subscriber and a metrics recorder. Clones share.
+/// A tracing subscriber and a metrics recorder. Clones share their state.
 #[derive(Clone, Default)]
 pub struct Seen(Arc<Everything>);
 
@@ -28,15 +28,15 @@ impl Seen {
         self.0.events.lock().unwrap().clone()
     }
 
-    /// What each series has come to, by its name and its labels in their order, and how often it was touched; of a
-    /// histogram, the sum.
+    /// Returns the value of each series and the number of its updates, by name and labels in their order. For a
+    /// histogram the value is the sum.
     pub fn series_seen(&self) -> BTreeMap<String, (f64, u64)> {
         let series = self.0.series.lock().unwrap();
         let value = |series: &Series| (*series.value.lock().unwrap(), *series.touched.lock().unwrap());
         series.iter().map(|(name, series)| (name.clone(), value(series))).collect()
     }
 
-    /// Forgets what was told and counted so far.
+    /// Clears all events and metrics so far.
     pub fn forget(&self) {
         self.0.events.lock().unwrap().clear();
         for series in self.0.series.lock().unwrap().values() {

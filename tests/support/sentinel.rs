@@ -1,4 +1,4 @@
-//! Redis Sentinel with something to guard.
+//! Redis Sentinel with a master and a replica.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::redis_server::RedisServer;
 const SERVICE: &str = "tower";
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A master, its replica, and one sentinel whose word is enough for a failover.
+/// A master, its replica, and one sentinel that can decide on a failover alone.
 pub struct Sentinel {
     sentinel: RedisServer,
     servers: [RedisServer; 2],
@@ -33,32 +33,32 @@ impl Sentinel {
         vec![self.sentinel.url()]
     }
 
-    /// The name under which the sentinel knows the master.
+    /// Returns the name of the master in the sentinel's configuration.
     pub fn service_name(&self) -> &'static str {
         SERVICE
     }
 
-    /// The sentinel itself.
+    /// Returns the sentinel itself.
     pub fn sentinel(&self) -> &RedisServer {
         &self.sentinel
     }
 
-    /// The server that the sentinel now names as the master, dead or alive.
+    /// Returns the server that the sentinel now names as the master, even if it is down.
     pub fn master(&self) -> &RedisServer {
         let (_, port): (String, u16) =
             self.sentinel.query(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]).unwrap();
         self.servers.iter().find(|server| server.port() == port).expect("the sentinel names one of ours")
     }
 
-    /// The other server.
+    /// Returns the other server.
     pub fn replica(&self) -> &RedisServer {
         let master = self.master().port();
         self.servers.iter().find(|server| server.port() != master).unwrap()
     }
 
-    /// SENTINEL FAILOVER; returns when the sentinel names the other server.
+    /// Sends SENTINEL FAILOVER. Returns when the sentinel names the other server.
     ///
-    /// The old master lives on: in a moment the sentinel makes it a replica (see [`Sentinel::settled`]).
+    /// The old master keeps running. A moment later the sentinel makes it a replica (see [`Sentinel::settled`]).
     pub async fn failover(&self) {
         let before = self.master().port();
         eventually("the sentinel to accept SENTINEL FAILOVER", DEADLINE, async || {
@@ -68,14 +68,14 @@ impl Sentinel {
         self.promoted(before).await;
     }
 
-    /// Kills the master; returns when the sentinel has noticed and names the other server.
+    /// Kills the master. Returns when the sentinel has noticed and names the other server.
     pub async fn kill_master(&self) {
         let master = self.master();
         master.kill9();
         self.promoted(master.port()).await;
     }
 
-    /// Waits until the sentinel knows of a replica in sync, which can take over.
+    /// Waits until the sentinel sees a replica in sync, which can take over.
     pub async fn settled(&self) {
         eventually("the sentinel to see a replica in sync", DEADLINE, async || {
             self.link_is_up() && self.sees_healthy_replica()
@@ -115,8 +115,9 @@ async fn start_sentinel(master: u16) -> RedisServer {
         )
     };
     let sentinel = RedisServer::launch(config, &["--sentinel"]).await;
-    // Every ten and two seconds otherwise. Leave the ping-period alone: what it knows of a replica must be
-    // younger than five of them for a failover, and meanwhile it asks only once a second.
+    // The defaults are ten and two seconds. Do not change the ping-period: for a failover, the sentinel's
+    // information about a replica must be younger than five ping-periods, and the sentinel then asks only once a
+    // second.
     for period in ["info-period", "publish-period"] {
         sentinel.cli(&["SENTINEL", "DEBUG", period, "100"]);
     }

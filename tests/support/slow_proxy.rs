@@ -1,4 +1,4 @@
-//! A network with latency, and one that closes every connection.
+//! A network with latency, or one that closes every connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +12,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
-/// A TCP proxy that delivers replies late. It adds latency and takes no throughput away.
+/// A TCP proxy that delivers replies late. It adds latency without a loss of throughput.
 ///
-/// It runs on a thread of its own. Dropping it closes everything.
+/// It runs on its own thread. Dropping it closes everything.
 pub struct SlowProxy {
     port: u16,
     shared: Arc<Shared>,
@@ -36,7 +36,7 @@ enum Mode {
 }
 
 impl SlowProxy {
-    /// Listens on a free port of 127.0.0.1; what `target_port` replies arrives `delay` later.
+    /// Listens on a free port of 127.0.0.1. Replies of `target_port` arrive `delay` later.
     pub async fn start(target_port: u16, delay: Duration) -> Self {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -60,7 +60,7 @@ impl SlowProxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Another delay, for replies that the server sends from now on.
+    /// Sets the delay of replies that the server sends from now on.
     pub fn delay_replies(&self, delay: Duration) {
         self.shared.delay_us.store(u64::try_from(delay.as_micros()).unwrap(), Ordering::SeqCst);
     }
@@ -75,7 +75,7 @@ impl SlowProxy {
         self.shared.mode.send_replace(Mode::Pass);
     }
 
-    /// When connections were made so far, those that were refused included.
+    /// Returns when each connection so far was made, including refused ones.
     pub fn accepted(&self) -> Vec<Instant> {
         self.shared.accepted.lock().unwrap().clone()
     }
@@ -92,7 +92,7 @@ impl Drop for SlowProxy {
 
 impl Shared {
     async fn mode_that(&self, wanted: impl FnMut(&Mode) -> bool) {
-        // The sender is ours, so it is not closed.
+        // `self` owns the sender, so the channel is not closed.
         let _ = self.mode.subscribe().wait_for(wanted).await;
     }
 
@@ -127,7 +127,7 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// Both directions, until one side closes.
+/// Forwards both directions, until one side closes.
 async fn exchange(client: TcpStream, shared: &Shared) -> std::io::Result<()> {
     let server = TcpStream::connect(shared.target).await?;
     client.set_nodelay(true)?;

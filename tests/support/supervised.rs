@@ -1,16 +1,15 @@
-//! A process that cannot outlive us, not even when we are killed with SIGKILL.
+//! A process that ends with the test process, even if that is killed with SIGKILL.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
-/// The shell leaves a watcher behind and becomes the program (so the program has the process id that we
-/// know).
+/// The shell starts a watcher and then becomes the program. So the program has the known process id.
 ///
-/// The watcher reads from a pipe that we hold open. A line means "stand down"; end of file means that we are
-/// gone: it kills the program and removes its directory ($0, if not empty). A Ctrl-C at the terminal must not
-/// keep it from that.
+/// The watcher reads from a pipe that the test process holds open. A line ends the watcher. End of file means that
+/// the test process has ended: the watcher then kills the program and removes its directory ($0, if not empty). It
+/// ignores signals such as Ctrl-C at the terminal.
 const SCRIPT: &str = r#"
 exec 3<&0
 {
@@ -23,7 +22,7 @@ exec 3<&0
 exec "$@" 3<&- </dev/null
 "#;
 
-/// A running program; dropping it kills it.
+/// A running program. Dropping it kills the program.
 pub struct Supervised {
     child: Child,
     watcher: ChildStdin,
@@ -31,10 +30,10 @@ pub struct Supervised {
 }
 
 impl Supervised {
-    /// A command that runs `program`, to be completed with arguments and the like. Its standard input stays
-    /// empty.
+    /// Returns a command that runs `program`. The caller adds arguments and other settings. Its standard input
+    /// stays empty.
     ///
-    /// If we are killed, `scratch` is removed together with the process.
+    /// If the test process is killed, `scratch` is removed when the program is killed.
     pub fn command(program: impl AsRef<OsStr>, scratch: Option<&Path>) -> Command {
         let scratch = scratch.unwrap_or(Path::new(""));
         let mut command = Command::new("sh");
@@ -42,7 +41,7 @@ impl Supervised {
         command
     }
 
-    /// Starts what [`Supervised::command`] has begun.
+    /// Starts a command from [`Supervised::command`].
     pub fn spawn(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).spawn().expect("sh is on the path");
         let watcher = child.stdin.take().unwrap();
@@ -53,12 +52,12 @@ impl Supervised {
         self.child.id()
     }
 
-    /// The program's output, if the command asked for a pipe.
+    /// Returns the program's output, if the command asked for a pipe.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// How the program ended, if it has.
+    /// Returns how the program ended, if it has.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().unwrap();
@@ -69,18 +68,18 @@ impl Supervised {
         self.status
     }
 
-    /// SIGKILL; returns when the process is gone.
+    /// Sends SIGKILL. Returns when the process has ended.
     pub fn kill9(&mut self) {
         if self.exit_status().is_some() {
             return;
         }
         let _ = self.child.kill();
-        // Before the process id can be given to somebody else.
+        // Before another process can get the process id.
         self.dismiss_watcher();
         self.status = self.child.wait().ok();
     }
 
-    /// SIGSTOP; returns when the process has stopped.
+    /// Sends SIGSTOP. Returns when the process has stopped.
     pub fn pause(&self) {
         self.signal("STOP");
         while self.is_running() {
@@ -88,7 +87,7 @@ impl Supervised {
         }
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.signal("CONT");
     }
@@ -100,7 +99,8 @@ impl Supervised {
         assert!(status.success(), "{kill}: {status}");
     }
 
-    /// Neither stopped nor dead, going by the state after the name's closing parenthesis in /proc/…/stat.
+    /// Whether the process is neither stopped nor dead, by the state after the name's closing parenthesis in
+    /// /proc/…/stat.
     fn is_running(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
         let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
