@@ -187,7 +187,10 @@ impl Error {
         matches!(*self.0, Kind::ExceedsLimit { .. })
     }
 
-    /// Whether the lease was no longer held when it was to be extended or released: it has expired or was revoked.
+    /// Whether the lease is no longer held: it has expired or was revoked.
+    ///
+    /// Extending or releasing such a lease returns this error. A layer also returns it for a request that it cancelled
+    /// because its lease was lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(*self.0, Kind::Lost)

@@ -16,10 +16,10 @@ use crate::{Refusal, RefusalKind, Reject};
 ///
 /// | refusal | status | |
 /// |---|---|---|
-/// | [`RateLimited`](RefusalKind::RateLimited) | `RESOURCE_EXHAUSTED` | with `google.rpc.RetryInfo` if the time is known |
+/// | [`RateLimited`](RefusalKind::RateLimited) | `RESOURCE_EXHAUSTED` | with `google.rpc.RetryInfo` if known |
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | `INVALID_ARGUMENT` | |
-/// | [`NoPermit`](RefusalKind::NoPermit) | `RESOURCE_EXHAUSTED` | with `RetryInfo` if the time is known |
-/// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` if the time is known |
+/// | [`NoPermit`](RefusalKind::NoPermit) | `RESOURCE_EXHAUSTED` | with `RetryInfo` if known |
+/// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` if known |
 /// | [`Duplicate`](RefusalKind::Duplicate) | `ALREADY_EXISTS` | |
 /// | [`InFlight`](RefusalKind::InFlight) | `ABORTED` | with `RetryInfo` likewise |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | `UNAVAILABLE` | the call was not handled, and may be repeated |
@@ -27,8 +27,8 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`LeaseLost`](RefusalKind::LeaseLost) | `ABORTED` | |
 /// | [`Closed`](RefusalKind::Closed) | `UNAVAILABLE` | |
 /// | [`Invalid`](RefusalKind::Invalid) | `INTERNAL` | the layer is misconfigured |
-/// | [`Overloaded`](RefusalKind::Overloaded) | `UNAVAILABLE` | with `RetryInfo`: 1 s; the client does not get the cause |
-/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | the client does not get the cause |
+/// | [`Overloaded`](RefusalKind::Overloaded) | `UNAVAILABLE` | with `RetryInfo` (1 s), without the cause |
+/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | without the cause |
 ///
 /// ```
 /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, extract::header, grpc};
@@ -101,7 +101,7 @@ pub fn status(refusal: &Refusal) -> Status {
     }
 }
 
-/// The status for a refusal, with `RetryInfo` if the time is known.
+/// The status for a refusal, with `RetryInfo` if known.
 fn told(code: Code, refusal: &Refusal) -> Status {
     match refusal.retry_after() {
         Some(after) => with_retry(code, &refusal.to_string(), after),

@@ -185,7 +185,7 @@ mod tests {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("the thread goes on");
+        panic!("the thread did not end");
     }
 
     #[test]

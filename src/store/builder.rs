@@ -136,7 +136,8 @@ impl StoreBuilder {
 
     /// Sets how many bytes the waiting operations may take on each runtime, 64 KiB to 256 GiB. Default: 64 MiB.
     ///
-    /// An operation counts with its key, its payload and 256 bytes.
+    /// An operation counts with its key, its payload and 256 bytes. An operation above this bound fails in the same way
+    /// as above [`max_queued`](Self::max_queued).
     pub fn max_queued_bytes(mut self, bytes: usize) -> Self {
         self.limits.max_queued_bytes = bytes;
         self

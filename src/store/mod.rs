@@ -79,14 +79,15 @@ use crate::error::Cause;
 ///
 /// # Overload
 ///
-/// The number of operations that one process may queue for Redis is [bounded](StoreBuilder::max_queued). A call
+/// The number of operations that may wait for Redis on each runtime is [bounded](StoreBuilder::max_queued). A call
 /// above the bound [is overloaded](Error::is_overloaded) and fails at once. This is not an outage, and no layer
 /// admits a request because of it.
 ///
 /// # Repeated calls
 ///
-/// Each script call is sent once. If the reply is lost, the call may have charged; it ends with an error that [is
-/// unavailable](Error::is_unavailable). In two cases a call may charge more than once, but it never admits more:
+/// Each script call is sent once. If the reply is lost, the call may have charged; its error says
+/// [`is_unavailable`](Error::is_unavailable). In two cases a call may charge more than once, but it never admits
+/// more:
 ///
 /// * A connection was idle for 1 s or more and turns out to be closed. The store replaces it and sends the call
 ///   again.
@@ -113,6 +114,7 @@ use crate::error::Cause;
 /// Where ACLs are in force, the store needs these commands on `prefix:*`:
 ///
 /// * always: `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`, `SET` and `DEL`, and `INFO` to check the version
+/// * for [`ping`](Self::ping): `PING`
 /// * for several limits at once: `EXISTS`
 /// * for leases: `EXISTS`, `PEXPIRE`, `PTTL`, `SETRANGE`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and
 ///   sorted sets, and the channels `prefix:wake:*`

@@ -92,7 +92,7 @@ impl RedisServer {
     /// Starts the server again, empty, on the same port. A running server is killed first.
     pub async fn restart(&self) {
         self.kill9();
-        assert!(self.boot().await, "somebody took port {}", self.port);
+        assert!(self.boot().await, "another process took port {}", self.port);
     }
 
     /// Sends SIGSTOP: connections stay open, and nothing is answered.

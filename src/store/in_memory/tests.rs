@@ -40,7 +40,7 @@ fn manual(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(Instant::now() < until, "never: {what}");
+        assert!(Instant::now() < until, "did not happen: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -65,14 +65,14 @@ fn expired_state_is_given_back() {
     }
     assert!(cells.size().1 >= 50_000);
     time.store(10, Ordering::Relaxed);
-    eventually("half of it has expired", || cells.size().0 == 25_000);
+    eventually("half of the cells have expired", || cells.size().0 == 25_000);
     assert!((0..50_000).all(|i| cells.get(i) == if i % 2 == 1 { 11 } else { 0 }));
     time.store(11, Ordering::Relaxed);
     eventually("the memory of expired state is given back", || cells.size() == (0, 0));
     // The sweeper has ended, or is about to end.
     cells.keep("again", 12);
     time.store(12, Ordering::Relaxed);
-    eventually("the sweeper begins anew", || cells.size() == (0, 0));
+    eventually("the sweeper starts again", || cells.size() == (0, 0));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_namespace_without_state_that_nobody_holds_is_freed() {
     assert_eq!(namespaces(), 1, "without state they are freed at once");
     assert!(lock(&store.shared.namespaces).capacity() < 100);
     std::thread::sleep(Duration::from_millis(1200));
-    assert_eq!(store.cells::<Until>("kept").get("key"), 10, "state outlives who made it");
+    assert_eq!(store.cells::<Until>("kept").get("key"), 10, "state outlives the handle that made it");
     time.store(10, Ordering::Relaxed);
     eventually("a namespace whose state has expired is freed", || namespaces() == 0);
 }
@@ -101,11 +101,11 @@ fn cells_outlive_their_store_and_are_still_swept() {
     drop(dropped);
     assert_eq!(gone.strong_count(), 1);
     drop(store);
-    assert_eq!(gone.strong_count(), 0, "it goes with its store");
+    assert_eq!(gone.strong_count(), 0, "it is dropped with its store");
     time.store(10, Ordering::Relaxed);
-    eventually("what is held is swept", || held.size() == (0, 0));
+    eventually("held cells are swept", || held.size() == (0, 0));
     drop(held);
-    eventually("nothing of the store is left", || shared.strong_count() == 0);
+    eventually("the store is freed", || shared.strong_count() == 0);
 }
 
 #[test]
@@ -135,7 +135,7 @@ async fn what_lives_by_a_paused_clock_is_not_swept() {
     tokio::time::advance(Duration::from_millis(1)).await;
     // At least one step on each shard.
     assert!((0..1000).all(|key| cells.get(key) == 0));
-    eventually("what a step has seen to be over is swept", || cells.size().0 == 1);
+    eventually("cells that a step has seen as expired are swept", || cells.size().0 == 1);
     assert_eq!(cells.get("another"), i64::MAX);
 }
 
@@ -164,12 +164,12 @@ fn a_full_store_takes_no_new_key() {
         "store overloaded: it already has state for 3 keys, the maximum (max_keys)"
     );
     assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
-    assert_eq!((b.get("2"), a.get("1")), (0, 10), "to look takes no room");
+    assert_eq!((b.get("2"), a.get("1")), (0, 10), "a read takes no room");
     a.keep("1", 15);
     assert!(b.try_keep("2", 20).is_err());
     a.keep("1", 0);
     b.keep("2", 20);
-    assert!(a.try_keep("1", 20).is_err(), "the room of what was released is taken");
+    assert!(a.try_keep("1", 20).is_err(), "the room of the released key is taken");
     time.store(20, Ordering::Relaxed);
     // For 1 ms after a search that found nothing, there is no other search.
     time.fetch_add(1000, Ordering::Relaxed);
@@ -242,9 +242,9 @@ fn the_bound_is_exact_under_concurrency() {
     for i in 0..MAX {
         let _ = cells.try_keep(format!("fill-{i}"), 10);
     }
-    assert_eq!(bound.cells(), MAX, "exactly so many fit");
+    assert_eq!(bound.cells(), MAX, "exactly this many fit");
     time.store(10, Ordering::Relaxed);
-    eventually("what has expired is counted no more", || bound.cells() == live.load(Ordering::SeqCst));
+    eventually("expired cells are not counted", || bound.cells() == live.load(Ordering::SeqCst));
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub(super) struct Item<O: Operation> {
     pub(super) key: Key,
     /// The hash slot on a Cluster.
     pub(super) slot: Option<u16>,
-    /// Whether it is sent even if its caller is gone.
+    /// Whether it is sent even if its caller goes away.
     pub(super) owed: bool,
     /// Whether it counts in [`Owed`](crate::store::Owed).
     pub(super) counted: bool,
