@@ -45,7 +45,10 @@ fn spans() {
     for span in [Duration::ZERO, Duration::from_millis(1) - NANO, DAY + NANO, Duration::MAX] {
         let shown = format!("{span:?}");
         is_told(builder().ttl(span), &["ttl must", "1 ms to 1 day", &shown]);
-        is_told(builder().stale_while_revalidate(span), &["stale_while_revalidate must", "1 ms to 1 day", &shown]);
+        is_told(
+            builder().stale_while_revalidate(span),
+            &["stale_while_revalidate must", "1 ms to 1 day", &shown],
+        );
         is_told(
             builder().share_errors(Postcard).error_ttl(span),
             &["error_ttl must", "1 ms to 1 day", &shown],
