@@ -19,6 +19,7 @@ pub struct Error(Arc<Kind>);
 #[derive(Debug)]
 enum Kind {
     Invalid(String),
+    BadRequest(String),
     Refused(Refused),
     ExceedsBurst {
         cost: u32,
@@ -109,6 +110,21 @@ pub(crate) enum Cause {
 }
 
 impl Error {
+    /// An error for a request from which a [key extractor](crate::KeyExtractor) cannot get a key. It refuses the request as
+    /// [`BadRequest`](crate::RefusalKind::BadRequest): 400 over HTTP, `INVALID_ARGUMENT` over gRPC.
+    ///
+    /// ```
+    /// use tower_distributed::{Error, Key};
+    ///
+    /// fn tenant(path: &String) -> Result<Key, Error> {
+    ///     path.split('/').nth(1).map(Key::from).ok_or_else(|| Error::bad_request("the path names no tenant"))
+    /// }
+    /// assert!(tenant(&"x".to_owned()).unwrap_err().is_bad_request());
+    /// ```
+    pub fn bad_request(text: impl Into<String>) -> Self {
+        Self(Arc::new(Kind::BadRequest(text.into())))
+    }
+
     pub(crate) fn invalid(text: impl Into<String>) -> Self {
         Self(Arc::new(Kind::Invalid(text.into())))
     }
@@ -201,6 +217,12 @@ impl Error {
     #[must_use]
     pub fn is_body_timeout(&self) -> bool {
         matches!(*self.0, Kind::BodyTimeout(_))
+    }
+
+    /// Whether a key extractor could not get a key from the request: [`bad_request`](Self::bad_request).
+    #[must_use]
+    pub fn is_bad_request(&self) -> bool {
+        matches!(*self.0, Kind::BadRequest(_))
     }
 
     /// Whether the item is a duplicate: it was already handled, according to a filter or a record.
@@ -338,7 +360,7 @@ impl fmt::Debug for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Kind::Invalid(text) => f.write_str(text),
+            Kind::Invalid(text) | Kind::BadRequest(text) => f.write_str(text),
             Kind::Refused(refused) => match refused.retry_after {
                 Some(after) => write!(f, "rate limit exceeded, retry in {after:?}"),
                 None => f.write_str("quota used up"),

@@ -6,6 +6,9 @@
 //! | [`on_tonic`] | layers, keys and statuses for gRPC |
 //! | [`outbound`] | a client that keeps to the limit of another service |
 //! | [`jobs`] | scheduled jobs, lock or skip, fencing |
+//! | [`operations`] | running the Redis behind this crate: eviction, persistence, ACL, sizing, monitoring |
+//! | [`coming_from`] | what the parts of other libraries are called here |
+//! | [`architecture`] | how this crate is built, and its invariants |
 //! | [`errors`] | messages and what to do about them |
 //!
 //! See also [`guarantees`](crate::guarantees) and [`telemetry`](crate::telemetry).
@@ -27,3 +30,14 @@ pub mod jobs {}
 
 #[doc = include_str!("docs/guide/errors.md")]
 pub mod errors {}
+
+#[cfg(feature = "http")]
+#[doc = include_str!("docs/guide/operations.md")]
+pub mod operations {}
+
+#[cfg(feature = "http")]
+#[doc = include_str!("docs/guide/coming_from.md")]
+pub mod coming_from {}
+
+#[doc = include_str!("docs/guide/architecture.md")]
+pub mod architecture {}

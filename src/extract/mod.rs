@@ -76,6 +76,9 @@ pub use self::shared_get::{SharedGet, shared_get};
 pub use crate::layer::key::SkipIf;
 pub use crate::layer::{Extracted, IntoKey, KeyExtractor, KeyFn, LookUp, look_up};
 
+#[cfg(all(test, feature = "http"))]
+mod tests;
+
 use self::combine::combinators;
 
 combinators!(LookUp<F>);

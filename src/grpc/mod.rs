@@ -20,6 +20,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | `INVALID_ARGUMENT` | |
 /// | [`NoPermit`](RefusalKind::NoPermit) | `RESOURCE_EXHAUSTED` | with `RetryInfo` if known |
 /// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` if known |
+/// | [`BadRequest`](RefusalKind::BadRequest) | `INVALID_ARGUMENT` | |
 /// | [`Duplicate`](RefusalKind::Duplicate) | `ALREADY_EXISTS` | |
 /// | [`InFlight`](RefusalKind::InFlight) | `ABORTED` | with `RetryInfo` likewise |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | `UNAVAILABLE` | the call was not handled, and may be repeated |
@@ -83,7 +84,7 @@ pub fn status(refusal: &Refusal) -> Status {
             Some(after) => with_retry(Code::ResourceExhausted, "rate limit exceeded", after),
             None => Status::resource_exhausted("quota used up"),
         },
-        RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => {
+        RefusalKind::BadRequest | RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => {
             Status::invalid_argument(refusal.to_string())
         }
         RefusalKind::NoPermit => told(Code::ResourceExhausted, refusal),

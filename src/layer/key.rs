@@ -13,7 +13,7 @@ use crate::{Error, Key};
 /// Names the key of a request.
 ///
 /// Closures and functions from `&Req` to anything that is [`IntoKey`] are extractors. `None` lets the request pass
-/// without being limited, and an [`Error`] refuses it:
+/// without being limited, and an [`Error`] refuses it ([`Error::bad_request`]):
 ///
 /// ```
 /// use tower_distributed::{Key, KeyExtractor};

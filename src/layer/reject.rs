@@ -50,6 +50,8 @@ pub enum RefusalKind {
     LeaseLost,
     /// This process admits no more requests: [`close`](crate::WaitGroup::close) was called.
     Closed,
+    /// The key extractor could not get a key from the request: [`Error::bad_request`].
+    BadRequest,
     /// A closure of the layer returned an invalid setting, such as a limit of 0.
     Invalid,
     /// The store refused the operation because a bound is reached, such as
@@ -73,6 +75,7 @@ impl Refusal {
             None if error.is_exceeds_burst() => RefusalKind::ExceedsBurst,
             None if error.is_exceeds_limit() => RefusalKind::ExceedsLimit,
             None if error.is_lost() || error.is_body_timeout() => RefusalKind::LeaseLost,
+            None if error.is_bad_request() => RefusalKind::BadRequest,
             None if error.is_duplicate() => RefusalKind::Duplicate,
             None if error.is_interrupted() => RefusalKind::Closed,
             None if error.is_invalid() => RefusalKind::Invalid,

@@ -11,6 +11,9 @@ use crate::layer::rate_limit::OnResponse;
 use crate::primitive::token_bucket::{Balance, Decision};
 use crate::{Error, Key};
 
+#[cfg(test)]
+mod tests;
+
 /// Adds RateLimit header fields to responses, which tell clients how many tokens are left.
 ///
 /// By default `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11, with an item for each

@@ -17,6 +17,7 @@ use crate::{Admission, Refusal, RefusalKind, Reject, random};
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | 400 | no `Retry-After`: it can never be admitted |
 /// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After` (an estimate) |
 /// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
+/// | [`BadRequest`](RefusalKind::BadRequest) | 400 | no `Retry-After` |
 /// | [`Duplicate`](RefusalKind::Duplicate) | 409 | no `Retry-After` |
 /// | [`InFlight`](RefusalKind::InFlight) | 409 | `Retry-After`, as for `NoPermit` |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | 503 | `Retry-After`, if known |
@@ -103,7 +104,9 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
 fn status(refusal: &Refusal) -> StatusCode {
     match refusal.kind() {
         RefusalKind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-        RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => StatusCode::BAD_REQUEST,
+        RefusalKind::BadRequest | RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => {
+            StatusCode::BAD_REQUEST
+        }
         RefusalKind::Locked => StatusCode::LOCKED,
         RefusalKind::InFlight | RefusalKind::Duplicate => StatusCode::CONFLICT,
         RefusalKind::Invalid => StatusCode::INTERNAL_SERVER_ERROR,
@@ -130,6 +133,8 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
         (RefusalKind::NoPermit, _) if status == StatusCode::TOO_MANY_REQUESTS => {
             ("about:blank", "Too Many Requests", String::new())
         }
+        // Its text is the service's, and may need escaping.
+        (RefusalKind::BadRequest, _) => ("about:blank", "Bad Request", String::new()),
         (RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit, _) => {
             ("about:blank", "Bad Request", detail(refusal))
         }

@@ -14,6 +14,7 @@ mod bounds;
 mod decided_first;
 mod dropped;
 mod hooks;
+mod keys;
 mod known_refusals;
 mod limits;
 mod overloaded;

@@ -1,0 +1,165 @@
+use std::net::{IpAddr, SocketAddr};
+
+use http::Request;
+
+use super::*;
+use crate::{Error, Key};
+
+fn request(fields: &[(&str, &str)]) -> Request<()> {
+    let build = |request: http::request::Builder, (name, value): &(&str, &str)| request.header(*name, *value);
+    fields.iter().fold(Request::get("/search?q=tea&q=cake&tenant=acme%20inc"), build).body(()).unwrap()
+}
+
+fn key(by: &impl KeyExtractor<Request<()>>, fields: &[(&str, &str)]) -> Option<Key> {
+    by.extract(&request(fields)).now()
+}
+
+#[test]
+fn credentials_do_not_become_names() {
+    let by = header("x-api-key").unwrap();
+    let hashed = key(&by, &[("x-api-key", "secret")]).unwrap();
+    assert!(!String::from_utf8_lossy(hashed.as_bytes()).contains("secret") && hashed.as_bytes().len() == 24);
+    assert_eq!(key(&by, &[("X-API-Key", "secret")]), Some(hashed.clone()));
+    assert_ne!(key(&by, &[("x-api-key", "other")]), Some(hashed.clone()));
+    assert_eq!(key(&by.plain(), &[("x-api-key", "secret")]), Some("secret".into()));
+    assert_eq!(key(&cookie("id").unwrap(), &[("cookie", "a=b; id=secret")]), Some(hashed));
+}
+
+#[test]
+fn several_values_are_another_key_than_each_of_them() {
+    let by = header("x-api-key").unwrap().plain();
+    let both = key(&by, &[("x-api-key", "ann"), ("x-api-key", "bob")]).unwrap();
+    assert!([Key::from("ann"), Key::from("bob")].iter().all(|one| *one != both));
+    let by = cookie("id").unwrap().plain();
+    assert_ne!(key(&by, &[("cookie", "id=ann; id=bob")]), key(&by, &[("cookie", "id=bob; id=ann")]));
+    assert_eq!(key(&query("tenant").plain(), &[]), Some("acme inc".into()));
+    assert_ne!(key(&query("q").plain(), &[]), Some("tea".into()));
+}
+
+#[test]
+fn what_is_missing_is_no_key() {
+    assert_eq!(key(&header("x-api-key").unwrap(), &[]), None);
+    assert_eq!(key(&cookie("id").unwrap(), &[("cookie", "idx=1; xid=2; id")]), None);
+    assert_eq!(key(&query("nobody"), &[]), None);
+    assert_eq!(key(&grpc_method(), &[]), None);
+    let by = bearer(|token: &str| token.to_owned());
+    for authorization in ["Basic abc", "Bearer", "bearertoken"] {
+        assert_eq!(key(&by, &[("authorization", authorization)]), None, "{authorization}");
+    }
+    assert_eq!(key(&by, &[("authorization", "bEARER abc")]), Some("abc".into()));
+    let two = [("authorization", "Bearer abc"), ("authorization", "Bearer def")];
+    assert_eq!(key(&by, &two), None, "it is not known which of them is verified");
+}
+
+#[test]
+fn names_are_checked() {
+    for name in ["x api key", "", "x:y"] {
+        let error = header(name).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(&format!("{name:?}")), "{error}");
+    }
+    for name in ["a b", "", "a=b", "a;b"] {
+        let error = cookie(name).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(&format!("{name:?}")), "{error}");
+    }
+}
+
+/// Whatever a client sends in a header, it does not get the key of an address, and the other way round.
+#[test]
+fn the_alternatives_of_or_have_different_keys() {
+    let by = header("user").unwrap().plain().or(header("session").unwrap().plain()).or(method());
+    let keys = [
+        key(&by, &[("user", "GET")]),
+        key(&by, &[("session", "GET")]),
+        key(&by, &[]),
+        key(&by, &[("user", "1")]),
+    ];
+    for (n, one) in keys.iter().enumerate() {
+        assert!(one.is_some() && keys[n + 1..].iter().all(|other| one != other), "{keys:?}");
+    }
+    assert_eq!(key(&by, &[("user", "ann"), ("session", "s1")]), key(&by, &[("user", "ann")]));
+}
+
+#[test]
+fn parts_of_and_do_not_run_together() {
+    let by = header("a").unwrap().plain().and(header("b").unwrap().plain());
+    assert_ne!(key(&by, &[("a", "xy"), ("b", "z")]), key(&by, &[("a", "x"), ("b", "yz")]));
+    assert_eq!(key(&by, &[("a", "x")]), None);
+    assert_eq!(key(&by, &[("b", "x")]), None);
+    let prefixed = |prefix| header("a").unwrap().plain().prefixed(prefix);
+    assert_ne!(key(&prefixed("x"), &[("a", "y")]), key(&prefixed(""), &[("a", "xy")]));
+}
+
+#[test]
+fn keys_are_changed_and_skipped() {
+    let short = header("a").unwrap().plain().map(|key: Key| key.as_bytes().len());
+    assert_eq!(key(&short, &[("a", "four")]), Some("4".into()));
+    let none = header("a").unwrap().map(|_: Key| None::<Key>);
+    assert_eq!(key(&none, &[("a", "four")]), None);
+    let skipping = method().skip_if(|request: &Request<()>| request.headers().contains_key("internal"));
+    assert_eq!((key(&skipping, &[]), key(&skipping, &[("internal", "1")])), (Some("GET".into()), None));
+}
+
+#[tokio::test]
+async fn keys_that_are_looked_up_combine_with_others() {
+    let customer = |request: &Request<()>| {
+        let session = request.headers().get("session").map(|session| session.as_bytes().to_vec());
+        async move {
+            tokio::task::yield_now().await;
+            match session.as_deref() {
+                Some(b"broken") => Err(Error::bad_request("the session is broken")),
+                session => Ok(session.map(<[u8]>::to_vec)),
+            }
+        }
+    };
+    let by = look_up(customer).or(method()).and(query("q"));
+    let extract = async |fields: &[(&str, &str)]| by.extract(&request(fields)).await;
+    let [ann, nobody] = [extract(&[("session", "ann")]).await.unwrap(), extract(&[]).await.unwrap()];
+    assert!(ann.is_some() && nobody.is_some() && ann != nobody);
+    assert!(extract(&[("session", "broken")]).await.unwrap_err().is_bad_request());
+    // As if it had not been looked up.
+    let at_once = header("session").unwrap().plain().or(method()).and(query("q"));
+    assert_eq!(key(&at_once, &[("session", "ann")]), ann);
+    let mapped = look_up(customer).prefixed("x").map(|key: Key| key.as_bytes().to_vec());
+    let expected = key(&header("session").unwrap().plain().prefixed("x"), &[("session", "ann")]);
+    assert_eq!(mapped.extract(&request(&[("session", "ann")])).await.unwrap(), expected);
+}
+
+#[test]
+fn a_request_without_a_peer_is_refused() {
+    let Extracted::Ready(Err(error)) = client_ip().extract(&request(&[("x-forwarded-for", "1.1.1.1")]))
+    else {
+        panic!("no error")
+    };
+    assert!(
+        error.is_invalid() && error.to_string().contains("into_make_service_with_connect_info"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_peer_is_where_servers_put_it() {
+    let peer = SocketAddr::from(([192, 0, 2, 7], 4711));
+    let with = |insert: &dyn Fn(&mut http::Extensions)| {
+        let mut request = request(&[]);
+        insert(request.extensions_mut());
+        client_ip().extract(&request).now()
+    };
+    let expected = Some(Key::from("192.0.2.7"));
+    assert_eq!(with(&|extensions| _ = extensions.insert(peer)), expected);
+    assert_eq!(with(&|extensions| _ = extensions.insert(peer.ip())), expected);
+    #[cfg(feature = "axum")]
+    assert_eq!(with(&|extensions| _ = extensions.insert(axum::extract::ConnectInfo(peer))), expected);
+    let network: IpAddr = "2001:db8:1:2:3:4:5:6".parse().unwrap();
+    assert_eq!(with(&|extensions| _ = extensions.insert(network)), Some("2001:db8:1:2::".into()));
+}
+
+#[cfg(feature = "axum")]
+#[test]
+fn the_path_is_the_whole_one_in_nested_routers() {
+    let mut request = request(&[]);
+    let whole = http::Uri::from_static("/v1/search?q=tea");
+    request.extensions_mut().insert(axum::extract::OriginalUri(whole));
+    assert_eq!(path().extract(&request), Some("/v1/search".into()));
+    assert_eq!(path_and_query().extract(&request), Some("/v1/search?q=tea".into()));
+    assert_eq!(matched_path().extract(&request), Some("".into()), "no route: not without a limit");
+}

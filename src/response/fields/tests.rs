@@ -1,0 +1,73 @@
+use std::convert::Infallible;
+
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::*;
+use crate::response::refuse;
+use crate::{Quota, RateLimitLayer, Store, TokenBucket, web};
+
+type Layered = RateLimitLayer<Request<()>, Response<String>, crate::response::Refuse>;
+
+fn limit(quota: Quota) -> Layered {
+    let bucket = TokenBucket::new(&Store::in_memory(), "fields", quota).unwrap();
+    web::rate_limit(bucket, |_: &Request<()>| "ann")
+}
+
+/// The fields of the first two responses.
+async fn fields(layer: Layered) -> [(u16, Option<String>, Option<String>); 2] {
+    let ask = async || {
+        let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+        let response = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
+        let field = |name: &HeaderName| Some(response.headers().get(name)?.to_str().unwrap().to_owned());
+        (response.status().as_u16(), field(&POLICY), field(&RATE_LIMIT))
+    };
+    [ask().await, ask().await]
+}
+
+#[tokio::test]
+async fn admitted_and_refused_responses_have_them() {
+    let [admitted, refused] = fields(limit(Quota::per_hour(1))).await;
+    assert_eq!(admitted.0, 200);
+    assert_eq!(admitted.1.as_deref(), Some("\"default\";q=1;w=3600"));
+    assert!(admitted.2.unwrap().starts_with("\"default\";r=0;t="));
+    assert_eq!((refused.0, refused.1), (429, admitted.1));
+}
+
+#[tokio::test]
+async fn one_setting_is_for_both() {
+    let none = refuse().fields(RateLimitFields::none());
+    for (_, policy, state) in fields(limit(Quota::per_hour(1)).reject_with(none)).await {
+        assert_eq!((policy, state), (None, None));
+    }
+}
+
+#[tokio::test]
+async fn the_unit_is_said_where_it_is_not_requests() {
+    let layer = || limit(Quota::per_hour(7)).cost(|_: &Request<()>| 5);
+    for (_, policy, state) in fields(layer()).await {
+        assert_eq!(policy.as_deref(), Some("\"default\";q=7;w=3600;qu=\"tokens\""));
+        assert!(!state.unwrap().contains("qu"));
+    }
+    let bytes = refuse().fields(RateLimitFields::default().unit("content-bytes").unwrap());
+    for (_, policy, _) in fields(layer().reject_with(bytes)).await {
+        assert_eq!(policy.as_deref(), Some("\"default\";q=7;w=3600;qu=\"content-bytes\""));
+    }
+}
+
+#[tokio::test]
+async fn the_partition_key_is_a_hash() {
+    let by_key = refuse().fields(RateLimitFields::default().partition_key(true));
+    for (_, policy, _) in fields(limit(Quota::per_hour(1)).reject_with(by_key)).await {
+        // The first 12 bytes of SHA-256("ann") in base64.
+        assert_eq!(policy.as_deref(), Some("\"default\";q=1;w=3600;pk=:SZFeDX1LQC4wF9AQ:"));
+    }
+}
+
+#[test]
+fn units_are_checked() {
+    for unit in ["", "a\"b", "a\\b", "a\nb", "ä"] {
+        let error = RateLimitFields::default().unit(unit).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(&format!("{unit:?}")), "{error}");
+    }
+}
