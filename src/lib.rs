@@ -62,6 +62,21 @@
 //! than they should, by at most the tokens that were charged in the lost writes. Locks and permits can be granted twice: see
 //! [`guarantees`]. Flights run again, and filters report forgotten items as new.
 //!
+//! # Types of other crates
+//!
+//! The public API has these types of other crates, and no others. A new major version of one of them is a new major version
+//! of this crate.
+//!
+//! | crate | types | where |
+//! |---|---|---|
+//! | `tower`, `tower-layer` | `Layer`, `Service`, `BoxError` | layers, codecs |
+//! | `deadpool-redis` | `Pool`, and those of `cluster` and `sentinel` | `Store::from`; re-exported as [`deadpool_redis`] |
+//! | `tokio` | `time::Instant`, `runtime::Handle` | [`Lease::until`], [`StoreBuilder::background`] |
+//! | `http`, `http-body`, `bytes` | requests, responses, header fields, bodies | `web`, `extract`, `response`, `grpc` |
+//! | `ipnet` | `IpNet` | `extract::IntoNetwork` |
+//! | `serde` | `Serialize`, `Deserialize` | codecs of single flights; quotas with the feature `serde` |
+//! | `tonic` | `Status` | `grpc::status` |
+//!
 //! # Features
 //!
 //! | feature | default | |
@@ -108,6 +123,8 @@ pub mod wait_group;
 #[cfg(feature = "http")]
 pub mod web;
 
+/// The version of `deadpool-redis` whose pools a [`Store`] is made of.
+pub use deadpool_redis;
 pub use error::Error;
 pub use layer::concurrency_limit::ConcurrencyLimitLayer;
 pub use layer::dedupe::DedupeLayer;

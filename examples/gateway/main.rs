@@ -15,7 +15,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Extension, Router};
 
-use tower_distributed::extract::{client_ip, header};
+use tower_distributed::extract::client_ip;
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::{Quota, Store, TokenBucket, web};
 
@@ -34,9 +34,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}"))?;
     let base = format!("http://{}", listener.local_addr()?);
     println!("listening on {base}, state: {store}");
-    println!("5 requests per second and caller, 10 at once. Try:");
+    println!("5 requests per second and client address, 10 at once. Try:");
     println!("  curl -i {base}/limited");
-    println!("  curl -i -H 'x-api-key: alice' {base}/limited");
     println!("  for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' {base}/limited; done; echo");
     println!("  curl {base}/healthz; curl -i {base}/readyz");
     println!(
@@ -57,7 +56,7 @@ fn app(store: &Store) -> Result<Router, tower_distributed::Error> {
     let bucket = TokenBucket::new(store, "gateway", Quota::per_second(5).burst(10))?;
     // With the feature `axum`, `client_ip()` finds the address by itself.
     let address = client_ip().peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
-    let limit = web::rate_limit(bucket, header("x-api-key")?.or(address));
+    let limit = web::rate_limit(bucket, address);
     let health = format!("ok, state: {store}\n");
     let store_asked = store.clone();
     Ok(Router::new()

@@ -86,8 +86,8 @@ impl<A, B> Or<A, B> {
 impl<Req, A: KeyExtractor<Req>, B: KeyExtractor<Req>> KeyExtractor<Req> for Or<A, B> {
     fn extract(&self, request: &Req) -> Extracted {
         // Each with its place, so that what one extractor takes from a client cannot be a key of the other.
-        let one = self.0.extract(request).map(|key| Key::of(["0".into(), key]));
-        one.or(|| self.1.extract(request).map(|key| Key::of(["1".into(), key])))
+        let one = self.0.extract(request).map(|key| Key::of(["or 1".into(), key]));
+        one.or(|| self.1.extract(request).map(|key| Key::of(["or 2".into(), key])))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::Key;
+use crate::{Error, Extracted, Key};
 
 /// An alphabet of base64.
 pub(crate) type Alphabet = [u8; 64];
@@ -23,21 +23,26 @@ pub(super) struct Digest {
 }
 
 impl Digest {
-    /// The key of the values of one name; `None` where there are none. Several values are one key: whoever adds another
-    /// one has another key, whichever of them the service goes by.
-    pub(super) fn key<'a>(self, mut values: impl Iterator<Item = &'a [u8]>) -> Option<Key> {
-        let (first, second) = (values.next()?, values.next());
-        if self.plain && second.is_none() && first.len() <= LONGEST_PLAIN {
-            return Some(first.into());
+    /// The key of the one value of a name. No key if there is none.
+    ///
+    /// Several values are an error: a service reads one of them, and it is not known which. A key of all of them would be
+    /// another one for each value that a client adds.
+    pub(super) fn key<'a>(self, name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> Extracted {
+        match (values.next(), values.next()) {
+            (None, _) => Extracted::NONE,
+            (Some(value), None) => self.of(value).into(),
+            (Some(_), Some(_)) => {
+                Extracted::Ready(Err(Error::bad_request(format!("{name} must be sent only once"))))
+            }
         }
-        let mut hash = Sha256::new();
-        for value in [first].into_iter().chain(second).chain(values) {
-            hash.update((value.len() as u64).to_be_bytes());
-            hash.update(value);
+    }
+
+    fn of(self, value: &[u8]) -> Key {
+        if self.plain && value.len() <= LONGEST_PLAIN {
+            return value.into();
         }
-        let hash = hash.finalize();
         // 144 bits, which a key holds without an allocation.
-        Some(base64::<24>(&hash, FOR_NAMES).into())
+        base64::<24>(&Sha256::digest(value), FOR_NAMES).into()
     }
 }
 
@@ -54,22 +59,16 @@ pub(crate) fn base64<const LETTERS: usize>(bytes: &[u8], alphabet: &Alphabet) ->
 mod tests {
     use super::*;
 
-    fn key(plain: bool, values: &[&[u8]]) -> Option<Key> {
-        Digest { plain }.key(values.iter().copied())
-    }
-
     #[test]
     fn values_are_hashed_with_sha_256() {
-        // The first 18 of printf '\0\0\0\0\0\0\0\3abc' | sha256sum, in base64url.
-        assert_eq!(key(false, &[b"abc"]), Some("w0lMoaLPjuuKEd7TFvtVuDw7".into()));
-        assert_eq!(key(false, &[]), None);
-        assert_ne!(key(false, &[b"ab", b"c"]), key(false, &[b"a", b"bc"]));
+        // The first 18 bytes of printf abc | sha256sum, in base64url.
+        assert_eq!(Digest { plain: false }.of(b"abc"), "ungWv48Bz-pBQUDeXa4iI7AD".into());
     }
 
     #[test]
-    fn one_short_value_may_be_shown() {
-        assert_eq!(key(true, &[b"abc"]), Some("abc".into()));
-        assert_eq!(key(true, &[b"abc", b"d"]), key(false, &[b"abc", b"d"]));
-        assert_eq!(key(true, &[&[b'a'; 257]]), key(false, &[&[b'a'; 257]]));
+    fn short_values_may_be_shown() {
+        let (shown, hashed) = (Digest { plain: true }, Digest { plain: false });
+        assert_eq!(shown.of(b"abc"), "abc".into());
+        assert_eq!(shown.of(&[b'a'; 257]), hashed.of(&[b'a'; 257]));
     }
 }

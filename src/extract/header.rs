@@ -1,9 +1,12 @@
 //! Keys from the header fields of a request.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use http::header::{AUTHORIZATION, COOKIE};
 use http::{HeaderName, Request};
+use percent_encoding::percent_decode;
+use smallvec::SmallVec;
 
 use super::combinators;
 use super::digest::Digest;
@@ -12,7 +15,8 @@ use crate::{Error, Extracted, IntoKey, KeyExtractor};
 /// By the value of a header field. Requests without it pass: add `.or(client_ip())` where it can be left out.
 ///
 /// The value is hashed (SHA-256), so that credentials never become the names of Redis keys; [`plain`](Header::plain)
-/// keeps it. A request with several such fields has a key of its own.
+/// keeps it. The hash hides values that cannot be guessed, such as API keys; a value with little entropy, such as a phone
+/// number, can be found by trying. A request with several such fields is a [bad request](Error::bad_request).
 ///
 /// # Errors
 ///
@@ -56,11 +60,12 @@ impl Header {
 impl<B> KeyExtractor<Request<B>> for Header {
     fn extract(&self, request: &Request<B>) -> Extracted {
         let values = request.headers().get_all(&self.name).iter();
-        self.digest.key(values.map(|value| value.as_bytes())).into()
+        self.digest.key(self.name.as_str(), values.map(|value| value.as_bytes()))
     }
 }
 
-/// By the value of a cookie, hashed unless it is [`plain`](Cookie::plain). Requests without it pass.
+/// By the value of a cookie, hashed unless it is [`plain`](Cookie::plain). Requests without it pass. A request with several
+/// such cookies is a [bad request](Error::bad_request).
 ///
 /// # Errors
 ///
@@ -107,12 +112,22 @@ impl<B> KeyExtractor<Request<B>> for Cookie {
     fn extract(&self, request: &Request<B>) -> Extracted {
         let pairs =
             request.headers().get_all(COOKIE).iter().flat_map(|field| field.as_bytes().split(|b| *b == b';'));
-        let values = pairs.filter_map(|pair| {
-            let (name, value) = split(pair.trim_ascii(), b'=')?;
-            (name == self.name.as_bytes()).then_some(value)
-        });
-        self.digest.key(values).into()
+        let values: SmallVec<[Cow<'_, [u8]>; 1]> = pairs
+            .filter_map(|pair| {
+                let (name, value) = split(pair, b'=')?;
+                (name.trim_ascii() == self.name.as_bytes()).then(|| cookie_value(value))
+            })
+            .collect();
+        self.digest.key(&self.name, values.iter().map(|value| &**value))
     }
+}
+
+/// A value as cookie parsers read it: without spaces and quotes around it, and percent-decoded. So one session has one key,
+/// however its cookie is spelled.
+fn cookie_value(value: &[u8]) -> Cow<'_, [u8]> {
+    let value = value.trim_ascii();
+    let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+    percent_decode(value).into()
 }
 
 /// What stands before and after the first `separator`.
@@ -122,8 +137,8 @@ pub(super) fn split(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
 }
 
 /// By what a closure makes of the bearer token (RFC 6750) of the field `Authorization`: the subject of a token that the
-/// closure, or a layer outside of this one, **has verified**. Requests without a token pass, as does what the closure
-/// returns `None` for. An [`Error`] refuses the request.
+/// closure, or a layer outside of this one, **has verified**. Requests without a bearer token pass, and those for
+/// which the closure returns `None`. An [`Error`] refuses the request, as do several such fields.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::bearer};
@@ -152,11 +167,21 @@ combinators!(Bearer<F>);
 impl<B, F: Fn(&str) -> K, K: IntoKey> KeyExtractor<Request<B>> for Bearer<F> {
     fn extract(&self, request: &Request<B>) -> Extracted {
         let mut fields = request.headers().get_all(AUTHORIZATION).iter();
-        let (Some(field), None) = (fields.next(), fields.next()) else { return Extracted::NONE };
-        let token = split(field.as_bytes(), b' ')
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer"))
-            .and_then(|(_, token)| std::str::from_utf8(token.trim_ascii()).ok());
-        token.map_or(Extracted::NONE, |token| Extracted::Ready((self.0)(token).into_key()))
+        let bad = |text: &str| Extracted::Ready(Err(Error::bad_request(text)));
+        let field = match (fields.next(), fields.next()) {
+            (None, _) => return Extracted::NONE,
+            (Some(field), None) => field,
+            (Some(_), Some(_)) => return bad("authorization must be sent only once"),
+        };
+        match split(field.as_bytes(), b' ') {
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer") => {
+                match std::str::from_utf8(token.trim_ascii()) {
+                    Ok(token) => Extracted::Ready((self.0)(token).into_key()),
+                    Err(_) => bad("the bearer token must be ASCII text"),
+                }
+            }
+            _ => Extracted::NONE,
+        }
     }
 }
 

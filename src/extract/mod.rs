@@ -4,18 +4,14 @@
 //!
 //! ```
 //! use tower_distributed::KeyExtractor;
-//! use tower_distributed::extract::{header, method};
+//! use tower_distributed::extract::{client_ip, grpc_method};
 //!
-//! # fn main() -> Result<(), tower_distributed::Error> {
-//! // By API key where there is one, else one key for all; and for each method its own.
-//! let key = header("x-api-key")?.or(|_: &http::Request<()>| "anonymous").and(method());
+//! // For each client, each method has a key of its own.
+//! let key = grpc_method().and(client_ip());
 //!
-//! let request = |key: &str| http::Request::get("/").header("x-api-key", key).body(()).unwrap();
-//! assert_ne!(key.extract(&request("ann")), key_of(&key, &request("bob")));
-//! # fn key_of(by: &impl KeyExtractor<http::Request<()>>, request: &http::Request<()>) -> Option<tower_distributed::Key> {
-//! #     match by.extract(request) { tower_distributed::extract::Extracted::Ready(Ok(key)) => key, _ => None }
-//! # }
-//! # Ok(()) }
+//! let mut call = http::Request::post("/shop.Orders/Place").body(()).unwrap();
+//! call.extensions_mut().insert(std::net::IpAddr::from([192, 0, 2, 7])); // as the server does
+//! assert_eq!(key.extract(&call), Some(tower_distributed::Key::of(["shop.Orders/Place", "192.0.2.7"])));
 //! ```
 //!
 //! | extractor | the key is | `None` (the request passes) |
@@ -76,7 +72,8 @@ pub use self::shared_get::{SharedGet, shared_get};
 pub use crate::layer::key::SkipIf;
 pub use crate::layer::{Extracted, IntoKey, KeyExtractor, KeyFn, LookUp, look_up};
 
-#[cfg(all(test, feature = "http"))]
+#[cfg(test)]
+#[cfg(feature = "http")]
 mod tests;
 
 use self::combine::combinators;

@@ -10,6 +10,7 @@ use super::digest::Digest;
 use crate::{Extracted, KeyExtractor};
 
 /// By the value of a query parameter, decoded, and hashed unless it is [`plain`](Query::plain). Requests without it pass.
+/// A request with several such parameters is a [bad request](crate::Error::bad_request).
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::query};
@@ -46,6 +47,6 @@ impl<B> KeyExtractor<Request<B>> for Query {
             .filter(|(name, _)| *name == *self.name)
             .map(|(_, value)| value)
             .collect();
-        self.digest.key(values.iter().map(|value| value.as_bytes())).into()
+        self.digest.key(&self.name, values.iter().map(|value| value.as_bytes()))
     }
 }

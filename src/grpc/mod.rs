@@ -84,7 +84,9 @@ pub fn status(refusal: &Refusal) -> Status {
             Some(after) => with_retry(Code::ResourceExhausted, "rate limit exceeded", after),
             None => Status::resource_exhausted("quota used up"),
         },
-        RefusalKind::BadRequest | RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => {
+        // Its text is the service's own, and may be private.
+        RefusalKind::BadRequest => Status::invalid_argument("bad request"),
+        RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => {
             Status::invalid_argument(refusal.to_string())
         }
         RefusalKind::NoPermit => told(Code::ResourceExhausted, refusal),

@@ -93,8 +93,8 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
 
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
     ///
-    /// With [`StoreFailure::LocalShare`], each process grants the limit divided by the number of replicas, at least
-    /// 1. A request whose weight is above this share is refused as
+    /// With [`StoreFailure::LocalShare`], each process grants the limit divided by the number of replicas (at
+    /// least one permit). A request whose weight is above this share is refused as
     /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {

@@ -157,7 +157,14 @@ impl Future for Extracted {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
-            Self::Ready(key) => Poll::Ready(std::mem::replace(key, Ok(None))),
+            // Polled again, it does not say that the request may pass.
+            Self::Ready(_) => {
+                let done = Self::Pending(Box::pin(std::future::pending()));
+                match std::mem::replace(&mut *self, done) {
+                    Self::Ready(key) => Poll::Ready(key),
+                    Self::Pending(_) => Poll::Pending,
+                }
+            }
             Self::Pending(key) => key.as_mut().poll(context),
         }
     }

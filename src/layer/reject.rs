@@ -19,6 +19,7 @@ pub struct Refusal {
     error: Error,
     key: Option<Key>,
     /// Whether the requests of the layer cost different numbers of tokens.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     is_weighted: bool,
 }
 

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::header::RETRY_AFTER;
+use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 
 use crate::layer::rate_limit::Observe;
 
-/// Blocks a key when the upstream answers 429 or 503 with `Retry-After`, in seconds or as a date (by the clock of this
-/// machine): for [`observe`](crate::RateLimitLayer::observe) around a client.
+/// Blocks a key when the upstream answers 429 or 503 with `Retry-After`, in seconds or as a date (counted from the
+/// `Date` of the response, or else by the clock of this machine): for [`observe`](crate::RateLimitLayer::observe) around a client.
 ///
 /// At most 5 min are believed, so that no upstream can stop a fleet for years; [`at_most`](Self::at_most) sets another
 /// limit. For a client whose responses are not of [`http::Response`], such as reqwest, [`read`](Self::read) takes the status
@@ -55,7 +55,10 @@ impl RetryAfter {
             // More than a number holds is more than is believed.
             Duration::from_secs(told.parse().unwrap_or(u64::MAX))
         } else {
-            httpdate::parse_http_date(told).ok()?.duration_since(SystemTime::now()).ok()?
+            // By the clock of the sender, where it says what that is.
+            let date = headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+            let now = date.unwrap_or_else(SystemTime::now);
+            httpdate::parse_http_date(told).ok()?.duration_since(now).ok()?
         };
         Some(after.min(self.longest))
     }

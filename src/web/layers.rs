@@ -25,7 +25,7 @@ use crate::{
 ///
 /// fn limit(store: &Store) -> Result<RateLimitLayer<Request, Response, response::Refuse>, Error> {
 ///     let bucket = TokenBucket::new(store, "api", Quota::per_second(5).burst(10))?;
-///     Ok(web::rate_limit(bucket, extract::path()))
+///     Ok(web::rate_limit(bucket, extract::client_ip()))
 /// }
 ///
 /// # fn main() -> Result<(), Error> {
@@ -42,7 +42,7 @@ use crate::{
 /// # fn limit(store: &Store) -> Result<RateLimitLayer<Request, Response, response::Refuse>, Error> {
 /// # let bucket = TokenBucket::new(store, "api", Quota::per_second(5).burst(10))?;
 /// let fields = response::RateLimitFields::default().and_legacy();
-/// Ok(web::rate_limit(bucket, extract::path()).reject_with(response::refuse().fields(fields)))
+/// Ok(web::rate_limit(bucket, extract::client_ip()).reject_with(response::refuse().fields(fields)))
 /// # }
 /// ```
 #[must_use]
@@ -57,16 +57,16 @@ pub fn rate_limit<B, B2>(
 /// [`rate_limit`], and [`RateLimitLayer::all_of`].
 ///
 /// ```
-/// use axum::{Router, routing::get};
+/// use axum::{Router, extract::Request, routing::get};
 /// use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets, extract, web};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let store = Store::in_memory();
 /// let limits = TokenBuckets::new([
-///     TokenBucket::new(&store, "tenants", Quota::per_second(100))?,
-///     TokenBucket::new(&store, "routes", Quota::per_second(1000))?,
+///     TokenBucket::new(&store, "clients", Quota::per_second(10))?,
+///     TokenBucket::new(&store, "all", Quota::per_second(1000))?,
 /// ])?;
-/// let limit = web::rate_limits(limits, (extract::header("x-tenant")?, extract::path()));
+/// let limit = web::rate_limits(limits, (extract::client_ip(), |_: &Request| "all"));
 /// let app: Router = Router::new().route("/", get(async || "hello")).layer(limit);
 /// # Ok(()) }
 /// ```
@@ -93,7 +93,7 @@ where
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
-/// let limit = web::concurrency_limit(exports, extract::path()).max_wait(Duration::from_secs(10));
+/// let limit = web::concurrency_limit(exports, extract::client_ip()).max_wait(Duration::from_secs(10));
 /// let app: Router = Router::new().route("/export", get(async || "all of it")).layer(limit);
 /// # Ok(()) }
 /// ```
@@ -180,15 +180,15 @@ pub fn mutex<B>(
 /// are GET and HEAD without a body, credentials, conditions and the like, and all others are answered by themselves. Method,
 /// scheme, host, path, query, and the fields by which services choose what they answer for are part of every key.
 ///
-/// **Nobody may get what is another's.** Name all else that your service knows users by
-/// ([`private_if`](SharedGet::private_if)): fields of your own, such as `x-api-key`, or what a proxy before you adds.
-/// Client certificates and addresses cannot be seen here: where they matter, put them into the key by a closure. Tokens in
-/// the query are part of the key, and so safe.
+/// **A response must not reach another user.** If your service identifies users by other header fields, such as `x-api-key`,
+/// or by fields that a proxy adds, name each of them with [`private_if`](SharedGet::private_if). This crate cannot see client
+/// certificates and addresses: if they matter, add them to the key with [`SharedGet::new`]. Tokens in the query are part of
+/// the key.
 ///
-/// Nor may anybody choose what others get. Whichever other field changes a response must be in its `Vary`, be part of the
-/// key, or not reach you from outside.
+/// **A client must not change what others get.** If another header field changes a response, name it in `Vary`, add it to the
+/// key, or remove it from requests that come from outside.
 ///
-/// To share what is one user's among requests of that user, put the user into the key, and leave the check out:
+/// To share private responses among the requests of one user, add the user to the key and do not check the requests:
 /// `SingleFlightLayer::new(flight, key).capture(Responses::default()).reject_with(refuse())`.
 #[must_use]
 pub fn single_flight<B, K>(

@@ -6,7 +6,7 @@
 //!
 //! # fn main() -> Result<(), tower_distributed::Error> {
 //! let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(5).burst(10))?;
-//! let limit = web::rate_limit(bucket, extract::header("x-api-key")?.or(extract::method()));
+//! let limit = web::rate_limit(bucket, extract::client_ip());
 //! let app: Router = Router::new().route("/", get(async || "hello")).layer(limit);
 //! # Ok(()) }
 //! ```

@@ -27,10 +27,12 @@ fn find(name: &str) -> Result<Option<Key>, Error> {
 }
 
 /// At once, or after a while.
+#[allow(clippy::ptr_arg, reason = "the request is a String")]
 fn now(name: &String) -> Result<Option<Key>, Error> {
     find(name)
 }
 
+#[allow(clippy::ptr_arg, reason = "the request is a String")]
 fn later(name: &String) -> impl Future<Output = Result<Option<Key>, Error>> + Send + use<> {
     let name = name.clone();
     async move {
@@ -88,9 +90,9 @@ async fn looked_up_keys_are_those_of_others(stores: Stores) {
         let first = ask(&service, "ann").await;
         let second = ask(&service, "ann").await;
         // Those whose state outlives a request know the key from the same layer with the other kind of extractor.
-        if first.is_ok() {
+        if let Ok(first) = first {
             admitted += 1;
-            assert_eq!(first.unwrap(), "ann", "{what}");
+            assert_eq!(first, "ann", "{what}");
         }
         let refuses = what.starts_with("rate limit") || what.starts_with("dedupe");
         assert_eq!(second.is_err(), refuses, "{what}");
@@ -127,4 +129,22 @@ async fn in_shadow_mode_a_failure_passes() {
     let looked_up = RateLimitLayer::new(bucket, look_up(later)).shadow().layer(inner);
     assert_eq!(ask(&at_once, "broken").await.unwrap(), "broken");
     assert_eq!(ask(&looked_up, "broken").await.unwrap(), "broken");
+}
+
+#[tokio::test]
+async fn quotas_are_looked_up_only_for_requests_with_a_key() {
+    let bucket = TokenBucket::new(&Store::in_memory(), "keys", Quota::per_hour(1)).unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
+    let quotas = move |_: &String| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(None)
+    };
+    let inner = service_fn(async |name: String| Ok::<_, Infallible>(name));
+    let service = RateLimitLayer::new(bucket, now).look_up_quotas(quotas).layer(inner);
+    ask(&service, "none").await.unwrap();
+    ask(&service, "broken").await.unwrap_err();
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    ask(&service, "ann").await.unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
 }

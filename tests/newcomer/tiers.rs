@@ -2,38 +2,48 @@
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
 use axum::routing::get;
-use tower_distributed::extract::header;
-use tower_distributed::{Error, Quota, Quotas, Store, TokenBucket, web};
+use tower_distributed::{Quota, Quotas, Store, TokenBucket, web};
 
 use crate::net::{client, send, serve};
 
-/// Stands for a database.
-async fn plan_of(customer: String) -> &'static str {
-    tokio::task::yield_now().await;
-    if customer == "acme" { "enterprise" } else { "free" }
+#[derive(Clone)]
+struct Customer(String);
+
+/// Stands for an authentication.
+async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
+    let token = request.headers().get("authorization").and_then(|token| token.to_str().ok());
+    let customer = token.and_then(|token| token.strip_prefix("Bearer ")).ok_or(StatusCode::UNAUTHORIZED)?;
+    let customer = Customer(customer.to_owned());
+    request.extensions_mut().insert(customer);
+    Ok(next.run(request).await)
 }
 
-fn app(bucket: TokenBucket) -> Result<Router, Error> {
-    let app = Router::new().route("/", get(async || "hello"));
-    // user
-    let look_up = |request: &Request| {
-        let customer = request.headers()["x-customer"].to_str().unwrap_or_default().to_owned();
-        async move {
-            let quotas = if plan_of(customer).await == "enterprise" { "100/s" } else { "1/h" };
-            quotas.parse::<Quotas>().ok()
-        }
-    };
-    let app = app.layer(web::rate_limit(bucket, header("x-customer")?).look_up_quotas(look_up));
-    // end
-    Ok(app)
+/// Stands for a database.
+async fn plan_of(customer: Option<Customer>) -> &'static str {
+    tokio::task::yield_now().await;
+    if customer.is_some_and(|Customer(name)| name == "acme") { "100/s" } else { "1/h" }
 }
 
 #[tokio::test]
 async fn program() {
     let bucket = TokenBucket::new(&Store::in_memory(), "customers", Quota::per_hour(1)).unwrap();
-    let url = serve(app(bucket).unwrap()).await;
-    let status = async |customer| send(client().get(&url).header("x-customer", customer)).await;
+    let app = Router::new().route("/", get(async || "hello"));
+    // user
+    let customer = |request: &Request| request.extensions().get::<Customer>().cloned();
+    let key = move |request: &Request| customer(request).map(|Customer(name)| name);
+    let quotas = move |request: &Request| {
+        let plan = plan_of(customer(request));
+        async move { plan.await.parse::<Quotas>().ok() }
+    };
+    let app = app.layer(web::rate_limit(bucket, key).look_up_quotas(quotas)).layer(from_fn(authenticate));
+    // end
+    let url = serve(app).await;
+    let status = async |customer| send(client().get(&url).bearer_auth(customer)).await;
     assert_eq!((status("acme").await, status("acme").await), (200, 200));
     assert_eq!((status("other").await, status("other").await), (200, 429));
+    assert_eq!(send(client().get(&url)).await, 401);
 }

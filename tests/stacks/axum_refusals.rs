@@ -44,7 +44,7 @@ async fn allowed_responses_and_refusals_carry_the_fields(stores: Stores) {
 
     let allowed = get(&url, &[]).await;
     assert_eq!((allowed.status, &*allowed.body), (StatusCode::OK, "hello"));
-    let policy = r#""tight";q=2;w=7200, "wide";q=60;w=3600"#;
+    let policy = r#""tight";q=2;w=7200;qu="tokens", "wide";q=60;w=3600;qu="tokens""#;
     assert_eq!(allowed.header("ratelimit-policy"), Some(policy));
     assert_eq!(allowed.header("ratelimit"), Some(r#""tight";r=1;t=3600, "wide";r=59;t=3540"#));
     assert_eq!(allowed.header("retry-after"), None);
@@ -112,7 +112,7 @@ async fn what_never_refills_names_no_time(stores: Stores) {
     assert_eq!(get(&url, &[]).await.header("ratelimit"), Some(r#""default";r=0"#));
     let refused = get(&url, &[]).await;
     assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.header("ratelimit-policy"), Some(r#""default";q=1"#));
+    assert_eq!(refused.header("ratelimit-policy"), Some(r#""default";q=1;qu="tokens""#));
     assert_eq!(refused.header("retry-after"), None);
     bucket.reset("all").await.unwrap();
     assert_eq!(get(&url, &[]).await.status, StatusCode::OK);

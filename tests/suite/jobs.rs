@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use tower_distributed::Mutex;
 use tower_distributed::mutex::MutexBuilder;
+use tower_distributed::{Mutex, Store};
 
 use crate::stores::Place;
 use crate::support::eventually;
@@ -85,4 +85,36 @@ pub(crate) async fn bad_spans_are_refused(place: &Place, name: &str) {
         error.is_invalid() && error.to_string().contains("10s") && error.to_string().contains("5s"),
         "{error}"
     );
+}
+
+/// Hosts that start at the same moment, on a quorum whose votes they can split.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_quorum_a_tick_runs_once() {
+    let nodes = [(); 3].map(|()| Store::in_memory());
+    let hosts = [(); 4].map(|()| Mutex::builder().build_quorum(nodes.clone(), "jobs").unwrap());
+    for tick in 0..20 {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let start = Arc::new(tokio::sync::Barrier::new(hosts.len()));
+        let hosts = hosts.iter().map(|host| {
+            let (host, runs, start) = (host.clone(), Arc::clone(&runs), Arc::clone(&start));
+            tokio::spawn(async move {
+                start.wait().await;
+                let job = |_| async move { runs.fetch_add(1, Ordering::SeqCst) };
+                host.once_per_tick(format!("report-{tick}"), SOON, job).await.unwrap()
+            })
+        });
+        join_all(hosts).await.into_iter().for_each(|host| drop(host.unwrap()));
+        assert_eq!(runs.load(Ordering::SeqCst), 1, "tick {tick}");
+    }
+}
+
+#[tokio::test]
+async fn a_tick_needs_a_period() {
+    let store = Store::in_memory();
+    let jobs = Mutex::new(&store, "jobs").unwrap();
+    let error = jobs.once_per_tick("k", Duration::ZERO, async |_| ()).await.unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("0ns"), "{error}");
+    let jobs = Mutex::builder().at_least_for(TTL).build(&store, "longer").unwrap();
+    let error = jobs.once_per_tick("k", TTL, async |_| ()).await.unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("at_least_for"), "{error}");
 }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use http::Extensions;
 
-/// Reads the address of the peer.
+type Read = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;
+
+/// Reads the address of the peer: by a closure, or as the servers that this crate knows insert it.
 #[derive(Clone, Default)]
-pub(super) struct Peer(Option<Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>>);
+pub(super) struct Peer(Option<Read>);
 
 /// What is missing, for who runs the service.
 pub(super) const MISSING: &str = "the address of the peer is not among the extensions of the request. axum: serve with \
@@ -33,6 +35,10 @@ fn known(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
         return Some(info.0.ip());
+    }
+    #[cfg(feature = "axum")]
+    if let Some(mock) = extensions.get::<axum::extract::connect_info::MockConnectInfo<SocketAddr>>() {
+        return Some(mock.0.ip());
     }
     #[cfg(feature = "tonic")]
     {

@@ -93,18 +93,19 @@ where
         if cost == 0 {
             return ResponseFuture::calling(self.inner.call(request), None, None, config);
         }
-        let extracted = config.key.extract(&request);
-        let looked_up = config.look_up_quotas(&request);
-        let key = match (extracted, looked_up) {
-            (Extracted::Ready(Ok(None)), _) => {
+        let extracted = match config.key.extract(&request) {
+            Extracted::Ready(Ok(None)) => {
                 return ResponseFuture::calling(self.inner.call(request), None, None, config);
             }
-            (Extracted::Ready(Err(error)), _) => {
+            Extracted::Ready(Err(error)) => {
                 return match config.settings.passes_without_key(&error) {
                     true => ResponseFuture::calling(self.inner.call(request), None, None, config),
                     false => ResponseFuture::refused(error.into(), config),
                 };
             }
+            extracted => extracted,
+        };
+        let key = match (extracted, config.look_up_quotas(&request)) {
             (Extracted::Ready(Ok(Some(key))), None) => key,
             (key, looked_up) => {
                 let quotas = if looked_up.is_none() { config.quotas(&request) } else { None };

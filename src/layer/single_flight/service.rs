@@ -82,7 +82,7 @@ where
             looked_up => {
                 let mut inner = self.take_ready();
                 return ResponseFuture::flying(Box::pin(async move {
-                    match looked_up.await {
+                    match config.flight.extracted(looked_up.await) {
                         Ok(Some(key)) => fly(config, key, inner, request).await,
                         Ok(None) => match inner.call(request).await {
                             Ok(response) => Ok(config.capture.pass(response)),

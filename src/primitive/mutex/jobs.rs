@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
-use super::{Mutex, MutexGuard};
+use super::{Mutex, MutexGuard, Place};
 use crate::{Error, Key, LeaseHandle};
+
+/// How often a host votes for itself at a tick.
+const VOTES: u32 = 8;
 
 impl Mutex {
     /// Locks, runs `work`, and unlocks when it returns. Waits for the lock in turn.
@@ -27,7 +30,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`is_lost`](Error::is_lost) where the work was dropped.
+    /// As [`lock`](Self::lock), and [`is_lost`](Error::is_lost) if the lock was lost before the work was done, unless
+    /// [`cancel_when_lost`](super::MutexBuilder::cancel_when_lost) is off.
     pub async fn with_lock<F: Future>(
         &self,
         key: impl Into<Key>,
@@ -54,7 +58,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`try_lock`](Self::try_lock), and [`is_lost`](Error::is_lost) where the work was dropped.
+    /// As [`try_lock`](Self::try_lock), and [`is_lost`](Error::is_lost) as [`with_lock`](Self::with_lock).
     pub async fn try_with_lock<F: Future>(
         &self,
         key: impl Into<Key>,
@@ -68,7 +72,12 @@ impl Mutex {
     ///
     /// The lock is held for half of `period` at least (and for the [`ttl`](super::MutexBuilder::ttl) at most, if the job is
     /// done by then). So a short job does not run twice where the clocks of the hosts differ by less than that, and the next
-    /// tick finds the lock free. A job that takes longer than the period is not run again until it is done.
+    /// tick finds the lock free. A job that takes longer than the period is not run again until it is done. A job that
+    /// returns an error has run, and is not repeated in the same tick. If the process of a job exits or crashes, its lock
+    /// lasts for the `ttl`: make that shorter than the period.
+    ///
+    /// All hosts must use the same ticks, such as each full hour. An interval that each host counts from its own start makes
+    /// ticks of its own.
     ///
     /// ```
     /// use std::time::Duration;
@@ -93,12 +102,25 @@ impl Mutex {
         period: Duration,
         work: impl FnOnce(LeaseHandle) -> F,
     ) -> Result<Option<F::Output>, Error> {
-        let mut guard = match self.try_lock(key).await {
+        if period.is_zero() {
+            return Err(Error::invalid("the period of a job must be above zero, is 0ns"));
+        }
+        let locked = match &self.place {
+            Place::Store(_) => self.ask(key.into(), None).await,
+            // Hosts that start at the same moment may split the vote: one of them wins at a later try.
+            Place::Quorum(_) => self.try_often(key.into(), Some(period / 4), VOTES).await,
+        };
+        let mut guard = match self.decisions.admitted(locked) {
             Ok(guard) => guard,
             Err(error) if error.is_refused() => return Ok(None),
             Err(error) => return Err(error),
         };
         let at_least = (period / 2).min(guard.ttl()).max(guard.at_least_for());
+        if at_least >= period {
+            return Err(Error::invalid(format!(
+                "at_least_for must be below the period of a job ({period:?}), is {at_least:?}"
+            )));
+        }
         guard.0.hold_at_least(at_least);
         self.work(guard, work).await.map(Some)
     }
@@ -116,8 +138,11 @@ impl Mutex {
         } else {
             work(guard.handle()).await
         };
-        // Where that fails it goes on in the background.
-        let _ = guard.unlock().await;
-        Ok(outcome)
+        match guard.unlock().await {
+            // Another holder may have overlapped with the work.
+            Ok(false) if self.settings.cancel_when_lost => Err(Error::lost()),
+            // If the store does not answer, the lock is released in the background.
+            Ok(_) | Err(_) => Ok(outcome),
+        }
     }
 }

@@ -86,7 +86,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     /// * [`RunError::Flight`] with [`is_waited_too_long`](Error::is_waited_too_long) (and
     ///   [`is_refused`](Error::is_refused)) if the caller waited longer than `max_wait`.
     /// * [`RunError::Flight`] with [`is_unavailable`](Error::is_unavailable) if the store gave no answer and
-    ///   [`alone_when_away`](SingleFlightBuilder::alone_when_away) is `false`, or if `max_wait` passed during an
+    ///   [`on_store_failure`](SingleFlightBuilder::on_store_failure) is `FailClosed`, or if `max_wait` passed during an
     ///   outage.
     /// * [`RunError::Flight`] with [`is_lost`](Error::is_lost) if the caller's run lost its lease and
     ///   [`cancel_when_lost`](SingleFlightBuilder::cancel_when_lost) is `true`.
@@ -135,6 +135,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
 
     pub(crate) fn format(&self) -> &Format<T, E> {
         &self.0.format
+    }
+
+    /// Counts a request whose key could not be extracted.
+    pub(crate) fn extracted<K>(&self, key: Result<K, Error>) -> Result<K, Error> {
+        self.0.decisions.extracted(key)
     }
 
     /// Returns an answer from the local cache, if it `fits`.
