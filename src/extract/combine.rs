@@ -9,32 +9,31 @@ use crate::{Error, Extracted, IntoKey, Key, KeyExtractor};
 macro_rules! combinators {
     ($extractor:ident $(<$($parameter:ident),*>)?) => {
         impl $(<$($parameter),*>)? $extractor $(<$($parameter),*>)? {
-            /// By another extractor where this one is `None`. A key of the one is never a key of the other.
+            /// Uses another extractor if this one returns `None`. The keys of the two are always different.
             #[must_use]
             pub fn or<Other>(self, other: Other) -> $crate::extract::Or<Self, Other> {
                 $crate::extract::Or::new(self, other)
             }
 
-            /// By this extractor and another one. `None` where either is.
+            /// Uses the keys of this extractor and another one together. `None` if one of them is.
             #[must_use]
             pub fn and<Other>(self, other: Other) -> $crate::extract::And<Self, Other> {
                 $crate::extract::And::new(self, other)
             }
 
-            /// With a constant part before the key.
+            /// Puts a constant part before the key.
             #[must_use]
             pub fn prefixed(self, prefix: &str) -> $crate::extract::Prefixed<Self> {
                 $crate::extract::Prefixed::new(self, prefix)
             }
 
-            /// With the key changed, by a closure from [`Key`](crate::Key) to anything that is
-            /// [`IntoKey`](crate::IntoKey).
+            /// Changes the key, by a closure from [`Key`](crate::Key) to anything that is [`IntoKey`](crate::IntoKey).
             #[must_use]
             pub fn map<Change>(self, change: Change) -> $crate::extract::Map<Self, Change> {
                 $crate::extract::Map::new(self, change)
             }
 
-            /// `None` where a closure from `&Request` is `true`, so that the request passes.
+            /// Lets requests pass without a limit, if a closure from `&Request` returns `true`.
             #[must_use]
             pub fn skip_if<Skip>(self, skip: Skip) -> $crate::extract::SkipIf<Self, Skip> {
                 $crate::extract::SkipIf(self, skip)
@@ -44,7 +43,7 @@ macro_rules! combinators {
 }
 pub(super) use combinators;
 
-/// By a closure, to be combined with other extractors.
+/// Makes an extractor of a closure, to combine it with others.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::by};
@@ -71,7 +70,7 @@ impl<Req, F: KeyExtractor<Req>> KeyExtractor<Req> for By<F> {
     }
 }
 
-/// By one extractor, or by another one where the first is `None`.
+/// Uses one extractor, or another one if the first returns `None`.
 #[derive(Clone, Copy)]
 pub struct Or<A, B>(A, B);
 
@@ -85,13 +84,13 @@ impl<A, B> Or<A, B> {
 
 impl<Req, A: KeyExtractor<Req>, B: KeyExtractor<Req>> KeyExtractor<Req> for Or<A, B> {
     fn extract(&self, request: &Req) -> Extracted {
-        // Each with its place, so that what one extractor takes from a client cannot be a key of the other.
+        // Each key has a mark, so that no value that a client sends to one extractor is a key of the other.
         let one = self.0.extract(request).map(|key| Key::of(["or 1".into(), key]));
         one.or(|| self.1.extract(request).map(|key| Key::of(["or 2".into(), key])))
     }
 }
 
-/// By two extractors.
+/// Uses two extractors together.
 #[derive(Clone, Copy)]
 pub struct And<A, B>(A, B);
 
@@ -109,7 +108,7 @@ impl<Req, A: KeyExtractor<Req>, B: KeyExtractor<Req>> KeyExtractor<Req> for And<
     }
 }
 
-/// With a constant part before the key.
+/// Puts a constant part before the key.
 #[derive(Clone)]
 pub struct Prefixed<K> {
     inner: K,
@@ -131,7 +130,7 @@ impl<Req, K: KeyExtractor<Req>> KeyExtractor<Req> for Prefixed<K> {
     }
 }
 
-/// With the key changed by a closure.
+/// Changes the key by a closure.
 #[derive(Clone, Copy)]
 pub struct Map<K, F> {
     inner: K,

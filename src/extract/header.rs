@@ -12,7 +12,8 @@ use super::combinators;
 use super::digest::Digest;
 use crate::{Error, Extracted, IntoKey, KeyExtractor};
 
-/// By the value of a header field. Requests without it pass: add `.or(client_ip())` where it can be left out.
+/// Uses the value of a header field as the key. A request without the field passes without a limit; add
+/// `.or(client_ip())` if a client can leave it out.
 ///
 /// The value is hashed (SHA-256), so that credentials never become the names of Redis keys; [`plain`](Header::plain)
 /// keeps it. The hash hides values that cannot be guessed, such as API keys; a value with little entropy, such as a phone
@@ -20,7 +21,7 @@ use crate::{Error, Extracted, IntoKey, KeyExtractor};
 ///
 /// # Errors
 ///
-/// [`is_invalid`](Error::is_invalid) where the name cannot be that of a field.
+/// [`is_invalid`](Error::is_invalid) if the name is not a valid field name.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::header};
@@ -50,7 +51,7 @@ pub struct Header {
 combinators!(Header);
 
 impl Header {
-    /// Keeps the value as it is, up to 256 bytes: it can be read in Redis. For what is public.
+    /// Uses the value itself, up to 256 bytes, rather than its hash. It can be read in Redis, so use this for public values.
     #[must_use]
     pub fn plain(self) -> Self {
         Self { digest: Digest { plain: true }, ..self }
@@ -64,12 +65,12 @@ impl<B> KeyExtractor<Request<B>> for Header {
     }
 }
 
-/// By the value of a cookie, hashed unless it is [`plain`](Cookie::plain). Requests without it pass. A request with several
-/// such cookies is a [bad request](Error::bad_request).
+/// Uses the value of a cookie as the key, hashed unless it is [`plain`](Cookie::plain). A request without the cookie passes
+/// without a limit. A request with several cookies of that name is a [bad request](Error::bad_request).
 ///
 /// # Errors
 ///
-/// [`is_invalid`](Error::is_invalid) where the name cannot be that of a cookie (RFC 6265, 4.1.1).
+/// [`is_invalid`](Error::is_invalid) if the name is not a valid cookie name (RFC 6265, 4.1.1).
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::cookie};
@@ -101,7 +102,7 @@ pub struct Cookie {
 combinators!(Cookie);
 
 impl Cookie {
-    /// Keeps the value as it is, up to 256 bytes: it can be read in Redis. For what is public.
+    /// Uses the value itself, up to 256 bytes, rather than its hash. It can be read in Redis, so use this for public values.
     #[must_use]
     pub fn plain(self) -> Self {
         Self { digest: Digest { plain: true }, ..self }
@@ -122,22 +123,22 @@ impl<B> KeyExtractor<Request<B>> for Cookie {
     }
 }
 
-/// A value as cookie parsers read it: without spaces and quotes around it, and percent-decoded. So one session has one key,
-/// however its cookie is spelled.
+/// Reads a value as cookie parsers do: without spaces and quotes around it, and percent-decoded. So all spellings of a
+/// cookie have one key.
 fn cookie_value(value: &[u8]) -> Cow<'_, [u8]> {
     let value = value.trim_ascii();
     let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
     percent_decode(value).into()
 }
 
-/// What stands before and after the first `separator`.
+/// Returns the parts before and after the first `separator`.
 pub(super) fn split(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     let at = bytes.iter().position(|byte| *byte == separator)?;
     Some((&bytes[..at], &bytes[at + 1..]))
 }
 
-/// By what a closure makes of the bearer token (RFC 6750) of the field `Authorization`: the subject of a token that the
-/// closure, or a layer outside of this one, **has verified**. Requests without a bearer token pass, and those for
+/// Uses the subject of the bearer token (RFC 6750) in the field `Authorization` as the key. The closure gets the token and
+/// returns the subject. The closure, or a layer outside of this one, **must verify the token**. Requests without a bearer token pass, and those for
 /// which the closure returns `None`. An [`Error`] refuses the request, as do several such fields.
 ///
 /// ```

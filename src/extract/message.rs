@@ -5,7 +5,7 @@ use http::Request;
 use super::combinators;
 use crate::{Extracted, Key, KeyExtractor};
 
-/// By the method.
+/// Uses the method as the key.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::method};
@@ -30,8 +30,8 @@ impl<B> KeyExtractor<Request<B>> for Method {
     }
 }
 
-/// By the host that a request is sent to, in lower case, with its port if the URI has one: for clients, whose requests have
-/// whole URIs. Requests whose URI has no host, such as those that a server receives over HTTP/1, pass.
+/// Uses the host in the URI as the key, in lower case, with the port if the URI has one. For clients, whose requests have
+/// absolute URIs. A request whose URI has no host passes without a limit; servers receive such requests over HTTP/1.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::host};
@@ -61,7 +61,8 @@ impl<B> KeyExtractor<Request<B>> for Host {
     }
 }
 
-/// By the service of a gRPC call, such as `shop.Orders`. Requests whose path is not that of a call pass.
+/// Uses the service of a gRPC call as the key, such as `shop.Orders`. A request whose path is not that of a call passes
+/// without a limit.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::{grpc_method, grpc_service}};
@@ -87,8 +88,8 @@ impl<B> KeyExtractor<Request<B>> for GrpcService {
     }
 }
 
-/// By the service and method of a gRPC call, such as `shop.Orders/Place`. Requests whose path is not that of a call pass.
-/// See [`grpc_service`] for an example.
+/// Uses the service and method of a gRPC call as the key, such as `shop.Orders/Place`. A request whose path is not that of
+/// a call passes without a limit. See [`grpc_service`] for an example.
 #[must_use]
 pub fn grpc_method() -> GrpcMethod {
     GrpcMethod

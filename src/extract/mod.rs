@@ -17,6 +17,7 @@
 //! | extractor | the key is | `None` (the request passes) |
 //! |---|---|---|
 //! | [`header`], [`cookie`], [`query`] | the value, hashed unless it is [`plain`](Header::plain) | where it is missing |
+//! | [`extension`] | what a closure makes of an extension, such as the authenticated user | where the closure says so; a missing extension is an error |
 //! | [`bearer`] | what a closure makes of the token | where there is no token, or the closure says so |
 //! | [`client_ip`] | the client's address; of IPv6 its /64 network | never |
 //! | [`method`], [`path`], [`matched_path`], [`path_and_query`] | as named | never |
@@ -42,6 +43,8 @@ mod combine;
 #[cfg(feature = "http")]
 pub(crate) mod digest;
 #[cfg(feature = "http")]
+mod extension;
+#[cfg(feature = "http")]
 mod header;
 #[cfg(feature = "http")]
 mod message;
@@ -55,6 +58,8 @@ mod shared_get;
 #[cfg(feature = "http")]
 pub use self::client_ip::{ClientIp, IntoNetwork, client_ip};
 pub use self::combine::{And, By, Map, Or, Prefixed, by};
+#[cfg(feature = "http")]
+pub use self::extension::{Extension, extension};
 #[cfg(feature = "http")]
 pub use self::header::{Bearer, Cookie, Header, bearer, cookie, header};
 #[cfg(feature = "http")]

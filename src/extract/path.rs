@@ -10,7 +10,7 @@ use crate::{Extracted, Key, KeyExtractor};
 
 type ReadUri = Arc<dyn Fn(&Extensions) -> Option<&Uri> + Send + Sync>;
 
-/// Whose path it is: that of a URI among the request's extensions, or of the request.
+/// The URI whose path is used: one among the request's extensions, or the request's own.
 #[derive(Clone, Default)]
 struct Target(Option<ReadUri>);
 
@@ -19,7 +19,7 @@ impl Target {
         Self(Some(Arc::new(move |extensions| extensions.get::<T>().map(&read))))
     }
 
-    /// The URI that the client has sent, where that is known.
+    /// Returns the URI that the client has sent, if it is known.
     fn uri<'a, B>(&self, request: &'a Request<B>) -> &'a Uri {
         let extensions = request.extensions();
         let original = match &self.0 {
@@ -33,13 +33,13 @@ impl Target {
     }
 }
 
-/// By the path, decoded and normalised: requests that a service may take for the same have the same key.
+/// Uses the path as the key, decoded and normalised, so that different spellings of a path have one key.
 ///
-/// Percent-encoded characters are decoded, but for `/` and `%`; empty and `.` segments are left out, and `..` takes back
-/// the segment before. So `/document/42`, `/document/%34%32` and `//document/./42/` have one key.
+/// Percent-encoded characters are decoded, except `/` and `%`. Empty and `.` segments are removed, and `..` removes the
+/// segment before it. So `/document/42`, `/document/%34%32` and `//document/./42/` have one key.
 ///
-/// axum takes the prefix off the path in a nested router. With the feature `axum` the path is the whole one nevertheless;
-/// without it, say where it is: [`uri`](Path::uri).
+/// A nested axum router sees the path without its prefix. With the feature `axum` this extractor uses the whole path;
+/// without the feature, say where the whole URI is with [`uri`](Path::uri).
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::path};
@@ -59,7 +59,7 @@ pub struct Path(Target);
 combinators!(Path);
 
 impl Path {
-    /// By the URI that is among the request's extensions as a `T`, where there is one, rather than the request's own.
+    /// Uses the URI in an extension of type `T`, if the request has one, rather than the request's own.
     ///
     /// ```
     /// use axum::extract::OriginalUri;
@@ -79,7 +79,7 @@ impl<B> KeyExtractor<Request<B>> for Path {
     }
 }
 
-/// A path in the one form that stands for all of its spellings.
+/// Returns the one form of all spellings of a path.
 fn normalised(path: &str) -> Key {
     let is_plain = |path: &str| {
         let rest = path.strip_prefix('/');
@@ -106,7 +106,7 @@ fn normalised(path: &str) -> Key {
     if whole.is_empty() { "/".into() } else { Key::from(whole.as_slice()) }
 }
 
-/// A segment, decoded but for what would make it another one: `/` and `%` stay encoded.
+/// Decodes a segment, except for `/` and `%`, which would make it another path.
 fn decoded(segment: &str) -> Vec<u8> {
     let bytes = segment.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
@@ -127,10 +127,10 @@ fn decoded(segment: &str) -> Vec<u8> {
     decoded
 }
 
-/// By the path and the query as they were sent: what [`shared_get`](super::shared_get) goes by.
+/// Uses the path and the query as the key, as they were sent. [`shared_get`](super::shared_get) uses it.
 ///
-/// In routers that axum nests it is the whole path as well with the feature `axum`; without it, say where it is:
-/// [`uri`](PathAndQuery::uri). Else `/v1/prices` and `/v2/prices` share a key.
+/// In a nested axum router it uses the whole path with the feature `axum`. Without the feature, say where the whole URI is
+/// with [`uri`](PathAndQuery::uri); otherwise `/v1/prices` and `/v2/prices` share a key.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::path_and_query};
@@ -150,8 +150,7 @@ pub struct PathAndQuery(Target);
 combinators!(PathAndQuery);
 
 impl PathAndQuery {
-    /// By the URI that is among the request's extensions as a `T`, where there is one, rather than the request's own.
-    /// As [`Path::uri`].
+    /// Uses the URI in an extension of type `T`, if the request has one, rather than the request's own. See [`Path::uri`].
     #[must_use]
     pub fn uri<T: Send + Sync + 'static>(self, read: impl Fn(&T) -> &Uri + Send + Sync + 'static) -> Self {
         Self(Target::by(read))
@@ -165,8 +164,8 @@ impl<B> KeyExtractor<Request<B>> for PathAndQuery {
     }
 }
 
-/// By the route that axum has matched, such as `/document/{id}`, whatever the id is. Where axum has matched none, as outside
-/// of a router and in its fallback, by the empty text, so that no request passes.
+/// Uses the route that axum has matched as the key, such as `/document/{id}`. If axum has matched no route, which is so
+/// outside of a router and in its fallback, the key is empty: such requests are limited together.
 ///
 /// axum matches a route before it calls the layers of `Router::layer` and `MethodRouter::layer`, but not those around the
 /// whole router.

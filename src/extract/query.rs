@@ -9,8 +9,8 @@ use super::combinators;
 use super::digest::Digest;
 use crate::{Extracted, KeyExtractor};
 
-/// By the value of a query parameter, decoded, and hashed unless it is [`plain`](Query::plain). Requests without it pass.
-/// A request with several such parameters is a [bad request](crate::Error::bad_request).
+/// Uses the decoded value of a query parameter as the key, hashed unless it is [`plain`](Query::plain). A request without
+/// the parameter passes without a limit. A request that repeats it is a [bad request](crate::Error::bad_request).
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::query};
@@ -33,7 +33,7 @@ pub struct Query {
 combinators!(Query);
 
 impl Query {
-    /// Keeps the value as it is, up to 256 bytes: it can be read in Redis. For what is public.
+    /// Uses the value itself, up to 256 bytes, rather than its hash. It can be read in Redis, so use this for public values.
     #[must_use]
     pub fn plain(self) -> Self {
         Self { digest: Digest { plain: true }, ..self }

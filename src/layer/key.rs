@@ -63,8 +63,8 @@ where
     }
 }
 
-/// By two extractors, such as one for the sender and one for the id: requests that differ in either have different
-/// keys ([`Key::of`]). `None` where either is.
+/// Uses the keys of two extractors together, such as the sender and the id: requests that differ in one of them have
+/// different keys ([`Key::of`]). `None` if one of them is.
 ///
 /// ```
 /// use tower_distributed::{Key, KeyExtractor};
@@ -115,7 +115,7 @@ impl Extracted {
         }
     }
 
-    /// This key and another one, as [`Key::of`] makes one of two. `None` where either is.
+    /// Joins this key and another one with [`Key::of`]. `None` if one of them is.
     pub fn and(self, other: impl FnOnce() -> Self) -> Self {
         let both = |one: Key, other: Option<Key>| other.map(|other| Key::of([one, other]));
         match self {
@@ -134,7 +134,7 @@ impl Extracted {
         }
     }
 
-    /// This key, or another one where it is `None`.
+    /// Returns this key, or another one if it is `None`.
     pub fn or(self, other: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Ready(Ok(None)) => other(),
@@ -182,7 +182,7 @@ impl From<Key> for Extracted {
     }
 }
 
-/// For tests: equal where the key is known, and is this one.
+/// For tests: equal if the key is known and is this one.
 impl PartialEq<Option<Key>> for Extracted {
     fn eq(&self, other: &Option<Key>) -> bool {
         matches!(self, Self::Ready(Ok(key)) if key == other)
@@ -198,8 +198,9 @@ impl fmt::Debug for Extracted {
     }
 }
 
-/// By a closure from `&Req` to a future of anything that is [`IntoKey`]: the customer behind a session, say, from a
-/// database. The future borrows nothing from the request. The request waits for it, so cache what was looked up.
+/// Looks the key up, by a closure from `&Req` to a future of anything that is [`IntoKey`]: for example, the customer of a
+/// session, from a database. The future must not borrow from the request. The request waits for it, without a time limit of
+/// this crate: cache the result, and put a time-out into the future.
 ///
 /// ```
 /// use tower_distributed::extract::look_up;
@@ -239,7 +240,7 @@ impl<F> fmt::Debug for LookUp<F> {
     }
 }
 
-/// `None` where a closure says so; see [`RateLimitLayer::skip_if`](crate::RateLimitLayer::skip_if).
+/// Returns no key if a closure returns `true`; see [`RateLimitLayer::skip_if`](crate::RateLimitLayer::skip_if).
 #[derive(Clone, Copy)]
 pub struct SkipIf<K, F>(pub(crate) K, pub(crate) F);
 

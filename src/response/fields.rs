@@ -29,17 +29,16 @@ mod tests;
 /// seconds until the next. For a refusal it is no later than `Retry-After`. Limits within limits add their items. A quota
 /// that never refills has neither `w` nor `t`. Seconds are rounded up.
 ///
-/// Where requests cost different numbers of tokens ([`cost`](crate::RateLimitLayer::cost),
-/// [`charge_after`](crate::RateLimitLayer::charge_after)), the unit of `q` and `r` is not requests, and the policy says so:
-/// `qu="tokens"`, or [another unit](Self::unit). By choice the policy has the [partition key](Self::partition_key).
+/// If requests cost different numbers of tokens ([`cost`](crate::RateLimitLayer::cost),
+/// [`charge_after`](crate::RateLimitLayer::charge_after)), the unit of `q` and `r` is not requests. Then the policy has
+/// `qu="tokens"`, or [another unit](Self::unit). The policy can also have the [partition key](Self::partition_key).
 ///
 /// [`refuse`](super::refuse) writes these fields to admitted and refused responses. For a layer whose refusals are errors,
 /// [`on_response`](crate::RateLimitLayer::on_response) writes them to the admitted ones.
 ///
-/// The draft warns (8.5) of clients that all come back at the same time. A bucket refills by the token rather than at the
-/// full minute, so the times of two keys have nothing to do with each other, and `r` tokens are never promised within less
-/// time than the rate allows. For many clients that are refused at once, as after a deployment, there is
-/// [`jitter`](super::Refuse::jitter).
+/// The draft (8.5) warns of clients that all come back at the same time. A bucket refills token by token, not at a full
+/// minute, so keys do not refill at the same time. `r` tokens in `t` seconds are never more than the rate. If many clients
+/// are refused at the same moment, as after a deployment, use [`jitter`](super::Refuse::jitter).
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimitFields {
     draft: bool,
@@ -80,12 +79,12 @@ impl RateLimitFields {
         Self { legacy: true, ..self }
     }
 
-    /// Sets the unit of the quota (`qu`), such as `content-bytes`. Default: none, which means requests; `tokens` where
+    /// Sets the unit of the quota (`qu`), such as `content-bytes`. Default: none, which means requests; `tokens` if
     /// requests cost different numbers of tokens.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where it has other characters than printable ASCII, quotes or backslashes.
+    /// [`is_invalid`](Error::is_invalid) if it is empty, or has characters other than printable ASCII, quotes or backslashes.
     pub fn unit(self, unit: &'static str) -> Result<Self, Error> {
         let fits = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
         if unit.is_empty() || !unit.bytes().all(fits) {
@@ -96,8 +95,9 @@ impl RateLimitFields {
         Ok(Self { unit: Some(unit), ..self })
     }
 
-    /// Whether policies have the partition key (`pk`): a hash (SHA-256, 96 bits) of the key, by which a client sees which
-    /// of its requests share a quota. Default: no.
+    /// Sets whether policies have the partition key (`pk`): a hash (SHA-256, 96 bits) of the key of the request. Requests
+    /// with the same `pk` share a quota. Of [several limits](crate::RateLimitLayer::all_of) it is a hash of all keys together.
+    /// Default: `false`.
     #[must_use]
     pub fn partition_key(self, partition_key: bool) -> Self {
         Self { partition_key, ..self }

@@ -10,8 +10,8 @@ use crate::layer::rate_limit::Observe;
 /// Blocks a key when the upstream answers 429 or 503 with `Retry-After`, in seconds or as a date (counted from the
 /// `Date` of the response, or else by the clock of this machine): for [`observe`](crate::RateLimitLayer::observe) around a client.
 ///
-/// At most 5 min are believed, so that no upstream can stop a fleet for years; [`at_most`](Self::at_most) sets another
-/// limit. For a client whose responses are not of [`http::Response`], such as reqwest, [`read`](Self::read) takes the status
+/// A longer time counts as 5 min, so that no upstream can stop a fleet for years; [`at_most`](Self::at_most) sets another
+/// maximum. For a client whose responses are not of [`http::Response`], such as reqwest, [`read`](Self::read) takes the status
 /// and the header fields:
 ///
 /// ```
@@ -37,13 +37,14 @@ impl Default for RetryAfter {
 }
 
 impl RetryAfter {
-    /// Believes at most `longest`. Default: 5 min.
+    /// Sets the maximum. Default: 5 min.
     #[must_use]
     pub fn at_most(longest: Duration) -> Self {
         Self { longest }
     }
 
-    /// How long the sender of a response asks to be left alone. `None` if its status is not 429 or 503, or it does not say.
+    /// Returns the time that the response asks its client to wait. `None` if its status is not 429 or 503, or if it has no
+    /// `Retry-After`.
     #[must_use]
     pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
         if !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {

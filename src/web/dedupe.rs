@@ -47,7 +47,6 @@ use crate::{Dedupe, DedupeLayer, KeyExtractor};
 /// use up the ids of another:
 ///
 /// ```
-/// # use axum::extract::Request;
 /// # use tower_distributed::{Dedupe, Store, extract, web};
 /// #[derive(Clone)]
 /// struct Sender(String); // inserted by the layer that authenticates, outside of this one
@@ -55,7 +54,7 @@ use crate::{Dedupe, DedupeLayer, KeyExtractor};
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// # let day = std::time::Duration::from_secs(86_400);
 /// # let webhooks = Dedupe::exact(&Store::in_memory(), "webhooks").remember_for(day).build()?;
-/// let sender = |request: &Request| request.extensions().get::<Sender>().map(|sender| sender.0.clone());
+/// let sender = extract::extension(|sender: &Sender| sender.0.clone());
 /// let once = web::dedupe(webhooks, (sender, extract::header("webhook-id")?));
 /// let app: axum::Router = axum::Router::new().layer(once);
 /// # Ok(()) }

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::get;
+use tower_distributed::extract::extension;
 use tower_distributed::{Quota, Quotas, Store, TokenBucket, web};
 
 use crate::net::{client, send, serve};
@@ -33,10 +34,9 @@ async fn program() {
     let bucket = TokenBucket::new(&Store::in_memory(), "customers", Quota::per_hour(1)).unwrap();
     let app = Router::new().route("/", get(async || "hello"));
     // user
-    let customer = |request: &Request| request.extensions().get::<Customer>().cloned();
-    let key = move |request: &Request| customer(request).map(|Customer(name)| name);
-    let quotas = move |request: &Request| {
-        let plan = plan_of(customer(request));
+    let key = extension(|customer: &Customer| customer.0.clone());
+    let quotas = |request: &Request| {
+        let plan = plan_of(request.extensions().get().cloned());
         async move { plan.await.parse::<Quotas>().ok() }
     };
     let app = app.layer(web::rate_limit(bucket, key).look_up_quotas(quotas)).layer(from_fn(authenticate));

@@ -118,3 +118,14 @@ async fn a_tick_needs_a_period() {
     let error = jobs.once_per_tick("k", TTL, async |_| ()).await.unwrap_err();
     assert!(error.is_invalid() && error.to_string().contains("at_least_for"), "{error}");
 }
+
+#[tokio::test]
+async fn a_closed_quorum_locks_no_more() {
+    let mutex = Mutex::quorum([(); 3].map(|()| Store::in_memory()), "jobs").unwrap();
+    let guard = mutex.try_lock("k").await.unwrap();
+    mutex.close();
+    assert!(guard.is_held());
+    assert!(mutex.try_lock("l").await.unwrap_err().is_interrupted());
+    assert!(mutex.lock("l").await.unwrap_err().is_interrupted());
+    assert!(guard.unlock().await.unwrap());
+}

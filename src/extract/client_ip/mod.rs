@@ -241,6 +241,9 @@ impl ClientIp {
 
     /// An address with the bits after its prefix set to zero. Clients with the same network share a rate limit.
     ///
+    /// Of an address that NAT64 has made (`64:ff9b::/96`, RFC 6052) this is the network of the IPv4 address in it: otherwise
+    /// all IPv4 clients would share a limit.
+    ///
     /// ```
     /// use tower_distributed::extract::client_ip;
     ///
@@ -249,7 +252,7 @@ impl ClientIp {
     /// ```
     #[must_use]
     pub fn network(&self, address: IpAddr) -> IpAddr {
-        match address.to_canonical() {
+        match without_nat64(address.to_canonical()) {
             IpAddr::V4(address) => {
                 let host_bits = Ipv4Addr::BITS - u32::from(self.ipv4_prefix);
                 Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << host_bits)).into()
@@ -301,6 +304,17 @@ impl<B> KeyExtractor<Request<B>> for ClientIp {
             tell("client_ip", Event::HeaderUntrusted, text);
         }
         Key::from(self.network(self.address(peer, headers))).into()
+    }
+}
+
+/// The IPv4 address that NAT64 has translated, if it is one.
+fn without_nat64(address: IpAddr) -> IpAddr {
+    const NAT64: u128 = 0x0064_ff9b << 96;
+    match address {
+        IpAddr::V6(v6) if v6.to_bits() >> 32 == NAT64 >> 32 => {
+            Ipv4Addr::from_bits(v6.to_bits() as u32).into()
+        }
+        address => address,
     }
 }
 

@@ -8,6 +8,7 @@ use tower::Service;
 
 use super::Config;
 use super::future::ResponseFuture;
+use crate::layer::take_ready;
 use crate::{AsError, Extracted, KeyExtractor as _, Reject};
 
 /// The [`Service`] of a [`DedupeLayer`](super::DedupeLayer).
@@ -59,9 +60,7 @@ where
         if let Extracted::Ready(Ok(None)) = extracted {
             return ResponseFuture::passing(self.inner.call(request), config);
         }
-        // Call the instance that was polled ready: its clone is not ready yet.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
+        let inner = take_ready(&mut self.inner);
         match extracted {
             Extracted::Ready(Ok(Some(key))) => ResponseFuture::claiming(key, inner, request, config),
             extracted => ResponseFuture::extracting(extracted, inner, request, config),

@@ -8,6 +8,7 @@ use tower::Service;
 
 use super::future::ResponseFuture;
 use super::{Config, DynProvide, Hold, UntilResponse};
+use crate::layer::take_ready;
 use crate::{AsError, Extracted, KeyExtractor as _, Reject};
 
 /// A [`Service`] that handles each request under a lease.
@@ -64,9 +65,7 @@ where
             key => key,
         };
         let leasing = config.provide.lease(key, &request);
-        // Calls the instance that was polled ready. Its clone may not be ready.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
+        let inner = take_ready(&mut self.inner);
         ResponseFuture::asking(leasing, inner, request, config)
     }
 }

@@ -8,6 +8,7 @@ use tower::Service;
 
 use super::future::{Granted, ResponseFuture};
 use super::layer::Config;
+use crate::layer::take_ready;
 use crate::telemetry::Outcome;
 use crate::{AsError, Extracted, KeyExtractor as _, Refusal, Reject};
 
@@ -56,15 +57,6 @@ impl<S, Req, Res, R> RateLimit<S, Req, Res, R> {
     #[must_use]
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
-    }
-
-    /// Takes the instance that was polled ready, and leaves a clone that is not ready yet.
-    fn take_ready(&mut self) -> S
-    where
-        S: Clone,
-    {
-        let clone = self.inner.clone();
-        std::mem::replace(&mut self.inner, clone)
     }
 
     /// Returns the inner service.
@@ -117,7 +109,7 @@ where
                     };
                     Ok(Some((key, quotas)))
                 });
-                let inner = self.take_ready();
+                let inner = take_ready(&mut self.inner);
                 return ResponseFuture::looking_up(asked, cost, inner, request, config);
             }
         };
@@ -142,7 +134,7 @@ where
             };
         }
         let asking = settings.acquire(quotas.as_ref(), key, cost);
-        let inner = self.take_ready();
+        let inner = take_ready(&mut self.inner);
         ResponseFuture::asking(asking, inner, request, config)
     }
 }

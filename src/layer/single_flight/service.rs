@@ -9,6 +9,7 @@ use tower::Service;
 
 use super::future::ResponseFuture;
 use super::{Capture, Captured, Config, WholeResponse};
+use crate::layer::take_ready;
 use crate::primitive::single_flight::{Flown, Landed, Share};
 use crate::store::lock;
 use crate::{AsError, Error, Extracted, Key, KeyExtractor as _, LeaseHandle, Reject};
@@ -34,16 +35,6 @@ impl<S, Req, A, F, C, R> SingleFlightService<S, Req, A, F, C, R> {
     #[must_use]
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
-    }
-
-    /// Takes the instance that was polled ready, which is the one to call, and leaves a clone, which is not ready
-    /// yet.
-    fn take_ready(&mut self) -> S
-    where
-        S: Clone,
-    {
-        let clone = self.inner.clone();
-        std::mem::replace(&mut self.inner, clone)
     }
 
     /// Returns the inner service.
@@ -80,7 +71,7 @@ where
             Extracted::Ready(Ok(Some(key))) => key,
             Extracted::Ready(Ok(None)) => return ResponseFuture::passing(self.inner.call(request), config),
             looked_up => {
-                let mut inner = self.take_ready();
+                let mut inner = take_ready(&mut self.inner);
                 return ResponseFuture::flying(Box::pin(async move {
                     match config.flight.extracted(looked_up.await) {
                         Ok(Some(key)) => fly(config, key, inner, request).await,
@@ -97,7 +88,7 @@ where
         if let Some(answer) = config.flight.cached(&key, fits) {
             return ResponseFuture::served(config.capture.restore(answer));
         }
-        ResponseFuture::flying(Box::pin(fly(config, key, self.take_ready(), request)))
+        ResponseFuture::flying(Box::pin(fly(config, key, take_ready(&mut self.inner), request)))
     }
 }
 

@@ -121,10 +121,8 @@ impl Mutex {
         }
     }
 
-    /// Closes this value and its clones: pending and later calls of [`lock`](Self::lock) fail with an error that
-    /// [is interrupted](Error::is_interrupted).
-    ///
-    /// [`try_lock`](Self::try_lock) fails in the same way, except on a quorum. Guards stay valid.
+    /// Closes this value and its clones: pending and later calls of [`lock`](Self::lock) and [`try_lock`](Self::try_lock) fail
+    /// with an error that [is interrupted](Error::is_interrupted). Guards stay valid.
     pub fn close(&self) {
         match &self.place {
             Place::Store(leases) => leases.close(),
@@ -178,6 +176,7 @@ impl Mutex {
         };
         let lease = match &self.place {
             Place::Store(leases) => leases.acquire(key, Ask::new(Subject::Lock, suffix, 0, wait)).await?,
+            Place::Quorum(quorum) if *quorum.closed().borrow() => return Err(Error::interrupted()),
             Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await?,
         };
         // The value stays in use until the lease is released.

@@ -21,14 +21,14 @@ use crate::primitive::dedupe::Replays;
 /// Returns the builder of a layer that lets a client repeat a request without handling it twice.
 ///
 /// ```
-/// use axum::{Router, extract::Request, routing::post};
-/// use tower_distributed::{Store, web};
+/// use axum::{Router, routing::post};
+/// use tower_distributed::{Store, extract, web};
 ///
 /// #[derive(Clone)]
 /// struct User(u64); // inserted by the layer that authenticates, outside of this one
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
-/// let user = |request: &Request| request.extensions().get::<User>().map(|user| user.0);
+/// let user = extract::extension(|user: &User| user.0);
 /// let once = web::idempotency(&Store::in_memory(), "payments", user).required(true).build()?;
 /// let app: Router = Router::new().route("/payments", post(async || "paid")).layer(once);
 /// # Ok(()) }

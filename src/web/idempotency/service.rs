@@ -18,6 +18,7 @@ use tower::Service;
 use super::Shared;
 use super::record::{self, Fingerprint, Record};
 use crate::layer::single_flight::{Capture, Captured};
+use crate::layer::take_ready;
 use crate::primitive::dedupe::{Replay, ReplayClaim};
 use crate::response::{Answer, FlightBody, Responses, refuse};
 use crate::telemetry::{Outcome, in_current_span};
@@ -59,9 +60,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // Call the instance that was polled ready: its clone is not ready yet.
-        let clone = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let mut inner = take_ready(&mut self.inner);
         let shared = Arc::clone(&self.shared);
         let principal = match *request.method() {
             Method::POST | Method::PATCH => shared.principal.extract(&request),

@@ -1,0 +1,74 @@
+//! Keys from the extensions of a request.
+
+use std::any::type_name;
+use std::fmt;
+use std::marker::PhantomData;
+
+use http::Request;
+
+use super::combinators;
+use crate::{Error, Extracted, IntoKey, KeyExtractor};
+
+/// Uses what a closure makes of an extension of the request as the key: the user that a layer outside of this one has
+/// authenticated. If the closure returns `None`, the request passes without a limit.
+///
+/// A request without the extension is refused with an error (500 over HTTP) that names its type: the layer that inserts the
+/// extension is missing, or inside of this one. A closure that reads the extensions by itself lets such requests pass.
+///
+/// ```
+/// use tower_distributed::KeyExtractor;
+/// use tower_distributed::extract::{Extracted, extension};
+///
+/// #[derive(Clone)]
+/// struct User(u64); // inserted by the authentication
+///
+/// let by_user = extension(|user: &User| user.0);
+/// let mut request = http::Request::new(());
+/// assert!(matches!(by_user.extract(&request), Extracted::Ready(Err(_))));
+/// request.extensions_mut().insert(User(7));
+/// assert_eq!(by_user.extract(&request), Some("7".into()));
+/// ```
+pub fn extension<T, F, K>(key: F) -> Extension<T, F>
+where
+    F: Fn(&T) -> K,
+    K: IntoKey,
+{
+    Extension { key, of: PhantomData }
+}
+
+/// See [`extension`].
+pub struct Extension<T, F> {
+    key: F,
+    of: PhantomData<fn(&T)>,
+}
+
+combinators!(Extension<T, F>);
+
+impl<B, T, F, K> KeyExtractor<Request<B>> for Extension<T, F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(&T) -> K,
+    K: IntoKey,
+{
+    fn extract(&self, request: &Request<B>) -> Extracted {
+        Extracted::Ready(match request.extensions().get::<T>() {
+            Some(extension) => (self.key)(extension).into_key(),
+            None => Err(Error::invalid(format!(
+                "the request has no extension `{}`: put the layer that inserts it outside of this one",
+                type_name::<T>()
+            ))),
+        })
+    }
+}
+
+impl<T, F: Clone> Clone for Extension<T, F> {
+    fn clone(&self) -> Self {
+        Self { key: self.key.clone(), of: PhantomData }
+    }
+}
+
+impl<T, F> fmt::Debug for Extension<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Extension({})", type_name::<T>())
+    }
+}
