@@ -292,3 +292,17 @@ fn settings_out_of_range_are_told() {
     let error = idempotency(&store, "a name", by_user as fn(&Request) -> Option<Key>).build().unwrap_err();
     assert!(error.is_invalid() && error.to_string().contains("\"a name\""));
 }
+
+/// axum takes the prefix off the path that the layers of a nested router see.
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn nested_routers_do_not_replay_each_other() {
+    let (app, layer) = (app(), layer(&Store::in_memory()).build().unwrap());
+    let version = || app.router.clone().layer(layer.clone());
+    let router = Router::new().nest("/v1", version()).nest("/v2", version());
+    let url = serve(router.layer(from_fn(authenticate))).await;
+    let pay = async |version| send(&format!("{url}/{version}/200"), &[ANN, KEY], "pay").await.status;
+    assert_eq!((pay("v1").await, pay("v1").await), (StatusCode::OK, StatusCode::OK));
+    assert_eq!(pay("v2").await, StatusCode::UNPROCESSABLE_ENTITY, "another request under the same key");
+    assert_eq!(app.calls(), 1);
+}

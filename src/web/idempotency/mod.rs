@@ -56,7 +56,8 @@ use crate::primitive::dedupe::Replays;
 /// # When two requests are the same
 ///
 /// Two requests are the same if their method, host, path, query, `Content-Type` and body are the same. In a nested
-/// router of axum, the path does not have the prefix: use another name for each nested router. The body is read
+/// router of axum, the whole path counts with the feature `axum`. Without the feature it lacks the prefix: use another
+/// name for each nested router. The body is read
 /// before the request is handled, [up to a maximum size](IdempotencyBuilder::largest_request). A larger body gets
 /// 413.
 ///

@@ -72,7 +72,11 @@ pub(super) fn key(principal: &Key, idempotency_key: &[u8]) -> Key {
 
 /// Returns the digest of the parts by which two requests are the same.
 pub(super) fn fingerprint(parts: &request::Parts, body: &Bytes) -> Fingerprint {
-    let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+    #[cfg(feature = "axum")]
+    let uri = parts.extensions.get::<axum::extract::OriginalUri>().map_or(&parts.uri, |original| &original.0);
+    #[cfg(not(feature = "axum"))]
+    let uri = &parts.uri;
+    let target = uri.path_and_query().map_or("", |target| target.as_str());
     let field = |name| parts.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
     let host = parts.uri.authority().map_or(field(HOST), |authority| authority.as_str().as_bytes());
     digest(&[parts.method.as_str().as_bytes(), host, target.as_bytes(), field(CONTENT_TYPE), body])

@@ -62,8 +62,10 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let mut inner = take_ready(&mut self.inner);
         let shared = Arc::clone(&self.shared);
+        let key = shared.key(&request);
+        // The principal may be looked up in a database: only if it matters.
         let principal = match *request.method() {
-            Method::POST | Method::PATCH => shared.principal.extract(&request),
+            Method::POST | Method::PATCH if !matches!(key, Ok(None)) => shared.principal.extract(&request),
             _ => Extracted::NONE,
         };
         let passed = |response: Response<R>| response.map(FlightBody::untouched);
@@ -77,7 +79,7 @@ where
                 Ok(None) => return Ok(passed(inner.call(request).await?)),
                 Err(error) => return refuse().reject(error.into()),
             };
-            match shared.key(&request) {
+            match key {
                 Ok(Some(key)) => shared.handle(inner, request, Asked { principal, key }).await,
                 Ok(None) => Ok(passed(inner.call(request).await?)),
                 Err(problem) => Ok(problem.into_response()),
