@@ -20,6 +20,7 @@ pub struct Error(Arc<Kind>);
 enum Kind {
     Invalid(String),
     BadRequest(String),
+    LookUpFailed(Arc<dyn StdError + Send + Sync>),
     Refused(Refused),
     ExceedsBurst {
         cost: u32,
@@ -125,6 +126,19 @@ impl Error {
         Self(Arc::new(Kind::BadRequest(text.into())))
     }
 
+    /// An error for a key that cannot be looked up now, as in an outage of a database: see
+    /// [`look_up`](crate::extract::look_up). It refuses the request as [`LookUpFailed`](crate::RefusalKind::LookUpFailed):
+    /// 503 over HTTP, `UNAVAILABLE` over gRPC. `cause` is its [`source`](StdError::source), and clients do not see it.
+    ///
+    /// ```
+    /// use tower_distributed::Error;
+    ///
+    /// assert!(Error::look_up_failed("no connection to the database").is_look_up_failed());
+    /// ```
+    pub fn look_up_failed(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self(Arc::new(Kind::LookUpFailed(cause.into().into())))
+    }
+
     pub(crate) fn invalid(text: impl Into<String>) -> Self {
         Self(Arc::new(Kind::Invalid(text.into())))
     }
@@ -223,6 +237,12 @@ impl Error {
     #[must_use]
     pub fn is_bad_request(&self) -> bool {
         matches!(*self.0, Kind::BadRequest(_))
+    }
+
+    /// Whether a key could not be looked up: [`look_up_failed`](Self::look_up_failed).
+    #[must_use]
+    pub fn is_look_up_failed(&self) -> bool {
+        matches!(*self.0, Kind::LookUpFailed(_))
     }
 
     /// Whether the item is a duplicate: it was already handled, according to a filter or a record.
@@ -361,6 +381,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             Kind::Invalid(text) | Kind::BadRequest(text) => f.write_str(text),
+            Kind::LookUpFailed(cause) => write!(f, "the key of the request cannot be looked up: {cause}"),
             Kind::Refused(refused) => match refused.retry_after {
                 Some(after) => write!(f, "rate limit exceeded, retry in {after:?}"),
                 None => f.write_str("quota used up"),
@@ -400,7 +421,10 @@ impl fmt::Display for Busy {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        let source = self.outage()?.source.as_ref()?;
-        Some(source.as_ref())
+        match &*self.0 {
+            Kind::LookUpFailed(cause) => Some(cause.as_ref()),
+            Kind::Unavailable(Outage { source: Some(cause), .. }) => Some(cause.as_ref()),
+            _ => None,
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Extractors made of extractors.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::layer::key::SkipIf;
-use crate::{Error, Extracted, IntoKey, Key, KeyExtractor};
+use crate::{Extracted, IntoKey, Key, KeyExtractor};
 
 /// Gives the combinators to an extractor.
 macro_rules! combinators {
@@ -131,39 +132,35 @@ impl<Req, K: KeyExtractor<Req>> KeyExtractor<Req> for Prefixed<K> {
 }
 
 /// Changes the key by a closure.
-#[derive(Clone, Copy)]
 pub struct Map<K, F> {
     inner: K,
-    change: F,
+    change: Arc<F>,
 }
 
 combinators!(Map<K, F>);
 
 impl<K, F> Map<K, F> {
     pub(super) fn new(inner: K, change: F) -> Self {
-        Self { inner, change }
+        Self { inner, change: Arc::new(change) }
     }
 }
 
 impl<Req, K, F, T> KeyExtractor<Req> for Map<K, F>
 where
     K: KeyExtractor<Req>,
-    F: Fn(Key) -> T + Clone + Send + 'static,
+    F: Fn(Key) -> T + Send + Sync + 'static,
     T: IntoKey,
 {
     fn extract(&self, request: &Req) -> Extracted {
-        match self.inner.extract(request) {
-            Extracted::Ready(key) => Extracted::Ready(key.and_then(|key| changed(&self.change, key))),
-            Extracted::Pending(key) => {
-                let change = self.change.clone();
-                Extracted::Pending(Box::pin(async move { key.await.and_then(|key| changed(&change, key)) }))
-            }
-        }
+        let change = Arc::clone(&self.change);
+        self.inner.extract(request).and_then(move |key| change(key).into_key())
     }
 }
 
-fn changed<T: IntoKey>(change: impl Fn(Key) -> T, key: Option<Key>) -> Result<Option<Key>, Error> {
-    key.map_or(Ok(None), |key| change(key).into_key())
+impl<K: Clone, F> Clone for Map<K, F> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), change: Arc::clone(&self.change) }
+    }
 }
 
 combinators!(SkipIf<K, F>);

@@ -1,17 +1,10 @@
 //! Keys that do not show what they are made of.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
 use crate::{Error, Extracted, Key};
-
-/// An alphabet of base64.
-pub(crate) type Alphabet = [u8; 64];
-
-/// That of RFC 4648, 4.
-pub(crate) const STANDARD: &Alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// That of RFC 4648, 5, for URLs and names.
-const FOR_NAMES: &Alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// Values longer than this are hashed even where they may be shown.
 const LONGEST_PLAIN: usize = 256;
@@ -42,18 +35,24 @@ impl Digest {
             return value.into();
         }
         // 144 bits, which a key holds without an allocation.
-        base64::<24>(&Sha256::digest(value), FOR_NAMES).into()
+        URL_SAFE_NO_PAD.encode(&Sha256::digest(value)[..18]).into()
     }
 }
 
-/// The first `LETTERS` letters of the base64 of some bytes: a multiple of four, so without padding.
-pub(crate) fn base64<const LETTERS: usize>(bytes: &[u8], alphabet: &Alphabet) -> String {
-    let letters = bytes.chunks(3).flat_map(|three| {
-        let bits = three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte));
-        [18, 12, 6, 0].map(|shift| char::from(alphabet[(bits >> shift & 63) as usize]))
-    });
-    letters.take(LETTERS).collect()
+/// Gives [`Digest::plain`] to an extractor that has a digest.
+macro_rules! plain {
+    ($extractor:ident) => {
+        impl $extractor {
+            /// Uses the value itself, up to 256 bytes, rather than its hash. It can be read in Redis, so use this for public
+            /// values.
+            #[must_use]
+            pub fn plain(self) -> Self {
+                Self { digest: $crate::extract::digest::Digest { plain: true }, ..self }
+            }
+        }
+    };
 }
+pub(super) use plain;
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use percent_encoding::percent_decode;
 use smallvec::SmallVec;
 
 use super::combinators;
-use super::digest::Digest;
+use super::digest::{Digest, plain};
 use crate::{Error, Extracted, IntoKey, KeyExtractor};
 
 /// Uses the value of a header field as the key. A request without the field passes without a limit; add
@@ -49,14 +49,7 @@ pub struct Header {
 }
 
 combinators!(Header);
-
-impl Header {
-    /// Uses the value itself, up to 256 bytes, rather than its hash. It can be read in Redis, so use this for public values.
-    #[must_use]
-    pub fn plain(self) -> Self {
-        Self { digest: Digest { plain: true }, ..self }
-    }
-}
+plain!(Header);
 
 impl<B> KeyExtractor<Request<B>> for Header {
     fn extract(&self, request: &Request<B>) -> Extracted {
@@ -100,14 +93,7 @@ pub struct Cookie {
 }
 
 combinators!(Cookie);
-
-impl Cookie {
-    /// Uses the value itself, up to 256 bytes, rather than its hash. It can be read in Redis, so use this for public values.
-    #[must_use]
-    pub fn plain(self) -> Self {
-        Self { digest: Digest { plain: true }, ..self }
-    }
-}
+plain!(Cookie);
 
 impl<B> KeyExtractor<Request<B>> for Cookie {
     fn extract(&self, request: &Request<B>) -> Extracted {
@@ -126,9 +112,12 @@ impl<B> KeyExtractor<Request<B>> for Cookie {
 /// Reads a value as cookie parsers do: without spaces and quotes around it, and percent-decoded. So all spellings of a
 /// cookie have one key.
 fn cookie_value(value: &[u8]) -> Cow<'_, [u8]> {
-    let value = value.trim_ascii();
-    let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-    percent_decode(value).into()
+    percent_decode(unquoted(value.trim_ascii())).into()
+}
+
+/// Removes the quotes around a text.
+pub(super) fn unquoted(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text)
 }
 
 /// Returns the parts before and after the first `separator`.

@@ -41,7 +41,7 @@
 mod client_ip;
 mod combine;
 #[cfg(feature = "http")]
-pub(crate) mod digest;
+mod digest;
 #[cfg(feature = "http")]
 mod extension;
 #[cfg(feature = "http")]

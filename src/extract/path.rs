@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::{Extensions, Request, Uri};
+use percent_encoding::percent_decode_str;
 
 use super::combinators;
 use crate::{Extracted, Key, KeyExtractor};
@@ -108,21 +109,13 @@ fn normalised(path: &str) -> Key {
 
 /// Decodes a segment, except for `/` and `%`, which would make it another path.
 fn decoded(segment: &str) -> Vec<u8> {
-    let bytes = segment.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let hex = |offset: usize| char::from(*bytes.get(at + offset)?).to_digit(16);
-        let (byte, length) = match (byte, hex(1), hex(2)) {
-            (b'%', Some(high), Some(low)) => ((high * 16 + low) as u8, 3),
-            (byte, ..) => (byte, 1),
-        };
+    let mut decoded = Vec::with_capacity(segment.len());
+    for byte in percent_decode_str(segment) {
         match byte {
             b'/' => decoded.extend_from_slice(b"%2F"),
             b'%' => decoded.extend_from_slice(b"%25"),
             byte => decoded.push(byte),
         }
-        at += length;
     }
     decoded
 }

@@ -6,7 +6,7 @@ use http::Request;
 use smallvec::SmallVec;
 
 use super::combinators;
-use super::digest::Digest;
+use super::digest::{Digest, plain};
 use crate::{Extracted, KeyExtractor};
 
 /// Uses the decoded value of a query parameter as the key, hashed unless it is [`plain`](Query::plain). A request without
@@ -31,14 +31,7 @@ pub struct Query {
 }
 
 combinators!(Query);
-
-impl Query {
-    /// Uses the value itself, up to 256 bytes, rather than its hash. It can be read in Redis, so use this for public values.
-    #[must_use]
-    pub fn plain(self) -> Self {
-        Self { digest: Digest { plain: true }, ..self }
-    }
-}
+plain!(Query);
 
 impl<B> KeyExtractor<Request<B>> for Query {
     fn extract(&self, request: &Request<B>) -> Extracted {

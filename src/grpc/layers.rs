@@ -3,11 +3,11 @@
 use http::{Request, Response};
 
 use super::{IsHandled, Refuse, refuse};
+use crate::layer::rate_limit::KeyExtractors;
 use crate::response::UntilBodyEnd;
-use crate::web::{InsertDecision, InsertLease};
 use crate::{
-    ConcurrencyLimitLayer, Dedupe, DedupeLayer, KeyExtractor, Mutex, MutexLayer, RateLimitLayer, TokenBucket,
-    WaitGroup,
+    ConcurrencyLimitLayer, Dedupe, DedupeLayer, KeyExtractor, Mutex, MutexLayer, RateLimitLayer, RwLock,
+    RwLockLayer, TokenBucket, TokenBuckets, WaitGroup, web,
 };
 
 /// A [`RateLimitLayer`] for gRPC: refusals are statuses. The handler gets the
@@ -28,7 +28,20 @@ pub fn rate_limit<B, B2>(
     bucket: TokenBucket,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
-    RateLimitLayer::new(bucket, key).on_admit(InsertDecision).reject_with(refuse())
+    web::rate_limit(bucket, key).reject_with(refuse())
+}
+
+/// Several limits over different keys for gRPC: a call is charged to all of them or to none, in one step. As
+/// [`web::rate_limits`], with statuses.
+#[must_use]
+pub fn rate_limits<B, B2, K, const N: usize>(
+    limits: TokenBuckets<N>,
+    keys: K,
+) -> RateLimitLayer<Request<B>, Response<B2>, Refuse>
+where
+    K: KeyExtractors<Request<B>, N> + Send + Sync + 'static,
+{
+    web::rate_limits(limits, keys).reject_with(refuse())
 }
 
 /// A [`ConcurrencyLimitLayer`] for gRPC: a permit is held to the end of the call, which for a streaming call is the end of
@@ -49,10 +62,7 @@ pub fn concurrency_limit<B>(
     group: WaitGroup,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> ConcurrencyLimitLayer<Request<B>, UntilBodyEnd, Refuse> {
-    ConcurrencyLimitLayer::new(group, key)
-        .hold(UntilBodyEnd::default())
-        .on_lease(InsertLease)
-        .reject_with(refuse())
+    web::concurrency_limit(group, key).reject_with(refuse())
 }
 
 /// A [`MutexLayer`] for gRPC: the lock is held to the end of the call, refusals are statuses. As [`concurrency_limit`].
@@ -61,7 +71,29 @@ pub fn mutex<B>(
     mutex: Mutex,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> MutexLayer<Request<B>, UntilBodyEnd, Refuse> {
-    MutexLayer::new(mutex, key).hold(UntilBodyEnd::default()).on_lease(InsertLease).reject_with(refuse())
+    web::mutex(mutex, key).reject_with(refuse())
+}
+
+/// A [`RwLockLayer`] for gRPC: locks are held to the end of the call, refusals are statuses. All calls write, unless
+/// [`access`](RwLockLayer::access) says which ones read:
+///
+/// ```
+/// use tower_distributed::{RwLock, Store, extract::header, grpc, rw_lock::Access};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let documents = RwLock::new(&Store::in_memory(), "documents")?;
+/// let layer = grpc::rw_lock(documents, header("x-document")?).access(|call: &http::Request<tonic::body::Body>| {
+///     if call.uri().path().ends_with("/Get") { Access::Read } else { Access::Write }
+/// });
+/// let server = tonic::transport::Server::builder().layer(layer);
+/// # Ok(()) }
+/// ```
+#[must_use]
+pub fn rw_lock<B>(
+    lock: RwLock,
+    key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
+) -> RwLockLayer<Request<B>, UntilBodyEnd, Refuse> {
+    RwLockLayer::new(lock, key).hold(UntilBodyEnd::default()).on_lease(web::InsertLease).reject_with(refuse())
 }
 
 /// A [`DedupeLayer`] for gRPC: a call was handled where its response [has no error](IsHandled) in its head, refusals are
@@ -83,5 +115,5 @@ pub fn dedupe<B, B2, E>(
     dedupe: Dedupe,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> DedupeLayer<Request<B>, Response<B2>, E, Refuse> {
-    DedupeLayer::new(dedupe, key).success(IsHandled).on_lease(InsertLease).reject_with(refuse())
+    DedupeLayer::new(dedupe, key).success(IsHandled).on_lease(web::InsertLease).reject_with(refuse())
 }

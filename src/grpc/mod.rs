@@ -2,7 +2,7 @@
 
 mod layers;
 
-pub use self::layers::{concurrency_limit, dedupe, mutex, rate_limit};
+pub use self::layers::{concurrency_limit, dedupe, mutex, rate_limit, rate_limits, rw_lock};
 
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`NoPermit`](RefusalKind::NoPermit) | `RESOURCE_EXHAUSTED` | with `RetryInfo` if known |
 /// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` if known |
 /// | [`BadRequest`](RefusalKind::BadRequest) | `INVALID_ARGUMENT` | |
+/// | [`LookUpFailed`](RefusalKind::LookUpFailed) | `UNAVAILABLE` | without the cause |
 /// | [`Duplicate`](RefusalKind::Duplicate) | `ALREADY_EXISTS` | |
 /// | [`InFlight`](RefusalKind::InFlight) | `ABORTED` | with `RetryInfo` likewise |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | `UNAVAILABLE` | the call was not handled, and may be repeated |
@@ -100,6 +101,7 @@ pub fn status(refusal: &Refusal) -> Status {
             let after = refusal.retry_after().unwrap_or_default();
             with_retry(Code::Unavailable, "rate limits are overloaded", after)
         }
+        RefusalKind::LookUpFailed => Status::unavailable("temporarily unavailable"),
         RefusalKind::StoreUnavailable => Status::unavailable("rate limits are unavailable"),
     }
 }

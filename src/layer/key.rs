@@ -109,9 +109,15 @@ impl Extracted {
 
     /// Changes the key.
     pub fn map(self, change: impl FnOnce(Key) -> Key + Send + 'static) -> Self {
+        self.and_then(|key| Ok(Some(change(key))))
+    }
+
+    /// Changes the key, or replaces it with none or an error.
+    pub fn and_then(self, change: impl FnOnce(Key) -> Result<Option<Key>, Error> + Send + 'static) -> Self {
         match self {
-            Self::Ready(key) => Self::Ready(key.map(|key| key.map(change))),
-            Self::Pending(key) => Self::Pending(Box::pin(async move { Ok(key.await?.map(change)) })),
+            Self::Ready(Ok(Some(key))) => Self::Ready(change(key)),
+            Self::Ready(known) => Self::Ready(known),
+            Self::Pending(key) => Self::Pending(Box::pin(async move { key.await?.map_or(Ok(None), change) })),
         }
     }
 
@@ -199,19 +205,26 @@ impl fmt::Debug for Extracted {
 }
 
 /// Looks the key up, by a closure from `&Req` to a future of anything that is [`IntoKey`]: for example, the customer of a
-/// session, from a database. The future must not borrow from the request. The request waits for it, without a time limit of
-/// this crate: cache the result, and put a time-out into the future.
+/// session, from a database. The future must not borrow from the request. If it returns [`Error::look_up_failed`], the
+/// request is refused with 503.
+///
+/// The request waits for the future, without a time limit of this crate. So give it one, and cache its results:
 ///
 /// ```
+/// use std::time::Duration;
+/// use tokio::time::timeout;
 /// use tower_distributed::extract::look_up;
 /// use tower_distributed::{Error, KeyExtractor};
 ///
-/// async fn customer(session: String) -> Result<Option<u64>, Error> {
+/// async fn customer(session: String) -> Result<Option<u64>, std::io::Error> {
 ///     Ok((session == "s1").then_some(7)) // from a database
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
-/// let by_customer = look_up(|session: &String| customer(session.clone()));
+/// let by_customer = look_up(|session: &String| {
+///     let customer = timeout(Duration::from_millis(100), customer(session.clone()));
+///     async { customer.await.map_err(Error::look_up_failed)?.map_err(Error::look_up_failed) }
+/// });
 /// assert_eq!(by_customer.extract(&"s1".to_owned()).await?, Some("7".into()));
 /// # Ok(()) }
 /// ```

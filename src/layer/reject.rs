@@ -53,6 +53,8 @@ pub enum RefusalKind {
     Closed,
     /// The key extractor could not get a key from the request: [`Error::bad_request`].
     BadRequest,
+    /// The key extractor could not look the key up now: [`Error::look_up_failed`]. The caller did nothing wrong.
+    LookUpFailed,
     /// A closure of the layer returned an invalid setting, such as a limit of 0.
     Invalid,
     /// The store refused the operation because a bound is reached, such as
@@ -77,6 +79,7 @@ impl Refusal {
             None if error.is_exceeds_limit() => RefusalKind::ExceedsLimit,
             None if error.is_lost() || error.is_body_timeout() => RefusalKind::LeaseLost,
             None if error.is_bad_request() => RefusalKind::BadRequest,
+            None if error.is_look_up_failed() => RefusalKind::LookUpFailed,
             None if error.is_duplicate() => RefusalKind::Duplicate,
             None if error.is_interrupted() => RefusalKind::Closed,
             None if error.is_invalid() => RefusalKind::Invalid,
@@ -108,8 +111,9 @@ impl Refusal {
     }
 
     /// What a rate limit knows of the request that it refused.
-    pub(crate) fn of(self, key: &Key, is_weighted: bool) -> Self {
-        Self { key: Some(key.clone()), is_weighted, ..self }
+    pub(crate) fn of(self, key: Key, is_weighted: bool) -> Self {
+        let key = self.decision().is_some().then_some(key);
+        Self { key, is_weighted, ..self }
     }
 
     #[cfg(feature = "http")]

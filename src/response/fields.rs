@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 
-use crate::extract::digest;
 use crate::layer::rate_limit::OnResponse;
 use crate::primitive::token_bucket::{Balance, Decision};
-use crate::{Error, Key};
+use crate::{Admission, Error, Key};
 
 #[cfg(test)]
 mod tests;
@@ -33,8 +34,9 @@ mod tests;
 /// [`charge_after`](crate::RateLimitLayer::charge_after)), the unit of `q` and `r` is not requests. Then the policy has
 /// `qu="tokens"`, or [another unit](Self::unit). The policy can also have the [partition key](Self::partition_key).
 ///
-/// [`refuse`](super::refuse) writes these fields to admitted and refused responses. For a layer whose refusals are errors,
-/// [`on_response`](crate::RateLimitLayer::on_response) writes them to the admitted ones.
+/// [`refuse`](super::refuse) writes these fields to admitted and refused responses. For a layer whose refusals are errors, or
+/// the responses of your own closure, [`on_response`](crate::RateLimitLayer::on_response) writes them to the admitted ones.
+/// If several layers write fields, [name](crate::Quota::named) their quotas, so that clients can tell them apart.
 ///
 /// The draft (8.5) warns of clients that all come back at the same time. A bucket refills token by token, not at a full
 /// minute, so keys do not refill at the same time. `r` tokens in `t` seconds are never more than the rate. If many clients
@@ -133,8 +135,12 @@ impl RateLimitFields {
                 "" => state.quotas().policy(|| policy("")).clone(),
                 rest => policy(rest),
             };
-            headers.append(POLICY, policy);
-            headers.append(RATE_LIMIT, field(state.balances(), ";r=", Balance::remaining, ";t=", until, ""));
+            let limit = field(state.balances(), ";r=", Balance::remaining, ";t=", until, "");
+            // A layer that writes its fields twice says the same as once.
+            if !(has(headers, &POLICY, &policy) && has(headers, &RATE_LIMIT, &limit)) {
+                headers.append(POLICY, policy);
+                headers.append(RATE_LIMIT, limit);
+            }
         }
         let tightest = decision.state().tightest();
         let told = headers.get(X_REMAINING).and_then(|told| told.to_str().ok()?.parse::<u32>().ok());
@@ -151,14 +157,19 @@ impl RateLimitFields {
 }
 
 impl<B> OnResponse<Response<B>> for RateLimitFields {
-    fn on_response(&self, decision: &Decision, response: &mut Response<B>) {
-        self.write(decision, None, false, response.headers_mut());
+    fn on_response(&self, admission: &Admission<'_>, response: &mut Response<B>) {
+        let Admission { decision, key, is_weighted } = *admission;
+        self.write(decision, Some(key), is_weighted, response.headers_mut());
     }
+}
+
+fn has(headers: &HeaderMap, name: &HeaderName, value: &HeaderValue) -> bool {
+    headers.get_all(name).iter().any(|written| written == value)
 }
 
 /// A hash of a key in base64, as byte sequences of RFC 9651 are written.
 fn partition(key: &Key) -> String {
-    digest::base64::<16>(&Sha256::digest(key.as_bytes()), digest::STANDARD)
+    STANDARD.encode(&Sha256::digest(key.as_bytes())[..12])
 }
 
 /// Whole seconds, rounded up: nobody is told to come too early.

@@ -6,6 +6,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::fields::{RateLimitFields, seconds};
+use crate::layer::rate_limit::OnResponse as _;
 use crate::primitive::token_bucket::Decision;
 use crate::{Admission, Refusal, RefusalKind, Reject, random};
 
@@ -18,6 +19,7 @@ use crate::{Admission, Refusal, RefusalKind, Reject, random};
 /// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After` (an estimate) |
 /// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
 /// | [`BadRequest`](RefusalKind::BadRequest) | 400 | no `Retry-After` |
+/// | [`LookUpFailed`](RefusalKind::LookUpFailed) | 503 | the client does not see the cause |
 /// | [`Duplicate`](RefusalKind::Duplicate) | 409 | no `Retry-After` |
 /// | [`InFlight`](RefusalKind::InFlight) | 409 | `Retry-After`, as for `NoPermit` |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | 503 | `Retry-After`, if known |
@@ -96,8 +98,7 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
     }
 
     fn admitted(&self, admission: &Admission<'_>, response: &mut Response<B>) {
-        let Admission { decision, key, is_weighted } = *admission;
-        self.fields.write(decision, Some(key), is_weighted, response.headers_mut());
+        self.fields.on_response(admission, response);
     }
 }
 
@@ -115,6 +116,7 @@ fn status(refusal: &Refusal) -> StatusCode {
         | RefusalKind::LeaseLost
         | RefusalKind::Closed
         | RefusalKind::Overloaded
+        | RefusalKind::LookUpFailed
         | RefusalKind::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
@@ -138,6 +140,7 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
         (RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit, _) => {
             ("about:blank", "Bad Request", detail(refusal))
         }
+        (RefusalKind::LookUpFailed, _) => ("about:blank", "Service Unavailable", String::new()),
         (RefusalKind::StoreUnavailable, _) => {
             ("about:blank", "Service Unavailable", ",\"detail\":\"the limit cannot be checked\"".to_owned())
         }

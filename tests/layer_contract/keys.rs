@@ -22,6 +22,7 @@ fn find(name: &str) -> Result<Option<Key>, Error> {
     match name {
         "none" => Ok(None),
         "broken" => Err(Error::bad_request("the key cannot be read")),
+        "away" => Err(Error::look_up_failed("the key's database is away")),
         name => Ok(Some(name.into())),
     }
 }
@@ -113,10 +114,15 @@ async fn requests_without_a_key_pass(stores: Stores) {
 
 async fn failures_refuse(stores: Stores) {
     on_each_layer!(stores, |service, calls, what| {
-        let error = ask(&service, "broken").await.unwrap_err();
-        let refusal = error.downcast_ref::<Refusal>().unwrap();
-        assert_eq!(refusal.kind(), RefusalKind::BadRequest, "{what}");
-        assert!(refusal.to_string().contains("cannot be read"), "{what}: {refusal}");
+        for (name, kind, text) in [
+            ("broken", RefusalKind::BadRequest, "cannot be read"),
+            ("away", RefusalKind::LookUpFailed, "database is away"),
+        ] {
+            let error = ask(&service, name).await.unwrap_err();
+            let refusal = error.downcast_ref::<Refusal>().unwrap();
+            assert_eq!(refusal.kind(), kind, "{what}");
+            assert!(refusal.to_string().contains(text), "{what}: {refusal}");
+        }
         assert_eq!(calls.load(Ordering::SeqCst), 0, "{what}");
     });
 }

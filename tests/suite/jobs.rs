@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
+use tokio::time::timeout;
 use tower_distributed::mutex::MutexBuilder;
 use tower_distributed::{Mutex, Store};
 
 use crate::stores::Place;
 use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(5);
@@ -24,7 +26,9 @@ pub(crate) async fn a_short_job_keeps_its_lock(place: &Place, name: &str) {
     let at_least = Duration::from_millis(400);
     let [early, late] = hosts(place, name, || Mutex::builder().ttl(TTL).at_least_for(at_least));
     let began = std::time::Instant::now();
-    assert_eq!(early.try_with_lock("report", async |_| "done").await.unwrap(), "done");
+    let handle = early.try_with_lock("report", async |lease| lease).await.unwrap();
+    assert!(!handle.is_held(), "for the job it has ended");
+    timeout(SOON, handle.lost()).await.expect("the tasks of the job are told");
     let again = late.try_with_lock("report", async |_| "done again").await;
     assert!(began.elapsed() >= at_least || again.unwrap_err().is_refused());
     eventually("the next tick to run", SOON, async || late.try_lock("report").await.is_ok()).await;
@@ -44,6 +48,14 @@ pub(crate) async fn a_dropped_guard_keeps_its_lock(place: &Place, name: &str) {
     tokio::time::sleep_until(guard.until().min(tokio::time::Instant::now() + at_least)).await;
     assert!(guard.unlock().await.unwrap());
     assert!(!here.is_locked("report").await.unwrap(), "it was held for long enough");
+}
+
+/// The value of a lock names its holder, such as its host: it is free for the next tick, and another tick is skipped.
+pub(crate) async fn a_tick_runs_once_with_the_host_as_the_value(place: &Place, name: &str) {
+    let host = || Mutex::builder().ttl(TTL).value_with(|| "host-1".into()).build(place, name).unwrap();
+    let period = 2 * SOON;
+    assert_eq!(host().once_per_tick("report", period, async |_| ()).await.unwrap(), Some(()));
+    assert_eq!(host().once_per_tick("report", period, async |_| ()).await.unwrap(), None);
 }
 
 pub(crate) async fn a_tick_runs_once(place: &Place, name: &str) {
@@ -106,6 +118,33 @@ async fn on_a_quorum_a_tick_runs_once() {
         assert!(join_all(hosts).await.iter().all(Result::is_ok));
         assert_eq!(runs.load(Ordering::SeqCst), 1, "tick {tick}");
     }
+}
+
+#[tokio::test]
+async fn a_quorum_keeps_the_lock_of_a_short_job() {
+    let nodes = [(); 3].map(|()| Store::in_memory());
+    let at_least = Duration::from_millis(400);
+    let builder = || Mutex::builder().ttl(TTL).at_least_for(at_least).tries(1);
+    let [early, late] = [(); 2].map(|()| builder().build_quorum(nodes.clone(), "jobs").unwrap());
+    let began = std::time::Instant::now();
+    let handle = early.try_with_lock("report", async |lease| lease).await.unwrap();
+    assert!(!handle.is_held());
+    let again = late.try_lock("report").await;
+    assert!(began.elapsed() >= at_least || again.unwrap_err().is_refused());
+    eventually("the next tick to run", SOON, async || late.try_lock("report").await.is_ok()).await;
+    assert!(began.elapsed() >= at_least, "{:?}", began.elapsed());
+}
+
+/// A process that ends after a short job leaves the lock behind, and does not wait for it.
+#[tokio::test]
+async fn the_lock_of_a_short_job_outlives_its_process() {
+    let server = RedisServer::start().await;
+    let builder = || Mutex::builder().ttl(TTL).at_least_for(TTL);
+    let store = Store::redis(&server.url()).unwrap();
+    builder().build(&store, "jobs").unwrap().try_with_lock("report", async |_| ()).await.unwrap();
+    store.shutdown(TTL).await.expect("it waits for the rest of the time");
+    let late = builder().build(&Store::redis(&server.url()).unwrap(), "jobs").unwrap();
+    assert!(late.try_lock("report").await.unwrap_err().is_refused());
 }
 
 #[tokio::test]

@@ -60,6 +60,7 @@ on_every_store! {
     crate::jobs::a_short_job_keeps_its_lock as a_short_job_keeps_its_lock,
     crate::jobs::a_dropped_guard_keeps_its_lock as a_dropped_guard_keeps_its_lock,
     crate::jobs::a_tick_runs_once as a_tick_runs_once,
+    crate::jobs::a_tick_runs_once_with_the_host_as_the_value as a_tick_runs_once_with_the_host_as_the_value,
     crate::jobs::work_ends_with_its_lock as work_ends_with_its_lock,
     crate::jobs::bad_spans_are_refused as jobs_with_bad_spans_are_refused,
     crate::several::all_limits_are_charged_or_none as all_limits_are_charged_or_none,

@@ -7,6 +7,7 @@ use http::header::{FORWARDED, ValueIter};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{forwarded, node};
+use crate::extract::header::unquoted;
 
 #[cfg(test)]
 mod tests;
@@ -87,23 +88,10 @@ impl Iterator for Entries<'_> {
                 return Some(None);
             };
             self.unread = left;
-            let entry = trimmed(entry);
+            let entry = entry.trim_ascii();
             if !entry.is_empty() {
                 return Some(self.header.parse(entry));
             }
         }
     }
-}
-
-/// The text without spaces and tabs around it.
-fn trimmed(text: &[u8]) -> &[u8] {
-    let is_text = |byte: &u8| !matches!(byte, b' ' | b'\t');
-    let start = text.iter().position(is_text).unwrap_or(text.len());
-    let end = text.iter().rposition(is_text).map_or(start, |last| last + 1);
-    &text[start..end]
-}
-
-/// The text without the quotes around it. `X-Forwarded-For` has no quoted strings, but some proxies quote addresses.
-fn unquoted(text: &[u8]) -> &[u8] {
-    text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text)
 }

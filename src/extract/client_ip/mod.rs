@@ -80,7 +80,7 @@ pub fn client_ip() -> ClientIp {
 ///
 /// | trusted | the client |
 /// |---|---|
-/// | nobody (default) | the peer; headers are ignored |
+/// | no proxy (default) | the peer; headers are ignored |
 /// | networks ([`trust`](Self::trust)) | the first untrusted address: first the peer, then the entries |
 /// | `n` proxies ([`trust_hops`](Self::trust_hops)) | the `n`-th entry from the right |
 ///
@@ -102,7 +102,7 @@ pub fn client_ip() -> ClientIp {
 /// * Every trusted proxy appends its peer to the configured header (or replaces the header), and writes well-formed
 ///   entries. A proxy that adds `host` to `Forwarded` has to quote it as RFC 7239 requires.
 /// * With trusted networks: the client's own address is not in one of them.
-/// * With `n` proxies: each request passes through exactly `n` proxies; nobody can connect to the server directly.
+/// * With `n` proxies: each request passes through exactly `n` proxies; no client can connect to the server directly.
 ///
 /// # Forms of addresses
 ///
@@ -130,7 +130,7 @@ combinators!(ClientIp);
 
 impl ClientIp {
     /// Trusts proxies by their addresses: networks such as `10.0.0.0/8`, single addresses, [`IpAddr`]s or
-    /// [`IpNet`](ipnet::IpNet)s. Several calls add up. An empty list trusts nobody.
+    /// [`IpNet`](ipnet::IpNet)s. Several calls add up. An empty list trusts no proxy.
     ///
     /// List every proxy between the clients and this server, and nothing else: an address in these networks can choose
     /// the address that it is counted under. An IPv6 network does not match IPv4 addresses.
@@ -152,7 +152,7 @@ impl ClientIp {
     }
 
     /// Trusts `n` proxies by their number, for proxies whose addresses are not known. With 1, the client is the last
-    /// entry of the header. 0 trusts nobody.
+    /// entry of the header. 0 trusts no proxy.
     ///
     /// Prefer [`trust`](Self::trust) where the addresses are known: this method does not check who the peer is. Use it
     /// only if the server cannot be reached except through all `n` proxies. The last call replaces those before.
@@ -267,7 +267,7 @@ impl ClientIp {
     /// The name of a forwarding header that the request has and that [`address`](Self::address) ignores, since the peer
     /// is not trusted. `None` if there is none.
     ///
-    /// If nobody is trusted, this is `x-forwarded-for` or `forwarded`. If networks are trusted, it is the configured
+    /// If no proxy is trusted, this is `x-forwarded-for` or `forwarded`. If networks are trusted, it is the configured
     /// header only. Such a header is a sign of a proxy that is missing in the configuration: then all its clients share
     /// one rate limit. A client that connects directly can send the header as well, so log it once, not per request.
     #[must_use]
@@ -285,8 +285,7 @@ impl ClientIp {
 
 impl<B> KeyExtractor<Request<B>> for ClientIp {
     fn extract(&self, request: &Request<B>) -> Extracted {
-        let first =
-            |warned: &AtomicBool| !warned.load(Ordering::Relaxed) && !warned.swap(true, Ordering::Relaxed);
+        let first = |warned: &AtomicBool| !warned.swap(true, Ordering::Relaxed);
         let Some(peer) = self.peer.address(request.extensions()) else {
             if first(&self.warned.peer_missing) {
                 tell("client_ip", Event::PeerMissing, peer::MISSING);
@@ -294,7 +293,8 @@ impl<B> KeyExtractor<Request<B>> for ClientIp {
             return Extracted::Ready(Err(Error::invalid(peer::MISSING)));
         };
         let headers = request.headers();
-        if let Some(header) = self.untrusted_header(peer, headers)
+        if !self.warned.header_untrusted.load(Ordering::Relaxed)
+            && let Some(header) = self.untrusted_header(peer, headers)
             && first(&self.warned.header_untrusted)
         {
             let text = format_args!(

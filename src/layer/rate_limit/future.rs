@@ -188,7 +188,7 @@ where
                     let decision = match decision {
                         Ok(Some(refused)) if !refused.is_admitted() => {
                             config.refused(&request, acquire.key(), &refused);
-                            Err(Refusal::from(refused).of(acquire.key(), config.is_weighted()))
+                            Err(Refusal::from(refused))
                         }
                         decision => decision.map_err(Refusal::from),
                     };
@@ -196,7 +196,10 @@ where
                     let decision = match decision {
                         Ok(decision) => decision,
                         Err(_) if settings.shadow => None,
-                        Err(refusal) => return Poll::Ready(config.reject.reject(refusal)),
+                        Err(refusal) => {
+                            let refusal = refusal.of(acquire.take_key(), config.is_weighted());
+                            return Poll::Ready(config.reject.reject(refusal));
+                        }
                     };
                     if let Some(decision) = &decision {
                         config.hooks.admitted(decision, &mut request);
@@ -217,12 +220,16 @@ where
                         Ok(response) => response,
                         Err(error) => return Poll::Ready(Err(config.reject.inner_error(error))),
                     };
-                    let decision = granted.as_ref().map(|granted| &granted.decision);
-                    if let (Some(decision), Some(key)) = (decision, &*key) {
-                        let admission = Admission { decision, key, is_weighted: config.is_weighted() };
-                        config.reject.admitted(&admission, &mut response);
+                    let admission = granted.as_ref().zip(key.as_ref()).map(|(granted, key)| Admission {
+                        decision: &granted.decision,
+                        key,
+                        is_weighted: config.is_weighted(),
+                    });
+                    if let Some(admission) = &admission {
+                        config.reject.admitted(admission, &mut response);
                     }
-                    let Afterwards { block, charge } = config.hooks.answered(decision, &mut response);
+                    let Afterwards { block, charge } =
+                        config.hooks.answered(admission.as_ref(), &mut response);
                     if let (true, Some(key), Some(granted)) = (charge > 0, &*key, &*granted) {
                         settings.charge(key.clone(), granted, charge);
                     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Key;
 use crate::primitive::token_bucket::Decision;
+use crate::{Admission, Key};
 
 /// The cost of a request in tokens. Implemented by functions and closures from `&Req` to `u32`.
 #[diagnostic::on_unimplemented(
@@ -45,13 +45,13 @@ impl<Req, F: Fn(&Decision, &mut Req)> OnAdmit<Req> for F {
     note = "pass a closure with typed arguments: `|decision: &Decision, response: &mut Response| ...`"
 )]
 pub trait OnResponse<Res> {
-    /// Called with the decision that admitted the request.
-    fn on_response(&self, decision: &Decision, response: &mut Res);
+    /// Called with what the limit knows of the request.
+    fn on_response(&self, admission: &Admission<'_>, response: &mut Res);
 }
 
 impl<Res, F: Fn(&Decision, &mut Res)> OnResponse<Res> for F {
-    fn on_response(&self, decision: &Decision, response: &mut Res) {
-        self(decision, response);
+    fn on_response(&self, admission: &Admission<'_>, response: &mut Res) {
+        self(admission.decision(), response);
     }
 }
 
@@ -143,10 +143,10 @@ impl<Req, Res> Hooks<Req, Res> {
     }
 
     /// Calls the hooks for a response. The result is the longest block and the sum of all charges.
-    pub(super) fn answered(&self, decision: Option<&Decision>, response: &mut Res) -> Afterwards {
+    pub(super) fn answered(&self, admission: Option<&Admission<'_>>, response: &mut Res) -> Afterwards {
         let mut afterwards = Afterwards::default();
-        if let Some(decision) = decision {
-            self.on_response.iter().for_each(|hook| hook.on_response(decision, response));
+        if let Some(admission) = admission {
+            self.on_response.iter().for_each(|hook| hook.on_response(admission, response));
             // A request without a decision is charged nothing.
             let charges = self.charge_after.iter().map(|hook| hook.charge_after(response));
             afterwards.charge = charges.fold(0, u32::saturating_add);

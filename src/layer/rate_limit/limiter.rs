@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use smallvec::SmallVec;
 
 use crate::primitive::token_bucket::{Acquire, AcquireAll, Decision, Keys, Several};
@@ -261,13 +262,8 @@ impl<Req, K: KeyExtractors<Req, N>, const N: usize> KeyExtractor<Req> for AllOf<
     fn extract(&self, request: &Req) -> Extracted {
         let mut extracted = self.0.extract_all(request);
         if extracted.iter().any(|one| matches!(one, Extracted::Pending(_))) {
-            return Extracted::Pending(Box::pin(async move {
-                let mut keys = [const { None }; N];
-                for (key, extracted) in keys.iter_mut().zip(extracted) {
-                    *key = extracted.await?;
-                }
-                Ok(joined(&keys))
-            }));
+            let keys = try_join_all(extracted);
+            return Extracted::Pending(Box::pin(async move { Ok(joined(&keys.await?)) }));
         }
         let mut keys = [const { None }; N];
         for (key, extracted) in keys.iter_mut().zip(&mut extracted) {

@@ -122,11 +122,14 @@ where
                     return Ok(decision);
                 }
                 config.refused(&request, &key, &decision);
-                Err(Refusal::from(decision).of(&key, config.is_weighted()))
+                Err(decision.into())
             });
             settings.limiter.decisions().count(settings.counted(outcome, decision.is_ok()));
             return match decision {
-                Err(refusal) if !settings.shadow => ResponseFuture::refused(refusal, config),
+                Err(refusal) if !settings.shadow => {
+                    let refusal = refusal.of(key, config.is_weighted());
+                    ResponseFuture::refused(refusal, config)
+                }
                 decision => {
                     let granted = decision.ok().map(|decision| Granted { decision, by_share: false });
                     ResponseFuture::calling(self.inner.call(request), Some(key), granted, config)

@@ -73,7 +73,7 @@ where
             looked_up => {
                 let mut inner = take_ready(&mut self.inner);
                 return ResponseFuture::flying(Box::pin(async move {
-                    match config.flight.extracted(looked_up.await) {
+                    match config.flight.decisions().extracted(looked_up.await) {
                         Ok(Some(key)) => fly(config, key, inner, request).await,
                         Ok(None) => match inner.call(request).await {
                             Ok(response) => Ok(config.capture.pass(response)),

@@ -44,6 +44,9 @@ pub(crate) trait Keeper: Send + Sync {
     /// Records that the store has released the lease.
     fn released(&self, state: &LeaseState);
 
+    /// Where work runs that must not depend on the caller.
+    fn background(&self) -> Background;
+
     /// Stops tracking the lease, and leaves it in the store for others to release.
     fn let_go(self: Arc<Self>, state: Arc<LeaseState>) {
         self.released(&state);
@@ -207,16 +210,17 @@ impl Lease {
         (self.is_held() && due > Instant::now()).then_some(due)
     }
 
-    /// Releases the lease later. It is renewed until then, and runs out if this process ends before.
+    /// Ends the lease for its holder, and releases it to the store later. It is renewed until then, and expires after
+    /// its ttl if this process ends before.
     fn release_at(&mut self, due: Instant) {
         let Some(keeper) = self.keeper.take() else { return };
-        let (state, beside) = (Arc::clone(&self.state), self.beside.take());
-        let background = Background::thread();
+        let (state, background) = (Arc::clone(&self.state), keeper.background());
+        state.retain();
         let thread = background.clone();
         background.spawn(async move {
             sleep_until(due).await;
             keeper.release_detached(state);
-            drop((beside, thread));
+            drop(thread);
         });
     }
 }

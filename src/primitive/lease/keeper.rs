@@ -15,6 +15,7 @@ use super::operations::AcquireRelease;
 use super::releases::{GiveBack, LONGEST, LONGEST_PAUSE, PATIENCE, Release};
 use super::state::LeaseState;
 use crate::Error;
+use crate::store::background::Background;
 use crate::store::timer::sleep;
 use crate::store::{OperationFuture, lock};
 
@@ -44,6 +45,10 @@ impl<K: Kind> Keeper for Admission<K> {
     fn released(&self, state: &LeaseState) {
         self.give_up(state);
         self.renewals.forget(state.tenure.id);
+    }
+
+    fn background(&self) -> Background {
+        self.store.background().cloned().unwrap_or_else(Background::thread)
     }
 
     /// Renews the lease once more for its full ttl. That counts as unfinished work of the store.

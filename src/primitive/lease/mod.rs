@@ -1,15 +1,4 @@
-//! Leases: [`Lease`] is what permits and lock guards are built on.
-//!
-//! A lease is held until it is [released](Lease::release), dropped, or expires. It expires after its time to live
-//! (ttl) unless it is renewed. A watchdog renews it every third of its ttl. The lease of a crashed process is
-//! therefore free again after at most one ttl.
-//!
-//! # What a lease promises
-//!
-//! The validity of a lease counts from the moment when the acquiring call was *sent*, less an allowance for clock
-//! drift. While [`is_held`](Lease::is_held) returns `true`, the store has granted the lease to no other holder.
-//! [`lost`](Lease::lost) completes no later than the lease ends, even if a renewal hangs or the store is
-//! unavailable. [`guarantees`](crate::guarantees) lists the limits of these promises.
+//! Leases. See the public module `lease`.
 
 mod acquire;
 mod admission;

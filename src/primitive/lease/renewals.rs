@@ -101,7 +101,7 @@ impl Renewals {
         let ttl = state.tenure.ttl;
         let due = match renewed {
             true if state.holding.options.watchdog => Some(self.about(Instant::now() + ttl / 3, ttl)),
-            false if state.is_held() => Some(Instant::now() + (ttl / 12).max(Duration::from_millis(20))),
+            false if state.is_kept() => Some(Instant::now() + (ttl / 12).max(Duration::from_millis(20))),
             _ => None,
         };
         if !renewed && due.is_none() {

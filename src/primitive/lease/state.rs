@@ -61,6 +61,8 @@ pub(crate) struct LeaseState {
     pub(crate) began: Instant,
     /// Whether the lease was handed on, released, or left for others to release.
     ended: AtomicBool,
+    /// Whether the holder is done with the lease, but the store keeps it for a while.
+    retained: AtomicBool,
     pub(crate) holding: Arc<Holding>,
     pub(crate) counts: LeaseCounts,
 }
@@ -140,6 +142,7 @@ impl LeaseState {
             fence,
             began: Instant::now(),
             ended: AtomicBool::new(false),
+            retained: AtomicBool::new(false),
             holding: Arc::clone(holding),
             counts: holding.leases.lease(),
         })
@@ -150,8 +153,20 @@ impl LeaseState {
         self.tenure.token.split_once(':').map_or(&*self.tenure.token, |(_, value)| value)
     }
 
+    /// Returns whether the holder has the lease.
     pub(crate) fn is_held(&self) -> bool {
+        !self.retained.load(Ordering::Acquire) && self.is_kept()
+    }
+
+    /// Returns whether the lease lasts: for its holder, or because it is [retained](Self::retain).
+    pub(super) fn is_kept(&self) -> bool {
         !self.is_given_up() && self.tenure.is_valid()
+    }
+
+    /// Ends the lease for its holder. Nobody else gets it yet.
+    pub(super) fn retain(&self) {
+        self.retained.store(true, Ordering::Release);
+        self.tenure.changed.notify_waiters();
     }
 
     /// Ends the lease for this holder; the next holder may have it. Returns whether it was held until now, or

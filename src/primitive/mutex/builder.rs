@@ -102,6 +102,9 @@ impl MutexBuilder {
     /// For scheduled jobs: hosts whose clocks differ start the same job at different times. With a short job, a host whose
     /// clock is late would find the lock free again and run the job a second time. Set it to more than the clocks may differ.
     ///
+    /// For the holder the lock ends when it unlocks. This process then keeps the lock in the store for the rest of the time,
+    /// and renews it. If the process ends earlier, the lock lasts for up to its [`ttl`](Self::ttl).
+    ///
     /// ```
     /// use std::time::Duration;
     /// use tower_distributed::{Mutex, Store};

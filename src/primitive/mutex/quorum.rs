@@ -21,6 +21,7 @@ use crate::primitive::lease::operations::What;
 use crate::primitive::lease::{
     Anchor, Ask, Belief, GiveBack, Granted, Keeper, Lease, LeaseState, Leases, Renewals, Tenure, micros,
 };
+use crate::store::background::Background;
 use crate::store::timer::within;
 use crate::store::{PeriodicTask, check_exact};
 use crate::{Error, Key, Store, random};
@@ -368,6 +369,11 @@ impl Keeper for Votees {
     fn released(&self, state: &LeaseState) {
         state.give_up();
         self.quorum.renewals.forget(state.tenure.id);
+    }
+
+    fn background(&self) -> Background {
+        let mut stores = self.quorum.nodes.iter().map(|node| &node.admission.store);
+        stores.find_map(|store| store.background().cloned()).unwrap_or_else(Background::thread)
     }
 }
 

@@ -35,6 +35,7 @@ use self::verdict::Format;
 
 #[cfg(feature = "postcard")]
 use crate::Store;
+use crate::telemetry::Decisions;
 use crate::{Error, Key, LeaseHandle};
 
 /// A namespace of single flights, one per key, whose answers are of type `T`. Clones are cheap and share the
@@ -137,9 +138,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
         &self.0.format
     }
 
-    /// Counts a request whose key could not be extracted.
-    pub(crate) fn extracted<K>(&self, key: Result<K, Error>) -> Result<K, Error> {
-        self.0.decisions.extracted(key)
+    pub(crate) fn decisions(&self) -> &Decisions {
+        &self.0.decisions
     }
 
     /// Returns an answer from the local cache, if it `fits`.

@@ -64,6 +64,52 @@ async fn the_partition_key_is_a_hash() {
     }
 }
 
+/// By the hook of a layer, which says the same as the refusals; and the fields are written once where both write them.
+#[tokio::test]
+async fn a_hook_writes_them_in_whole_and_once() {
+    let fields = RateLimitFields::default().partition_key(true);
+    let bucket = TokenBucket::new(&Store::in_memory(), "fields", Quota::per_hour(9)).unwrap();
+    let layer =
+        RateLimitLayer::new(bucket, |_: &Request<()>| "ann").cost(|_: &Request<()>| 2).on_response(fields);
+    let closure = layer.clone().reject_with(|_| Response::new(String::new()));
+    let both = layer.reject_with(refuse().fields(fields));
+    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+    for response in [
+        closure.layer(inner).oneshot(Request::new(())).await.unwrap(),
+        both.layer(inner).oneshot(Request::new(())).await.unwrap(),
+    ] {
+        let policies: Vec<_> = response.headers().get_all(&POLICY).iter().collect();
+        assert_eq!(policies, [r#""default";q=9;w=3600;qu="tokens";pk=:SZFeDX1LQC4wF9AQ:"#]);
+        assert_eq!(response.headers().get_all(&RATE_LIMIT).iter().count(), 1);
+    }
+}
+
+/// As clients read them: lists of strings with parameters.
+#[tokio::test]
+async fn they_are_lists_of_rfc_9651() {
+    let quotas = [Quota::per_hour(9).named("a b,c;d=1"), Quota::non_refilling(3).named("it's %\u{7e}")];
+    let bucket = TokenBucket::new(&Store::in_memory(), "fields", quotas).unwrap();
+    let fields = RateLimitFields::default().partition_key(true).unit("content-bytes").unwrap();
+    let layer = web::rate_limit(bucket, |_: &Request<()>| "ann").reject_with(refuse().fields(fields));
+    for (_, policy, state) in self::fields(layer).await {
+        let [policy, state] = [policy, state].map(|field| sfv::Parser::new(&field.unwrap()).parse().unwrap());
+        let names = |list: &sfv::List| -> Vec<String> {
+            let item = |entry: &sfv::ListEntry| match entry {
+                sfv::ListEntry::Item(item) => item.bare_item.as_string().unwrap().to_string(),
+                sfv::ListEntry::InnerList(_) => panic!("a list within the list"),
+            };
+            list.iter().map(item).collect()
+        };
+        assert_eq!(names(&policy), ["a b,c;d=1", "it's %~"]);
+        assert_eq!(names(&policy), names(&state));
+        let [sfv::ListEntry::Item(first), _] = &policy[..] else { panic!("{policy:?}") };
+        let of = |key: &str| &first.params[key];
+        assert_eq!((of("q").as_integer(), of("w").as_integer()), (Some(9.into()), Some(3600.into())));
+        assert_eq!(of("qu").as_string().map(|unit| unit.as_str()), Some("content-bytes"));
+        assert_eq!(of("pk").as_byte_sequence().map(<[u8]>::len), Some(12));
+    }
+}
+
 #[test]
 fn units_are_checked() {
     for unit in ["", "a\"b", "a\\b", "a\nb", "ä"] {
