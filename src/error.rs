@@ -13,6 +13,25 @@ use std::time::Duration;
 /// A refusal and an outage are always distinct: [`is_refused`](Self::is_refused) means that the limit refused the
 /// call, [`is_unavailable`](Self::is_unavailable) means that the store gave no usable answer. Cloning is cheap. The
 /// text and the [`source`](StdError::source) are for people and may change in any release.
+///
+/// ```
+/// use tower_distributed::{Error, Mutex, Store};
+///
+/// # async fn send_bill() {}
+/// async fn bill(bills: &Mutex, user: &str) -> Result<&'static str, Error> {
+///     match bills.try_with_lock(user, |_| send_bill()).await {
+///         Ok(()) => Ok("billed"),
+///         Err(error) if error.is_refused() => Ok("another process bills this user"),
+///         Err(error) if error.is_unavailable() || error.is_overloaded() => Ok("later"),
+///         Err(error) => Err(error),
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let bills = Mutex::new(&Store::in_memory(), "bills")?;
+/// assert_eq!(bill(&bills, "ann").await?, "billed");
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Error(Arc<Kind>);
 
@@ -184,6 +203,14 @@ impl Error {
     }
 
     /// Whether a setting or an argument is invalid. The text names it and the allowed values.
+    ///
+    /// ```
+    /// use tower_distributed::{Quota, Store, TokenBucket};
+    ///
+    /// let error = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(0)).unwrap_err();
+    /// assert!(error.is_invalid());
+    /// assert!(error.to_string().ends_with("the rate must be at least 1 per period, is 0"));
+    /// ```
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         matches!(*self.0, Kind::Invalid(_))
@@ -193,6 +220,16 @@ impl Error {
     ///
     /// [`retry_after`](Self::retry_after) says when to retry, and [`decision`](Self::decision) returns the decision
     /// of a token bucket.
+    ///
+    /// ```
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let mutex = Mutex::new(&Store::in_memory(), "invoices")?;
+    /// let _guard = mutex.lock("invoice-42").await?;
+    /// assert!(mutex.try_lock("invoice-42").await.unwrap_err().is_refused());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(*self.0, Kind::Refused(_) | Kind::Busy(_))
@@ -200,18 +237,49 @@ impl Error {
 
     /// Whether the call was refused after a wait: it got nothing within `max_wait`, or within the allowed number of
     /// tries.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::builder(1).max_wait(Duration::from_millis(10)).build(&Store::in_memory(), "exports")?;
+    /// let _running = exports.add("acme").await?;
+    /// let error = exports.add("acme").await.unwrap_err();
+    /// assert!(error.is_waited_too_long() && error.is_refused());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_waited_too_long(&self) -> bool {
         self.busy().is_some_and(|busy| busy.why == Why::WaitedTooLong)
     }
 
     /// Whether the call was refused because the queue is full (`max_waiters`).
+    ///
+    /// ```
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::builder(1).max_waiters(0).build(&Store::in_memory(), "exports")?;
+    /// let _running = exports.add("acme").await?;
+    /// assert!(exports.add("acme").await.unwrap_err().is_queue_full());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_queue_full(&self) -> bool {
         self.busy().is_some_and(|busy| busy.why == Why::QueueFull)
     }
 
     /// Whether the weight is above the limit. Such a call can never be admitted.
+    ///
+    /// ```
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
+    /// assert!(exports.add_n("acme", 3).await.unwrap_err().is_exceeds_limit());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_exceeds_limit(&self) -> bool {
         matches!(*self.0, Kind::ExceedsLimit { .. })
@@ -221,19 +289,41 @@ impl Error {
     ///
     /// Extending or releasing such a lease returns this error. A layer also returns it for a request that it cancelled
     /// because its lease was lost.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let builder = Mutex::builder().ttl(Duration::from_millis(50)).watchdog(false); // the lock is not renewed
+    /// let mutex = builder.build(&Store::in_memory(), "invoices")?;
+    /// let guard = mutex.lock("invoice-42").await?;
+    /// tokio::time::sleep(Duration::from_millis(100)).await;
+    /// assert!(guard.extend().await.unwrap_err().is_lost());
+    /// assert!(guard.unlock_checked().await.unwrap_err().is_lost());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(*self.0, Kind::Lost)
     }
 
-    /// Whether a response body was aborted at a time limit of `response::UntilBodyEnd`, and its lease released. See
-    /// `response::LeaseEnd`.
+    /// Whether a response body was aborted at a time limit of `response::UntilBodyEnd`, and its lease released.
+    /// `response::LeaseEnd` has an example.
     #[must_use]
     pub fn is_body_timeout(&self) -> bool {
         matches!(*self.0, Kind::BodyTimeout(_))
     }
 
     /// Whether a key extractor could not get a key from the request: [`bad_request`](Self::bad_request).
+    ///
+    /// ```
+    /// use tower_distributed::{Error, Refusal, RefusalKind};
+    ///
+    /// let error = Error::bad_request("the path names no tenant");
+    /// assert!(error.is_bad_request());
+    /// assert_eq!(Refusal::from(error).kind(), RefusalKind::BadRequest);
+    /// ```
     #[must_use]
     pub fn is_bad_request(&self) -> bool {
         matches!(*self.0, Kind::BadRequest(_))
@@ -246,18 +336,57 @@ impl Error {
     }
 
     /// Whether the item is a duplicate: it was already handled, according to a filter or a record.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Dedupe, DedupeLayer, Refusal, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let day = std::time::Duration::from_secs(86_400);
+    /// let events = Dedupe::exact(&Store::in_memory(), "events").remember_for(day).build()?;
+    /// let once = DedupeLayer::new(events, |event: &&'static str| *event);
+    /// let mut handle = once.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>("handled")));
+    ///
+    /// handle.ready().await?.call("evt_1").await?;
+    /// let error = handle.ready().await?.call("evt_1").await.unwrap_err();
+    /// assert!(error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.get_ref().is_duplicate()));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_duplicate(&self) -> bool {
         matches!(*self.0, Kind::Duplicate)
     }
 
     /// Whether the call ended because `close` was called, or because its runtime shut down.
+    ///
+    /// ```
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let jobs = Mutex::new(&Store::in_memory(), "jobs")?;
+    /// jobs.close(); // this process shuts down
+    /// assert!(jobs.lock("report").await.unwrap_err().is_interrupted());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         matches!(*self.0, Kind::Interrupted)
     }
 
     /// Returns when to retry after a refusal or an overload, if known.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Quota, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(1))?;
+    /// let bucket = bucket.with_max_wait(Duration::from_secs(10));
+    /// bucket.wait("ann").await?;
+    /// let error = bucket.wait("ann").await.unwrap_err(); // the next token comes in 60 s
+    /// assert!(error.retry_after().is_some_and(|after| after > Duration::from_secs(50)));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match &*self.0 {
@@ -269,12 +398,32 @@ impl Error {
     }
 
     /// Whether the cost is above the burst. Such a call can never be admitted.
+    ///
+    /// ```
+    /// use tower_distributed::{Quota, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(60).burst(10))?;
+    /// assert!(bucket.allow_n("ann", 11).await.unwrap_err().is_exceeds_burst());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_exceeds_burst(&self) -> bool {
         matches!(*self.0, Kind::ExceedsBurst { .. })
     }
 
     /// Whether the store gave no usable answer: it is down, unreachable, too slow, or does not serve.
+    ///
+    /// ```
+    /// use tower_distributed::{Quota, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::redis("redis://127.0.0.1:1/")?; // no server listens there
+    /// let bucket = TokenBucket::new(&store, "mail", Quota::per_minute(10))?;
+    /// let error = bucket.allow("ann").await.unwrap_err();
+    /// assert!(error.is_unavailable() && !error.is_refused());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(*self.0, Kind::Unavailable(_))
@@ -303,6 +452,19 @@ impl Error {
     }
 
     /// Whether the store gave no answer within its timeout. The operation may or may not have run.
+    ///
+    /// ```
+    /// use tower_distributed::{Quota, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(10))?;
+    /// match bucket.charge("ann", 5).await {
+    ///     // The tokens may be charged already, so a repeated call could charge them twice.
+    ///     Err(error) if error.is_timeout() => eprintln!("not repeated: {error}"),
+    ///     charged => println!("{} tokens left", charged?.remaining()),
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.outage().is_some_and(|outage| outage.cause == Cause::TimedOut)
@@ -313,6 +475,19 @@ impl Error {
     ///
     /// Such an error is also [unavailable](Self::is_unavailable), but it is not an outage: no layer admits a
     /// request because of it.
+    ///
+    /// ```no_run
+    /// use tower_distributed::{Quota, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::builder().prefix("shop").redis("redis://127.0.0.1/")?;
+    /// let bucket = TokenBucket::new(&store, "mail", Quota::per_minute(10))?;
+    /// match bucket.allow("ann").await {
+    ///     Err(error) if error.is_wrong_type() => eprintln!("another program writes keys with this prefix: {error}"),
+    ///     decision => println!("admitted: {}", decision?.is_admitted()),
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_wrong_type(&self) -> bool {
         self.outage().is_some_and(|outage| outage.cause == Cause::WrongType)

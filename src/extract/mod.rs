@@ -34,6 +34,21 @@
 //! | `a.map(closure)` | changed by a closure from [`Key`](crate::Key) |
 //! | `a.skip_if(closure)` | `None` where a closure from `&Request` is `true` |
 //!
+//! ```
+//! use http::Request;
+//! use tower_distributed::extract::{header, path};
+//! use tower_distributed::{Key, KeyExtractor};
+//!
+//! # fn main() -> Result<(), tower_distributed::Error> {
+//! let tenant = header("x-tenant")?.plain().map(|tenant: Key| tenant.as_bytes().to_ascii_lowercase());
+//! let key = tenant.or(path()).prefixed("v1").skip_if(|request: &Request<()>| request.uri().path() == "/healthz");
+//!
+//! let get = |tenant, path| Request::get(path).header("x-tenant", tenant).body(()).unwrap();
+//! assert_eq!(key.extract(&get("ACME", "/a")), Some(Key::of([Key::from("v1"), Key::of(["or 1", "acme"])])));
+//! assert_eq!(key.extract(&get("ACME", "/healthz")), None);
+//! # Ok(()) }
+//! ```
+//!
 //! **`None` lets a request pass without a limit**: a client that leaves a header out is not limited by it. End with an
 //! extractor that is never `None`, such as `.or(client_ip())`.
 

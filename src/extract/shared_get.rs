@@ -141,6 +141,17 @@ pub struct SharedGet<K = PathAndQuery> {
 impl<K> SharedGet<K> {
     /// Creates an extractor that adds the key of another extractor: `SharedGet::new((path_and_query(), tenant))`. A
     /// request for which the other extractor returns `None` is not shared.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed::KeyExtractor;
+    /// use tower_distributed::extract::{SharedGet, header, path_and_query};
+    ///
+    /// let key = SharedGet::new((path_and_query(), header("accept-language")?.plain()));
+    /// let get = |language| Request::get("/prices").header("accept-language", language).body(String::new()).unwrap();
+    /// assert_ne!(format!("{:?}", key.extract(&get("de"))), format!("{:?}", key.extract(&get("fr"))));
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
     #[must_use]
     pub fn new(key: K) -> Self {
         Self { key, private_if: Vec::new(), ignored_cookies: Vec::new(), allows_no_cache: false }
@@ -159,6 +170,17 @@ impl<K> SharedGet<K> {
     /// Ignores cookies with these names: a request is shared if it has no other cookies. No response may depend on
     /// them.
     ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed::{KeyExtractor, extract::shared_get};
+    ///
+    /// let key = shared_get().ignore_cookies(["theme", "_ga"])?;
+    /// let get = |cookies| Request::get("/prices").header("cookie", cookies).body(String::new()).unwrap();
+    /// assert_ne!(key.extract(&get("theme=dark")), None);
+    /// assert_eq!(key.extract(&get("theme=dark; session=7")), None);
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) if a name is not a valid cookie name (RFC 6265, 4.1.1).
@@ -171,6 +193,15 @@ impl<K> SharedGet<K> {
 
     /// Handles requests with `Cache-Control: no-cache` alone. Then any client can make the service handle any
     /// number of requests. Default: such requests are shared like all others.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed::{KeyExtractor, extract::shared_get};
+    ///
+    /// let reload = Request::get("/prices").header("cache-control", "no-cache").body(String::new()).unwrap();
+    /// assert_ne!(shared_get().extract(&reload), None);
+    /// assert_eq!(shared_get().allow_no_cache().extract(&reload), None);
+    /// ```
     #[must_use]
     pub fn allow_no_cache(self) -> Self {
         Self { allows_no_cache: true, ..self }

@@ -78,6 +78,21 @@ impl<B, E> IsSuccess<http::Response<B>, E> for IsHandled {
 }
 
 /// Returns the gRPC status for a refusal.
+///
+/// ```
+/// use tonic::Code;
+/// use tower_distributed::{Refusal, Store, WaitGroup, grpc};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let streams = WaitGroup::new(&Store::in_memory(), "streams", 1)?;
+/// let _open = streams.try_add("ann").await?;
+///
+/// // In a handler that acquires the permit itself:
+/// let error = streams.try_add("ann").await.unwrap_err();
+/// let status = grpc::status(&Refusal::from(error));
+/// assert_eq!(status.code(), Code::ResourceExhausted);
+/// # Ok(()) }
+/// ```
 #[must_use]
 pub fn status(refusal: &Refusal) -> Status {
     match refusal.kind() {

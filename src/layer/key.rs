@@ -86,6 +86,28 @@ where
 }
 
 /// What a [`KeyExtractor`] returns.
+///
+/// ```
+/// use tower_distributed::{Extracted, Key, KeyExtractor};
+///
+/// struct Job { tenant: Option<String>, id: u64 }
+///
+/// /// The tenant and the job; the job alone if there is no tenant.
+/// struct ByJob;
+///
+/// impl KeyExtractor<Job> for ByJob {
+///     fn extract(&self, job: &Job) -> Extracted {
+///         let tenant = Extracted::from(job.tenant.as_deref().map(Key::from));
+///         let id = || Extracted::from(Key::from(job.id));
+///         tenant.and(id).or(id).map(|key| Key::of([Key::from("job"), key]))
+///     }
+/// }
+///
+/// let key = ByJob.extract(&Job { tenant: Some("acme".into()), id: 7 });
+/// assert_eq!(key, Some(Key::of([Key::from("job"), Key::of(["acme", "7"])])));
+/// let key = ByJob.extract(&Job { tenant: None, id: 7 });
+/// assert_eq!(key, Some(Key::of(["job", "7"])));
+/// ```
 #[must_use = "a key that is looked up is a future"]
 pub enum Extracted {
     /// The key is known. `None`: the request passes without being limited.

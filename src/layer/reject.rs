@@ -14,6 +14,26 @@ use crate::{Error, Key};
 ///
 /// By default it is the error of the service, boxed: find it with `error.downcast_ref::<Refusal>()`.
 /// [`reject_with`](crate::RateLimitLayer::reject_with) turns it into a response instead.
+///
+/// ```
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::{Quota, RateLimitLayer, Refusal, RefusalKind, Store, TokenBucket};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(1))?;
+/// let limit = RateLimitLayer::new(bucket, |user: &&'static str| *user);
+/// let mut send = limit.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>("sent")));
+///
+/// send.ready().await?.call("ann").await?;
+/// let error = send.ready().await?.call("ann").await.unwrap_err();
+/// let refusal = error.downcast_ref::<Refusal>().ok_or("an error of the inner service")?;
+/// assert_eq!(refusal.kind(), RefusalKind::RateLimited);
+/// assert_eq!(refusal.key(), Some(&"ann".into()));
+/// assert!(refusal.retry_after().is_some_and(|after| after.as_secs() <= 60));
+/// assert!(refusal.decision().is_some_and(|decision| decision.remaining() == 0));
+/// assert!(refusal.get_ref().is_refused()); // the error, as of the token bucket itself
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Refusal {
     error: Error,
@@ -156,6 +176,42 @@ impl StdError for Refusal {
 ///
 /// A function or closure from [`Refusal`] to the response implements this trait. It keeps the error type of the
 /// inner service, so a service that cannot fail still cannot fail.
+///
+/// ```
+/// use tower::{Layer, ServiceExt, service_fn};
+/// use tower_distributed::{Admission, Quota, RateLimitLayer, Refusal, Reject, Store, TokenBucket};
+///
+/// struct Reply { text: String, left: u32 }
+///
+/// /// Tells each caller how many requests it has left.
+/// #[derive(Clone)]
+/// struct WithLeft;
+///
+/// impl<E> Reject<Reply, E> for WithLeft {
+///     type Error = E;
+///
+///     fn reject(&self, refusal: Refusal) -> Result<Reply, E> {
+///         Ok(Reply { text: refusal.to_string(), left: 0 })
+///     }
+///
+///     fn inner_error(&self, error: E) -> E {
+///         error
+///     }
+///
+///     fn admitted(&self, admission: &Admission<'_>, reply: &mut Reply) {
+///         reply.left = admission.decision().remaining();
+///         println!("{:?} has {} left", admission.key(), reply.left);
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(10))?;
+/// let limit = RateLimitLayer::new(bucket, |user: &&'static str| *user).reject_with(WithLeft);
+/// let send = async |_: &'static str| Ok::<_, std::io::Error>(Reply { text: "sent".into(), left: 0 });
+/// let reply = limit.layer(service_fn(send)).oneshot("ann").await?;
+/// assert_eq!((reply.text.as_str(), reply.left), ("sent", 9));
+/// # Ok(()) }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot turn refusals into a `{Res}`, or the error `{E}` of the inner service cannot be boxed",
     label = "no way to respond to a refused request",
@@ -178,7 +234,7 @@ pub trait Reject<Res, E> {
     }
 }
 
-/// What a rate limit knows of a request that it has admitted.
+/// What a rate limit knows of a request that it has admitted. [`Reject`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct Admission<'a> {
     pub(crate) decision: &'a Decision,

@@ -211,6 +211,15 @@ impl ClientIp {
 
     /// The number of leading bits of an IPv4 address that [`network`](Self::network) keeps: 1 to 32, by default 32.
     ///
+    /// ```
+    /// use tower_distributed::extract::client_ip;
+    ///
+    /// let by_network = client_ip().ipv4_prefix(24)?;
+    /// assert_eq!(by_network.network([203, 0, 113, 7].into()).to_string(), "203.0.113.0");
+    /// assert!(client_ip().ipv4_prefix(33).unwrap_err().is_invalid());
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the number is out of this range.
@@ -222,6 +231,16 @@ impl ClientIp {
     ///
     /// A customer of a provider usually gets a /64 or a larger network, and can use every address in it. With a
     /// longer prefix than that, one client can have as many rate limits as it has addresses.
+    ///
+    /// ```
+    /// use tower_distributed::extract::client_ip;
+    ///
+    /// // For providers that give each customer a /56.
+    /// let by_customer = client_ip().ipv6_prefix(56)?;
+    /// let network = by_customer.network("2001:db8:1:2ff:3:4:5:6".parse().unwrap());
+    /// assert_eq!(network.to_string(), "2001:db8:1:200::");
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -270,6 +289,18 @@ impl ClientIp {
     /// If no proxy is trusted, this is `x-forwarded-for` or `forwarded`. If networks are trusted, it is the configured
     /// header only. Such a header is a sign of a proxy that is missing in the configuration: then all its clients share
     /// one rate limit. A client that connects directly can send the header as well, so log it once, not per request.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tower_distributed::extract::client_ip;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("x-forwarded-for", "203.0.113.7".parse().unwrap());
+    /// assert_eq!(client_ip().untrusted_header([10, 0, 0, 1].into(), &headers), Some("x-forwarded-for"));
+    /// let trusting = client_ip().trust(["10.0.0.1"])?;
+    /// assert_eq!(trusting.untrusted_header([10, 0, 0, 1].into(), &headers), None);
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
     #[must_use]
     pub fn untrusted_header(&self, peer: IpAddr, headers: &HeaderMap) -> Option<&'static str> {
         if self.trust.is_trusted(peer.to_canonical()) {
