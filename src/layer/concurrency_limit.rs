@@ -18,6 +18,34 @@ pub type ConcurrencyLimit<S, Req, H = UntilResponse, R = AsError> = LeaseService
 ///
 /// The type parameters are the request type, [how long](Self::hold) a permit is held, and how
 /// [refusals](Self::reject_with) are returned.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::{ConcurrencyLimitLayer, LeaseHandle, Refusal, Store, StoreFailure, WaitGroup};
+///
+/// struct Export { tenant: String, rows: u32, is_premium: bool, permit: Option<LeaseHandle> }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 10)?;
+/// let limit = ConcurrencyLimitLayer::new(exports, |export: &Export| export.tenant.clone())
+///     .weight(|export: &Export| export.rows.div_ceil(1000))     // a permit for each 1000 rows
+///     .limit(|export: &Export| export.is_premium.then_some(50)) // otherwise 10, the limit of the WaitGroup
+///     .max_wait(Duration::from_secs(10))
+///     .on_store_failure(StoreFailure::FailOpen)
+///     .on_lease(|permit: &LeaseHandle, export: &mut Export| export.permit = Some(permit.clone()))
+///     .cancel_when_lost(true)                                   // stop an export whose permit is lost
+///     .reject_with(|refusal: Refusal| format!("refused: {refusal}"));
+/// let mut export = limit.layer(service_fn(async |export: Export| {
+///     Ok::<_, std::io::Error>(format!("{} rows, with a permit: {}", export.rows, export.permit.is_some()))
+/// }));
+///
+/// let large = |is_premium| Export { tenant: "acme".into(), rows: 20_000, is_premium, permit: None };
+/// assert_eq!(export.ready().await?.call(large(true)).await?, "20000 rows, with a permit: true");
+/// let refused = export.ready().await?.call(large(false)).await?;
+/// assert_eq!(refused, "refused: a weight of 20 can never be admitted by a limit of 10");
+/// # Ok(()) }
+/// ```
 pub struct ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError> {
     config: Config<Req, Permits<Req>, H, R>,
 }

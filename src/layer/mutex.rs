@@ -12,6 +12,32 @@ use crate::{AsError, Error, Extracted, KeyExtractor, Mutex, MutexGuard, Store, S
 ///
 /// The type parameters are the request type, [how long](Self::hold) a lock is held, and how
 /// [refusals](Self::reject_with) are returned.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::{LeaseHandle, Mutex, MutexLayer, Refusal, Store, StoreFailure};
+///
+/// struct Bill { user: u64, fence: Option<u64> }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let bills = Mutex::new(&Store::in_memory(), "bills")?;
+/// let lock = MutexLayer::new(bills.clone(), |bill: &Bill| bill.user)
+///     .max_wait(Duration::from_millis(10))
+///     .on_lease(|lock: &LeaseHandle, bill: &mut Bill| bill.fence = lock.fence())
+///     .cancel_when_lost(false) // the database refuses an old fencing token, so the handler may finish
+///     .on_store_failure(StoreFailure::FailClosed)
+///     .reject_with(|refusal: Refusal| format!("refused: {refusal}"));
+/// let mut bill = lock.layer(service_fn(async |bill: Bill| {
+///     Ok::<_, std::io::Error>(if bill.fence.is_some() { "billed" } else { "no lock" }.to_owned())
+/// }));
+///
+/// assert_eq!(bill.ready().await?.call(Bill { user: 7, fence: None }).await?, "billed");
+/// let _elsewhere = bills.lock(7).await?; // for example in another process
+/// let refused = bill.ready().await?.call(Bill { user: 7, fence: None }).await?;
+/// assert_eq!(refused, "refused: the lock did not become free in time");
+/// # Ok(()) }
+/// ```
 pub struct MutexLayer<Req, H = UntilResponse, R = AsError> {
     config: Config<Req, Locks, H, R>,
 }

@@ -15,6 +15,30 @@ use crate::{AsError, Extracted, KeyExtractor, RwLock};
 ///
 /// The type parameters are the request type, [how long](Self::hold) a lock is held, and how
 /// [refusals](Self::reject_with) are returned.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::rw_lock::Access;
+/// use tower_distributed::{Refusal, RwLock, RwLockLayer, Store};
+///
+/// struct Edit { document: u64, text: Option<String> }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let documents = RwLock::new(&Store::in_memory(), "documents")?;
+/// let lock = RwLockLayer::new(documents.clone(), |edit: &Edit| edit.document)
+///     .access(|edit: &Edit| if edit.text.is_some() { Access::Write } else { Access::Read })
+///     .max_wait(Duration::from_millis(10))
+///     .cancel_when_lost(false) // the database refuses an old fencing token, so the handler may finish
+///     .reject_with(|_: Refusal| "try again later");
+/// let mut edit = lock.layer(service_fn(async |_: Edit| Ok::<_, std::io::Error>("done")));
+///
+/// let _reader = documents.read(42).await?; // for example in another process
+/// assert_eq!(edit.ready().await?.call(Edit { document: 42, text: None }).await?, "done");
+/// let write = Edit { document: 42, text: Some("hello".into()) };
+/// assert_eq!(edit.ready().await?.call(write).await?, "try again later");
+/// # Ok(()) }
+/// ```
 pub struct RwLockLayer<Req, H = UntilResponse, R = AsError> {
     config: Config<Req, Locks<Req>, H, R>,
 }

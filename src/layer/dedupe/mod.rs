@@ -27,6 +27,35 @@ use crate::{AsError, Dedupe, Error, Key, KeyExtractor, Store, StoreFailure};
 ///
 /// `Req`, `Res` and `E` are the types of the requests, responses and errors of the inner service. `R` turns
 /// [refusals](Self::reject_with) into errors or responses.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::dedupe::Unsure;
+/// use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, Refusal, Store, StoreFailure};
+///
+/// struct Order { id: u64, claim: Option<LeaseHandle> }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let week = Duration::from_secs(7 * 86_400);
+/// let orders = Dedupe::exact(&Store::in_memory(), "orders").remember_for(week).build()?;
+/// let once = DedupeLayer::new(orders, |order: &Order| order.id)
+///     .success(|status: &Result<u16, std::io::Error>| matches!(status, Ok(200..300)))
+///     .answer_duplicates(|_: &Order| 208)
+///     .max_wait(Duration::from_secs(5)) // while the same order is handled elsewhere
+///     .on_lease(|claim: &LeaseHandle, order: &mut Order| order.claim = Some(claim.clone()))
+///     .cancel_when_lost(true)
+///     .on_unsure(|unsure: &Unsure| eprintln!("order {:?} may be handled twice", unsure.key))
+///     .on_store_failure(StoreFailure::FailClosed)
+///     .reject_with(|_: Refusal| 503);
+/// let mut place = once.layer(service_fn(async |order: Order| {
+///     Ok::<u16, std::io::Error>(if order.claim.is_some() { 201 } else { 500 })
+/// }));
+///
+/// assert_eq!(place.ready().await?.call(Order { id: 7, claim: None }).await?, 201);
+/// assert_eq!(place.ready().await?.call(Order { id: 7, claim: None }).await?, 208);
+/// # Ok(()) }
+/// ```
 pub struct DedupeLayer<Req, Res, E, R = AsError> {
     config: Config<Req, Res, E, R>,
 }
@@ -111,6 +140,23 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     }
 
     /// Sets what to do with duplicates. Default: they are refused.
+    ///
+    /// ```
+    /// use axum::{Extension, Router, routing::post};
+    /// use tower_distributed::{Dedupe, Store, extract, web};
+    ///
+    /// /// Answers a repeated message without doing the work again.
+    /// async fn webhook(duplicate: Option<Extension<web::Duplicate>>) -> &'static str {
+    ///     if duplicate.is_some() { "handled before" } else { "handled" }
+    /// }
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let week = std::time::Duration::from_secs(7 * 86_400);
+    /// let webhooks = Dedupe::exact(&Store::in_memory(), "webhooks").remember_for(week).build()?;
+    /// let once = web::dedupe(webhooks, extract::header("webhook-id")?).on_duplicate(web::MarkDuplicate);
+    /// let app: Router = Router::new().route("/webhook", post(webhook)).layer(once);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn on_duplicate(mut self, on_duplicate: impl OnDuplicate<Req, Res> + Send + Sync + 'static) -> Self {
         self.config.on_duplicate = Arc::new(on_duplicate);
@@ -120,6 +166,24 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// Passes duplicates to the inner service, after a closure of `&mut Req` has marked them.
     ///
     /// For HTTP, pass `web::MarkDuplicate` to [`on_duplicate`](Self::on_duplicate) instead.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Dedupe, DedupeLayer, Store};
+    ///
+    /// struct Event { id: u64, is_repeated: bool }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let day = std::time::Duration::from_secs(86_400);
+    /// let events = Dedupe::exact(&Store::in_memory(), "events").remember_for(day).build()?;
+    /// let mark = DedupeLayer::new(events, |event: &Event| event.id)
+    ///     .mark_duplicates(|event: &mut Event| event.is_repeated = true);
+    /// let mut handle = mark.layer(service_fn(async |event: Event| Ok::<_, std::io::Error>(event.is_repeated)));
+    ///
+    /// assert!(!handle.ready().await?.call(Event { id: 1, is_repeated: false }).await?);
+    /// assert!(handle.ready().await?.call(Event { id: 1, is_repeated: false }).await?);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn mark_duplicates(self, mark: impl Fn(&mut Req) + Send + Sync + 'static) -> Self {
         self.on_duplicate(MarkWith(mark))
@@ -132,6 +196,19 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     }
 
     /// Refuses duplicates. This is the default, except for `web::dedupe`.
+    ///
+    /// ```
+    /// use axum::{Router, routing::post};
+    /// use tower_distributed::{Dedupe, Store, extract, web};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let week = std::time::Duration::from_secs(7 * 86_400);
+    /// let orders = Dedupe::exact(&Store::in_memory(), "orders").remember_for(week).build()?;
+    /// // A repeated order gets 409 rather than 200.
+    /// let once = web::dedupe(orders, extract::header("x-order-id")?).refuse_duplicates();
+    /// let app: Router = Router::new().route("/orders", post(async || "placed")).layer(once);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn refuse_duplicates(self) -> Self {
         self.on_duplicate(RefuseDuplicates)
@@ -141,6 +218,26 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     ///
     /// The future must not borrow from the request. If it returns `false`, the layer claims the item and calls the
     /// closure again. If it still returns `false`, the request is handled. Default: duplicates are not verified.
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::{BloomFilter, Dedupe, DedupeLayer, Store};
+    ///
+    /// async fn was_handled(_id: u64) -> bool {
+    ///     false // looked up in your database
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let filter = BloomFilter::builder().capacity(1_000_000).false_positive_rate(1e-6);
+    /// let filter = filter.remember_for(std::time::Duration::from_secs(86_400)).build(&Store::in_memory(), "orders")?;
+    /// let once = DedupeLayer::new(Dedupe::new(&filter)?, |id: &u64| *id)
+    ///     .confirm_duplicate(|id: &u64| was_handled(*id));
+    /// let place = once.layer(service_fn(async |_: u64| Ok::<_, std::io::Error>("placed")));
+    ///
+    /// assert_eq!(place.clone().oneshot(7).await?, "placed");
+    /// assert_eq!(place.oneshot(7).await?, "placed", "the database has no such order, so the filter is not believed");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn confirm_duplicate(mut self, confirm: impl ConfirmDuplicate<Req> + Send + Sync + 'static) -> Self {
         self.config.confirm_duplicate = Some(Arc::new(confirm));

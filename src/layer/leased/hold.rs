@@ -18,6 +18,20 @@ pub trait Hold<Res> {
 }
 
 /// Holds the lease until the response is returned. The default outside of HTTP.
+///
+/// The layers of `web` hold a lease to the end of the body, unless `until_response` is called:
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tower_distributed::{Store, WaitGroup, extract, web};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// // Limits the work until the head of the response; the body streams without a permit.
+/// let searches = WaitGroup::new(&Store::in_memory(), "searches", 2)?;
+/// let limit = web::concurrency_limit(searches, extract::client_ip()).until_response();
+/// let app: Router = Router::new().route("/search", get(async || "all of it")).layer(limit);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UntilResponse;
 

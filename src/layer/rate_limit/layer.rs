@@ -36,6 +36,34 @@ use crate::{AsError, Key, KeyExtractor, Quotas, Store, StoreFailure, TokenBucket
 /// }
 /// # per_sender(&Store::in_memory()).unwrap();
 /// ```
+///
+/// With cost, hooks and refusals as responses:
+///
+/// ```
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::token_bucket::Decision;
+/// use tower_distributed::{Key, Quota, RateLimitLayer, Refusal, Store, TokenBucket};
+///
+/// struct Query { user: String, tables: u32 }
+/// struct Rows { text: String, left: u32 }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "queries", Quota::per_minute(10))?;
+/// let limit = RateLimitLayer::new(bucket, |query: &Query| query.user.clone())
+///     .cost(|query: &Query| query.tables)
+///     .on_response(|decision: &Decision, rows: &mut Rows| rows.left = decision.remaining())
+///     .on_refused(|_: &Query, user: &Key, _: &Decision| println!("{user:?} is refused"))
+///     .reject_with(|refusal: Refusal| Rows { text: refusal.to_string(), left: 0 });
+/// let mut query = limit.layer(service_fn(async |query: Query| {
+///     Ok::<_, std::io::Error>(Rows { text: format!("{} tables", query.tables), left: 0 })
+/// }));
+///
+/// let rows = query.ready().await?.call(Query { user: "ann".into(), tables: 4 }).await?;
+/// assert_eq!((rows.text.as_str(), rows.left), ("4 tables", 6));
+/// let rows = query.ready().await?.call(Query { user: "ann".into(), tables: 8 }).await?;
+/// assert!(rows.text.starts_with("rate limit exceeded"));
+/// # Ok(()) }
+/// ```
 pub struct RateLimitLayer<Req, Res, R = AsError> {
     config: Config<Req, Res, R>,
 }
@@ -144,6 +172,27 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// Use [`LiveQuotas`](crate::LiveQuotas) for quotas that change at run time,
     /// [`look_up_quotas`](Self::look_up_quotas) for an asynchronous lookup, and [`quota_table`](Self::quota_table)
     /// for quotas by route.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// struct Call { user: u64, is_premium: bool }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_minute(1))?;
+    /// let premium = Quotas::new([Quota::per_minute(100)])?;
+    /// let limit = RateLimitLayer::new(bucket, |call: &Call| call.user)
+    ///     .quotas(move |call: &Call| call.is_premium.then(|| premium.clone()));
+    /// let mut handle = limit.layer(service_fn(async |_: Call| Ok::<_, std::io::Error>("handled")));
+    ///
+    /// for _ in 0..3 {
+    ///     assert_eq!(handle.ready().await?.call(Call { user: 7, is_premium: true }).await?, "handled");
+    /// }
+    /// assert!(handle.ready().await?.call(Call { user: 8, is_premium: false }).await.is_ok());
+    /// assert!(handle.ready().await?.call(Call { user: 8, is_premium: false }).await.is_err());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Self {
         self.config.quotas = Some(Arc::new(quotas));
@@ -154,6 +203,21 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     ///
     /// Waiters are served in FIFO order, except with [several limits](Self::all_of). A `max_wait` above zero turns
     /// [`cache_refusals`](Self::cache_refusals) off. You can turn it on again afterwards.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(100).burst(1))?;
+    /// let limit = RateLimitLayer::new(bucket, |_: &&'static str| "all").max_wait(Duration::from_secs(1));
+    /// let mut send = limit.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>("sent")));
+    ///
+    /// assert_eq!(send.ready().await?.call("one").await?, "sent");
+    /// assert_eq!(send.ready().await?.call("two").await?, "sent"); // after up to 10 ms
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.map_limiter(|limiter| limiter.with_max_wait(max_wait).cache_refusals(max_wait.is_zero()))
@@ -161,6 +225,19 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 
     /// Sets whether this process caches refusals, and refuses requests without a call to the store; see
     /// [`TokenBucket::cache_refusals`]. Default: `true`, or `false` with a [`max_wait`](Self::max_wait).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// # let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(10))?;
+    /// // Requests wait, and a client that asks far too much costs the store few calls.
+    /// let limit = RateLimitLayer::new(bucket, |sender: &String| sender.clone())
+    ///     .max_wait(Duration::from_millis(200))
+    ///     .cache_refusals(true);
+    /// # let _: RateLimitLayer<_, ()> = limit;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn cache_refusals(self, cache: bool) -> Self {
         self.map_limiter(|limiter| limiter.cache_refusals(cache))
@@ -168,6 +245,16 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 
     /// Prefetches tokens of hot keys, and admits requests with them without a call to the store; see
     /// [`TokenBucket::prefetch`]. Default: off.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tenants", Quota::per_second(50_000))?;
+    /// let limit = RateLimitLayer::new(bucket, |tenant: &u64| *tenant).prefetch(Duration::from_millis(10))?;
+    /// # let _: RateLimitLayer<_, ()> = limit;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -180,6 +267,26 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     }
 
     /// Sets what to do while the store is unavailable. Default: [`StoreFailure::FailClosed`].
+    ///
+    /// ```
+    /// use std::num::NonZeroU32;
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, StoreFailure, TokenBucket};
+    ///
+    /// const REPLICAS: NonZeroU32 = NonZeroU32::new(5).unwrap(); // the number of processes
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let store = Store::redis("redis://127.0.0.1:1/")?; // no server listens there
+    /// let bucket = TokenBucket::new(&store, "mail", Quota::per_minute(10))?;
+    /// let limit = RateLimitLayer::new(bucket, |user: &&'static str| *user)
+    ///     .on_store_failure(StoreFailure::LocalShare { replicas: REPLICAS });
+    /// let mut send = limit.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>("sent")));
+    ///
+    /// assert_eq!(send.ready().await?.call("ann").await?, "sent");
+    /// assert_eq!(send.ready().await?.call("ann").await?, "sent");
+    /// assert!(send.ready().await?.call("ann").await.is_err(), "a fifth of 10 requests a minute");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         self.config.settings.on_store_failure = match on_store_failure {
@@ -195,6 +302,22 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 
     /// Adds a hook for admitted requests: a closure of `(&Decision, &mut Req)`. It can count requests, or put the
     /// decision where the inner service finds it. For HTTP, use `web::InsertDecision`.
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::token_bucket::Decision;
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// struct Call { user: u64, left: Option<u32> }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_minute(10))?;
+    /// let limit = RateLimitLayer::new(bucket, |call: &Call| call.user)
+    ///     .on_admit(|decision: &Decision, call: &mut Call| call.left = Some(decision.remaining()));
+    /// let handle = limit.layer(service_fn(async |call: Call| Ok::<_, std::io::Error>(call.left)));
+    /// assert_eq!(handle.oneshot(Call { user: 7, left: None }).await?, Some(9));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn on_admit(mut self, on_admit: impl OnAdmit<Req> + Send + Sync + 'static) -> Self {
         self.config.hooks.on_admit.push(Arc::new(on_admit));
@@ -215,6 +338,30 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// Requests that would have been refused, or would have waited, are counted as `shadowed`.
     /// [`on_refused`](Self::on_refused) is called for them. Requests that fit are charged.
     /// [`on_admit`](Self::on_admit) and [`on_response`](Self::on_response) are called only for requests that fit.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::token_bucket::Decision;
+    /// use tower_distributed::{Key, Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_hour(1))?;
+    /// let refused = Arc::new(AtomicU32::new(0));
+    /// let counter = Arc::clone(&refused);
+    /// let limit = RateLimitLayer::new(bucket, |user: &&'static str| *user)
+    ///     .shadow()
+    ///     .on_refused(move |_: &&'static str, _: &Key, _: &Decision| {
+    ///         counter.fetch_add(1, Ordering::Relaxed);
+    ///     });
+    /// let mut send = limit.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>("sent")));
+    ///
+    /// assert_eq!(send.ready().await?.call("ann").await?, "sent");
+    /// assert_eq!(send.ready().await?.call("ann").await?, "sent");
+    /// assert_eq!(refused.load(Ordering::Relaxed), 1);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn shadow(mut self) -> Self {
         self.config.settings.shadow = true;
@@ -233,6 +380,25 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// `Option<Duration>`.
     ///
     /// If one process gets a 429 from the upstream, all processes stop. For HTTP, use `response::RetryAfter`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// struct Reply { status: u16, retry_after: u64 }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(10))?;
+    /// let limit = RateLimitLayer::new(bucket, |host: &&'static str| *host)
+    ///     .observe(|reply: &Reply| (reply.status == 429).then(|| Duration::from_secs(reply.retry_after)));
+    /// let upstream = async |_: &'static str| Ok::<_, std::io::Error>(Reply { status: 429, retry_after: 60 });
+    /// let mut call = limit.layer(service_fn(upstream));
+    ///
+    /// assert_eq!(call.ready().await?.call("example.com").await?.status, 429);
+    /// assert!(call.ready().await?.call("example.com").await.is_err(), "refused here, for 60 s");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn observe(mut self, observe: impl Observe<Res> + Send + Sync + 'static) -> Self {
         self.config.hooks.observe.push(Arc::new(observe));
@@ -303,6 +469,17 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     }
 
     /// Bans a key for `span` after `refusals` refusals within `span`: [`ban`](Self::ban) with [`Ban::after`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "logins", Quota::per_minute(5))?;
+    /// // 20 refusals within 10 minutes: all requests are refused for 10 minutes.
+    /// let limit = RateLimitLayer::new(bucket, |user: &String| user.clone()).ban_after(20, Duration::from_secs(600))?;
+    /// # let _: RateLimitLayer<_, ()> = limit;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

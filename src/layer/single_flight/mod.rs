@@ -24,6 +24,26 @@ use crate::{AsError, KeyExtractor, SingleFlight};
 /// Type parameters: the request, the answer and the error of the flight, the [`Capture`] that
 /// [converts responses](Self::capture), and the [`Reject`](crate::Reject) that
 /// [converts refusals](Self::reject_with).
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tower_distributed::response::{Answer, AnswerCodec, Responses, refuse};
+/// use tower_distributed::{SingleFlight, SingleFlightLayer, Store, extract, web};
+///
+/// #[derive(Clone)]
+/// struct User(u64); // inserted by the layer that authenticates, outside of this one
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let flight: SingleFlight<Answer> = SingleFlight::builder(AnswerCodec).build(&Store::in_memory(), "dashboards")?;
+/// // The user is a part of the key, so private responses may be shared.
+/// let key = (extract::extension(|user: &User| user.0), extract::path_and_query());
+/// let layer = SingleFlightLayer::new(flight, key)
+///     .capture(Responses::default().share_when(|parts| parts.status.is_success()))
+///     .on_lease(web::InsertLease)
+///     .reject_with(refuse());
+/// let app: Router = Router::new().route("/dashboard", get(async || "all of it")).layer(layer);
+/// # Ok(()) }
+/// ```
 pub struct SingleFlightLayer<Req, A, F = Infallible, C = WholeResponse, R = AsError> {
     config: Config<Req, A, F, C, R>,
 }
