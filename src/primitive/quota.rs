@@ -29,6 +29,7 @@ use crate::Error;
 /// Quota::per_second(5).burst(10);
 /// Quota::per_hour(1000);                             // the burst is 1000, too
 /// Quota::new(3, Duration::from_secs(10));            // 3 every 10 seconds
+/// Quota::per_day(10_000).named("day");               // `"day"` in the RateLimit header fields
 /// Quota::per_second_f64(0.5);                        // one every 2 seconds
 /// Quota::non_refilling(50);                          // 50 in total, no refill
 /// ```

@@ -41,6 +41,26 @@ mod tests;
 /// The draft (8.5) warns of clients that all come back at the same time. A bucket refills token by token, not at a full
 /// minute, so keys do not refill at the same time. `r` tokens in `t` seconds are never more than the rate. If many clients
 /// are refused at the same moment, as after a deployment, use [`jitter`](super::Refuse::jitter).
+///
+/// ```
+/// use std::convert::Infallible;
+/// use http::{Request, Response};
+/// use tower::{Layer, ServiceExt, service_fn};
+/// use tower_distributed::response::{RateLimitFields, refuse};
+/// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "uploads", Quota::per_second(1000))?;
+/// let fields = RateLimitFields::default().unit("content-bytes")?.partition_key(true).and_legacy();
+/// let limit = RateLimitLayer::new(bucket, |_: &Request<String>| "all").reject_with(refuse().fields(fields));
+/// let upload = async |_: Request<String>| Ok::<_, Infallible>(Response::new("stored".to_owned()));
+///
+/// let response = limit.layer(service_fn(upload)).oneshot(Request::new(String::new())).await?;
+/// let policy = response.headers()["ratelimit-policy"].to_str()?;
+/// assert!(policy.starts_with("\"default\";q=1000;w=1;qu=\"content-bytes\";pk=:"));
+/// assert_eq!(response.headers()["x-ratelimit-remaining"], "999");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimitFields {
     draft: bool,
@@ -63,6 +83,12 @@ const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 impl RateLimitFields {
     /// Writes no fields.
+    ///
+    /// ```
+    /// use tower_distributed::response::{RateLimitFields, refuse};
+    ///
+    /// let refuse = refuse().fields(RateLimitFields::none()); // a refusal has `Retry-After` only
+    /// ```
     #[must_use]
     pub fn none() -> Self {
         Self { draft: false, ..Self::default() }
@@ -70,6 +96,12 @@ impl RateLimitFields {
 
     /// Writes only the older `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds from
     /// now), for the quota with the fewest tokens left.
+    ///
+    /// ```
+    /// use tower_distributed::response::{RateLimitFields, refuse};
+    ///
+    /// let refuse = refuse().fields(RateLimitFields::legacy()); // for clients that know only these fields
+    /// ```
     #[must_use]
     pub fn legacy() -> Self {
         Self { draft: false, legacy: true, ..Self::default() }

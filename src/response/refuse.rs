@@ -41,6 +41,25 @@ pub fn refuse() -> Refuse {
 }
 
 /// The [`Reject`] that [`refuse`] returns.
+///
+/// ```
+/// use std::{convert::Infallible, time::Duration};
+/// use http::{Request, Response, StatusCode};
+/// use tower::{Layer, ServiceExt, service_fn};
+/// use tower_distributed::{ConcurrencyLimitLayer, Store, WaitGroup, response};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 1)?;
+/// let refuse = response::refuse().permits_per_client().jitter(Duration::from_secs(3));
+/// let limit = ConcurrencyLimitLayer::new(exports.clone(), |_: &Request<String>| "ann").reject_with(refuse);
+/// let export = async |_: Request<String>| Ok::<_, Infallible>(Response::new("all of it".to_owned()));
+///
+/// let _running = exports.add("ann").await?; // another export of this client
+/// let response = limit.layer(service_fn(export)).oneshot(Request::new(String::new())).await?;
+/// assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+/// assert!(response.headers().contains_key("retry-after"));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Refuse {
     fields: RateLimitFields,

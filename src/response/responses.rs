@@ -69,7 +69,8 @@ mod tests;
 ///
 /// let responses = Responses::default()
 ///     .largest_body(64 * 1024)
-///     .share_when(|parts| is_shareable(parts) || parts.status == StatusCode::SERVICE_UNAVAILABLE);
+///     .share_when(|parts| is_shareable(parts) || parts.status == StatusCode::NOT_FOUND)
+///     .share_failures(false); // after a 5xx, each caller that waits tries for itself
 /// ```
 #[derive(Clone)]
 pub struct Responses {

@@ -38,6 +38,17 @@ impl Default for RetryAfter {
 
 impl RetryAfter {
     /// Sets the maximum. Default: 5 min.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::{HeaderMap, StatusCode};
+    /// use tower_distributed::response::RetryAfter;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("retry-after", "3600".parse().unwrap());
+    /// let asked = RetryAfter::at_most(Duration::from_secs(60)).read(StatusCode::TOO_MANY_REQUESTS, &headers);
+    /// assert_eq!(asked, Some(Duration::from_secs(60)));
+    /// ```
     #[must_use]
     pub fn at_most(longest: Duration) -> Self {
         Self { longest }

@@ -18,14 +18,19 @@ pub(super) const PREFIX: &str = "td";
 
 /// Settings of a [`Store`].
 ///
-/// ```no_run
+/// ```
 /// use std::time::Duration;
 /// use tower_distributed::Store;
 ///
 /// let store = Store::builder()
 ///     .prefix("shop")
-///     .timeout(Duration::from_millis(100))
-///     .redis("redis://127.0.0.1/")?;
+///     .timeout(Duration::from_millis(100))         // for the answer of a call
+///     .connect_timeout(Duration::from_millis(500)) // for a connection
+///     .queue_timeout(Duration::from_millis(200))   // until a call is sent
+///     .connections(2)                              // on each runtime
+///     .max_queued(10_000)                          // further calls are overloaded at once
+///     .max_queued_bytes(16 << 20)
+///     .redis("redis://127.0.0.1/")?; // it connects on first use
 /// # Ok::<(), tower_distributed::Error>(())
 /// ```
 ///
@@ -149,6 +154,15 @@ impl StoreBuilder {
     ///
     /// It must be a multi_thread runtime that runs as long as the store is used. A current_thread runtime runs only
     /// during its `block_on`, so it is rejected.
+    ///
+    /// ```
+    /// use tower_distributed::Store;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    /// let store = Store::builder().background(runtime.handle().clone()).redis("redis://127.0.0.1/")?;
+    /// # Ok(()) }
+    /// ```
     pub fn background(mut self, runtime: Handle) -> Self {
         self.background = Some(runtime);
         self
@@ -226,6 +240,18 @@ impl StoreBuilder {
     ///
     /// The store makes connections in the same way as the pool. It takes none out of the pool, and does not call
     /// the hooks of the pool.
+    ///
+    /// ```
+    /// use tower_distributed::Store;
+    /// use tower_distributed::deadpool_redis::{Config, Runtime};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = Config::from_url("redis://127.0.0.1/").create_pool(Some(Runtime::Tokio1))?;
+    /// let store = Store::builder()
+    ///     .wakeups("redis://127.0.0.1/") // the server of the pool, so that waiters are woken and do not poll
+    ///     .pool(pool)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

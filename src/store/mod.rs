@@ -191,6 +191,7 @@ impl Store {
     /// let store = tower_distributed::Store::in_memory();
     /// let ping = store.ping().await?;
     /// assert_eq!(ping.breaker(), tower_distributed::BreakerState::Closed);
+    /// println!("{} answered in {:?}", ping.server_version().unwrap_or("memory"), ping.round_trip());
     /// # Ok(()) }
     /// ```
     ///

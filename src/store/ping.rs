@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The answer of a store to [`Store::ping`](crate::Store::ping).
+/// The answer of a store to [`Store::ping`](crate::Store::ping), which has an example.
 #[derive(Clone, Debug)]
 pub struct Ping {
     round_trip: Duration,

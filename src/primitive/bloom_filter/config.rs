@@ -67,6 +67,15 @@ impl BloomFilterBuilder {
 
     /// Sets how many bits the filter has, at least 1, in place of a capacity. Set [`hashes`](Self::hashes) too. A
     /// filter that forgets has twice as many bits.
+    ///
+    /// ```
+    /// use tower_distributed::{BloomFilter, Store};
+    ///
+    /// // About a million items at 0.8 %, spread over four masters of a Cluster.
+    /// let seen = BloomFilter::builder().bits(10_000_000).hashes(7).keys(4).build(&Store::in_memory(), "urls")?;
+    /// assert_eq!((seen.bits(), seen.hashes(), seen.keys()), (10_000_000, 7, 4));
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
     pub fn bits(mut self, bits: u64) -> Self {
         self.bits = Some(bits);
         self

@@ -35,6 +35,24 @@ use crate::{Error, Key, Store};
 ///
 /// Clones are cheap and share the filter. See the [module](crate::bloom_filter) for details.
 ///
+/// ```
+/// use tower_distributed::{BloomFilter, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let seen = BloomFilter::new(&Store::in_memory(), "urls", 1_000_000, 0.001)?;
+/// seen.insert("https://example.com/").await?;
+/// assert!(seen.contains("https://example.com/").await?);
+///
+/// seen.insert_all(["https://example.com/a", "https://example.com/b"]).await?;
+/// let found = ["https://example.com/b", "https://example.com/c"];
+/// assert_eq!(seen.check_and_insert_all(found).await?, [false, true]); // only the second is new
+/// assert_eq!(seen.estimated_count().await?, 4);
+///
+/// seen.clear().await?;
+/// assert!(!seen.contains("https://example.com/").await?);
+/// # Ok(()) }
+/// ```
+///
 /// # Cancel safety
 ///
 /// Every future here may be dropped at any time. If an insertion is dropped, some of its items may have been

@@ -20,6 +20,7 @@ use crate::{BloomFilter, Error};
 ///     .build(&Store::in_memory(), "webhooks")?;
 /// let webhooks = Dedupe::builder()
 ///     .ttl(Duration::from_secs(60))
+///     .watchdog(false) // a message can be claimed again after 60 s, even if its handler still runs
 ///     .on_filter_full(FilterFull::FailClosed)
 ///     .build(&seen)?;
 /// # Ok::<(), tower_distributed::Error>(())
@@ -77,6 +78,16 @@ impl DedupeBuilder {
     ///
     /// The filter fills up. Above its capacity it [fails open](FilterFull::FailOpen), unless set otherwise, until
     /// it is cleared or replaced.
+    ///
+    /// ```
+    /// use tower_distributed::{BloomFilter, Dedupe, Store};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let seen = BloomFilter::new(&Store::in_memory(), "crawl-2026-11", 10_000_000, 1e-4)?;
+    /// assert!(Dedupe::new(&seen).unwrap_err().is_invalid()); // the filter has no `remember_for`
+    /// let urls = Dedupe::builder().remember_forever().build(&seen)?;
+    /// # Ok(()) }
+    /// ```
     pub fn remember_forever(mut self) -> Self {
         self.forever = true;
         self

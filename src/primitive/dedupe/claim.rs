@@ -110,6 +110,21 @@ impl Claim {
 
     /// Releases the claim, so that the item can be claimed again. Returns whether the claim was still held.
     ///
+    /// ```
+    /// use tower_distributed::dedupe::{Claimed, Dedupe};
+    /// use tower_distributed::Store;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let day = std::time::Duration::from_secs(86_400);
+    /// let events = Dedupe::exact(&Store::in_memory(), "events").remember_for(day).build()?;
+    /// if let Claimed::New(claim) = events.try_claim("evt_1").await? {
+    ///     // The database is down: another process, or this one, handles the event later.
+    ///     assert!(claim.release().await?);
+    /// }
+    /// assert!(matches!(events.try_claim("evt_1").await?, Claimed::New(_)));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The same errors as [`Lease::release`].

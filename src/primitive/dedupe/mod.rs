@@ -162,6 +162,22 @@ impl Dedupe {
     /// If the holder confirms, the item is a duplicate. If the holder releases the claim or loses it, a waiter gets
     /// it.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::dedupe::{Claimed, Dedupe};
+    /// use tower_distributed::Store;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let day = Duration::from_secs(86_400);
+    /// let events = Dedupe::exact(&Store::in_memory(), "events").remember_for(day).build()?;
+    /// let Claimed::New(claim) = events.try_claim("evt_1").await? else { return Ok(()) };
+    ///
+    /// let second = events.claim("evt_1", Duration::from_secs(5)); // waits for the first handler
+    /// let (second, confirmed) = tokio::join!(second, claim.confirm());
+    /// assert!(confirmed? && matches!(second?, Claimed::Duplicate));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The same errors as [`try_claim`](Self::try_claim). A refusal after `max_wait` also [is waited too
@@ -171,6 +187,26 @@ impl Dedupe {
     }
 
     /// Claims an item even if it is a duplicate. Use it after your own record shows that the item was not handled.
+    ///
+    /// ```
+    /// use tower_distributed::dedupe::{Claimed, Dedupe};
+    /// use tower_distributed::{BloomFilter, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// # async fn was_handled(_order: &str) -> bool { false }
+    /// let day = std::time::Duration::from_secs(86_400);
+    /// let filter = BloomFilter::builder().capacity(1_000_000).false_positive_rate(1e-6).remember_for(day);
+    /// let orders = Dedupe::new(&filter.build(&Store::in_memory(), "orders")?)?;
+    ///
+    /// let claim = match orders.try_claim("order-7").await? {
+    ///     Claimed::New(claim) => claim,
+    ///     Claimed::Duplicate if was_handled("order-7").await => return Ok(()), // according to the database
+    ///     Claimed::Duplicate => orders.claim_anyway("order-7").await?,         // the filter is wrong
+    /// };
+    /// claim.confirm().await?;
+    /// # assert!(orders.claim_anyway("order-7").await?.release().await?);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -204,6 +240,24 @@ impl Dedupe {
     /// The value is the last that this process measured, at a confirmation or a duplicate. For a filter of several
     /// keys, it is the mean of the measured keys. It is `None` before the first measurement and in exact mode. This
     /// method does not call the store.
+    ///
+    /// ```
+    /// use tower_distributed::dedupe::{Claimed, Dedupe};
+    /// use tower_distributed::{BloomFilter, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let day = std::time::Duration::from_secs(86_400);
+    /// let filter = BloomFilter::builder().capacity(1000).false_positive_rate(1e-6).remember_for(day);
+    /// let urls = Dedupe::new(&filter.build(&Store::in_memory(), "urls")?)?;
+    /// assert_eq!(urls.filter().and_then(BloomFilter::capacity), Some(1000));
+    /// assert_eq!(urls.fill(), None);
+    ///
+    /// if let Claimed::New(claim) = urls.try_claim("https://example.com/").await? {
+    ///     claim.confirm().await?;
+    /// }
+    /// assert!(urls.fill().is_some_and(|fill| fill < 0.1));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn fill(&self) -> Option<f64> {
         match &self.0.memory {

@@ -18,6 +18,29 @@ use crate::{Error, Key};
 ///
 /// When it is dropped, it is released in the background. [`release`](Self::release) also returns whether it was
 /// still held.
+///
+/// ```
+/// use tokio::time::Instant;
+/// use tower_distributed::{Mutex, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// # async fn write_report() {}
+/// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+/// let lock = reports.lock("2026-11").await?; // the guard of a lock derefs to its lease
+/// println!("{} holds {:?} for {:?}", lock.token(), lock.key(), lock.until() - Instant::now());
+///
+/// let lost = lock.lost();
+/// let work = tokio::spawn(async move {
+///     tokio::select! {
+///         () = lost => "stopped: the lock is lost",
+///         () = write_report() => "written",
+///     }
+/// });
+/// assert_eq!(work.await.ok(), Some("written"));
+/// lock.extend().await?; // an error if the lock was lost
+/// assert!(lock.is_held());
+/// # Ok(()) }
+/// ```
 #[must_use = "a lease that is dropped is released"]
 pub struct Lease {
     pub(in crate::primitive) state: Arc<LeaseState>,
@@ -156,6 +179,17 @@ impl Lease {
 
     /// Like [`release`](Self::release), but fails if the lease was not held to the end.
     ///
+    /// ```
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let imports = WaitGroup::new(&Store::in_memory(), "imports", 1)?;
+    /// let lease = imports.add("acme").await?.into_lease();
+    /// // Import here.
+    /// lease.release_checked().await?; // an error if another process may have imported meanwhile
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// * [`is_lost`](Error::is_lost): the lease was no longer held.
@@ -244,6 +278,23 @@ impl fmt::Debug for Lease {
 }
 
 /// Watches a [`Lease`] without holding it.
+///
+/// ```
+/// use tower_distributed::{Mutex, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+/// let lock = reports.lock("2026-11").await?;
+/// let handle = lock.handle(); // for the task that does the work
+/// assert_eq!((handle.key(), handle.token(), handle.until()), (lock.key(), lock.token(), lock.until()));
+/// assert_eq!(handle.fence(), Some(lock.fence())); // what the task writes to checks it
+///
+/// assert!(handle.is_held());
+/// lock.unlock().await?;
+/// assert!(!handle.is_held());
+/// handle.lost().await;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LeaseHandle(Arc<LeaseState>);
 

@@ -14,6 +14,22 @@ use crate::telemetry::{self, Decisions};
 use crate::{Error, Store, random};
 
 /// A builder for a [`Mutex`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Mutex, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let reports = Mutex::builder()
+///     .ttl(Duration::from_secs(10))     // the lock of a crashed process expires after 10 s
+///     .max_wait(Duration::from_secs(5)) // `lock` gives up after 5 s
+///     .max_waiters(100)                 // the 101st waiter is refused at once
+///     .strict_fifo()                    // in the order of arrival across processes
+///     .build(&Store::in_memory(), "reports")?;
+/// let guard = reports.lock("2026-11").await?;
+/// assert!(guard.unlock().await?);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct MutexBuilder {
@@ -92,6 +108,21 @@ impl MutexBuilder {
     }
 
     /// Sets whether a lock is renewed while it is held, every third of its ttl. Default: `true`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let imports = Mutex::builder().ttl(Duration::from_secs(10)).watchdog(false);
+    /// let imports = imports.build(&Store::in_memory(), "imports")?;
+    /// let lock = imports.lock("2026-11").await?;
+    /// for step in ["download", "parse", "write"] {
+    ///     lock.extend().await?; // 10 s for the next step; an error if the lock is lost
+    ///     println!("{step}");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn watchdog(mut self, watchdog: bool) -> Self {
         self.options.watchdog = watchdog;
         self
@@ -122,6 +153,21 @@ impl MutexBuilder {
 
     /// Sets whether [`with_lock`](Mutex::with_lock), [`try_with_lock`](Mutex::try_with_lock) and
     /// [`once_per_tick`](Mutex::once_per_tick) drop the work when the lock is lost. Default: `true`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let builder = Mutex::builder().ttl(Duration::from_millis(50)).watchdog(false); // the lock is not renewed
+    /// let imports = builder.cancel_when_lost(false).build(&Store::in_memory(), "imports")?;
+    /// let work = async |lock: tower_distributed::LeaseHandle| {
+    ///     tokio::time::sleep(Duration::from_millis(100)).await;
+    ///     lock.is_held()
+    /// };
+    /// assert!(!imports.with_lock("2026-11", work).await?); // it ran to its end without the lock
+    /// # Ok(()) }
+    /// ```
     pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
         self.settings.cancel_when_lost = cancel;
         self
@@ -162,6 +208,18 @@ impl MutexBuilder {
     ///
     /// With this setting, a waiter does not stand in the queue of the store. It tries again after each
     /// [pause](Self::retry_delay), until the attempts or [`max_wait`](Self::max_wait) end.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let jobs = Mutex::builder().tries(3).retry_delay(Duration::from_millis(10));
+    /// let jobs = jobs.build(&Store::in_memory(), "jobs")?;
+    /// let _running = jobs.lock("report").await?;
+    /// assert!(jobs.lock("report").await.unwrap_err().is_waited_too_long()); // after 20 ms
+    /// # Ok(()) }
+    /// ```
     pub fn tries(mut self, tries: u32) -> Self {
         self.settings.tries = Some(tries);
         self
@@ -183,6 +241,18 @@ impl MutexBuilder {
     ///
     /// The function is called before each pause. With [`exact_names`](Self::exact_names), [`build`](Self::build) also
     /// calls it once, with 1. If [`strict_fifo`](Self::strict_fifo) is set as well, all pauses have this length.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let doubled = |failed: u32| Duration::from_millis(10 << failed.min(6)); // 20 ms, 40 ms, … 640 ms
+    /// let jobs = Mutex::builder().tries(3).retry_delay_with(doubled).build(&Store::in_memory(), "jobs")?;
+    /// let _running = jobs.lock("report").await?;
+    /// assert!(jobs.lock("report").await.unwrap_err().is_waited_too_long()); // after 60 ms
+    /// # Ok(()) }
+    /// ```
     pub fn retry_delay_with(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.settings.delay = Delay::By(Arc::new(delay));
         self
@@ -212,6 +282,17 @@ impl MutexBuilder {
     /// Two holders with the same value still exclude each other. If a guard of this process already uses the value
     /// for the key, locking fails with an error that [is invalid](Error::is_invalid), because the caller would wait
     /// for its own lock.
+    ///
+    /// ```
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let jobs = Mutex::builder().value_with(|| "host-7".to_owned()).build(&Store::in_memory(), "jobs")?;
+    /// let lock = jobs.lock("report").await?;
+    /// assert_eq!(lock.token(), "host-7");
+    /// assert!(jobs.try_lock("report").await.unwrap_err().is_invalid()); // this process has the lock already
+    /// # Ok(()) }
+    /// ```
     pub fn value_with(mut self, value: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.settings.value = Some(Arc::new(value));
         self
@@ -225,6 +306,18 @@ impl MutexBuilder {
     ///
     /// The other keys of a lock are named `{key}:prefix:…`, or `key:prefix:=…` if the key has a hash tag. So a key
     /// must not contain `:prefix:`. It must not be empty, and may contain `}` only if it has a hash tag.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::in_memory(); // or the Redis that another service locks with redsync
+    /// let jobs = Mutex::builder().exact_names().retry_delay(Duration::from_millis(100)).build(&store, "jobs")?;
+    /// let lock = jobs.lock("cron:report").await?; // the key `cron:report` in Redis
+    /// assert!(jobs.is_locked("cron:report").await?);
+    /// # Ok(()) }
+    /// ```
     pub fn exact_names(mut self) -> Self {
         self.settings.exact_names = true;
         self
@@ -258,6 +351,26 @@ impl MutexBuilder {
 
     /// Builds the mutexes of the namespace `name` on several independent stores. A majority of them must grant a
     /// lock.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let nodes = [Store::in_memory(), Store::in_memory(), Store::in_memory()];
+    /// let leaders = Mutex::builder()
+    ///     .ttl(Duration::from_secs(10))
+    ///     .drift_factor(0.02)   // a holder counts on 9.8 s less 2 ms
+    ///     .timeout_factor(0.05) // a server may take 500 ms to answer
+    ///     .fail_fast(true)      // an attempt ends once two servers agree
+    ///     .shuffle_nodes(true)  // not every process asks the same server first
+    ///     .tries(8)
+    ///     .retry_delay(Duration::from_millis(100))
+    ///     .build_quorum(nodes, "leaders")?;
+    /// let lock = leaders.lock("eu-1").await?;
+    /// assert!(leaders.is_locked("eu-1").await?);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -111,6 +111,17 @@ impl Mutex {
 
     /// Returns whether the lock of a key is held, by this process or by another.
     ///
+    /// ```
+    /// # use tower_distributed::{Mutex, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+    /// let lock = reports.lock("2026-11").await?;
+    /// assert!(reports.is_locked("2026-11").await?);
+    /// lock.unlock().await?;
+    /// assert!(!reports.is_locked("2026-11").await?);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
@@ -123,6 +134,17 @@ impl Mutex {
 
     /// Closes this value and its clones: pending and later calls of [`lock`](Self::lock) and [`try_lock`](Self::try_lock) fail
     /// with an error that [is interrupted](Error::is_interrupted). Guards stay valid.
+    ///
+    /// ```
+    /// # use tower_distributed::{Mutex, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+    /// let lock = reports.lock("2026-11").await?;
+    /// reports.close(); // this process shuts down
+    /// assert!(reports.lock("2026-12").await.unwrap_err().is_interrupted());
+    /// assert!(lock.unlock().await?);
+    /// # Ok(()) }
+    /// ```
     pub fn close(&self) {
         match &self.place {
             Place::Store(leases) => leases.close(),
@@ -247,6 +269,16 @@ impl MutexGuard {
     }
 
     /// Like [`unlock`](Self::unlock), but returns an error if the lock was lost before.
+    ///
+    /// ```
+    /// # use tower_distributed::{Mutex, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+    /// let lock = reports.lock("2026-11").await?;
+    /// // Write the report here.
+    /// lock.unlock_checked().await?; // an error if another process may have written meanwhile
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -73,6 +73,22 @@ impl RwLock {
     /// Returns the same locks for a group of readers. Readers of the same group share a lock. Readers of different
     /// groups exclude each other.
     ///
+    /// ```
+    /// # use tower_distributed::{RwLock, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let tables = RwLock::new(&Store::in_memory(), "tables")?;
+    /// let (imports, reports) = (tables.with_group("imports")?, tables.with_group("reports")?);
+    ///
+    /// let one = imports.read("orders").await?;
+    /// let other = imports.try_read("orders").await?; // imports run beside each other
+    /// assert!(reports.try_read("orders").await.unwrap_err().is_refused());
+    ///
+    /// one.release_checked().await?; // an error if the lock was lost
+    /// other.release_checked().await?;
+    /// assert!(reports.try_read("orders").await?.is_held());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) if the group is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`.
@@ -82,6 +98,17 @@ impl RwLock {
     }
 
     /// Returns the same locks with another [`max_wait`](RwLockBuilder::max_wait).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{RwLock, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let documents = RwLock::new(&Store::in_memory(), "documents")?;
+    /// let _writer = documents.write("42").await?;
+    /// let hasty = documents.with_max_wait(Duration::from_millis(10));
+    /// assert!(hasty.read("42").await.unwrap_err().is_waited_too_long());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         let wait = Wait { max_wait: Some(max_wait), ..self.settings.wait };
@@ -131,6 +158,17 @@ impl RwLock {
 
     /// Closes this value and its clones: pending and later calls that lock fail with an error that
     /// [is interrupted](Error::is_interrupted). Guards stay valid.
+    ///
+    /// ```
+    /// # use tower_distributed::{RwLock, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let documents = RwLock::new(&Store::in_memory(), "documents")?;
+    /// let reader = documents.read("42").await?;
+    /// documents.close(); // this process shuts down
+    /// assert!(documents.read("42").await.unwrap_err().is_interrupted());
+    /// assert!(reader.release().await?);
+    /// # Ok(()) }
+    /// ```
     pub fn close(&self) {
         self.leases.close();
     }
@@ -237,6 +275,29 @@ guard!(RwLockReadGuard);
 guard!(RwLockWriteGuard);
 
 /// A builder for a [`RwLock`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::rw_lock::Prefer;
+/// use tower_distributed::{RwLock, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let documents = RwLock::builder()
+///     .ttl(Duration::from_millis(50))
+///     .watchdog(false)                  // a writer that takes longer than 50 ms loses its lock
+///     .max_wait(Duration::from_secs(5)) // `read` and `write` give up after 5 s
+///     .max_waiters(100)                 // the 101st waiter is refused at once
+///     .prefer(Prefer::Writers)
+///     .most_writers(4)                  // after four writers, readers that wait are served
+///     .app_id("editor")                 // a part of the tokens in Redis
+///     .build(&Store::in_memory(), "documents")?;
+///
+/// let slow = documents.write("42").await?;
+/// assert!(slow.token().contains("editor"));
+/// let next = documents.write("42").await?; // after 50 ms
+/// assert!(!slow.is_held() && next.fence() > slow.fence());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct RwLockBuilder {

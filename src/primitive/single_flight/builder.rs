@@ -26,6 +26,31 @@ pub enum Unpublished {
 }
 
 /// A builder for a [`SingleFlight`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::single_flight::{Postcard, RunError};
+/// use tower_distributed::{SingleFlight, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let rates = SingleFlight::<Vec<f64>, String>::builder(Postcard)
+///     .version("2")                                     // of the answer's type
+///     .ttl(Duration::from_secs(30))                     // later callers get an answer for 30 s,
+///     .stale_while_revalidate(Duration::from_secs(300)) // and for 5 min more while a fresh one is made
+///     .local_cache(1 << 20)                             // from up to 1 MiB in this process
+///     .share_errors(Postcard)                           // callers that wait get the leader's error,
+///     .error_ttl(Duration::from_secs(5))                // and later callers for 5 s
+///     .max_wait(Duration::from_secs(10))                // a caller follows for 10 s at most
+///     .max_run(Duration::from_secs(20))                 // a run leads for 20 s at most
+///     .lease_ttl(Duration::from_secs(2))                // a follower takes over 2 s after a crash
+///     .build(&Store::in_memory(), "rates")?;
+///
+/// let first = rates.try_run("EUR", || async { Err("the bank is closed".to_owned()) }).await;
+/// assert!(matches!(first, Err(RunError::Failed(_))));
+/// let second = rates.try_run("EUR", || async { unreachable!("the error is shared") }).await;
+/// assert!(matches!(second, Err(RunError::Failed(_))));
+/// # Ok(()) }
+/// ```
 #[must_use = "a builder does nothing until it is built"]
 pub struct SingleFlightBuilder<T, E> {
     settings: Settings,
@@ -81,6 +106,22 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     ///
     /// `None` means that the answer is private: only the caller that ran gets it. Callers that wait run at once,
     /// and so do later callers [for some time](Self::pass_for).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let names = SingleFlight::<Option<String>>::builder(Postcard)
+    ///     .ttl_with(|name: &Option<String>| name.as_ref().map(|_| Duration::from_secs(60))) // `None` is not shared
+    ///     .pass_for(Duration::from_secs(1)) // after `None`, the callers of a key do not wait for each other,
+    ///     .max_parallel(4)                  // but no more than four run at once in a process
+    ///     .build(&Store::in_memory(), "names")?;
+    ///
+    /// assert_eq!(names.run("user-7", || async { None }).await?, None);
+    /// assert_eq!(names.run("user-7", || async { Some("Ann".to_owned()) }).await?.as_deref(), Some("Ann"));
+    /// # Ok(()) }
+    /// ```
     pub fn ttl_with(mut self, ttl: impl Fn(&T) -> Option<Duration> + Send + Sync + 'static) -> Self {
         self.format.ttl = Arc::new(move |answer| ttl(answer).map(|ttl| ttl.clamp(SHORTEST, LONGEST)));
         self
@@ -213,6 +254,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     }
 
     /// Sets which callers get an answer that cannot be published. Default: [`Unpublished::InMemory`].
+    ///
+    /// ```
+    /// use tower_distributed::single_flight::{Postcard, Unpublished};
+    /// use tower_distributed::{SingleFlight, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let files = SingleFlight::<Vec<u8>>::builder(Postcard)
+    ///     .largest_answer(64 << 10)
+    ///     .unpublished(Unpublished::ToNobody)
+    ///     .build(&Store::in_memory(), "files")?;
+    /// let large = files.run("logo.png", || async { vec![0; 100 << 10] }).await?; // too large to be shared
+    /// assert_eq!(large.len(), 100 << 10);
+    /// # Ok(()) }
+    /// ```
     pub fn unpublished(mut self, unpublished: Unpublished) -> Self {
         self.settings.unpublished = unpublished;
         self
@@ -226,6 +281,22 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     }
 
     /// Sets whether a run continues after the last caller of its process was dropped. Default: `false`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let reports = SingleFlight::<u32>::builder(Postcard).go_on(true).build(&Store::in_memory(), "reports")?;
+    /// let work = || async {
+    ///     tokio::time::sleep(Duration::from_millis(200)).await;
+    ///     7
+    /// };
+    /// // The caller gives up after 10 ms, and the run continues.
+    /// assert!(tokio::time::timeout(Duration::from_millis(10), reports.run("2026-11", work)).await.is_err());
+    /// assert_eq!(reports.run("2026-11", || async { unreachable!("the first run answers") }).await?, 7);
+    /// # Ok(()) }
+    /// ```
     pub fn go_on(mut self, go_on: bool) -> Self {
         self.settings.go_on = go_on;
         self
@@ -243,6 +314,24 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     ///
     /// [`StoreFailure::FailOpen`] and [`StoreFailure::LocalShare`] (however many replicas there are) run the work once per
     /// process and share its answer there. [`StoreFailure::FailClosed`] returns the outage.
+    ///
+    /// ```
+    /// use tower_distributed::single_flight::{Postcard, RunError};
+    /// use tower_distributed::{SingleFlight, Store, StoreFailure};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::redis("redis://127.0.0.1:1/")?; // no server listens there
+    /// let invoices = SingleFlight::<u64, String>::builder(Postcard)
+    ///     .on_store_failure(StoreFailure::FailClosed)
+    ///     .cancel_when_lost(true) // an error rather than a second run at the same time
+    ///     .build(&store, "invoices")?;
+    ///
+    /// match invoices.try_run("2026-11", || async { Ok(42) }).await {
+    ///     Err(RunError::Flight(error)) => assert!(error.is_unavailable()),
+    ///     outcome => unreachable!("the store is down, so nothing runs: {outcome:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         self.settings.runs_alone = on_store_failure != StoreFailure::FailClosed;
         self

@@ -81,6 +81,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
 
     /// Runs `work`, or returns the outcome of another caller's run of the same key.
     ///
+    /// ```
+    /// use tower_distributed::single_flight::RunError;
+    /// use tower_distributed::{SingleFlight, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let prices = SingleFlight::<u32, String>::new(&Store::in_memory(), "prices")?;
+    /// match prices.try_run("tea", || async { Err("no such item".to_owned()) }).await {
+    ///     Ok(price) => println!("{price}"),
+    ///     Err(RunError::Failed(text)) => assert_eq!(text, "no such item"), // of the work
+    ///     Err(RunError::Flight(error)) => return Err(error),               // of the flight
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// * [`RunError::Failed`] if the work failed.
@@ -120,6 +134,19 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     /// A run that is in progress continues: new callers join it, and its answer is published. So an answer that was
     /// computed from old data may appear after this call. A process that serves a stale answer stops when it
     /// receives the message about this call, or when it has a fresh answer.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let prices = SingleFlight::<u32>::builder(Postcard).ttl(Duration::from_secs(60));
+    /// let prices = prices.build(&Store::in_memory(), "prices")?;
+    /// assert_eq!(prices.run("tea", || async { 3 }).await?, 3);
+    /// prices.forget("tea").await?; // the price has changed
+    /// assert_eq!(prices.run("tea", || async { 4 }).await?, 4);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

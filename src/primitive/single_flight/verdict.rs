@@ -58,6 +58,13 @@ pub enum Share<T> {
 
 impl<T> Share<T> {
     /// Shares an answer with callers that wait and later callers, for the TTL that the flight sets.
+    ///
+    /// ```
+    /// use tower_distributed::single_flight::Share;
+    ///
+    /// // As long as the flight says, and stale afterwards if the flight allows it.
+    /// assert_eq!(Share::stored("all of it"), Share::Stored { answer: "all of it", at_most: None, stale: true });
+    /// ```
     pub fn stored(answer: T) -> Self {
         Self::Stored { answer, at_most: None, stale: true }
     }

@@ -10,6 +10,28 @@ use crate::primitive::quota::{Limit, Quotas};
 /// The answer to a request, with the state of the bucket after it.
 ///
 /// All times are durations from the moment of the decision, so no clocks are compared.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Quota, Store, TokenBucket};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let quotas = [Quota::per_minute(10).named("minute"), Quota::per_hour(100).named("hour")];
+/// let bucket = TokenBucket::new(&Store::in_memory(), "api", quotas)?;
+///
+/// let decision = bucket.allow_n("ann", 4).await?;
+/// assert!(decision.is_admitted() && !decision.is_local());
+/// assert_eq!((decision.cost(), decision.delay()), (4, Duration::ZERO));
+/// assert_eq!((decision.remaining(), decision.limit()), (6, 10)); // of the tightest quota
+/// assert_eq!(decision.reset_after(), Some(Duration::from_secs(144))); // 4 tokens of 100 an hour
+/// let left: Vec<_> = decision.state().balances().map(|quota| (quota.name(), quota.remaining())).collect();
+/// assert_eq!(left, [("minute", 6), ("hour", 96)]);
+///
+/// let refused = bucket.allow_n("ann", 8).await?;
+/// assert_eq!(refused.refused_by(), Some("minute"));
+/// assert!(refused.retry_after().is_some_and(|after| after.as_secs() <= 12)); // 2 tokens of 10 a minute
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Decision {
     /// In tokens; fits in a `u32`.
@@ -145,6 +167,22 @@ impl fmt::Debug for Decision {
 }
 
 /// The state of a bucket.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Quota, Store, TokenBucket};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let quotas = [Quota::per_minute(10).named("minute"), Quota::per_hour(100).named("hour")];
+/// let bucket = TokenBucket::new(&Store::in_memory(), "api", quotas)?;
+///
+/// let state = bucket.peek("ann").await?;
+/// assert_eq!((state.remaining(), state.tightest().name()), (10, "minute"));
+/// assert_eq!(state.reset_after(), Some(Duration::ZERO)); // full
+/// assert_eq!(state.blocked_for(), Duration::ZERO);
+/// assert_eq!(state.available_after(11), None); // more than the burst of 10
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct BucketState {
     pub(super) quotas: Quotas,
@@ -236,6 +274,22 @@ impl fmt::Debug for BucketState {
 }
 
 /// The state of a bucket under one of its quotas.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Quota, Store, TokenBucket};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(10).named("calls"))?;
+/// let decision = bucket.allow_n("ann", 4).await?;
+///
+/// let balance = decision.state().tightest();
+/// assert_eq!((balance.name(), balance.limit(), balance.remaining()), ("calls", 10, 6));
+/// assert_eq!(balance.window(), Some(Duration::from_secs(1))); // 10 tokens at 10 a second
+/// assert_eq!(balance.effective_window(), Some(Duration::from_millis(600))); // the 6 that are left
+/// assert_eq!(balance.reset_after(), Some(Duration::from_millis(400))); // the 4 that are missing
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy)]
 pub struct Balance<'a> {
     level: &'a Level,
@@ -300,6 +354,18 @@ impl<'a> Balance<'a> {
 
 impl Error {
     /// Returns the token bucket's decision behind a refusal.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(1).named("minute"))?;
+    /// let bucket = bucket.with_max_wait(Duration::from_secs(10));
+    /// bucket.wait("ann").await?;
+    /// let error = bucket.wait("ann").await.unwrap_err();
+    /// assert_eq!(error.decision().and_then(|decision| decision.refused_by()), Some("minute"));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         self.refused_with()

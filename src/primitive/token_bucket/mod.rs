@@ -120,6 +120,17 @@ impl TokenBucket {
     /// above `max_wait`.
     ///
     /// Default: no limit below 35 years.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(1))?;
+    /// let bucket = bucket.with_max_wait(Duration::from_secs(10));
+    /// bucket.wait("ann").await?;
+    /// assert!(bucket.wait("ann").await.unwrap_err().is_refused(), "it would wait for 60 s");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { max_wait: to_micros(max_wait), ..self.clone() }
@@ -136,6 +147,13 @@ impl TokenBucket {
     /// The cache learns within one second that another process gave tokens back, [reset](Self::reset) the bucket,
     /// or charged it under raised quotas. If this handle or one of its clones does so, the cache learns it
     /// immediately. The setting has no effect on a store in memory.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "logins", Quota::per_minute(5))?.cache_refusals(true);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn cache_refusals(&self, cache: bool) -> Self {
         Self { local: self.local.clone().with_refusals(cache), ..self.clone() }
@@ -148,6 +166,16 @@ impl TokenBucket {
     /// times per second. The process detects these keys; other keys are not prefetched. A prefetch charges as many
     /// tokens as the process used in half of `hold` before, and at most a quarter of the available tokens. Unused
     /// tokens are given back. The setting has no effect on a store in memory.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tenants", Quota::per_second(50_000))?;
+    /// let bucket = bucket.prefetch(Duration::from_millis(10))?;
+    /// assert!(bucket.prefetch(Duration::from_secs(2)).unwrap_err().is_invalid());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Guarantee
     ///
@@ -216,6 +244,16 @@ impl TokenBucket {
 
     /// Reserves `n` tokens, now or in the future. The [`Reservation`] says when to act.
     ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_second(1000))?;
+    /// let first = bucket.reserve_n("ann", 1000).await?;
+    /// let second = bucket.reserve_n("ann", 500).await?;
+    /// assert!(first.delay().is_zero() && second.delay().as_millis() <= 500);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// * [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
@@ -234,6 +272,17 @@ impl TokenBucket {
 
     /// Waits for one token.
     ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(100).burst(1))?;
+    /// for recipient in ["ann@example.com", "bob@example.com"] {
+    ///     bucket.wait("smtp").await?;
+    ///     println!("sent to {recipient}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The errors of [`reserve_n`](Self::reserve_n).
@@ -242,6 +291,15 @@ impl TokenBucket {
     }
 
     /// Waits for `n` tokens. Waiters are served in FIFO order.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_second(1000))?;
+    /// let decision = bucket.wait_n("ann", 600).await?;
+    /// assert_eq!((decision.cost(), decision.remaining()), (600, 400));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -253,6 +311,16 @@ impl TokenBucket {
     }
 
     /// Returns the state of a bucket without charging it.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_minute(10))?;
+    /// bucket.allow("ann").await?;
+    /// assert_eq!(bucket.peek("ann").await?.remaining(), 9);
+    /// assert_eq!(bucket.peek("ann").await?.remaining(), 9);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -301,6 +369,16 @@ impl TokenBucket {
 
     /// Fills a bucket and unblocks it.
     ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let trial = TokenBucket::new(&Store::in_memory(), "trial", Quota::non_refilling(50))?;
+    /// trial.allow_n("ann", 50).await?;
+    /// trial.reset("ann").await?; // ann has bought another 50
+    /// assert_eq!(trial.peek("ann").await?.remaining(), 50);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable): the bucket may have been reset.
@@ -318,6 +396,18 @@ impl TokenBucket {
     ///
     /// A longer block that exists is kept. The bucket keeps refilling during the block. Waiting requests are
     /// admitted after the block, at the usual rate. Requests that would have acted during the block queue again.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(10))?;
+    /// bucket.block_for("example.com", Duration::from_secs(30)).await?;
+    /// assert!(!bucket.allow("example.com").await?.is_admitted());
+    /// let left = bucket.peek("example.com").await?.blocked_for();
+    /// assert!(left > Duration::from_secs(20) && left <= Duration::from_secs(30));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -11,6 +11,20 @@ use crate::store::OperationFuture;
 /// Reserved tokens. Act after [`delay`](Self::delay), or [`cancel`](Self::cancel).
 ///
 /// If a reservation is dropped, its tokens stay charged.
+///
+/// ```
+/// # use tower_distributed::{Quota, Store, TokenBucket};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(20).burst(1))?;
+/// let now = bucket.reserve("smtp").await?;
+/// assert!(now.delay().is_zero());
+///
+/// let mut later = bucket.reserve("smtp").await?;
+/// assert!(later.decision().is_admitted());
+/// tokio::time::sleep(later.delay() / 2).await; // up to 25 ms
+/// later.cancel().await?; // the mail is not sent after all
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the tokens are charged: wait for the delay and act, or cancel"]
 pub struct Reservation {

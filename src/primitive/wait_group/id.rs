@@ -16,6 +16,18 @@ use crate::{Error, Key};
 /// process, which parses it and passes it to [`WaitGroup::done`](super::WaitGroup::done).
 ///
 /// Everyone who knows the id can release the permit.
+///
+/// ```
+/// use tower_distributed::wait_group::PermitId;
+/// use tower_distributed::{Store, WaitGroup};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
+/// let id = exports.add("acme").await?.into_id();
+/// assert_eq!(id.key().as_bytes(), b"acme");
+/// assert_eq!(id.to_string().parse::<PermitId>()?, id);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PermitId {
     pub(super) name: Arc<str>,

@@ -19,6 +19,28 @@ use crate::{Error, Key, Store};
 
 /// A namespace of WaitGroups, one for each key. Cheap to clone. See the [module](crate::wait_group) for details.
 ///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Store, WaitGroup};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 10)?;
+/// let large = exports.add_n("acme", 8).await?; // weighs as much as eight small exports
+/// assert!(exports.try_add_n("acme", 3).await.unwrap_err().is_refused());
+///
+/// let premium = exports.with_limit(20)?; // the limit of another plan
+/// assert_eq!(premium.limit(), 20);
+/// let other = premium.add_n("acme", 3).await?;
+/// let hasty = exports.with_max_wait(Duration::from_millis(10));
+/// assert!(hasty.add("acme").await.unwrap_err().is_waited_too_long());
+///
+/// large.done_checked().await?; // an error if the permit was lost
+/// exports.close(); // this process shuts down
+/// assert!(premium.add("acme").await.unwrap_err().is_interrupted());
+/// assert!(other.done().await?); // permits stay valid
+/// # Ok(()) }
+/// ```
+///
 /// # Cancel safety
 ///
 /// All methods are cancel safe. If the future is dropped, the waiter leaves the queue. A permit that was granted in
@@ -261,6 +283,17 @@ impl Permit {
     }
 
     /// Converts the permit into its lease.
+    ///
+    /// ```
+    /// use tower_distributed::{Lease, Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 10)?;
+    /// let lease: Lease = exports.add("acme").await?.into_lease();
+    /// lease.release_checked().await?;
+    /// assert_eq!(exports.count("acme").await?, 0);
+    /// # Ok(()) }
+    /// ```
     pub fn into_lease(self) -> Lease {
         self.lease
     }
@@ -275,6 +308,24 @@ impl Deref for Permit {
 }
 
 /// A builder for a [`WaitGroup`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Store, WaitGroup};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let calls = WaitGroup::builder(1)
+///     .ttl(Duration::from_millis(50))
+///     .watchdog(false)                  // a call that takes longer than 50 ms goes on without a permit
+///     .max_wait(Duration::from_secs(5)) // `add` gives up after 5 s
+///     .max_waiters(100)                 // the 101st waiter is refused at once
+///     .build(&Store::in_memory(), "calls")?;
+///
+/// let slow = calls.add("acme").await?;
+/// let _next = calls.add("acme").await?; // after 50 ms
+/// assert!(!slow.is_held());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct WaitGroupBuilder {

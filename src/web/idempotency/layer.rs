@@ -16,6 +16,28 @@ use crate::response::Responses;
 use crate::{Error, Store};
 
 /// Builds an [`IdempotencyLayer`]. See [`idempotency`](super::idempotency()).
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::post};
+/// use tower_distributed::{Store, extract, web};
+///
+/// #[derive(Clone)]
+/// struct User(u64); // inserted by the layer that authenticates, outside of this one
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// let user = extract::extension(|user: &User| user.0);
+/// let once = web::idempotency(&Store::in_memory(), "payments", user)
+///     .required(true)                                // 400 without an `Idempotency-Key`
+///     .remember_for(Duration::from_secs(7 * 86_400))
+///     .largest_request(64 << 10)                     // 413 above 64 KiB
+///     .largest_response(64 << 10)                    // a larger response is sent, but not stored
+///     .keep_when(|parts| parts.status.is_success())  // after other responses the payment can be repeated
+///     .ttl(Duration::from_secs(60))                  // a crashed process blocks a key for 60 s
+///     .build()?;
+/// let app: Router = Router::new().route("/payments", post(async || "paid")).layer(once);
+/// # Ok(()) }
+/// ```
 #[must_use = "a builder does nothing until it is built"]
 pub struct IdempotencyBuilder<B> {
     store: Store,

@@ -9,7 +9,20 @@ use crate::primitive::dedupe::builder::options;
 use crate::primitive::lease::LeaseOptions;
 use crate::{Error, Store};
 
-/// Builds a [`Dedupe`] in exact mode. See [`Dedupe::exact`] for an example.
+/// Builds a [`Dedupe`] in exact mode.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Dedupe, Store};
+///
+/// let payments = Dedupe::exact(&Store::in_memory(), "payments")
+///     .remember_for(Duration::from_secs(7 * 86_400)) // must be set
+///     .capacity(1_000_000)                           // items within these 7 days
+///     .ttl(Duration::from_secs(60))                  // a claim of a crashed process expires after 60 s
+///     .watchdog(false)                               // and so does a claim whose handler takes longer
+///     .build()?;
+/// # Ok::<(), tower_distributed::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct ExactBuilder {
