@@ -119,6 +119,8 @@ pub(crate) enum Cause {
     NotServing,
     /// The server denies this script or this key, but serves other calls.
     Denied,
+    /// The slot of the key is being moved to another node of the Cluster. Nothing has run.
+    Moving,
     /// There was no connection: nothing was sent.
     NotSent,
     /// The breaker is open: nothing was sent.
@@ -496,6 +498,11 @@ impl Error {
     /// Whether the store is unavailable, so that `StoreFailure` applies.
     pub(crate) fn is_away(&self) -> bool {
         self.is_unavailable() && !self.is_wrong_type()
+    }
+
+    /// Whether the server denies the operation, so that another attempt fails as well.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.outage().is_some_and(|outage| outage.cause == Cause::Denied)
     }
 
     /// Returns the decision of the limit that refused.

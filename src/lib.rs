@@ -89,7 +89,10 @@
 //! | `tonic` | | module `grpc`: layers for gRPC in one line, refusals as statuses |
 //! | `tracing`, `metrics` | | events and metrics of outages, decisions, leases and load: [all of them](telemetry) |
 //! | `cluster` | | [`Store`] from a `deadpool_redis::cluster::Pool` |
-//! | `sentinel` | | [`Store`] from a `deadpool_redis::sentinel::Pool` |
+//! | `sentinel` | | the master that Redis Sentinel names, by URLs or a `deadpool_redis::sentinel::Pool` |
+//! | `rustls` | | `rediss://` URLs by rustls, with the root certificates of the operating system |
+//! | `rustls-webpki-roots` | | the same with Mozilla's root certificates |
+//! | `native-tls` | | `rediss://` URLs by the library of the operating system (on Linux OpenSSL; if `rustls` is on, that is used) |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "http"), allow(rustdoc::broken_intra_doc_links))]
 
@@ -142,7 +145,11 @@ pub use primitive::rw_lock::RwLock;
 pub use primitive::single_flight::SingleFlight;
 pub use primitive::token_bucket::{TokenBucket, TokenBuckets};
 pub use primitive::wait_group::{Permit, WaitGroup};
-pub use store::{BreakerState, IntoPool, Key, Ping, Store, StoreBuilder, StoreFailure};
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+pub use store::Tls;
+pub use store::{
+    BreakerState, Credentials, IntoPool, Key, Ping, ProvideCredentials, Store, StoreBuilder, StoreFailure,
+};
 
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]

@@ -1,16 +1,19 @@
 //! The settings of a store: [`StoreBuilder`].
 
+mod places;
+
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::background::Background;
+pub use self::places::IntoPool;
+use super::credentials::{PasswordFile, ProvideCredentials};
 use super::in_memory::{Clock, InMemory};
-use super::redis::source::{Source, Subscriber, subscriber};
-use super::redis::{CLOCK, RedisStore};
-use super::{Backend, Store, key, redis};
+use super::redis::endpoint::Access;
+use super::{Backend, Store, redis};
 use crate::Error;
 
 /// The default prefix of keys.
@@ -50,6 +53,7 @@ pub(super) const PREFIX: &str = "td";
 pub struct StoreBuilder {
     prefix: String,
     limits: Limits,
+    access: Access,
     wakeups: Vec<String>,
     background: Option<Handle>,
     max_keys: Option<usize>,
@@ -78,6 +82,7 @@ impl Default for StoreBuilder {
                 max_queued: 131_072,
                 max_queued_bytes: 64 << 20,
             },
+            access: Access::default(),
             wakeups: Vec::new(),
             background: None,
             max_keys: None,
@@ -225,67 +230,54 @@ impl StoreBuilder {
         Ok(Store(Arc::new(Backend::InMemory(InMemory::new(Clock::system(), self.max_keys)))))
     }
 
-    /// Creates a store on the Redis server at a URL, see [`Store::redis`].
+    /// Sets where user names and passwords come from, in place of those in the URL: [`Credentials`](crate::Credentials), or an
+    /// asynchronous closure. Each new connection asks again, so credentials can change, as short-lived tokens do. Not for
+    /// pools.
     ///
-    /// # Errors
+    /// A connection stays authenticated when its credentials expire, and when the server drops it the next one gets new
+    /// ones. The time that the closure takes counts as connecting.
     ///
-    /// [`is_invalid`](Error::is_invalid) if the URL or a setting is not valid.
-    pub fn redis(mut self, url: &str) -> Result<Store, Error> {
-        let source = Source::url(url)?;
-        self.wakeups.insert(0, url.to_owned());
-        self.source(source)
-    }
-
-    /// Creates a store on a pool of `deadpool_redis`, `deadpool_redis::cluster` or `deadpool_redis::sentinel`.
+    /// ```no_run
+    /// use tower_distributed::{Credentials, Store};
     ///
-    /// The store makes connections in the same way as the pool. It takes none out of the pool, and does not call
-    /// the hooks of the pool.
+    /// async fn token() -> Result<String, std::io::Error> {
+    ///     Ok("valid for 15 minutes".to_owned()) // from the service that signs tokens
+    /// }
     ///
-    /// ```
-    /// use tower_distributed::Store;
-    /// use tower_distributed::deadpool_redis::{Config, Runtime};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let pool = Config::from_url("redis://127.0.0.1/").create_pool(Some(Runtime::Tokio1))?;
+    /// # fn main() -> Result<(), tower_distributed::Error> {
     /// let store = Store::builder()
-    ///     .wakeups("redis://127.0.0.1/") // the server of the pool, so that waiters are woken and do not poll
-    ///     .pool(pool)?;
+    ///     .credentials(|| async { token().await.map(|token| Credentials::new("app", token)) })
+    ///     .redis("redis://redis.internal")?;
     /// # Ok(()) }
     /// ```
+    pub fn credentials(mut self, credentials: impl ProvideCredentials) -> Self {
+        self.access.credentials = Some(Arc::new(credentials));
+        self
+    }
+
+    /// Sets a file with the password, which is read for each new connection: for secrets that are mounted into a container and
+    /// rotated. A line end after the password does not count. The user is that of the URL, or `default`. Not for pools.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if a setting is not valid.
-    pub fn pool(self, pool: impl IntoPool) -> Result<Store, Error> {
-        self.source(pool.into_source())
+    /// [`is_invalid`](Error::is_invalid) if the file cannot be read.
+    ///
+    /// ```no_run
+    /// use tower_distributed::Store;
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::builder().password_file("/run/secrets/redis")?.redis("redis://app@redis.internal")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn password_file(self, path: impl AsRef<Path>) -> Result<Self, Error> {
+        Ok(self.credentials(PasswordFile::new(path.as_ref())?))
     }
 
-    fn source(self, source: Source) -> Result<Store, Error> {
-        key::check_name("prefix", &self.prefix)?;
-        if let Some(max_keys) = self.max_keys {
-            let text = format!(
-                "max_keys must be unset for a store on Redis, is {max_keys}: it is for in-memory stores"
-            );
-            return Err(Error::invalid(text));
-        }
-        self.limits.check()?;
-        let wakeups = self.wakeups.iter().map(|url| subscriber(url)).collect::<Result<_, _>>()?;
-        let background = match &self.background {
-            Some(runtime) => Background::runtime(runtime.clone())?,
-            None => Background::thread(),
-        };
-        Ok(self.assemble(source, CLOCK, wakeups, background))
-    }
-
-    pub(crate) fn assemble(
-        self,
-        source: Source,
-        clock: &'static str,
-        wakeups: Vec<Subscriber>,
-        background: Background,
-    ) -> Store {
-        let store = RedisStore::new(source, self.prefix, self.limits, clock, wakeups, background);
-        Store(Arc::new(Backend::Redis(Arc::new(store))))
+    /// Sets certificates for connections over TLS. See [`Tls`](crate::Tls). Not for pools.
+    #[cfg(any(feature = "rustls", feature = "native-tls"))]
+    pub fn tls(mut self, tls: crate::Tls) -> Self {
+        self.access.tls = Some(tls);
+        self
     }
 }
 
@@ -322,72 +314,5 @@ impl fmt::Debug for StoreBuilder {
             .field("limits", &self.limits)
             .field("wakeups", &self.wakeups.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// The pools that a [`Store`] can use. Sealed: implemented for the pools of `deadpool_redis`.
-pub trait IntoPool: sealed::IntoSource {}
-
-impl<P: sealed::IntoSource> IntoPool for P {}
-
-/// Uses the default settings of [`StoreBuilder`].
-impl From<deadpool_redis::Pool> for Store {
-    fn from(pool: deadpool_redis::Pool) -> Self {
-        StoreBuilder::default().with_defaults(pool)
-    }
-}
-
-/// Uses the default settings of [`StoreBuilder`].
-#[cfg(feature = "cluster")]
-impl From<deadpool_redis::cluster::Pool> for Store {
-    fn from(pool: deadpool_redis::cluster::Pool) -> Self {
-        StoreBuilder::default().with_defaults(pool)
-    }
-}
-
-/// Uses the default settings of [`StoreBuilder`]. The pool must be set to connect to masters.
-#[cfg(feature = "sentinel")]
-impl From<deadpool_redis::sentinel::Pool> for Store {
-    fn from(pool: deadpool_redis::sentinel::Pool) -> Self {
-        StoreBuilder::default().with_defaults(pool)
-    }
-}
-
-impl StoreBuilder {
-    fn with_defaults(self, pool: impl IntoPool) -> Store {
-        self.assemble(pool.into_source(), CLOCK, Vec::new(), Background::thread())
-    }
-}
-
-mod sealed {
-    use super::Source;
-
-    pub trait IntoSource {
-        #[doc(hidden)]
-        #[allow(private_interfaces)]
-        fn into_source(self) -> Source;
-    }
-
-    impl IntoSource for deadpool_redis::Pool {
-        #[allow(private_interfaces)]
-        fn into_source(self) -> Source {
-            Source::Server(self)
-        }
-    }
-
-    #[cfg(feature = "cluster")]
-    impl IntoSource for deadpool_redis::cluster::Pool {
-        #[allow(private_interfaces)]
-        fn into_source(self) -> Source {
-            Source::Cluster(self, Default::default())
-        }
-    }
-
-    #[cfg(feature = "sentinel")]
-    impl IntoSource for deadpool_redis::sentinel::Pool {
-        #[allow(private_interfaces)]
-        fn into_source(self) -> Source {
-            Source::Sentinel(self)
-        }
     }
 }

@@ -1,7 +1,9 @@
 //! The store of all state: [`Store`]. It knows no primitive by name.
 
+mod acl;
 pub(crate) mod background;
 mod builder;
+mod credentials;
 mod failure;
 mod in_memory;
 mod key;
@@ -14,6 +16,8 @@ mod ping;
 mod redis;
 mod scheduler;
 pub(crate) mod timer;
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+mod tls;
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +26,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 pub use self::builder::{IntoPool, StoreBuilder};
+pub use self::credentials::{Credentials, ProvideCredentials};
 pub use self::failure::StoreFailure;
 pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
@@ -37,6 +42,8 @@ pub(crate) use self::redis::send_queue::Padded;
 #[cfg(test)]
 pub(crate) use self::redis::source::Source;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler};
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+pub use self::tls::Tls;
 
 use self::background::Background;
 use self::in_memory::InMemory;
@@ -57,7 +64,8 @@ use crate::error::Cause;
 /// # Ok(()) }
 /// ```
 ///
-/// For TLS, enable a TLS feature of `deadpool-redis` in your own `Cargo.toml`.
+/// For TLS, enable the feature `rustls` or `native-tls`, and use a URL with `rediss://`. [`StoreBuilder`] has the settings for
+/// certificates, for passwords that change, and for Cluster and Sentinel.
 ///
 /// # On Redis
 ///

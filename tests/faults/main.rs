@@ -5,12 +5,17 @@
 mod support;
 
 mod bad_input;
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+mod certificates;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod crashes;
+mod credentials;
 #[cfg(feature = "sentinel")]
 mod failover;
 mod network;
 mod not_serving;
 mod pools;
 mod several;
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+mod tls;

@@ -4,13 +4,11 @@ use std::future::Future;
 use std::ops::Deref;
 use std::time::Duration;
 
-use deadpool_redis::cluster::Config as ClusterConfig;
-use deadpool_redis::sentinel::{Config as SentinelConfig, SentinelServerType};
 use deadpool_redis::{Config, Runtime};
 use futures::poll;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
-use tower_distributed::{Store, StoreBuilder};
+use tower_distributed::{Credentials, Store};
 
 use crate::support::cluster::RedisCluster;
 use crate::support::eventually;
@@ -50,8 +48,18 @@ pub(crate) async fn in_memory() -> Place {
 
 pub(crate) async fn redis() -> Place {
     let server = SERVER.get_or_init(RedisServer::start).await;
-    let store = Store::builder().timeout(TIMEOUT).redis(&server.url()).unwrap();
+    let store = Store::builder().timeout(TIMEOUT).credentials(USER()).redis(&server.url()).unwrap();
+    add_user(&store, server);
     Place { store, prefix: "td", servers: Servers::One(server) }
+}
+
+/// A user with no more permissions than the store says that it needs, and those for locks with exact names.
+const USER: fn() -> Credentials = || Credentials::new("app", "secret");
+
+fn add_user(store: &Store, server: &RedisServer) {
+    let rule = store.acl_rule("app").unwrap();
+    let rule: Vec<_> = rule.split(' ').chain(["on", ">secret", "~td.*", "~*:td:*"]).collect();
+    server.cli(&rule);
 }
 
 /// A pool alone, without a place to subscribe to: those who wait ask now and then.
@@ -64,20 +72,16 @@ pub(crate) async fn polling() -> Place {
 
 pub(crate) async fn cluster() -> Place {
     let cluster = CLUSTER.get_or_init(RedisCluster::start).await;
-    let pool = ClusterConfig::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
-    let builder = Store::builder().timeout(TIMEOUT);
-    let builder = cluster.urls().iter().fold(builder, StoreBuilder::wakeups);
-    Place { store: builder.pool(pool).unwrap(), prefix: "td", servers: Servers::Cluster(cluster) }
+    let store = Store::builder().timeout(TIMEOUT).credentials(USER()).cluster(cluster.urls()).unwrap();
+    cluster.nodes().iter().for_each(|node| add_user(&store, node));
+    Place { store, prefix: "td", servers: Servers::Cluster(cluster) }
 }
 
 pub(crate) async fn sentinel() -> Place {
     let sentinel = SENTINEL.get_or_init(Sentinel::start).await;
-    let name = sentinel.service_name().to_owned();
-    let pool = SentinelConfig::from_urls(sentinel.sentinel_urls(), name, SentinelServerType::Master)
-        .create_pool(Some(Runtime::Tokio1))
-        .unwrap();
-    let builder = Store::builder().timeout(TIMEOUT).wakeups(sentinel.master().url());
-    Place { store: builder.pool(pool).unwrap(), prefix: "td", servers: Servers::Sentinel(sentinel) }
+    let builder = Store::builder().timeout(TIMEOUT);
+    let store = builder.sentinel(sentinel.sentinel_urls(), sentinel.service_name()).unwrap();
+    Place { store, prefix: "td", servers: Servers::Sentinel(sentinel) }
 }
 
 impl Place {

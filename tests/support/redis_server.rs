@@ -42,7 +42,7 @@ impl RedisServer {
 
     /// Like [`with_args`](Self::with_args), with further lines of configuration. `config` is called once for each
     /// port tried.
-    pub(super) async fn launch(config: impl Fn() -> String, arguments: &[&str]) -> Self {
+    pub async fn launch(config: impl Fn() -> String, arguments: &[&str]) -> Self {
         for _ in 0..PORTS_TO_TRY {
             let server = Self::prepare(free_port(), &config(), arguments);
             if server.boot().await {

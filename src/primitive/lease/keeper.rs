@@ -106,7 +106,7 @@ impl<K: Kind> Admission<K> {
         for mut release in due {
             let is_done = match release.attempt.outcome() {
                 Some(Ok(())) => true,
-                Some(Err(error)) => !error.is_away() || now >= release.until,
+                Some(Err(error)) => !error.is_away() || error.is_denied() || now >= release.until,
                 None => now >= release.until,
             };
             if is_done {

@@ -224,7 +224,7 @@ impl Mutex {
             let error = match self.ask(key.clone(), None).await {
                 Ok(guard) => return Ok(guard),
                 // An outage can end before the next attempt, and another node can answer.
-                Err(error) if error.is_refused() || error.is_away() => error,
+                Err(error) if error.is_refused() || error.is_away() && !error.is_denied() => error,
                 Err(error) => return Err(error),
             };
             tried += 1;

@@ -21,6 +21,9 @@ use crate::store::ping::Ping;
 /// After this time without a reply, the connection may have been closed because it was idle.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// The first pause before a call to a slot that is being moved is sent again. Each further pause is twice as long.
+const MOVING: Duration = Duration::from_millis(2);
+
 /// If a timer fires this much too late, the runtime was not running: the reply may have arrived but not been read.
 const LATE: Duration = Duration::from_millis(20);
 
@@ -51,6 +54,8 @@ impl RedisStore {
     /// * The server does not know the script, and so has not run it. Then the call is sent again with the text of
     ///   the script. `SCRIPT LOAD` would not be enough: the scripts could be flushed in between, and on a Cluster
     ///   it would have to reach the right node first.
+    /// * The slot of its keys is being moved to another node, which has refused the call. Then it is sent again until the
+    ///   timeout is over.
     /// * The connection turns out to be closed before anything is written.
     /// * The connection turns out to be closed after it was idle, because servers and load balancers close idle
     ///   connections. This exception does not hold for calls with `at_most_once`.
@@ -68,6 +73,14 @@ impl RedisStore {
         if matches!(&outcome, Err(failed) if failed.was_closed(was_idle && !call.at_most_once)) {
             outcome = self.attempt(runtime, &route.link, script, call).await;
             outcome = outcome.map(|reply| reply.sent_twice());
+        }
+        let mut pause = MOVING;
+        while matches!(&outcome, Err(failed) if failed.outage.cause == Cause::Moving)
+            && began.elapsed() + pause < self.limits.timeout
+        {
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+            outcome = self.attempt(runtime, &route.link, script, call).await;
         }
         let outage = match outcome {
             Ok(reply) => {

@@ -1,9 +1,13 @@
 //! Classifies the errors of Redis.
 
+mod connecting;
+mod denied;
+
 use std::sync::Arc;
 
 use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
 
+pub(super) use self::connecting::no_connection;
 use crate::error::{Cause, Outage};
 
 /// Codes of a server that is up but cannot serve now. An error that a script raises contains the code in its text,
@@ -22,8 +26,8 @@ const NOT_SERVING: [&str; 11] = [
     "UNKILLABLE",
 ];
 
-/// Codes of a server that denies one script or one key. This is not an outage.
-const DENIED: [&str; 2] = ["NOPERM", "TRYAGAIN"];
+/// The code of a node that cannot run a script on these keys now, because their slot is being moved.
+const TRYAGAIN: &str = "TRYAGAIN";
 
 pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
@@ -34,7 +38,9 @@ pub(super) fn outage(error: RedisError) -> Outage {
         Cause::TimedOut
     } else if error.is_io_error() || error.is_unrecoverable_error() || error.is_connection_dropped() {
         Cause::Disconnected
-    } else if has_code(&error, &DENIED) {
+    } else if error.code() == Some(TRYAGAIN) {
+        Cause::Moving
+    } else if denied::is_denied(&error) {
         Cause::Denied
     } else if is_not_serving(&error) {
         Cause::NotServing
@@ -42,7 +48,7 @@ pub(super) fn outage(error: RedisError) -> Outage {
         Cause::Unexpected
     };
     let text = match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), Some(detail)) => denied::explained(code, detail),
         _ => error.to_string(),
     };
     Outage { cause, text: text.into(), source: Some(Arc::new(error)) }
@@ -81,9 +87,11 @@ mod tests {
             assert_eq!(server(code, "x").cause, Cause::NotServing, "{code}");
             assert_eq!(server("ERR", &format!("{code} within a script")).cause, Cause::NotServing, "{code}");
         }
-        for code in DENIED {
-            assert_eq!(server(code, "x").cause, Cause::Denied, "{code}");
-            assert!(!is_outage(server("ERR", &format!("{code} within a script")).cause), "{code}");
+        assert_eq!(server("NOPERM", "x").cause, Cause::Denied);
+        assert_eq!(server("ERR", "NOPERM within a script").cause, Cause::Denied);
+        assert_eq!(server(TRYAGAIN, "x").cause, Cause::Moving);
+        for cause in [Cause::Denied, Cause::Moving] {
+            assert!(!is_outage(cause));
         }
         assert_eq!(server("WRONGTYPE", "x").cause, Cause::Unexpected);
         assert_eq!(server("ERR", "user_script:1: BUSYBODY").cause, Cause::Unexpected);

@@ -174,7 +174,9 @@ impl Link {
             let outcome = match timeout(link.connect_timeout, link.make(made)).await {
                 Ok(outcome) => outcome.map(Arc::new),
                 Err(_) => {
-                    let text = format!("no connection to {} within {:?}", link.source, link.connect_timeout);
+                    let Self { source, connect_timeout, .. } = &*link;
+                    let text =
+                        format!("no connection to {source} within {connect_timeout:?}{}", source.hint());
                     Err(Outage { cause: Cause::Disconnected, text: text.into(), source: None })
                 }
             };

@@ -6,6 +6,7 @@ mod breaker;
 mod budget;
 mod call;
 pub(crate) mod client;
+pub(in crate::store) mod endpoint;
 mod failure;
 mod flusher;
 pub(crate) mod future;
@@ -15,10 +16,12 @@ mod reply;
 mod runtime;
 mod script;
 pub(in crate::store) mod send_queue;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+pub(in crate::store) mod several;
 #[cfg(feature = "cluster")]
 mod slots;
 pub(crate) mod source;
-mod subscription;
+pub(in crate::store) mod subscription;
 mod version;
 
 use std::collections::HashMap;
@@ -36,8 +39,8 @@ pub(in crate::store) use self::budget::{MOST_BYTES, MOST_OPERATIONS};
 use self::link::Link;
 use self::runtime::RuntimeLinks;
 pub(super) use self::script::Loaded;
-use self::source::{Source, Subscriber};
-use self::subscription::Subscription;
+use self::source::Source;
+use self::subscription::{Subscriber, Subscription};
 use super::background::Background;
 use super::builder::Limits;
 use super::in_memory::lock;
@@ -112,7 +115,7 @@ impl RedisStore {
     }
 
     /// The prefix of the channels for wake-ups.
-    pub(super) fn channels(&self) -> String {
+    pub(in crate::store) fn channels(&self) -> String {
         format!("{}:wake:", self.prefix)
     }
 

@@ -63,6 +63,17 @@ impl Masters {
     }
 }
 
+/// The addresses of the masters in the reply to `CLUSTER SLOTS` of a node. A node that does not know its own host leaves
+/// it empty: that is `host`.
+pub(super) fn masters(told: &Value, host: &str) -> Option<Vec<String>> {
+    let known = Known::default().with(told)?;
+    let whole = |address: String| match address.strip_prefix(':') {
+        Some(port) => format!("{host}:{port}"),
+        None => address,
+    };
+    Some(known.masters.into_iter().map(whole).collect())
+}
+
 /// Marks a refresh as in progress while it lives.
 struct Asked<'a>(&'a AtomicBool);
 

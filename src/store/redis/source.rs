@@ -7,28 +7,34 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use deadpool::managed::Manager as _;
-pub(crate) use deadpool_redis::redis::Client as Subscriber;
 use deadpool_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
-use deadpool_redis::redis::{
-    AsyncConnectionConfig, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, Value,
-};
+use deadpool_redis::redis::{Cmd, RedisError, Value};
 use tokio::runtime::Handle;
 
+use super::endpoint::{Endpoint, prepare_tls};
+use super::failure::no_connection;
+#[cfg(feature = "cluster")]
+use super::several::Nodes;
+#[cfg(feature = "sentinel")]
+use super::several::Sentinels;
 #[cfg(feature = "cluster")]
 use super::slots::Masters;
-use crate::Error;
 use crate::error::{Cause, Outage};
 use crate::store::key::RedisKey;
 
-/// Makes connections.
+/// Makes connections: to what URLs name, or as a user's pool does.
 #[derive(Clone)]
 pub(crate) enum Source {
-    Url(Arc<deadpool_redis::Manager>, Arc<str>),
-    Server(deadpool_redis::Pool),
+    Url(Arc<Endpoint>),
+    Pool(deadpool_redis::Pool),
     #[cfg(feature = "cluster")]
-    Cluster(deadpool_redis::cluster::Pool, Arc<Masters>),
+    Cluster(Arc<Nodes>, Arc<Masters>),
+    #[cfg(feature = "cluster")]
+    ClusterPool(deadpool_redis::cluster::Pool, Arc<Masters>),
     #[cfg(feature = "sentinel")]
-    Sentinel(deadpool_redis::sentinel::Pool),
+    Sentinel(Arc<Sentinels>),
+    #[cfg(feature = "sentinel")]
+    SentinelPool(deadpool_redis::sentinel::Pool),
 }
 
 /// A connection that many calls share.
@@ -39,99 +45,125 @@ pub(crate) enum Connection {
     Cluster(deadpool_redis::cluster::ClusterConnection),
 }
 
-/// Parses a URL.
-fn connection_info(url: &str) -> Result<ConnectionInfo, Error> {
-    url.into_connection_info().map_err(|error| {
-        // The URL may contain a password, so the text does not repeat it.
-        Error::invalid(format!("not a Redis URL (redis://[user:password@]host[:port][/db]): {error}"))
-    })
-}
-
-/// Makes a client for a separate connection, such as a subscription.
-pub(crate) fn subscriber(url: &str) -> Result<Subscriber, Error> {
-    let client = Subscriber::open(connection_info(url)?);
-    client.map_err(|error| Error::invalid(format!("the client cannot be created: {error}")))
-}
-
 impl Source {
-    /// Makes connections to one server. They have no timeouts, because the store has its own.
-    pub(crate) fn url(url: &str) -> Result<Self, Error> {
-        let info = connection_info(url)?;
-        let address = info.addr().to_string();
-        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let manager = deadpool_redis::Manager::new_with_config(info, config)
-            .map_err(|error| Error::invalid(format!("the client cannot be created: {error}")))?;
-        Ok(Self::Url(Arc::new(manager), address.into()))
+    /// Makes connections to one server.
+    #[cfg(test)]
+    pub(crate) fn url(url: &str) -> Result<Self, crate::Error> {
+        Ok(Self::Url(Arc::new(Endpoint::new(url, &Default::default())?)))
+    }
+
+    #[cfg(feature = "cluster")]
+    fn masters(&self) -> Option<&Arc<Masters>> {
+        match self {
+            Self::Cluster(_, masters) | Self::ClusterPool(_, masters) => Some(masters),
+            _ => None,
+        }
     }
 
     /// Whether the state is spread over several masters.
     pub(in crate::store) fn is_cluster(&self) -> bool {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(..) => true,
-            _ => false,
-        }
+        #[cfg(feature = "cluster")]
+        return self.masters().is_some();
+        #[cfg(not(feature = "cluster"))]
+        false
     }
 
     /// Whether the connection is useless after this outage: it is broken, or it leads to a server that is not (or
-    /// no longer) the right one. A connection to a Cluster reconnects to its nodes by itself.
+    /// no longer) the right one. A connection to a Cluster reconnects to its nodes by itself, with the credentials that
+    /// it was made with.
     pub(super) fn is_lost(&self, cause: Cause) -> bool {
-        if self.is_cluster() { cause == Cause::Disconnected } else { super::failure::is_outage(cause) }
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(nodes, _) if nodes.has_credentials() && cause == Cause::NotServing => true,
+            _ if self.is_cluster() => cause == Cause::Disconnected,
+            _ => super::failure::is_outage(cause),
+        }
     }
 
     /// The hash slot of a key; `None` if one server has all keys.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(in crate::store) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(..) => Some(super::slots::slot(&key())),
-            _ => None,
-        }
+        #[cfg(feature = "cluster")]
+        return self.is_cluster().then(|| super::slots::slot(&key()));
+        #[cfg(not(feature = "cluster"))]
+        None
     }
 
     /// The number of the master of a slot.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn master(&self, slot: Option<u16>) -> usize {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(_, masters) => slot.map_or(0, |slot| masters.of(slot)),
-            _ => 0,
-        }
+        #[cfg(feature = "cluster")]
+        return self.masters().zip(slot).map_or(0, |(masters, slot)| masters.of(slot));
+        #[cfg(not(feature = "cluster"))]
+        0
     }
 
     /// Starts to read the masters of a Cluster again.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn look_for_masters(&self, connection: Connection, runtime: &Handle) {
         #[cfg(feature = "cluster")]
-        if let Self::Cluster(_, masters) = self {
+        if let Some(masters) = self.masters() {
             let (masters, mut connection) = (Arc::clone(masters), connection);
             runtime.spawn(async move { masters.refresh(&mut connection).await });
+        }
+    }
+
+    /// The commands that it needs beside those of every store, for the ACL.
+    pub(in crate::store) fn more_commands(&self) -> &'static str {
+        match self {
+            Self::Url(endpoint) if endpoint.database() != 0 => " +select",
+            #[cfg(feature = "cluster")]
+            Self::Cluster(..) | Self::ClusterPool(..) => " +cluster|slots +asking",
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(..) | Self::SentinelPool(..) => " +role +select",
+            _ => "",
+        }
+    }
+
+    /// What may be wrong if connecting takes too long.
+    pub(super) fn hint(&self) -> &'static str {
+        match self {
+            // Such a server waits for the end of a line.
+            Self::Url(endpoint) if endpoint.is_tls() => "; does the server speak TLS on this port?",
+            _ => "",
         }
     }
 
     /// Makes a connection on the current runtime. It never takes an idle connection from a pool, because such a
     /// connection is driven by the runtime that made it.
     pub(crate) async fn connect(&self) -> Result<Connection, Outage> {
-        let connected = match self {
-            Self::Url(manager, _) => manager.create().await.map(Connection::Server),
-            Self::Server(pool) => pool.manager().create().await.map(Connection::Server),
+        let pooled = |error| no_connection(self, error);
+        match self {
+            Self::Url(endpoint) => endpoint.connect().await.map(Connection::Server),
+            Self::Pool(pool) => {
+                prepare_tls();
+                pool.manager().create().await.map(Connection::Server).map_err(pooled)
+            }
             #[cfg(feature = "cluster")]
-            Self::Cluster(pool, masters) => match pool.manager().create().await {
-                Ok(connection) => {
-                    let mut connection = Connection::Cluster(connection);
-                    masters.refresh(&mut connection).await;
-                    Ok(connection)
-                }
-                Err(error) => Err(error),
-            },
+            Self::Cluster(nodes, masters) => Self::with_masters(nodes.connect().await?, masters).await,
+            #[cfg(feature = "cluster")]
+            Self::ClusterPool(pool, masters) => {
+                prepare_tls();
+                Self::with_masters(pool.manager().create().await.map_err(pooled)?, masters).await
+            }
             #[cfg(feature = "sentinel")]
-            Self::Sentinel(pool) => pool.manager().create().await.map(Connection::Server),
-        };
-        connected.map_err(|error| Outage {
-            cause: Cause::Disconnected,
-            text: format!("no connection to {self}: {error}").into(),
-            source: Some(Arc::new(error)),
-        })
+            Self::Sentinel(sentinels) => sentinels.connect().await.map(Connection::Server),
+            #[cfg(feature = "sentinel")]
+            Self::SentinelPool(pool) => {
+                prepare_tls();
+                pool.manager().create().await.map(Connection::Server).map_err(pooled)
+            }
+        }
+    }
+
+    #[cfg(feature = "cluster")]
+    async fn with_masters(
+        connection: deadpool_redis::cluster::ClusterConnection,
+        masters: &Masters,
+    ) -> Result<Connection, Outage> {
+        let mut connection = Connection::Cluster(connection);
+        masters.refresh(&mut connection).await;
+        Ok(connection)
     }
 }
 
@@ -172,14 +204,18 @@ impl Connection {
 /// Writes the server that it connects to, without a secret.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Url(_, address) => address,
-            Self::Server(_) => "the server of the pool",
+        match self {
+            Self::Url(endpoint) => f.write_str(&endpoint.address()),
+            Self::Pool(_) => f.write_str("the server of the pool"),
             #[cfg(feature = "cluster")]
-            Self::Cluster(..) => "the cluster of the pool",
+            Self::Cluster(nodes, _) => nodes.fmt(f),
+            #[cfg(feature = "cluster")]
+            Self::ClusterPool(..) => f.write_str("the cluster of the pool"),
             #[cfg(feature = "sentinel")]
-            Self::Sentinel(_) => "the master that Sentinel names",
-        })
+            Self::Sentinel(sentinels) => sentinels.fmt(f),
+            #[cfg(feature = "sentinel")]
+            Self::SentinelPool(_) => f.write_str("the master that Sentinel names"),
+        }
     }
 }
 

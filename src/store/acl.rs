@@ -1,0 +1,42 @@
+//! The access control list (ACL) that a store needs.
+
+use std::fmt::Write as _;
+
+use super::{Backend, Store};
+
+/// The commands that the store sends, and those in its scripts.
+const COMMANDS: &str = "+evalsha +eval +ping +info +subscribe +publish +time \
+    +get +mget +set +setrange +strlen +del +unlink +exists +pexpire +pttl \
+    +hget +hset +hexists +lindex +llen +lpop +lpos +lrange +lrem +ltrim +rpush \
+    +zadd +zcard +zcount +zincrby +zmscore +zrange +zrangebyscore +zrem +zremrangebyscore +zscore \
+    +bitcount +bitfield +bitfield_ro";
+
+impl Store {
+    /// Returns the command that gives a user of Redis the permissions that this store needs, and no others. `None` in memory.
+    ///
+    /// It changes neither the password of the user nor whether the user is on. The keys are those with the
+    /// [prefix](crate::StoreBuilder::prefix) of the store.
+    ///
+    /// ```
+    /// use tower_distributed::Store;
+    ///
+    /// let store = Store::builder().prefix("shop").redis("redis://127.0.0.1/")?;
+    /// let rule = store.acl_rule("app").unwrap_or_default();
+    /// assert!(rule.starts_with("ACL SETUSER app resetkeys ~shop:* resetchannels &shop:wake:* -@all +evalsha +eval"));
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
+    /// * Locks with [`exact_names`](crate::mutex::MutexBuilder::exact_names) need their names as well, and `~*:shop:*` for
+    ///   what is kept beside them.
+    /// * The client library tells the server its name with `CLIENT SETINFO`, and ignores a refusal. From Redis 7.2 on,
+    ///   `+client|setinfo` keeps these refusals out of the server's `ACL LOG`.
+    /// * Without `+info`, the store does not notice a server that is too old. Without the channels, waiters poll.
+    #[must_use]
+    pub fn acl_rule(&self, user: &str) -> Option<String> {
+        let Backend::Redis(store) = self.backend() else { return None };
+        let mut rule = format!("ACL SETUSER {user} resetkeys ~{0}:* ", store.prefix);
+        let _ = write!(rule, "resetchannels &{}* -@all {COMMANDS}", store.channels());
+        rule.push_str(store.source.more_commands());
+        Some(rule)
+    }
+}

@@ -1,0 +1,215 @@
+//! Where a store is: what a URL names, or what a pool connects to.
+
+use std::sync::Arc;
+
+use super::StoreBuilder;
+use crate::Error;
+use crate::store::background::Background;
+use crate::store::redis::endpoint::Endpoint;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use crate::store::redis::several::Urls;
+use crate::store::redis::source::Source;
+use crate::store::redis::subscription::Subscriber;
+use crate::store::redis::{CLOCK, RedisStore};
+use crate::store::{Backend, Store, key};
+
+impl StoreBuilder {
+    /// Creates a store on the Redis server at a URL, see [`Store::redis`].
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the URL or a setting is not valid.
+    pub fn redis(self, url: &str) -> Result<Store, Error> {
+        let endpoint = Arc::new(Endpoint::new(url, &self.access)?);
+        self.source(Source::Url(Arc::clone(&endpoint)), Some(Subscriber::Server(endpoint)))
+    }
+
+    /// Creates a store on a Redis Cluster, which the URLs of some of its nodes name. The others are found, also those that
+    /// are added later. The nodes share the user, the password and the use of TLS.
+    ///
+    /// ```no_run
+    /// use tower_distributed::Store;
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::builder().cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if there is no URL, or if a URL or a setting is not valid.
+    #[cfg(feature = "cluster")]
+    pub fn cluster(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Store, Error> {
+        use crate::store::redis::several::Nodes;
+        let nodes = Arc::new(Nodes::new(Urls::new("a Cluster", urls, &self.access)?)?);
+        self.source(Source::Cluster(Arc::clone(&nodes), Arc::default()), Some(Subscriber::Cluster(nodes)))
+    }
+
+    /// Creates a store on the server that Redis Sentinel names as the master of the given name, by the URLs of the Sentinels.
+    ///
+    /// User and password in the URLs are those of the Sentinels; set those of Redis by [`credentials`](Self::credentials).
+    /// The database in the URL is that of Redis.
+    ///
+    /// ```no_run
+    /// use tower_distributed::{Credentials, Store};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::builder()
+    ///     .credentials(Credentials::new("app", "secret"))
+    ///     .sentinel(["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"], "mymaster")?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if there is no URL or no name, or if a URL or a setting is not valid.
+    #[cfg(feature = "sentinel")]
+    pub fn sentinel(
+        self,
+        urls: impl IntoIterator<Item = impl AsRef<str>>,
+        master: &str,
+    ) -> Result<Store, Error> {
+        use crate::store::redis::several::Sentinels;
+        let sentinels = Arc::new(Sentinels::new(Urls::new("Sentinel", urls, &self.access)?, master)?);
+        self.source(Source::Sentinel(Arc::clone(&sentinels)), Some(Subscriber::Sentinel(sentinels)))
+    }
+
+    /// Creates a store on a pool of `deadpool_redis`, `deadpool_redis::cluster` or `deadpool_redis::sentinel`.
+    ///
+    /// The store makes connections in the same way as the pool. It takes none out of the pool, and does not call
+    /// the hooks of the pool.
+    ///
+    /// ```
+    /// use tower_distributed::Store;
+    /// use tower_distributed::deadpool_redis::{Config, Runtime};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = Config::from_url("redis://127.0.0.1/").create_pool(Some(Runtime::Tokio1))?;
+    /// let store = Store::builder()
+    ///     .wakeups("redis://127.0.0.1/") // the server of the pool, so that waiters are woken and do not poll
+    ///     .pool(pool)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if a setting is not valid, or is not for pools.
+    pub fn pool(self, pool: impl IntoPool) -> Result<Store, Error> {
+        if !self.access.is_default() {
+            return Err(Error::invalid(
+                "credentials and tls are for stores that are made from a URL: a pool has its own",
+            ));
+        }
+        self.source(pool.into_source(), None)
+    }
+
+    /// `own`: the place itself, to subscribe at.
+    fn source(self, source: Source, own: Option<Subscriber>) -> Result<Store, Error> {
+        key::check_name("prefix", &self.prefix)?;
+        if let Some(max_keys) = self.max_keys {
+            let text = format!(
+                "max_keys must be unset for a store on Redis, is {max_keys}: it is for in-memory stores"
+            );
+            return Err(Error::invalid(text));
+        }
+        self.limits.check()?;
+        let wakeups = own.into_iter().chain(self.subscribers(&source)?).collect();
+        let background = match &self.background {
+            Some(runtime) => Background::runtime(runtime.clone())?,
+            None => Background::thread(),
+        };
+        Ok(self.assemble(source, CLOCK, wakeups, background))
+    }
+
+    /// Where `wakeups` says to subscribe.
+    fn subscribers(&self, source: &Source) -> Result<Vec<Subscriber>, Error> {
+        #[cfg(feature = "cluster")]
+        if source.is_cluster() && !self.wakeups.is_empty() {
+            use crate::store::redis::several::Nodes;
+            let urls = Urls::new("a Cluster", &self.wakeups, &self.access)?;
+            return Ok(vec![Subscriber::Cluster(Arc::new(Nodes::new(urls)?))]);
+        }
+        #[cfg(not(feature = "cluster"))]
+        let _ = source;
+        let endpoint = |url: &String| Endpoint::new(url, &self.access).map(Arc::new);
+        self.wakeups.iter().map(|url| endpoint(url).map(Subscriber::Server)).collect()
+    }
+
+    pub(crate) fn assemble(
+        self,
+        source: Source,
+        clock: &'static str,
+        wakeups: Vec<Subscriber>,
+        background: Background,
+    ) -> Store {
+        let store = RedisStore::new(source, self.prefix, self.limits, clock, wakeups, background);
+        Store(Arc::new(Backend::Redis(Arc::new(store))))
+    }
+}
+
+/// The pools that a [`Store`] can use. Sealed: implemented for the pools of `deadpool_redis`.
+pub trait IntoPool: sealed::IntoSource {}
+
+impl<P: sealed::IntoSource> IntoPool for P {}
+
+/// Uses the default settings of [`StoreBuilder`].
+impl From<deadpool_redis::Pool> for Store {
+    fn from(pool: deadpool_redis::Pool) -> Self {
+        StoreBuilder::default().with_defaults(pool)
+    }
+}
+
+/// Uses the default settings of [`StoreBuilder`].
+#[cfg(feature = "cluster")]
+impl From<deadpool_redis::cluster::Pool> for Store {
+    fn from(pool: deadpool_redis::cluster::Pool) -> Self {
+        StoreBuilder::default().with_defaults(pool)
+    }
+}
+
+/// Uses the default settings of [`StoreBuilder`]. The pool must be set to connect to masters.
+#[cfg(feature = "sentinel")]
+impl From<deadpool_redis::sentinel::Pool> for Store {
+    fn from(pool: deadpool_redis::sentinel::Pool) -> Self {
+        StoreBuilder::default().with_defaults(pool)
+    }
+}
+
+impl StoreBuilder {
+    fn with_defaults(self, pool: impl IntoPool) -> Store {
+        self.assemble(pool.into_source(), CLOCK, Vec::new(), Background::thread())
+    }
+}
+
+mod sealed {
+    use super::*;
+
+    pub trait IntoSource {
+        #[doc(hidden)]
+        #[allow(private_interfaces)]
+        fn into_source(self) -> Source;
+    }
+
+    impl IntoSource for deadpool_redis::Pool {
+        #[allow(private_interfaces)]
+        fn into_source(self) -> Source {
+            Source::Pool(self)
+        }
+    }
+
+    #[cfg(feature = "cluster")]
+    impl IntoSource for deadpool_redis::cluster::Pool {
+        #[allow(private_interfaces)]
+        fn into_source(self) -> Source {
+            Source::ClusterPool(self, Arc::default())
+        }
+    }
+
+    #[cfg(feature = "sentinel")]
+    impl IntoSource for deadpool_redis::sentinel::Pool {
+        #[allow(private_interfaces)]
+        fn into_source(self) -> Source {
+            Source::SentinelPool(self)
+        }
+    }
+}

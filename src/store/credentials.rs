@@ -1,0 +1,92 @@
+//! The user name and the password of a connection: [`Credentials`], and where they come from.
+
+use std::fmt;
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use tower::BoxError;
+
+use crate::Error;
+
+/// A user name and a password for Redis. They do not appear in texts.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub(crate) username: Option<String>,
+    pub(crate) password: String,
+}
+
+impl Credentials {
+    /// The credentials of a user.
+    #[must_use]
+    pub fn new(username: impl Into<String>, password: impl Into<String>) -> Self {
+        Self { username: Some(username.into()), password: password.into() }
+    }
+
+    /// A password. The user is that of the URL, or `default`.
+    #[must_use]
+    pub fn password(password: impl Into<String>) -> Self {
+        Self { username: None, password: password.into() }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+/// Provides the credentials of each new connection. Implemented by [`Credentials`], and by closures that return a future
+/// of `Result<Credentials, E>`. See [`StoreBuilder::credentials`](crate::StoreBuilder::credentials).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not provide credentials for Redis",
+    note = "pass `Credentials`, or a closure that returns a future of `Result<Credentials, E>`"
+)]
+pub trait ProvideCredentials: Send + Sync + 'static {
+    /// Returns the credentials for the next connection.
+    fn credentials(&self) -> BoxFuture<'static, Result<Credentials, BoxError>>;
+}
+
+impl ProvideCredentials for Credentials {
+    fn credentials(&self) -> BoxFuture<'static, Result<Credentials, BoxError>> {
+        Box::pin(std::future::ready(Ok(self.clone())))
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<F, Fut, E> ProvideCredentials for F
+where
+    F: Fn() -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
+    E: Into<BoxError>,
+{
+    fn credentials(&self) -> BoxFuture<'static, Result<Credentials, BoxError>> {
+        let credentials = self();
+        Box::pin(async move { credentials.await.map_err(Into::into) })
+    }
+}
+
+/// The password in a file, which is read for each new connection.
+pub(crate) struct PasswordFile(Arc<Path>);
+
+impl PasswordFile {
+    pub(crate) fn new(path: &Path) -> Result<Self, Error> {
+        read(path).map(|_| Self(path.into())).map_err(|error| Error::invalid(error.to_string()))
+    }
+}
+
+impl ProvideCredentials for PasswordFile {
+    fn credentials(&self) -> BoxFuture<'static, Result<Credentials, BoxError>> {
+        let path = Arc::clone(&self.0);
+        Box::pin(async move { Ok(tokio::task::spawn_blocking(move || read(&path)).await??) })
+    }
+}
+
+fn read(path: &Path) -> Result<Credentials, std::io::Error> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = format!("the password file {} cannot be read: {error}", path.display());
+        std::io::Error::new(error.kind(), text)
+    })?;
+    Ok(Credentials::password(text.trim_end_matches(['\r', '\n'])))
+}

@@ -1,0 +1,151 @@
+//! Servers that are given by URLs, and how a connection to one of them is made.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+};
+
+use super::failure::no_connection;
+use crate::Error;
+use crate::error::{Cause, Outage};
+use crate::store::credentials::{Credentials, ProvideCredentials};
+
+/// The settings that all servers of a store share.
+#[derive(Clone, Default)]
+pub(crate) struct Access {
+    pub(crate) credentials: Option<Arc<dyn ProvideCredentials>>,
+    #[cfg(any(feature = "rustls", feature = "native-tls"))]
+    pub(crate) tls: Option<crate::Tls>,
+}
+
+/// One server.
+pub(crate) struct Endpoint {
+    pub(super) info: ConnectionInfo,
+    pub(super) access: Access,
+}
+
+impl Access {
+    /// Whether nothing is set. A pool has its own settings.
+    pub(crate) fn is_default(&self) -> bool {
+        #[cfg(any(feature = "rustls", feature = "native-tls"))]
+        if self.tls.is_some() {
+            return false;
+        }
+        self.credentials.is_none()
+    }
+
+    /// The credentials for a new connection, if they do not come from the URL.
+    pub(super) async fn credentials(&self) -> Result<Option<Credentials>, Outage> {
+        let Some(provider) = &self.credentials else { return Ok(None) };
+        provider.credentials().await.map(Some).map_err(|error| Outage {
+            cause: Cause::Disconnected,
+            text: format!("no credentials for Redis: {error}").into(),
+            source: Some(error.into()),
+        })
+    }
+
+    /// Parses the URL of a server.
+    pub(super) fn info(&self, url: &str) -> Result<ConnectionInfo, Error> {
+        let info = url.into_connection_info().map_err(|error| {
+            let tls = url.starts_with("rediss:") || url.starts_with("valkeys:");
+            if tls && cfg!(not(any(feature = "rustls", feature = "native-tls"))) {
+                return Error::invalid(
+                    "a rediss:// URL needs TLS: enable the feature `rustls` or `native-tls` of tower-distributed",
+                );
+            }
+            // The URL may contain a password, so the text does not repeat it.
+            Error::invalid(format!(
+                "not a Redis URL (redis://[user:password@]host[:port][/db], rediss:// for TLS, \
+                 redis+unix:///path): {error}"
+            ))
+        })?;
+        #[cfg(any(feature = "rustls", feature = "native-tls"))]
+        let info = crate::store::tls::secured(info, self.tls.as_ref())?;
+        Ok(info)
+    }
+}
+
+impl Endpoint {
+    /// Parses a URL.
+    pub(crate) fn new(url: &str, access: &Access) -> Result<Self, Error> {
+        Ok(Self { info: access.info(url)?, access: access.clone() })
+    }
+
+    pub(super) fn address(&self) -> String {
+        self.info.addr().to_string()
+    }
+
+    /// Another server, with the settings of this one.
+    #[cfg(feature = "cluster")]
+    pub(super) fn at(self, address: &str) -> Self {
+        let (new_host, new_port) = address.rsplit_once(':').unwrap_or((address, ""));
+        let mut address = self.info.addr().clone();
+        if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = &mut address {
+            *host = new_host.into();
+            *port = new_port.parse().unwrap_or(*port);
+        }
+        Self { info: self.info.set_addr(address), access: self.access }
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(super) fn host(&self) -> String {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
+            _ => String::new(),
+        }
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        self.info.redis_settings().db()
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        is_tls(&self.info)
+    }
+
+    /// Makes a client, with the credentials of this moment.
+    pub(super) async fn client(&self) -> Result<Client, Outage> {
+        if self.is_tls() {
+            prepare_tls();
+        }
+        let mut info = self.info.clone();
+        if let Some(Credentials { username, password }) = self.access.credentials().await? {
+            let mut settings = info.redis_settings().clone().set_password(password);
+            if let Some(username) = username {
+                settings = settings.set_username(username);
+            }
+            info = info.set_redis_settings(settings);
+        }
+        Client::open(info).map_err(|error| no_connection(self.info.addr(), error))
+    }
+
+    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Outage> {
+        let client = self.client().await?;
+        let connected = client.get_multiplexed_async_connection_with_config(&untimed()).await;
+        connected.map_err(|error| no_connection(self.info.addr(), error))
+    }
+}
+
+/// Connections without time-outs, because the store has its own.
+pub(super) fn untimed() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None::<Duration>)
+}
+
+pub(super) fn is_tls(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
+}
+
+/// Prepares the process for connections over TLS, also for those of a user's pool.
+pub(super) fn prepare_tls() {
+    #[cfg(any(feature = "rustls", feature = "native-tls"))]
+    crate::store::tls::prepare();
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Endpoint").field(&self.address()).finish()
+    }
+}

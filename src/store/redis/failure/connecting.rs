@@ -1,0 +1,64 @@
+//! Why there is no connection, with what to do.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use deadpool_redis::redis::RedisError;
+
+use crate::error::{Cause, Outage};
+
+/// Parts of the texts of rustls, OpenSSL and the operating system, and what to do. A Cluster hands on no more than a text.
+const REMEDIES: [(&[&str], &str); 6] = [
+    (
+        &[
+            "UnknownIssuer",
+            "self-signed certificate",
+            "self signed certificate",
+            "unable to get local issuer",
+        ],
+        "the server's certificate is not signed by a trusted authority: give its root certificate to \
+         Tls::root_certificates",
+    ),
+    (
+        &["certificate expired", "certificate has expired"],
+        "the server's certificate has expired, or a clock is wrong",
+    ),
+    (
+        &["not valid for name", "NotValidForName", "IP address mismatch", "ostname mismatch"],
+        "the server's certificate is for another host than that of the URL",
+    ),
+    (
+        &["CertificateRequired", "certificate required"],
+        "the server asks for a certificate: give one to Tls::client_certificate",
+    ),
+    (
+        &["alert: UnknownCA", "alert: CertificateExpired", "alert: BadCertificate", "alert unknown ca"],
+        "the server does not accept the certificate of Tls::client_certificate",
+    ),
+    (
+        &["InvalidContentType", "wrong version number", "corrupt message"],
+        "the server does not speak TLS on this port: use redis:// or the port for TLS",
+    ),
+];
+
+/// Parts of the texts for a connection that the server has closed.
+const CLOSED: [&str; 4] = ["reset by peer", "unexpected end of file", "early eof", "broken pipe"];
+
+/// The outage of a server to which no connection can be made.
+pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisError) -> Outage {
+    let text = error.to_string();
+    let has_one = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    let remedy = REMEDIES.iter().find(|(parts, _)| has_one(parts)).map(|(_, remedy)| *remedy);
+    let closed = || {
+        let text = text.to_lowercase();
+        CLOSED.iter().any(|part| text.contains(part)).then_some(
+            "the server closed the connection: if it speaks TLS on this port, use rediss:// as the URL; if it asks \
+             for client certificates, give one to Tls::client_certificate",
+        )
+    };
+    let text = match remedy.or_else(closed) {
+        Some(remedy) => format!("no connection to {server}: {text} ({remedy})"),
+        None => format!("no connection to {server}: {text}"),
+    };
+    Outage { cause: Cause::Disconnected, text: text.into(), source: Some(Arc::new(error)) }
+}

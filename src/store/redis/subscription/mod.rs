@@ -1,0 +1,154 @@
+//! The subscription of a store: it receives the grants to waiters of this process, and the messages to all processes. At
+//! one server it is one connection. At a Cluster it is a connection to each master, since a message takes up to 50 ms from
+//! one node to another.
+
+#[cfg(feature = "cluster")]
+mod duplicates;
+mod ear;
+#[cfg(feature = "cluster")]
+mod masters;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use deadpool_redis::redis::Client;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use self::ear::Ear;
+use super::breaker::pause;
+use super::endpoint::Endpoint;
+#[cfg(feature = "cluster")]
+use super::several::Nodes;
+#[cfg(feature = "sentinel")]
+use super::several::Sentinels;
+use crate::error::Outage;
+use crate::store::background::Background;
+use crate::store::in_memory::lock;
+use crate::store::notifier::Notifier;
+use crate::telemetry::Server;
+
+/// One failure is forgotten for each such time. So a server that closes each subscription gets about four new ones
+/// a second.
+const FORGIVEN: Duration = Duration::from_millis(250);
+
+/// Where to subscribe.
+#[derive(Clone, Debug)]
+pub(crate) enum Subscriber {
+    Server(Arc<Endpoint>),
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<Nodes>),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Arc<Sentinels>),
+}
+
+impl Subscriber {
+    async fn client(&self) -> Result<Client, Outage> {
+        match self {
+            Self::Server(endpoint) => endpoint.client().await,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(nodes) => nodes.first().client().await,
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels) => sentinels.master().await,
+        }
+    }
+
+    /// The address and the database.
+    fn place(&self) -> (String, i64) {
+        match self {
+            Self::Server(endpoint) => (endpoint.address(), endpoint.database()),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(nodes) => (nodes.first().address(), 0),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels) => (sentinels.to_string(), sentinels.database()),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Subscription {
+    places: Arc<[Subscriber]>,
+    /// Whether the latest task is running.
+    listening: Mutex<Arc<AtomicBool>>,
+    telemetry: Server,
+    /// Closed when this value is dropped, which ends the task.
+    open: watch::Sender<()>,
+}
+
+impl Subscription {
+    pub(super) fn new(places: Vec<Subscriber>, telemetry: Server) -> Self {
+        let (places, open) = (places.into(), watch::Sender::new(()));
+        Self { places, listening: Mutex::default(), telemetry, open }
+    }
+
+    /// The address and the database of the server.
+    pub(super) fn place(&self) -> Option<(String, i64)> {
+        self.places.first().map(Subscriber::place)
+    }
+
+    /// Ends the task. It can be started again.
+    pub(super) fn stop(&self) {
+        let mut listening = lock(&self.listening);
+        *listening = Arc::default();
+        self.open.send_replace(());
+    }
+
+    /// Starts the task, unless it is running.
+    pub(super) fn start(&self, channels: [String; 2], notifier: &Arc<Notifier>, background: &Background) {
+        let listening = lock(&self.listening);
+        if self.places.is_empty() || listening.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let running = Listening(Arc::clone(&listening));
+        let (places, mut open) = (Arc::clone(&self.places), self.open.subscribe());
+        drop(listening);
+        let ear = Arc::new(Ear::new(channels, Arc::downgrade(notifier), self.telemetry.clone()));
+        background.spawn(async move {
+            let _running = running;
+            tokio::select! {
+                () = listen(&places, &ear) => {}
+                _ = open.changed() => {}
+            }
+        });
+    }
+}
+
+/// Marks the task as running while this value lives.
+struct Listening(Arc<AtomicBool>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Stays subscribed until the future is dropped. After a failure it tries the next place, at growing intervals.
+async fn listen(places: &[Subscriber], ear: &Arc<Ear>) {
+    let mut failures = Failures::default();
+    for place in places.iter().cycle() {
+        match place {
+            #[cfg(feature = "cluster")]
+            Subscriber::Cluster(nodes) => masters::listen(nodes, ear).await,
+            place => ear.hear(None, place.client()).await,
+        }
+        failures.pause().await;
+    }
+}
+
+/// The failures of late, for the pauses between attempts.
+#[derive(Default)]
+struct Failures {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Failures {
+    async fn pause(&mut self) {
+        let since = self.last.map_or(Duration::MAX, |last| last.elapsed());
+        let forgiven = since.as_millis() / FORGIVEN.as_millis();
+        self.count = self.count.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX)) + 1;
+        self.last = Some(Instant::now());
+        tokio::time::sleep(pause(self.count + 1)).await;
+    }
+}

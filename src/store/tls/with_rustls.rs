@@ -1,0 +1,63 @@
+//! The parts that only rustls needs.
+
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::Tls;
+use crate::Error;
+
+/// Sets the cryptography of this process, unless the program has set one. The client library takes what is set, and panics
+/// if there is none, or if the program was built with two.
+pub(super) fn provide_cryptography() {
+    if CryptoProvider::get_default().is_none() {
+        // Fails if another thread was faster, which is as good.
+        drop(ring::default_provider().install_default());
+    }
+}
+
+/// Checks what the client library would notice when it connects, or never.
+pub(super) fn check(tls: &Tls) -> Result<(), Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(tls.roots.as_deref().unwrap_or_default()) {
+        let added = certificate.map_err(|error| error.to_string());
+        let added = added.and_then(|root| roots.add(root).map_err(|error| error.to_string()));
+        added.map_err(|error| Error::invalid(format!("a root certificate cannot be used: {error}")))?;
+    }
+    let Some((certificate, key)) = &tls.client else { return Ok(()) };
+    let invalid = |error: String| Error::invalid(format!("the client certificate cannot be used: {error}"));
+    let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<Vec<_>, _>>();
+    let chain = chain.map_err(|error| invalid(error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| invalid(format!("its key: {error}")))?;
+    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_root_certificates(roots).with_client_auth_cert(chain, key))
+        .map_err(|error| invalid(error.to_string()))?;
+    Ok(())
+}
+
+/// The root certificates of the operating system, in PEM. `None`: those of Mozilla are used. The client library reads them
+/// at each connection, fails for one that it does not understand, and reads none at all if native-tls is built in as well.
+pub(super) fn system_roots() -> Option<Vec<u8>> {
+    if cfg!(feature = "rustls-webpki-roots") {
+        return None;
+    }
+    let found = rustls_native_certs::load_native_certs().certs;
+    let usable = found.iter().filter(|root| RootCertStore::empty().add((*root).clone()).is_ok());
+    Some(usable.flat_map(|root| pem(root)).collect())
+}
+
+fn pem(certificate: &CertificateDer<'_>) -> Vec<u8> {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
+    let mut pem = b"-----BEGIN CERTIFICATE-----\n".to_vec();
+    for line in text.as_bytes().chunks(64) {
+        pem.extend_from_slice(line);
+        pem.push(b'\n');
+    }
+    pem.extend_from_slice(b"-----END CERTIFICATE-----\n");
+    pem
+}

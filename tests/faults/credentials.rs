@@ -1,0 +1,210 @@
+//! Credentials that change, Unix sockets, and users with few permissions.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tower_distributed::{BloomFilter, Credentials, Error, Mutex, Quota, Store, TokenBucket};
+
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+use crate::support::scratch_dir::ScratchDir;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn set_password(server: &RedisServer, password: &str) {
+    server.cli(&["ACL", "SETUSER", "app", "on", "resetpass", &format!(">{password}"), "~*", "&*", "+@all"]);
+    // As a server does that ends connections after some hours.
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+}
+
+async fn allow(store: &Store) -> Result<(), Error> {
+    TokenBucket::new(store, "x", Quota::per_hour(100))?.allow("k").await.map(drop)
+}
+
+/// A waiter is woken by a message: the subscription has the new credentials, too.
+async fn check_waiter(store: &Store, server: &RedisServer) {
+    check_waiter_in(store, server, 0).await;
+}
+
+async fn check_waiter_in(store: &Store, server: &RedisServer, database: u8) {
+    let elsewhere = Store::redis(&format!("{}/{database}", server.url())).unwrap();
+    let guard = Mutex::new(&elsewhere, "x").unwrap().lock("k").await.unwrap();
+    let mutex = Mutex::new(store, "x").unwrap();
+    let waiter = tokio::spawn(async move { mutex.lock("k").await.map(drop) });
+    eventually("the subscription", SOON, async || server.cli(&["PUBSUB", "CHANNELS"]).contains("wake")).await;
+    guard.unlock().await.unwrap();
+    waiter.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_password_file_is_read_again_for_each_connection() {
+    let (server, files) = (RedisServer::start().await, ScratchDir::new());
+    let path = files.path().join("password");
+    std::fs::write(&path, "first\n").unwrap();
+    set_password(&server, "first");
+    let url = format!("redis://app@127.0.0.1:{}", server.port());
+    let store = Store::builder().password_file(&path).unwrap().redis(&url).unwrap();
+    allow(&store).await.unwrap();
+    check_waiter(&store, &server).await;
+    std::fs::write(&path, "second").unwrap();
+    set_password(&server, "second");
+    eventually("the new password", SOON, async || allow(&store).await.is_ok()).await;
+    check_waiter(&store, &server).await;
+    std::fs::remove_file(&path).unwrap();
+    set_password(&server, "second");
+    eventually("a word on the file", SOON, async || {
+        let told = allow(&store).await.map_err(|error| error.to_string());
+        told.is_err_and(|text| text.contains("password file") && text.contains("/password"))
+    })
+    .await;
+    let error = Store::builder().password_file(&path).unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("/password"), "{error}");
+}
+
+#[tokio::test]
+async fn a_closure_is_asked_for_each_connection() {
+    let server = RedisServer::start().await;
+    set_password(&server, "token-0");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
+    let store = Store::builder()
+        .credentials(move || {
+            let number = counter.fetch_add(1, Ordering::SeqCst);
+            async move { Ok::<_, Infallible>(Credentials::new("app", format!("token-{number}"))) }
+        })
+        .redis(&server.url())
+        .unwrap();
+    allow(&store).await.unwrap();
+    allow(&store).await.unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    set_password(&server, "token-1");
+    eventually("the second token", SOON, async || allow(&store).await.is_ok()).await;
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_closure_that_fails_is_told() {
+    let server = RedisServer::start().await;
+    let store = Store::builder()
+        .credentials(|| async { Err::<Credentials, _>("the vault is sealed") })
+        .redis(&server.url())
+        .unwrap();
+    let error = allow(&store).await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("the vault is sealed"), "{error}");
+    let shown = format!("{:?}", Credentials::new("app", "secret"));
+    assert!(!shown.contains("secret"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_pool_has_credentials_of_its_own() {
+    let pool = deadpool_redis::Config::from_url("redis://127.0.0.1")
+        .create_pool(Some(deadpool_redis::Runtime::Tokio1))
+        .unwrap();
+    let error = Store::builder().credentials(Credentials::password("x")).pool(pool).unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("pool"), "{error}");
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn a_cluster_gets_new_credentials_when_the_old_ones_end() {
+    let cluster = crate::support::cluster::RedisCluster::start().await;
+    let set = |password: &str| cluster.nodes().iter().for_each(|node| set_password(node, password));
+    set("first");
+    let password = Arc::new(std::sync::Mutex::new("first"));
+    let known = Arc::clone(&password);
+    let store = Store::builder()
+        .credentials(move || {
+            let password = *known.lock().unwrap();
+            async move { Ok::<_, Infallible>(Credentials::new("app", password)) }
+        })
+        .cluster(cluster.urls())
+        .unwrap();
+    let bucket = TokenBucket::new(&store, "x", Quota::per_hour(1000)).unwrap();
+    let all = async || {
+        for key in 0..12_u64 {
+            if bucket.allow(key).await.is_err() {
+                return false;
+            }
+        }
+        true
+    };
+    assert!(all().await);
+    *password.lock().unwrap() = "second";
+    set("second");
+    eventually("the new password at each node", SOON, all).await;
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_a_place() {
+    let files = ScratchDir::new();
+    let socket = files.path().join("redis.sock").display().to_string();
+    let server = RedisServer::with_args(&["--unixsocket", &socket]).await;
+    let store = Store::redis(&format!("redis+unix://{socket}?db=3")).unwrap();
+    allow(&store).await.unwrap();
+    check_waiter_in(&store, &server, 3).await;
+    assert_eq!(server.cli(&["DBSIZE"]), "0", "it is another database");
+}
+
+/// A user with the permissions of `acl_rule` and `more`.
+async fn user(server: &RedisServer, more: &[&str]) -> Store {
+    let store = Store::builder().credentials(Credentials::new("app", "secret")).redis(&server.url()).unwrap();
+    let rule = store.acl_rule("app").unwrap();
+    let rule: Vec<_> = rule.split(' ').chain(["on", ">secret"]).chain(more.iter().copied()).collect();
+    server.cli(&rule);
+    store
+}
+
+#[tokio::test]
+async fn the_rule_allows_what_a_store_does_and_nothing_else() {
+    let server = RedisServer::start().await;
+    let store = user(&server, &[]).await;
+    allow(&store).await.unwrap();
+    check_waiter(&store, &server).await;
+    store.ping().await.unwrap();
+    let log = server.cli(&["ACL", "LOG"]);
+    let others: Vec<_> = log.lines().filter(|line| line.contains("NOPERM")).collect();
+    assert!(others.is_empty(), "{log}");
+    let denied = server.cli(&["ACL", "DRYRUN", "app", "GET", "other:key"]);
+    assert!(denied.contains("no permissions"), "{denied}");
+    assert_ne!(server.cli(&["ACL", "DRYRUN", "app", "FLUSHALL"]), "OK");
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named() {
+    let server = RedisServer::start().await;
+    for (more, told) in [
+        (&["-evalsha"][..], "'evalsha' command"),
+        (&["-time"], "acl_rule"),
+        (&["-set", "-get"], "acl_rule"),
+        (&["resetkeys", "~other:*"], "~<prefix>:*"),
+    ] {
+        let store = user(&server, more).await;
+        let error = allow(&store).await.unwrap_err();
+        let text = error.to_string();
+        assert!(error.is_unavailable() && text.contains(told), "{more:?}: {text}");
+        assert!(!text.contains("td:{x:k}"), "{more:?}: {text}");
+    }
+    // A lock of another name is refused at once, though an outage would be waited for.
+    let store = user(&server, &[]).await;
+    let mutex = Mutex::builder().exact_names().build(&store, "x").unwrap();
+    let error = tokio::time::timeout(SOON, mutex.lock("outside")).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("exact_names"), "{error}");
+    let filter = BloomFilter::new(&user(&server, &["-bitfield"]).await, "x", 1000, 0.01);
+    let error = filter.unwrap().insert("item").await.unwrap_err();
+    assert!(error.to_string().contains("acl_rule"), "{error}");
+}
+
+#[tokio::test]
+async fn a_renamed_command_is_named() {
+    let server = RedisServer::with_args(&["--rename-command", "EVALSHA", ""]).await;
+    let error = allow(&Store::redis(&server.url()).unwrap()).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.to_lowercase().contains("'evalsha'") && text.contains("renamed, disabled or missing"),
+        "{text}"
+    );
+    assert!(!text.contains("td:{x:k}"), "{text}");
+}

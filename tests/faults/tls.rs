@@ -1,0 +1,131 @@
+//! Connections over TLS, and what users read if one cannot be made.
+
+use std::time::Duration;
+
+use tower_distributed::{Error, Mutex, Quota, Store, StoreBuilder, Tls, TokenBucket};
+
+use crate::certificates::{Authority, TlsServer};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+const HOST: [&str; 2] = ["127.0.0.1", "localhost"];
+const SOON: Duration = Duration::from_secs(20);
+
+const ASKS: &str = "tls-auth-clients yes";
+const DOES_NOT_ASK: &str = "tls-auth-clients no";
+
+fn trusting(authority: &Authority) -> StoreBuilder {
+    Store::builder().tls(Tls::new().root_certificates(authority.pem()))
+}
+
+/// A call, and a waiter that is woken over the subscription.
+async fn check(store: &Store, server: &RedisServer) {
+    let bucket = TokenBucket::new(store, "tls", Quota::per_hour(1)).unwrap();
+    assert!(bucket.allow("k").await.unwrap().is_admitted());
+    assert!(!bucket.allow("k").await.unwrap().is_admitted());
+    let guard = Mutex::new(&Store::redis(&server.url()).unwrap(), "tls").unwrap().lock("k").await.unwrap();
+    let mutex = Mutex::new(store, "tls").unwrap();
+    let waiter = tokio::spawn(async move { mutex.lock("k").await.map(drop) });
+    eventually("the subscription", SOON, async || server.cli(&["PUBSUB", "CHANNELS"]).contains("wake")).await;
+    assert!(guard.unlock().await.unwrap());
+    waiter.await.unwrap().unwrap();
+}
+
+async fn error_of(store: &Store) -> Error {
+    TokenBucket::new(store, "tls", Quota::per_hour(1)).unwrap().allow("k").await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_store_works_over_tls() {
+    let authority = Authority::new("ours");
+    let server = TlsServer::start(&authority, &authority.server(&HOST), DOES_NOT_ASK).await;
+    for host in HOST {
+        server.server.cli(&["FLUSHALL"]);
+        check(&trusting(&authority).redis(&server.url_of(host)).unwrap(), &server.server).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_can_ask_for_a_certificate() {
+    let (authority, other) = (Authority::new("ours"), Authority::new("other"));
+    let server = TlsServer::start(&authority, &authority.server(&HOST), ASKS).await;
+    let with = |authority: &Authority, of: &Authority| {
+        let client = of.client();
+        let tls = Tls::new().root_certificates(authority.pem());
+        let tls = tls.client_certificate(client.certificate, client.key);
+        Store::builder().tls(tls).redis(&server.url()).unwrap()
+    };
+    check(&with(&authority, &authority), &server.server).await;
+    for store in [with(&authority, &other), trusting(&authority).redis(&server.url()).unwrap()] {
+        let error = error_of(&store).await;
+        assert!(error.is_unavailable() && error.to_string().contains("Tls::client_certificate"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_trusted_is_told_with_the_remedy() {
+    let (authority, other) = (Authority::new("ours"), Authority::new("other"));
+    let good = TlsServer::start(&authority, &authority.server(&HOST), DOES_NOT_ASK).await;
+    let expired = TlsServer::start(&authority, &authority.expired_server(&HOST), DOES_NOT_ASK).await;
+    let elsewhere = authority.server(&["redis.example.com"]);
+    let elsewhere = TlsServer::start(&authority, &elsewhere, DOES_NOT_ASK).await;
+    for (store, told) in [
+        (trusting(&other).redis(&good.url()), "Tls::root_certificates"),
+        // The certificates of the operating system, or Mozilla's.
+        (Store::redis(&good.url()), "Tls::root_certificates"),
+        (trusting(&authority).redis(&expired.url()), "has expired"),
+        (trusting(&authority).redis(&elsewhere.url()), "another host"),
+        // Not over TLS.
+        (Store::redis(&format!("redis://127.0.0.1:{}", good.port())), "rediss://"),
+    ] {
+        let error = error_of(&store.unwrap()).await;
+        assert!(error.is_unavailable() && error.to_string().contains(told), "{told}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_suspected() {
+    let server = RedisServer::start().await;
+    let url = format!("rediss://127.0.0.1:{}", server.port());
+    let store = Store::builder().connect_timeout(Duration::from_millis(300)).redis(&url).unwrap();
+    let error = error_of(&store).await;
+    assert!(error.to_string().contains("does the server speak TLS on this port?"), "{error}");
+}
+
+#[cfg(all(feature = "cluster", feature = "rustls"))]
+#[tokio::test]
+async fn a_cluster_works_over_tls() {
+    let authority = Authority::new("ours");
+    let more = format!("{DOES_NOT_ASK}\ncluster-enabled yes\ntls-cluster yes\ncluster-announce-ip 127.0.0.1");
+    let more = format!("{more}\ncluster-port {}", crate::support::ports::free_port());
+    let node = TlsServer::start(&authority, &authority.server(&HOST), &more).await;
+    node.server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    eventually("the cluster", SOON, async || {
+        node.server.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+    })
+    .await;
+    check(&trusting(&authority).cluster([node.url()]).unwrap(), &node.server).await;
+    let error = error_of(&trusting(&Authority::new("other")).cluster([node.url()]).unwrap()).await;
+    assert!(error.to_string().contains("Tls::root_certificates"), "{error}");
+}
+
+#[test]
+fn settings_are_checked_when_a_store_is_built() {
+    let authority = Authority::new("ours");
+    let (one, two) = (authority.client(), authority.client());
+    let url = "rediss://127.0.0.1";
+    let tls = |tls: Tls| Store::builder().tls(tls).redis(url);
+    for (store, told) in [
+        (trusting(&authority).redis("redis://127.0.0.1"), "rediss://"),
+        (Store::redis("rediss://127.0.0.1/#insecure"), "#insecure"),
+        (tls(Tls::new().root_certificates("none")), "contain no certificate"),
+        (tls(Tls::new().client_certificate("none", one.key.clone())), "contains no certificate"),
+        (tls(Tls::new().client_certificate(one.certificate.clone(), "none")), "key"),
+        (tls(Tls::new().client_certificate(one.certificate, two.key)), "client certificate cannot be used"),
+    ] {
+        let error = store.unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(told), "{told}: {error}");
+    }
+    let shown = format!("{:?}", Tls::new().client_certificate(two.certificate, "a secret"));
+    assert!(!shown.contains("secret"), "{shown}");
+}
