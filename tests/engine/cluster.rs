@@ -100,14 +100,26 @@ impl Load {
     }
 }
 
-async fn scene() -> (RedisCluster, TokenBucket) {
+/// How the store was made.
+#[derive(Clone, Copy)]
+enum By {
+    Pool,
+    Urls,
+}
+
+async fn scene(by: By) -> (RedisCluster, TokenBucket) {
     let cluster = RedisCluster::start().await;
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
-    let builder = cluster.urls().iter().fold(Store::builder(), StoreBuilder::wakeups);
-    let bucket = wide_bucket(&builder.pool(pool).unwrap());
+    let store = match by {
+        By::Pool => {
+            let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
+            cluster.urls().iter().fold(Store::builder(), StoreBuilder::wakeups).pool(pool)
+        }
+        By::Urls => Store::builder().cluster(cluster.urls()),
+    };
+    let bucket = wide_bucket(&store.unwrap());
     (cluster, bucket)
 }
 
@@ -122,8 +134,8 @@ fn assert_unaffected(before: (u64, u64, Duration), after: (u64, u64, Duration)) 
 }
 
 /// Defect 6: of 9 972 calls of a bare client 65 were made.
-async fn a_lost_master_affects_its_own_keys_only(lose: impl FnOnce(&RedisCluster)) -> RedisCluster {
-    let (cluster, bucket) = scene().await;
+async fn a_lost_master_affects_its_own_keys_only(by: By, lose: impl FnOnce(&RedisCluster)) -> RedisCluster {
+    let (cluster, bucket) = scene(by).await;
     let _turn = MACHINE.write().await;
     let load = Load::start(&cluster, &bucket).await;
     let busy = || load.healthy.answers.load(Ordering::Relaxed) > 1_000;
@@ -141,19 +153,29 @@ async fn a_lost_master_affects_its_own_keys_only(lose: impl FnOnce(&RedisCluster
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_master_affects_its_own_keys_only() {
-    a_lost_master_affects_its_own_keys_only(|cluster| cluster.nodes()[0].kill9()).await;
+    for by in [By::Pool, By::Urls] {
+        a_lost_master_affects_its_own_keys_only(by, |cluster| cluster.nodes()[0].kill9()).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_master_affects_its_own_keys_only() {
-    let cluster = a_lost_master_affects_its_own_keys_only(|cluster| cluster.nodes()[0].pause()).await;
-    cluster.nodes()[0].resume();
+    for by in [By::Pool, By::Urls] {
+        let cluster = a_lost_master_affects_its_own_keys_only(by, |cluster| cluster.nodes()[0].pause()).await;
+        cluster.nodes()[0].resume();
+    }
 }
 
 /// Defect 6: a batch answered nobody before its slowest call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_master_affects_its_own_keys_only() {
-    let (cluster, bucket) = scene().await;
+    for by in [By::Pool, By::Urls] {
+        a_slow_master(by).await;
+    }
+}
+
+async fn a_slow_master(by: By) {
+    let (cluster, bucket) = scene(by).await;
     let _turn = MACHINE.write().await;
     let load = Load::start(&cluster, &bucket).await;
     let busy = || load.healthy.answers.load(Ordering::Relaxed) > 1_000;

@@ -1,13 +1,16 @@
-//! One master of a Cluster is away.
+//! One master of a Cluster is away, or slots are moved.
 
 use std::time::Duration;
 
 use deadpool_redis::Runtime;
 use deadpool_redis::cluster::Config;
-use tower_distributed::{Quota, Store, TokenBucket};
+use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
 use crate::support::cluster::RedisCluster;
 use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn keys_of_other_masters_are_not_concerned() {
@@ -16,15 +19,23 @@ async fn keys_of_other_masters_are_not_concerned() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
     let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
-    let bucket = TokenBucket::new(&Store::from(pool), "shards", Quota::per_hour(1).burst(1000)).unwrap();
-    let lost_port = cluster.nodes()[0].port();
+    check_others(&cluster, &Store::from(pool), 0).await;
+    cluster.nodes()[0].restart().await;
+    cluster.nodes()[0].cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    cluster.settled().await;
+    check_others(&cluster, &Store::builder().cluster(cluster.urls()).unwrap(), 1).await;
+}
+
+async fn check_others(cluster: &RedisCluster, store: &Store, first: usize) {
+    let bucket = TokenBucket::new(store, "shards", Quota::per_hour(1).burst(1000)).unwrap();
+    let lost_port = cluster.nodes()[first].port();
     let (mut lost, mut healthy) = (Vec::new(), Vec::new());
     for key in 0..30 {
         bucket.allow(key).await.unwrap();
         let node = cluster.node_of(&format!("td:{{shards:{key}}}:tat"));
         if node.port() == lost_port { lost.push(key) } else { healthy.push(key) }
     }
-    cluster.nodes()[0].kill9();
+    cluster.nodes()[first].kill9();
     eventually("the healthy keys to be served", Duration::from_secs(30), async || {
         bucket.allow(healthy[0]).await.is_ok()
     })
@@ -35,5 +46,83 @@ async fn keys_of_other_masters_are_not_concerned() {
         for &key in &healthy {
             assert!(bucket.allow(key).await.unwrap().is_admitted());
         }
+    }
+}
+
+/// A slot on its way from one node to another.
+struct Move<'a> {
+    from: &'a RedisServer,
+    to: &'a RedisServer,
+    slot: String,
+}
+
+impl<'a> Move<'a> {
+    /// Begins to move the slot of a key to another node.
+    fn begin(cluster: &'a RedisCluster, key: &str) -> Self {
+        let from = cluster.node_of(key);
+        let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
+        let slot = from.cli(&["CLUSTER", "KEYSLOT", key]);
+        to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
+        from.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
+        Self { from, to, slot }
+    }
+
+    fn end(self) {
+        let Self { from, to, slot } = self;
+        let keys: Vec<String> = from.query(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).unwrap();
+        let port = to.port().to_string();
+        if !keys.is_empty() {
+            let move_keys = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            let keys = keys.iter().map(String::as_str);
+            from.cli(&move_keys.into_iter().chain(keys).collect::<Vec<_>>());
+        }
+        for node in [to, from] {
+            node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]);
+        }
+    }
+}
+
+fn id(node: &RedisServer) -> String {
+    node.cli(&["CLUSTER", "MYID"])
+}
+
+fn has_told(node: &RedisServer, error: &str) -> bool {
+    node.cli(&["INFO", "errorstats"]).contains(&format!("errorstat_{error}:"))
+}
+
+/// A key of which some parts exist is refused (TRYAGAIN) until its slot has moved; new keys are sent to the new node
+/// (ASK), and so are all once it has moved (MOVED).
+#[tokio::test]
+async fn calls_to_a_slot_that_moves_are_served() {
+    let cluster = RedisCluster::start().await;
+    let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
+    let builder = || Store::builder().timeout(SOON);
+    for (name, store) in
+        [("urls", builder().cluster(cluster.urls()).unwrap()), ("pool", builder().pool(pool).unwrap())]
+    {
+        let mutex = Mutex::new(&store, name).unwrap();
+        let key = format!("td:{{{name}:k}}:lock");
+        let guard = mutex.lock("k").await.unwrap();
+        let from = Move::begin(&cluster, &key);
+        for node in cluster.nodes() {
+            node.cli(&["CONFIG", "RESETSTAT"]);
+        }
+        let fence = guard.fence();
+        let unlock = tokio::spawn(guard.unlock());
+        eventually("the node to refuse", SOON, async || has_told(from.from, "TRYAGAIN")).await;
+        from.end();
+        assert!(unlock.await.unwrap().unwrap(), "it was held");
+        let guard = mutex.lock("k").await.unwrap();
+        assert!(guard.fence() > fence, "the new node knows the fences");
+        assert!(guard.unlock().await.unwrap());
+
+        let bucket = TokenBucket::new(&store, name, Quota::per_hour(1)).unwrap();
+        let key = format!("td:{{{name}:new}}:tat");
+        let from = Move::begin(&cluster, &key);
+        assert!(bucket.allow("new").await.unwrap().is_admitted());
+        assert!(has_told(from.from, "ASK"), "it was served by the old node");
+        assert!(!bucket.allow("new").await.unwrap().is_admitted());
+        from.end();
+        assert!(!bucket.allow("new").await.unwrap().is_admitted());
     }
 }

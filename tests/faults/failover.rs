@@ -13,23 +13,25 @@ use crate::support::sentinel::Sentinel;
 async fn a_store_follows_the_master() {
     let sentinel = Sentinel::start().await;
     let name = sentinel.service_name().to_owned();
-    let pool = Config::from_urls(sentinel.sentinel_urls(), name, SentinelServerType::Master)
+    let pool = Config::from_urls(sentinel.sentinel_urls(), name.clone(), SentinelServerType::Master)
         .create_pool(Some(Runtime::Tokio1))
         .unwrap();
-    let bucket = TokenBucket::new(&Store::from(pool), "failover", Quota::per_hour(1).burst(100)).unwrap();
-    assert!(bucket.allow("k").await.unwrap().is_admitted());
+    let by_urls = Store::builder().sentinel(sentinel.sentinel_urls(), &name).unwrap();
+    let bucket = |store: &Store| TokenBucket::new(store, "failover", Quota::per_hour(1).burst(1000)).unwrap();
+    let buckets = [bucket(&Store::from(pool)), bucket(&by_urls)];
+    let are_served = async || {
+        let outcomes = futures::future::join_all(buckets.iter().map(|bucket| bucket.allow("k"))).await;
+        outcomes.iter().all(Result::is_ok)
+    };
+    assert!(are_served().await);
     let old = sentinel.master().port();
     sentinel.failover().await;
     eventually("the new master to be used", Duration::from_secs(30), async || {
-        bucket.allow("k").await.is_ok()
-            && sentinel.master().query(&["EXISTS", "td:{failover:k}:tat"]) == Ok(1)
+        are_served().await && sentinel.master().query(&["EXISTS", "td:{failover:k}:tat"]) == Ok(1)
     })
     .await;
     assert_ne!(sentinel.master().port(), old);
     sentinel.settled().await;
     sentinel.kill_master().await;
-    eventually("the next master to be used", Duration::from_secs(30), async || {
-        bucket.allow("k").await.is_ok()
-    })
-    .await;
+    eventually("the next master to be used", Duration::from_secs(30), async || are_served().await).await;
 }

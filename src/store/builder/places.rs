@@ -42,7 +42,9 @@ impl StoreBuilder {
     pub fn cluster(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Store, Error> {
         use crate::store::redis::several::Nodes;
         let nodes = Arc::new(Nodes::new(Urls::new("a Cluster", urls, &self.access)?)?);
-        self.source(Source::Cluster(Arc::clone(&nodes), Arc::default()), Some(Subscriber::Cluster(nodes)))
+        let masters = Arc::default();
+        let subscriber = Subscriber::Cluster(Arc::clone(&nodes), Arc::clone(&masters));
+        self.source(Source::Cluster(nodes, masters), Some(subscriber))
     }
 
     /// Creates a store on the server that Redis Sentinel names as the master of the given name, by the URLs of the Sentinels.
@@ -124,10 +126,12 @@ impl StoreBuilder {
     /// Where `wakeups` says to subscribe.
     fn subscribers(&self, source: &Source) -> Result<Vec<Subscriber>, Error> {
         #[cfg(feature = "cluster")]
-        if source.is_cluster() && !self.wakeups.is_empty() {
+        if let Some(masters) = source.masters()
+            && !self.wakeups.is_empty()
+        {
             use crate::store::redis::several::Nodes;
             let urls = Urls::new("a Cluster", &self.wakeups, &self.access)?;
-            return Ok(vec![Subscriber::Cluster(Arc::new(Nodes::new(urls)?))]);
+            return Ok(vec![Subscriber::Cluster(Arc::new(Nodes::new(urls)?), Arc::clone(masters))]);
         }
         #[cfg(not(feature = "cluster"))]
         let _ = source;

@@ -54,6 +54,7 @@ impl RedisStore {
     /// * The server does not know the script, and so has not run it. Then the call is sent again with the text of
     ///   the script. `SCRIPT LOAD` would not be enough: the scripts could be flushed in between, and on a Cluster
     ///   it would have to reach the right node first.
+    /// * The master does not have the slot of its keys, and has not run it. Then it is sent to the one that has.
     /// * The slot of its keys is being moved to another node, which has refused the call. Then it is sent again until the
     ///   timeout is over.
     /// * The connection turns out to be closed before anything is written.
@@ -66,7 +67,11 @@ impl RedisStore {
         script: &Loaded,
         call: &Call,
     ) -> Result<Reply, Error> {
-        route.breaker.check()?;
+        if let Err(error) = route.breaker.check() {
+            // There may be a new master, which has a breaker of its own.
+            self.source.look_for_masters(None, runtime);
+            return Err(error);
+        }
         let was_idle = !route.link.answered_within(IDLE);
         let began = Instant::now();
         let mut outcome = self.attempt(runtime, &route.link, script, call).await;
@@ -74,13 +79,21 @@ impl RedisStore {
             outcome = self.attempt(runtime, &route.link, script, call).await;
             outcome = outcome.map(|reply| reply.sent_twice());
         }
-        let mut pause = MOVING;
-        while matches!(&outcome, Err(failed) if failed.outage.cause == Cause::Moving)
-            && began.elapsed() + pause < self.limits.timeout
-        {
-            tokio::time::sleep(pause).await;
-            pause *= 2;
-            outcome = self.attempt(runtime, &route.link, script, call).await;
+        let (mut pause, mut redirected) = (MOVING, false);
+        while let Err(failed) = &outcome {
+            outcome = match (failed.outage.cause, &route.redirected) {
+                (Cause::Redirected, Some(link)) if !redirected => {
+                    redirected = true;
+                    self.source.look_for_masters(None, runtime);
+                    self.attempt(runtime, link, script, call).await
+                }
+                (Cause::Moving, _) if began.elapsed() + pause < self.limits.timeout => {
+                    tokio::time::sleep(pause).await;
+                    (pause, redirected) = (2 * pause, false);
+                    self.attempt(runtime, &route.link, script, call).await
+                }
+                _ => break,
+            };
         }
         let outage = match outcome {
             Ok(reply) => {
@@ -123,11 +136,10 @@ impl RedisStore {
         script: &Loaded,
         call: &Call,
     ) -> Result<Reply, Failed> {
-        let mut held = link.hold(runtime).await.map_err(|outage| Failed {
-            outage: Outage { cause: Cause::NotSent, ..outage },
-            sent: None,
-            written: false,
-            answers: false,
+        let mut held = link.hold(runtime).await.map_err(|outage| {
+            self.source.look_for_masters(None, runtime);
+            let outage = Outage { cause: Cause::NotSent, ..outage };
+            Failed { outage, sent: None, written: false, answers: false }
         })?;
         let sent = Instant::now();
         let mut written = true;
@@ -155,8 +167,9 @@ impl RedisStore {
         let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
         if self.source.is_lost(outage.cause) && !answers {
             link.discard(&held);
-        } else if failure::is_outage(outage.cause) {
-            self.source.look_for_masters(held.connection, runtime);
+        }
+        if failure::is_outage(outage.cause) {
+            self.source.look_for_masters(Some(held.connection), runtime);
         }
         Err(Failed { outage, sent: Some(sent), written, answers })
     }
@@ -213,24 +226,25 @@ impl RedisStore {
         let links = self.links(runtime);
         let route = links.route(0);
         let breaker = links.breaker();
-        let mut held = route.link.hold(runtime).await?;
+        let link = route.redirected.as_ref().unwrap_or(&route.link);
+        let mut held = link.hold(runtime).await?;
         let sent = Instant::now();
         let ping = redis::cmd("PING");
-        let outage = match self.in_time(runtime, &route.link, held.connection.send(&ping)).await {
+        let outage = match self.in_time(runtime, link, held.connection.send(&ping)).await {
             Some(Ok(_)) => {
-                route.link.answered();
+                link.answered();
                 // On a Cluster any node may have answered.
                 if !self.source.is_cluster() {
                     self.succeeded(&route);
                 }
-                let version = route.link.version().map(|version| version.to_string());
+                let version = link.version().map(|version| version.to_string());
                 return Ok(Ping::new(sent.elapsed(), version, breaker));
             }
             Some(Err(error)) => failure::outage(error),
             None => self.timed_out(),
         };
         if self.source.is_lost(outage.cause) {
-            route.link.discard(&held);
+            link.discard(&held);
         }
         if failure::is_outage(outage.cause) && !self.source.is_cluster() {
             route.breaker.failed(sent, &outage, false);

@@ -38,6 +38,8 @@ pub(super) fn outage(error: RedisError) -> Outage {
         Cause::TimedOut
     } else if error.is_io_error() || error.is_unrecoverable_error() || error.is_connection_dropped() {
         Cause::Disconnected
+    } else if matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)) {
+        Cause::Redirected
     } else if error.code() == Some(TRYAGAIN) {
         Cause::Moving
     } else if denied::is_denied(&error) {

@@ -1,9 +1,11 @@
 //! A link: the place of one connection, shared by all calls on a runtime. A failed connection is replaced.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -171,8 +173,14 @@ impl Link {
         let (done, attempt) = watch::channel(None);
         let link = Arc::clone(self);
         runtime.spawn(async move {
-            let outcome = match timeout(link.connect_timeout, link.make(made)).await {
-                Ok(outcome) => outcome.map(Arc::new),
+            let making = AssertUnwindSafe(link.make(made)).catch_unwind();
+            let outcome = match timeout(link.connect_timeout, making).await {
+                Ok(Ok(outcome)) => outcome.map(Arc::new),
+                // The client library panics if rustls has no cryptography, since another crate has enabled it there.
+                Ok(Err(_)) => Err(disconnected(
+                    "connecting has panicked: for TLS, enable the feature `rustls` of tower-distributed, or install a \
+                     rustls::crypto::CryptoProvider",
+                )),
                 Err(_) => {
                     let Self { source, connect_timeout, .. } = &*link;
                     let text =

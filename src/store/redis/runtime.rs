@@ -29,18 +29,22 @@ pub(super) struct RuntimeLinks {
     /// By master, then by link. There are as many links as `connections`, and one more for bulk operations. Made on
     /// first use.
     routes: Mutex<Vec<Option<Arc<Route>>>>,
+    /// To a Cluster: a connection that finds the right master for each call.
+    redirected: Option<Arc<Link>>,
     /// The bound on the operations that wait on this runtime.
     pub(super) budget: Arc<Budget>,
     /// Closed when the runtime has ended.
     ends: oneshot::Sender<()>,
 }
 
-/// The link to a master, with its breaker. On a Cluster each master has its own connection, because the client
-/// blocks all calls while it recovers the connection to one master.
+/// The link to a master, with its breaker. On a Cluster each master has its own connection, so that one master that is
+/// down or slow concerns no other.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) link: Arc<Link>,
     pub(super) breaker: Breaker,
+    /// The link for calls that the master redirects. All routes share it.
+    pub(super) redirected: Option<Arc<Link>>,
 }
 
 impl RuntimeLinks {
@@ -50,7 +54,12 @@ impl RuntimeLinks {
         // Ends with the store or with the runtime.
         runtime.spawn(async move { drop((&mut watch.dropped).await) });
         let limits = store.limits;
+        let link = |source| {
+            let telemetry = store.telemetry.clone();
+            Arc::new(Link::new(source, limits.connect_timeout, store.process, telemetry))
+        };
         Arc::new(Self {
+            redirected: store.source.redirects().then(|| link(store.source.clone())),
             id: runtime.id(),
             runtime: runtime.clone(),
             source: store.source.clone(),
@@ -86,6 +95,7 @@ impl RuntimeLinks {
     /// Closes the connections.
     pub(super) fn close(&self) {
         lock(&self.routes).iter().flatten().for_each(|route| route.link.close());
+        self.redirected.iter().for_each(|link| link.close());
     }
 
     /// The number of a route, by master and link. Links are numbered from 0; the last link is the one for bulk
@@ -99,13 +109,32 @@ impl RuntimeLinks {
         if routes.len() <= number {
             routes.resize(number + 1, None);
         }
-        let route = routes[number].get_or_insert_with(|| {
-            let Limits { timeout, connect_timeout, .. } = self.limits;
-            let link = Link::new(self.source.clone(), connect_timeout, self.process, self.telemetry.clone());
-            let breaker = Breaker::new(connect_timeout + timeout, self.telemetry.clone());
-            Arc::new(Route { link: Arc::new(link), breaker })
+        if let Some(route) = &routes[number] {
+            return Arc::clone(route);
+        }
+        let Limits { timeout, connect_timeout, .. } = self.limits;
+        let source = self.source.to_master(self.master(number));
+        let link = Link::new(source, connect_timeout, self.process, self.telemetry.clone());
+        let route = Arc::new(Route {
+            link: Arc::new(link),
+            breaker: Breaker::new(connect_timeout + timeout, self.telemetry.clone()),
+            redirected: self.redirected.clone(),
         });
-        Arc::clone(route)
+        routes[number] = Some(Arc::clone(&route));
+        // It may take the place of a master that has no slots any more. That one gets no calls that could close its breaker.
+        for (number, other) in routes.iter().enumerate() {
+            if let Some(other) = other
+                && !self.source.is_current(self.master(number))
+            {
+                other.breaker.retire();
+                other.link.close();
+            }
+        }
+        route
+    }
+
+    fn master(&self, number: usize) -> usize {
+        number / (self.limits.connections + 1)
     }
 
     /// The worst state of its breakers.

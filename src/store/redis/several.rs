@@ -73,16 +73,21 @@ mod cluster {
     use std::time::Duration;
 
     use deadpool_redis::cluster::ClusterConnection;
+    use deadpool_redis::redis::RedisError;
     use deadpool_redis::redis::cluster::{ClusterClient, ClusterClientBuilder};
-    use deadpool_redis::redis::{RedisError, cmd};
+    use tokio::time::timeout;
 
     use super::super::endpoint::Endpoint;
+    use super::super::failure;
+    use super::super::slots::{self, Masters};
     use super::super::source::Connection;
-    use super::super::{failure, slots};
-    use super::{Credentials, Error, Outage, Urls};
+    use super::{Credentials, Error, Outage, Urls, is_tls};
 
     /// The time-out of the connection for one reply. The store has its own, which is at most this.
     const LONGEST: Duration = Duration::from_secs(60);
+
+    /// How long one node may take to name the masters.
+    const PATIENCE: Duration = Duration::from_secs(1);
 
     /// The pauses before a call is sent again because of a redirection or a lost node, ms.
     const PAUSES: [u64; 2] = [10, 300];
@@ -122,6 +127,10 @@ mod cluster {
             client.get_async_connection().await.map_err(failed)
         }
 
+        pub(in crate::store::redis) fn is_tls(&self) -> bool {
+            self.0.infos.iter().any(is_tls)
+        }
+
         /// The nodes that the URLs name.
         pub(in crate::store::redis) fn named(&self) -> impl Iterator<Item = Endpoint> {
             let access = &self.0.access;
@@ -138,16 +147,28 @@ mod cluster {
             self.first().at(address)
         }
 
-        /// Asks a node for the addresses of the masters.
-        pub(in crate::store::redis) async fn masters(&self, node: &Endpoint) -> Option<Vec<String>> {
-            let mut connection = Connection::Server(node.connect().await.ok()?);
-            let told = connection.send(cmd("CLUSTER").arg("SLOTS")).await.ok()?;
-            slots::masters(&told, &node.host())
-        }
-
-        /// Whether the credentials change.
-        pub(in crate::store::redis) fn has_credentials(&self) -> bool {
-            self.0.access.credentials.is_some()
+        /// Reads the masters of the Cluster again, from the first node that answers: first from those that are known.
+        /// Returns why the last of them did not answer, if none does.
+        pub(in crate::store::redis) async fn look_for(&self, masters: &Masters) -> Option<Outage> {
+            let ask = async |node: Endpoint| {
+                let mut connection = Connection::Server(node.connect().await?);
+                let told = slots::ask(&mut connection).await.map_err(failure::outage)?;
+                Ok::<_, Outage>((told, node.host()))
+            };
+            let mut outage = None;
+            let answer = async {
+                let known = masters.addresses();
+                for node in known.iter().map(|address| self.node(address)).chain(self.named()) {
+                    match timeout(PATIENCE, ask(node)).await {
+                        Ok(Ok(told)) => return Some(told),
+                        Ok(Err(failed)) => outage = Some(failed),
+                        Err(_) => {}
+                    }
+                }
+                None
+            };
+            masters.refresh(answer).await;
+            outage
         }
     }
 

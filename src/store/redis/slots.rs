@@ -1,21 +1,23 @@
 //! The hash slot of a key (16384 slots in a Redis Cluster), and the master of a slot.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use crc16::{State, XMODEM};
-use deadpool_redis::redis::{Value, cmd};
+use deadpool_redis::redis::{RedisError, Value, cmd};
 
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 use super::source::Connection;
+use crate::store::in_memory::lock;
 use crate::store::key::hash_tag;
 
 const SLOTS: u16 = 16384;
 
-/// How long to wait for a node's answer, because the node may be down.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// The masters are not read more often than this.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Returns the slot of a key, by its hash tag if it has one (Redis Cluster specification, "hash tags").
 pub(super) fn slot(key: &[u8]) -> u16 {
@@ -29,6 +31,8 @@ pub(crate) struct Masters {
     known: RwLock<Known>,
     /// Whether a refresh is in progress.
     asking: AtomicBool,
+    /// When the last refresh ended.
+    asked: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -46,47 +50,66 @@ impl Masters {
         known.by_slot.get(usize::from(slot)).map_or(0, |master| usize::from(*master))
     }
 
-    /// Reads the masters again. If the server does not answer, the known ones stay.
-    pub(super) async fn refresh(&self, connection: &mut Connection) {
+    /// Returns the address of a master by its number.
+    pub(super) fn address(&self, number: usize) -> Option<String> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).masters.get(number).cloned()
+    }
+
+    /// Returns the addresses of the masters that have slots.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let numbers: BTreeSet<_> = known.by_slot.iter().copied().map(usize::from).collect();
+        numbers.into_iter().filter_map(|number| known.masters.get(number).cloned()).collect()
+    }
+
+    /// Whether a master has slots, as far as is known.
+    pub(super) fn is_current(&self, number: usize) -> bool {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.by_slot.is_empty() || known.by_slot.iter().any(|master| usize::from(*master) == number)
+    }
+
+    /// Whether it is time to read the masters again.
+    pub(super) fn is_due(&self) -> bool {
+        !self.asking.load(Ordering::Acquire) && lock(&self.asked).is_none_or(|asked| asked.elapsed() >= PAUSE)
+    }
+
+    /// Reads the masters again, unless another task does so. `answer`: the reply of a node, and its host. If no node
+    /// answers, the known masters stay.
+    pub(super) async fn refresh(&self, answer: impl Future<Output = Option<(Value, String)>>) {
         if self.asking.swap(true, Ordering::AcqRel) {
             return;
         }
-        let asked = Asked(&self.asking);
-        let told = timeout(PATIENCE, connection.send(cmd("CLUSTER").arg("SLOTS"))).await;
-        drop(asked);
-        if let Ok(Ok(told)) = told {
+        let asked = Asked(self);
+        let told = answer.await;
+        if let Some((told, host)) = told {
             let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-            if let Some(next) = known.with(&told) {
+            if let Some(next) = known.with(&told, &host) {
                 *known = next;
             }
         }
+        drop(asked);
     }
 }
 
-/// The addresses of the masters in the reply to `CLUSTER SLOTS` of a node. A node that does not know its own host leaves
-/// it empty: that is `host`.
-pub(super) fn masters(told: &Value, host: &str) -> Option<Vec<String>> {
-    let known = Known::default().with(told)?;
-    let whole = |address: String| match address.strip_prefix(':') {
-        Some(port) => format!("{host}:{port}"),
-        None => address,
-    };
-    Some(known.masters.into_iter().map(whole).collect())
+/// Asks for the masters over a connection.
+pub(super) async fn ask(connection: &mut Connection) -> Result<Value, RedisError> {
+    connection.send(cmd("CLUSTER").arg("SLOTS")).await
 }
 
 /// Marks a refresh as in progress while it lives.
-struct Asked<'a>(&'a AtomicBool);
+struct Asked<'a>(&'a Masters);
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        *lock(&self.0.asked) = Some(Instant::now());
+        self.0.asking.store(false, Ordering::Release);
     }
 }
 
 impl Known {
     /// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, then its nodes, the master
-    /// first.
-    fn with(&self, told: &Value) -> Option<Self> {
+    /// first. A node that does not know its own host leaves it empty: that is `own`.
+    fn with(&self, told: &Value, own: &str) -> Option<Self> {
         let Value::Array(ranges) = told else { return None };
         let mut masters = self.masters.clone();
         let mut by_slot = vec![0; usize::from(SLOTS)];
@@ -97,7 +120,8 @@ impl Known {
             };
             let (first, last) = (usize::try_from(*first).ok()?, usize::try_from(*last).ok()?);
             let [Value::BulkString(host), Value::Int(port), ..] = &master[..] else { return None };
-            let address = format!("{}:{port}", String::from_utf8_lossy(host));
+            let host = String::from_utf8_lossy(host);
+            let address = format!("{}:{port}", if host.is_empty() { own } else { &host });
             let number = masters.iter().position(|known| *known == address).unwrap_or_else(|| {
                 masters.push(address);
                 masters.len() - 1
@@ -127,14 +151,14 @@ mod tests {
             Value::Array(vec![Value::Int(first), Value::Int(last), node])
         };
         let known = Known::default();
-        assert!(known.with(&Value::Okay).is_none());
+        assert!(known.with(&Value::Okay, "").is_none());
         let told = Value::Array(vec![range(0, 8191, 7000), range(8192, 16383, 7001)]);
-        let known = known.with(&told).unwrap();
+        let known = known.with(&told, "").unwrap();
         assert_eq!((known.by_slot[0], known.by_slot[8191], known.by_slot[8192]), (0, 0, 1));
         // Another master took over the first half.
         let told = Value::Array(vec![range(8192, 16383, 7001), range(0, 8191, 7002)]);
-        let known = known.with(&told).unwrap();
+        let known = known.with(&told, "").unwrap();
         assert_eq!((known.by_slot[0], known.by_slot[16383]), (2, 1));
-        assert!(known.with(&Value::Array(vec![range(0, 16384, 7000)])).is_none());
+        assert!(known.with(&Value::Array(vec![range(0, 16384, 7000)]), "").is_none());
     }
 }

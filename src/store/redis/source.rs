@@ -5,11 +5,15 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+#[cfg(feature = "cluster")]
+use std::time::Duration;
 
 use deadpool::managed::Manager as _;
 use deadpool_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
 use deadpool_redis::redis::{Cmd, RedisError, Value};
 use tokio::runtime::Handle;
+#[cfg(feature = "cluster")]
+use tokio::time::timeout;
 
 use super::endpoint::{Endpoint, prepare_tls};
 use super::failure::no_connection;
@@ -29,6 +33,9 @@ pub(crate) enum Source {
     Pool(deadpool_redis::Pool),
     #[cfg(feature = "cluster")]
     Cluster(Arc<Nodes>, Arc<Masters>),
+    /// One master of a Cluster, by its number.
+    #[cfg(feature = "cluster")]
+    Master(Arc<Nodes>, Arc<Masters>, usize),
     #[cfg(feature = "cluster")]
     ClusterPool(deadpool_redis::cluster::Pool, Arc<Masters>),
     #[cfg(feature = "sentinel")]
@@ -53,7 +60,7 @@ impl Source {
     }
 
     #[cfg(feature = "cluster")]
-    fn masters(&self) -> Option<&Arc<Masters>> {
+    pub(in crate::store) fn masters(&self) -> Option<&Arc<Masters>> {
         match self {
             Self::Cluster(_, masters) | Self::ClusterPool(_, masters) => Some(masters),
             _ => None,
@@ -68,14 +75,39 @@ impl Source {
         false
     }
 
+    /// Where the calls for one master go: to itself, where its address is known.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
+    pub(super) fn to_master(&self, number: usize) -> Self {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(nodes, masters) => Self::Master(Arc::clone(nodes), Arc::clone(masters), number),
+            source => source.clone(),
+        }
+    }
+
+    /// Whether calls go to the masters, so that a master can redirect them to another one.
+    pub(super) fn redirects(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        return matches!(self, Self::Cluster(..));
+        #[cfg(not(feature = "cluster"))]
+        false
+    }
+
+    /// Whether a master still has slots.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
+    pub(super) fn is_current(&self, number: usize) -> bool {
+        #[cfg(feature = "cluster")]
+        return self.masters().is_none_or(|masters| masters.is_current(number));
+        #[cfg(not(feature = "cluster"))]
+        true
+    }
+
     /// Whether the connection is useless after this outage: it is broken, or it leads to a server that is not (or
-    /// no longer) the right one. A connection to a Cluster reconnects to its nodes by itself, with the credentials that
-    /// it was made with.
+    /// no longer) the right one. A connection of a pool for a Cluster reconnects to its nodes by itself.
     pub(super) fn is_lost(&self, cause: Cause) -> bool {
         match self {
             #[cfg(feature = "cluster")]
-            Self::Cluster(nodes, _) if nodes.has_credentials() && cause == Cause::NotServing => true,
-            _ if self.is_cluster() => cause == Cause::Disconnected,
+            Self::ClusterPool(..) => cause == Cause::Disconnected,
             _ => super::failure::is_outage(cause),
         }
     }
@@ -98,13 +130,20 @@ impl Source {
         0
     }
 
-    /// Starts to read the masters of a Cluster again.
+    /// Starts to read the masters of a Cluster again. `connection`: one that may still work.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
-    pub(super) fn look_for_masters(&self, connection: Connection, runtime: &Handle) {
+    pub(super) fn look_for_masters(&self, connection: Option<Connection>, runtime: &Handle) {
         #[cfg(feature = "cluster")]
-        if let Some(masters) = self.masters() {
-            let (masters, mut connection) = (Arc::clone(masters), connection);
-            runtime.spawn(async move { masters.refresh(&mut connection).await });
+        match self {
+            Self::Cluster(nodes, masters) if masters.is_due() => {
+                let (nodes, masters) = (Arc::clone(nodes), Arc::clone(masters));
+                runtime.spawn(async move { nodes.look_for(&masters).await });
+            }
+            Self::ClusterPool(_, masters) => {
+                let (masters, Some(mut connection)) = (Arc::clone(masters), connection) else { return };
+                runtime.spawn(async move { masters.refresh(told(&mut connection)).await });
+            }
+            _ => {}
         }
     }
 
@@ -113,7 +152,7 @@ impl Source {
         match self {
             Self::Url(endpoint) if endpoint.database() != 0 => " +select",
             #[cfg(feature = "cluster")]
-            Self::Cluster(..) | Self::ClusterPool(..) => " +cluster|slots +asking",
+            Self::Cluster(..) | Self::Master(..) | Self::ClusterPool(..) => " +cluster|slots +asking",
             #[cfg(feature = "sentinel")]
             Self::Sentinel(..) | Self::SentinelPool(..) => " +role +select",
             _ => "",
@@ -124,7 +163,9 @@ impl Source {
     pub(super) fn hint(&self) -> &'static str {
         match self {
             // Such a server waits for the end of a line.
-            Self::Url(endpoint) if endpoint.is_tls() => "; does the server speak TLS on this port?",
+            Self::Url(endpoint) if endpoint.is_tls() => SPEAKS_TLS,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(nodes, _) | Self::Master(nodes, ..) if nodes.is_tls() => SPEAKS_TLS,
             _ => "",
         }
     }
@@ -141,6 +182,21 @@ impl Source {
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(nodes, masters) => Self::with_masters(nodes.connect().await?, masters).await,
+            #[cfg(feature = "cluster")]
+            Self::Master(nodes, masters, number) => {
+                let outage = match masters.address(*number) {
+                    Some(_) => None,
+                    None => nodes.look_for(masters).await,
+                };
+                match masters.address(*number) {
+                    Some(address) => nodes.node(&address).connect().await.map(Connection::Server),
+                    None => Err(outage.unwrap_or_else(|| Outage {
+                        cause: Cause::Disconnected,
+                        text: format!("no connection to {nodes}: no node names the masters").into(),
+                        source: None,
+                    })),
+                }
+            }
             #[cfg(feature = "cluster")]
             Self::ClusterPool(pool, masters) => {
                 prepare_tls();
@@ -162,9 +218,22 @@ impl Source {
         masters: &Masters,
     ) -> Result<Connection, Outage> {
         let mut connection = Connection::Cluster(connection);
-        masters.refresh(&mut connection).await;
+        masters.refresh(told(&mut connection)).await;
         Ok(connection)
     }
+}
+
+/// How long to wait for a node's answer, because the node may be down.
+#[cfg(feature = "cluster")]
+const PATIENCE: Duration = Duration::from_millis(500);
+
+const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
+
+/// Asks a Cluster for its masters.
+#[cfg(feature = "cluster")]
+async fn told(connection: &mut Connection) -> Option<(Value, String)> {
+    let told = timeout(PATIENCE, super::slots::ask(connection)).await.ok()?.ok()?;
+    Some((told, String::new()))
 }
 
 impl Connection {
@@ -209,6 +278,11 @@ impl fmt::Display for Source {
             Self::Pool(_) => f.write_str("the server of the pool"),
             #[cfg(feature = "cluster")]
             Self::Cluster(nodes, _) => nodes.fmt(f),
+            #[cfg(feature = "cluster")]
+            Self::Master(nodes, masters, number) => match masters.address(*number) {
+                Some(address) => f.write_str(&address),
+                None => nodes.fmt(f),
+            },
             #[cfg(feature = "cluster")]
             Self::ClusterPool(..) => f.write_str("the cluster of the pool"),
             #[cfg(feature = "sentinel")]

@@ -12,19 +12,19 @@ use super::Failures;
 use super::ear::Ear;
 use crate::store::redis::endpoint::Endpoint;
 use crate::store::redis::several::Nodes;
+use crate::store::redis::slots::Masters;
 
 /// How often the masters are looked up. They are also looked up when a connection fails.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// How long one node may take to name the masters.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// Stays subscribed at each master until the future is dropped.
-pub(super) async fn listen(nodes: &Arc<Nodes>, ear: &Arc<Ear>) {
+pub(super) async fn listen(nodes: &Nodes, known: &Masters, ear: &Arc<Ear>) {
     let (mut tasks, mut masters) = (JoinSet::new(), HashMap::<String, AbortHandle>::new());
     let (lost, mut number, mut failures) = (Arc::new(Notify::new()), 0, Failures::default());
     loop {
-        if let Some(addresses) = look_up(nodes, masters.keys()).await {
+        nodes.look_for(known).await;
+        let addresses = known.addresses();
+        if !addresses.is_empty() {
             masters.retain(|address, task| {
                 let stays = addresses.contains(address);
                 if !stays {
@@ -57,14 +57,4 @@ async fn stay(node: Endpoint, number: usize, ear: Arc<Ear>, lost: Arc<Notify>) {
         lost.notify_one();
         failures.pause().await;
     }
-}
-
-/// Asks the nodes for the addresses of the masters, first those that are known.
-async fn look_up(nodes: &Nodes, known: impl Iterator<Item = &String>) -> Option<Vec<String>> {
-    for node in known.map(|address| nodes.node(address)).chain(nodes.named()) {
-        if let Ok(Some(masters)) = timeout(PATIENCE, nodes.masters(&node)).await {
-            return Some(masters);
-        }
-    }
-    None
 }

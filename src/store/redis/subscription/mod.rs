@@ -23,6 +23,8 @@ use super::endpoint::Endpoint;
 use super::several::Nodes;
 #[cfg(feature = "sentinel")]
 use super::several::Sentinels;
+#[cfg(feature = "cluster")]
+use super::slots::Masters;
 use crate::error::Outage;
 use crate::store::background::Background;
 use crate::store::in_memory::lock;
@@ -38,7 +40,7 @@ const FORGIVEN: Duration = Duration::from_millis(250);
 pub(crate) enum Subscriber {
     Server(Arc<Endpoint>),
     #[cfg(feature = "cluster")]
-    Cluster(Arc<Nodes>),
+    Cluster(Arc<Nodes>, Arc<Masters>),
     #[cfg(feature = "sentinel")]
     Sentinel(Arc<Sentinels>),
 }
@@ -48,7 +50,7 @@ impl Subscriber {
         match self {
             Self::Server(endpoint) => endpoint.client().await,
             #[cfg(feature = "cluster")]
-            Self::Cluster(nodes) => nodes.first().client().await,
+            Self::Cluster(nodes, _) => nodes.first().client().await,
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) => sentinels.master().await,
         }
@@ -59,7 +61,7 @@ impl Subscriber {
         match self {
             Self::Server(endpoint) => (endpoint.address(), endpoint.database()),
             #[cfg(feature = "cluster")]
-            Self::Cluster(nodes) => (nodes.first().address(), 0),
+            Self::Cluster(nodes, _) => (nodes.first().address(), 0),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) => (sentinels.to_string(), sentinels.database()),
         }
@@ -129,7 +131,7 @@ async fn listen(places: &[Subscriber], ear: &Arc<Ear>) {
     for place in places.iter().cycle() {
         match place {
             #[cfg(feature = "cluster")]
-            Subscriber::Cluster(nodes) => masters::listen(nodes, ear).await,
+            Subscriber::Cluster(nodes, known) => masters::listen(nodes, known, ear).await,
             place => ear.hear(None, place.client()).await,
         }
         failures.pause().await;
