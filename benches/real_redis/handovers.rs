@@ -29,7 +29,8 @@ pub fn run(bench: &Bench) {
         .nodes()
         .iter()
         .map(|node| {
-            let is_here = |key: &String| cluster.node_of(&format!("td:{{bench:{key}}}:lock")).port() == node.port();
+            let is_here =
+                |key: &String| cluster.node_of(&format!("td:{{bench:{key}}}:lock")).port() == node.port();
             (0..).map(|number| format!("key-{number}")).find(is_here).unwrap()
         })
         .collect();
@@ -39,7 +40,9 @@ pub fn run(bench: &Bench) {
         let key = &keys[round % keys.len()];
         let (one, _) = measure("server", &bench.server.url, key);
         let (all, wait) = measure("cluster", &cluster.urls().join(","), key);
-        eprintln!("hand-overs: one server {one:.0}/s, cluster {all:.0}/s, p99 from unlock to lock {wait:.2} ms");
+        eprintln!(
+            "hand-overs: one server {one:.0}/s, cluster {all:.0}/s, p99 from unlock to lock {wait:.2} ms"
+        );
         ratios.push(all / one);
         waits.push(wait);
     }

@@ -136,7 +136,7 @@ impl Operation for Reserve {
     type Cell = Bucket;
     type Reply = Decision;
     type Undo = Cancel;
-    const SCRIPT: Script = script!("token_bucket/reserve", "lib/bucket", "lib/bare");
+    const SCRIPT: Script = script!("token_bucket/reserve", "lib/quick", "lib/bucket", "lib/bare");
     const PARTS: &'static [&'static str] = PARTS;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
