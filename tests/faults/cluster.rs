@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use deadpool_redis::Runtime;
 use deadpool_redis::cluster::Config;
-use tower_distributed::{Mutex, Quota, Store, TokenBucket};
+use tower_distributed::{BreakerState, Mutex, Quota, Store, TokenBucket};
 
 use crate::support::cluster::RedisCluster;
 use crate::support::eventually;
@@ -125,4 +125,36 @@ async fn calls_to_a_slot_that_moves_are_served() {
         from.end();
         assert!(!bucket.allow("new").await.unwrap().is_admitted());
     }
+}
+
+/// A master dies, and its replica takes its place: calls, the breaker and the subscription follow.
+#[tokio::test]
+async fn a_replica_takes_the_place_of_its_master() {
+    let cluster = RedisCluster::start().await;
+    let replica = cluster.replica_of(0).await;
+    let store = Store::builder().cluster(cluster.urls()).unwrap();
+    let bucket = TokenBucket::new(&store, "x", Quota::per_hour(1).burst(100_000)).unwrap();
+    let is_lost =
+        |key: &u64| cluster.node_of(&format!("td:{{x:{key}}}:tat")).port() == cluster.nodes()[0].port();
+    let key = (0..).find(is_lost).unwrap();
+    let other = (0..).find(|key| !is_lost(key)).unwrap();
+    assert!(bucket.allow(key).await.is_ok() && bucket.allow(other).await.is_ok());
+    cluster.nodes()[0].kill9();
+    eventually("calls to fail", SOON, async || bucket.allow(key).await.is_err()).await;
+    eventually("the replica to serve", SOON, async || bucket.allow(key).await.is_ok()).await;
+    assert!(replica.cli(&["ROLE"]).starts_with("master"));
+    for _ in 0..10 {
+        assert!(bucket.allow(key).await.is_ok() && bucket.allow(other).await.is_ok());
+    }
+    assert_eq!(store.ping().await.unwrap().breaker(), BreakerState::Closed, "that of the dead master counts");
+
+    // Waiters are woken from there, too.
+    let elsewhere = Mutex::new(&Store::builder().cluster([replica.url()]).unwrap(), "x").unwrap();
+    let guard = elsewhere.lock(key).await.unwrap();
+    let mutex = Mutex::new(&store, "x").unwrap();
+    let waiter = tokio::spawn(async move { mutex.lock(key).await.map(drop) });
+    eventually("the subscription", SOON, async || replica.cli(&["PUBSUB", "CHANNELS"]).contains("wake"))
+        .await;
+    assert!(guard.unlock().await.unwrap());
+    waiter.await.unwrap().unwrap();
 }

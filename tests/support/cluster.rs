@@ -54,6 +54,29 @@ impl RedisCluster {
         text
     }
 
+    /// Starts a replica of a node, and waits until it is in step.
+    pub async fn replica_of(&self, node: usize) -> RedisServer {
+        let (master, replica) = (&self.nodes[node], start_node().await);
+        introduce(master, &replica);
+        let id = master.cli(&["CLUSTER", "MYID"]);
+        let replicate = ["CLUSTER", "REPLICATE", &id];
+        eventually("the replica to know its master", START_DEADLINE, async || {
+            replica.query::<String>(&replicate).is_ok()
+        })
+        .await;
+        let replica_id = replica.cli(&["CLUSTER", "MYID"]);
+        eventually("the replica to be in step, and known to all", START_DEADLINE, async || {
+            let line = |node: &RedisServer| {
+                let nodes = node.cli(&["CLUSTER", "NODES"]);
+                nodes.lines().any(|line| line.starts_with(&replica_id) && line.contains("slave"))
+            };
+            replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
+                && self.nodes.iter().all(line)
+        })
+        .await;
+        replica
+    }
+
     /// Waits until every node sees the whole cluster, for example after a restart of one node.
     pub async fn settled(&self) {
         let what = "every cluster node to see a whole cluster";
@@ -73,12 +96,14 @@ impl RedisCluster {
 
     fn introduce_nodes(&self) {
         for (index, node) in self.nodes.iter().enumerate() {
-            for other in &self.nodes[index + 1..] {
-                let (_, bus): (String, String) = other.query(&["CONFIG", "GET", "cluster-port"]).unwrap();
-                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string(), &bus]);
-            }
+            self.nodes[index + 1..].iter().for_each(|other| introduce(node, other));
         }
     }
+}
+
+fn introduce(node: &RedisServer, other: &RedisServer) {
+    let (_, bus): (String, String) = other.query(&["CONFIG", "GET", "cluster-port"]).unwrap();
+    node.cli(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string(), &bus]);
 }
 
 async fn start_node() -> RedisServer {
