@@ -22,6 +22,7 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod drive;
+mod failover;
 mod handovers;
 mod outage;
 #[path = "../../tests/support/mod.rs"]
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         cluster::run(bench);
         handovers::run(bench);
         tls::run(bench);
+        failover::run(bench);
         outage::run(bench);
         Ok(())
     })
