@@ -119,6 +119,8 @@ pub(crate) enum Cause {
     NotServing,
     /// The server denies this script or this key, but serves other calls.
     Denied,
+    /// Too few replicas have the call. It may have run.
+    NotReplicated,
     /// Another node of the Cluster has the slot of the key. Nothing has run.
     Redirected,
     /// The slot of the key is being moved to another node of the Cluster. Nothing has run.

@@ -13,6 +13,8 @@ command -v redis-server >/dev/null || missing=" redis-server"
 lib="/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketime.so.1"
 [ -e "$lib" ] || missing="$missing libfaketime"
 command -v luacheck >/dev/null || missing="$missing lua-check"
+# For the feature native-tls, which is OpenSSL on Linux.
+pkg-config --exists openssl 2>/dev/null || missing="$missing pkg-config libssl-dev"
 if [ -n "$missing" ]; then
   as_root=""
   [ "$(id -u)" -eq 0 ] || as_root="sudo -n"
@@ -23,9 +25,10 @@ if [ -n "$missing" ]; then
     # RUNLEVEL=1 keeps the package from starting a server.
     # shellcheck disable=SC2086
     $as_root env RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing >/dev/null
-  elif ! command -v redis-server >/dev/null; then
+  elif ! command -v redis-server >/dev/null || ! pkg-config --exists openssl 2>/dev/null; then
     say "the tests need:$missing. Install these packages with your system's package manager"
-    say "(redis-server 7.0 or later; libfaketime is Debian's, at $lib; luacheck is in lua-check)."
+    say "(redis-server 7.0 or later; the headers of OpenSSL and pkg-config; libfaketime is Debian's, at $lib;"
+    say "luacheck is in lua-check)."
     exit 1
   else
     say "cannot install:$missing. The tests that need it say so and pass over it:"

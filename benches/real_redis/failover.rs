@@ -66,7 +66,8 @@ async fn sentinel() -> f64 {
     let name = sentinel.service_name().to_owned();
     let bucket = bucket(&Store::builder().sentinel(sentinel.sentinel_urls(), &name).unwrap());
     let client = || {
-        SentinelClient::build(sentinel.sentinel_urls(), name.clone(), None, SentinelServerType::Master).unwrap()
+        SentinelClient::build(sentinel.sentinel_urls(), name.clone(), None, SentinelServerType::Master)
+            .unwrap()
     };
     let (mut client, mut connection) = (client(), None);
     let ours = tokio::spawn(recovery(async move || bucket.allow(1_u64).await.is_ok()));

@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench --bench real_redis --all-features                every figure
 //! cargo bench --bench real_redis --all-features -- cluster     only the figures whose names contain that
+//! KILLS=20 cargo bench …                                       how often a master is killed for `double-grants-…`
 //! ROUNDS=9 SECONDS=0.5 cargo bench …                           rounds (at least 5 for a figure to count), their length
 //! ```
 //!
@@ -21,6 +22,7 @@ mod cluster;
 #[allow(dead_code, reason = "other benches use the rest")]
 #[path = "../common/mod.rs"]
 mod common;
+mod double_grants;
 mod drive;
 mod failover;
 mod handovers;
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         handovers::run(bench);
         tls::run(bench);
         failover::run(bench);
+        double_grants::run(bench);
         outage::run(bench);
         Ok(())
     })

@@ -37,6 +37,9 @@ impl Store {
         let mut rule = format!("ACL SETUSER {user} resetkeys ~{0}:* ", store.prefix);
         let _ = write!(rule, "resetchannels &{}* -@all {COMMANDS}", store.channels());
         rule.push_str(store.source.more_commands());
+        if store.limits.replicas.is_some() {
+            rule.push_str(" +wait");
+        }
         Some(rule)
     }
 }

@@ -68,6 +68,14 @@ pub(crate) struct Limits {
     pub(crate) connections: usize,
     pub(crate) max_queued: usize,
     pub(crate) max_queued_bytes: usize,
+    pub(crate) replicas: Option<Replicas>,
+}
+
+/// How many replicas must have a write before it counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replicas {
+    pub(crate) count: u32,
+    pub(crate) within: Duration,
 }
 
 impl Default for StoreBuilder {
@@ -81,6 +89,7 @@ impl Default for StoreBuilder {
                 connections: 1,
                 max_queued: 131_072,
                 max_queued_bytes: 64 << 20,
+                replicas: None,
             },
             access: Access::default(),
             wakeups: Vec::new(),
@@ -150,6 +159,35 @@ impl StoreBuilder {
     /// as above [`max_queued`](Self::max_queued).
     pub fn max_queued_bytes(mut self, bytes: usize) -> Self {
         self.limits.max_queued_bytes = bytes;
+        self
+    }
+
+    /// Makes every call of the store wait until so many replicas have it, by the command `WAIT`. Default: no replica. For
+    /// locks, permits and claims that must survive the failure of a master.
+    ///
+    /// Replication is asynchronous: a master that dies, or is cut off, can have granted a lock that its successor does not
+    /// know and grants again. With this setting a lease counts only once `count` replicas have it, and so do its renewals.
+    /// With as many replicas as there are, no lock is granted twice by a failover; with fewer, the successor may be a replica
+    /// that does not have it. Also set `min-replicas-to-write` on the servers, so that a master that is cut off stops granting.
+    ///
+    /// If the replicas do not have a call within `within` (1 ms to half of [`timeout`](Self::timeout)), it fails with an error
+    /// that [is unavailable](Error::is_unavailable), and what it was granted is released. The master may have run it.
+    ///
+    /// `WAIT` blocks the connection. So use a store of its own for the locks that need this, and another one for limits.
+    /// Not for a pool of a Cluster: give its [URLs](Self::cluster). While a slot of a Cluster moves, calls for the keys that
+    /// have moved already fail.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let durable = Store::builder().replicas(1, Duration::from_millis(100)).redis("redis://redis.internal")?;
+    /// let payments = Mutex::new(&durable, "payments")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn replicas(mut self, count: u32, within: Duration) -> Self {
+        self.limits.replicas = Some(Replicas { count, within });
         self
     }
 
@@ -290,6 +328,17 @@ impl Limits {
         ] {
             if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&span) {
                 return Err(Error::invalid(format!("{what} must be 1 ms to 60 s, is {span:?}")));
+            }
+        }
+        if let Some(Replicas { count, within }) = self.replicas {
+            if count == 0 {
+                return Err(Error::invalid("the count of replicas must be 1 or more, is 0"));
+            }
+            if !(Duration::from_millis(1)..=self.timeout / 2).contains(&within) {
+                return Err(Error::invalid(format!(
+                    "the time for replicas must be 1 ms to half of the timeout ({:?}), is {within:?}",
+                    self.timeout / 2
+                )));
             }
         }
         for (what, range, value) in [

@@ -308,6 +308,11 @@ impl Store {
         }
     }
 
+    /// Whether a write counts only once replicas have it.
+    pub(crate) fn is_replicated(&self) -> bool {
+        matches!(self.backend(), Backend::Redis(store) if store.limits.replicas.is_some())
+    }
+
     /// Where work runs that must not depend on its callers. `None` in memory, where every operation is immediate.
     pub(crate) fn background(&self) -> Option<&Background> {
         match self.backend() {

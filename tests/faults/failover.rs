@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use deadpool_redis::Runtime;
 use deadpool_redis::sentinel::{Config, SentinelServerType};
-use tower_distributed::{Quota, Store, TokenBucket};
+use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
 use crate::support::eventually;
 use crate::support::sentinel::Sentinel;
+
+const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_store_follows_the_master() {
@@ -34,4 +36,44 @@ async fn a_store_follows_the_master() {
     sentinel.settled().await;
     sentinel.kill_master().await;
     eventually("the next master to be used", Duration::from_secs(30), async || are_served().await).await;
+}
+
+/// What replicas do not have does not count, and is released.
+#[tokio::test]
+async fn a_lock_that_no_replica_has_is_refused_and_released() {
+    let sentinel = Sentinel::start().await;
+    let builder = || Store::builder().timeout(SOON).replicas(1, Duration::from_secs(1));
+    let durable = || builder().redis(&sentinel.master().url()).unwrap();
+    let mutex = Mutex::new(&durable(), "x").unwrap();
+    let guard = mutex.lock("k").await.unwrap();
+    // A waiter of another process gets it by a message.
+    let other = Mutex::new(&durable(), "x").unwrap();
+    let waiter = tokio::spawn(async move { other.lock("k").await.unwrap() });
+    eventually("it to wait", SOON, async || sentinel.master().query(&["LLEN", "td:{x:k}:queue"]) == Ok(1))
+        .await;
+    assert!(guard.unlock().await.unwrap());
+    let guard = tokio::time::timeout(SOON, waiter).await.unwrap().unwrap();
+    assert!(guard.is_held() && guard.unlock().await.unwrap());
+
+    sentinel.replica().pause();
+    let error = mutex.lock("k").await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("0 of 1 replicas"), "{error}");
+    let others = Mutex::new(&Store::redis(&sentinel.master().url()).unwrap(), "x").unwrap();
+    eventually("it to be released", SOON, async || others.try_lock("k").await.is_ok()).await;
+    sentinel.replica().resume();
+    eventually("the replica to be in step", SOON, async || mutex.try_lock("k").await.is_ok()).await;
+}
+
+#[test]
+fn bad_numbers_of_replicas_are_refused() {
+    let url = "redis://127.0.0.1";
+    let ms = Duration::from_millis;
+    for (builder, told) in [
+        (Store::builder().replicas(0, ms(100)), "is 0"),
+        (Store::builder().replicas(1, ms(0)), "is 0ns"),
+        (Store::builder().replicas(1, ms(400)), "is 400ms"),
+    ] {
+        let error = builder.redis(url).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(told), "{error}");
+    }
 }

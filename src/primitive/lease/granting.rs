@@ -167,6 +167,8 @@ impl<K: Kind> Admission<K> {
     /// Handles a pushed message.
     pub(super) fn heard(self: &Arc<Self>, id: u64, news: News) {
         match news {
+            // The message says nothing of replicas, but the answer to a heartbeat does.
+            News::Granted { .. } if self.store.is_replicated() => self.ask_now(id, news),
             News::Granted { expiry, fence } => self.granted(id, By::Grant(None), expiry, fence, None),
             News::Gone => self.place_lost(id),
             News::Told(told) => match K::Outcome::hear(&self.scene.scope, &told) {
@@ -174,6 +176,20 @@ impl<K: Kind> Admission<K> {
                 None => self.place_lost(id),
             },
         }
+    }
+
+    /// Makes the heartbeat of a waiter due now.
+    fn ask_now(&self, id: u64, news: News) {
+        let now = Instant::now();
+        let mut table = lock(&self.table);
+        let Some(entry) = table.get_mut(id) else { return };
+        match entry.stage {
+            Stage::Asking => entry.early = Some(news),
+            Stage::Queued(_) => entry.due = Some(now),
+            Stage::Holding => return,
+        }
+        drop(table);
+        self.store.scheduler().schedule(now);
     }
 
     /// Handles a lease that the store granted to a token.

@@ -115,6 +115,12 @@ impl StoreBuilder {
             return Err(Error::invalid(text));
         }
         self.limits.check()?;
+        #[cfg(feature = "cluster")]
+        if self.limits.replicas.is_some() && matches!(source, Source::ClusterPool(..)) {
+            return Err(Error::invalid(
+                "`replicas` is not for a pool of a Cluster: give its URLs to `cluster`",
+            ));
+        }
         let wakeups = own.into_iter().chain(self.subscribers(&source)?).collect();
         let background = match &self.background {
             Some(runtime) => Background::runtime(runtime.clone())?,

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::redis;
+use deadpool_redis::redis::{self, RedisError};
+use futures_util::future::join;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
@@ -12,6 +13,7 @@ use super::link::Link;
 use super::plan::Call;
 use super::reply::Reply;
 use super::runtime::Route;
+use super::source::Connection;
 use super::{Loaded, RedisStore, failure};
 use crate::Error;
 use crate::error::{Cause, Outage};
@@ -85,6 +87,10 @@ impl RedisStore {
                 (Cause::Redirected, Some(link)) if !redirected => {
                     redirected = true;
                     self.source.look_for_masters(None, runtime);
+                    if self.limits.replicas.is_some() {
+                        // It would not say which master's replicas have it.
+                        break;
+                    }
                     self.attempt(runtime, link, script, call).await
                 }
                 (Cause::Moving, _) if began.elapsed() + pause < self.limits.timeout => {
@@ -143,11 +149,12 @@ impl RedisStore {
         })?;
         let sent = Instant::now();
         let mut written = true;
-        let sending = held.connection.send_noting(&call.command, &mut written);
+        let sending = self.send(&mut held.connection, &call.command, &mut written);
         let mut reply = self.in_time(runtime, link, sending).await;
         if matches!(&reply, Some(Err(error)) if failure::is_no_script(error)) {
             let full = script.in_full(&call.command);
-            reply = self.in_time(runtime, link, held.connection.send(&full)).await;
+            let sending = self.send(&mut held.connection, &full, &mut written);
+            reply = self.in_time(runtime, link, sending).await;
         }
         let outage = match reply {
             Some(Ok(reply)) => match Reply::parse(reply, call.size()) {
@@ -172,6 +179,28 @@ impl RedisStore {
             self.source.look_for_masters(Some(held.connection), runtime);
         }
         Err(Failed { outage, sent: Some(sent), written, answers })
+    }
+
+    /// Sends a call, and waits until enough replicas have it, if that is set. Both are sent at once. `WAIT` counts all that
+    /// the master has written by then, also what other connections wrote.
+    async fn send(
+        &self,
+        connection: &mut Connection,
+        command: &redis::Cmd,
+        written: &mut bool,
+    ) -> Result<redis::Value, RedisError> {
+        let Some(replicas) = self.limits.replicas else {
+            return connection.send_noting(command, written).await;
+        };
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(replicas.count).arg(replicas.within.as_millis() as u64);
+        let mut same = connection.clone();
+        let (reply, acked) = join(connection.send_noting(command, written), same.send(&wait)).await;
+        match (reply?, acked?) {
+            (reply, redis::Value::Int(acked)) if acked >= replicas.count.into() => Ok(reply),
+            (_, redis::Value::Int(acked)) => Err(failure::not_replicated(acked, replicas)),
+            _ => Err(failure::not_replicated(0, replicas)),
+        }
     }
 
     fn timed_out(&self) -> Outage {

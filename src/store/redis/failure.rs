@@ -5,10 +5,11 @@ mod denied;
 
 use std::sync::Arc;
 
-use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
+use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
 pub(super) use self::connecting::no_connection;
 use crate::error::{Cause, Outage};
+use crate::store::builder::Replicas;
 
 /// Codes of a server that is up but cannot serve now. An error that a script raises contains the code in its text,
 /// so the text is searched too.
@@ -29,6 +30,18 @@ const NOT_SERVING: [&str; 11] = [
 /// The code of a node that cannot run a script on these keys now, because their slot is being moved.
 const TRYAGAIN: &str = "TRYAGAIN";
 
+/// The code of our own error for a call that too few replicas have.
+const NOT_REPLICATED: &str = "NOTREPLICATED";
+
+/// The error for a call that too few replicas have.
+pub(super) fn not_replicated(acked: i64, replicas: Replicas) -> RedisError {
+    let Replicas { count, within } = replicas;
+    make_extension_error(
+        NOT_REPLICATED.into(),
+        Some(format!("{acked} of {count} replicas have the call within {within:?}")),
+    )
+}
+
 pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
@@ -40,6 +53,8 @@ pub(super) fn outage(error: RedisError) -> Outage {
         Cause::Disconnected
     } else if matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)) {
         Cause::Redirected
+    } else if error.code() == Some(NOT_REPLICATED) {
+        Cause::NotReplicated
     } else if error.code() == Some(TRYAGAIN) {
         Cause::Moving
     } else if denied::is_denied(&error) {

@@ -62,7 +62,7 @@ pub(crate) struct RedisStore {
     /// The process that made the store.
     process: u32,
     pub(in crate::store) source: Source,
-    limits: Limits,
+    pub(in crate::store) limits: Limits,
     clock: &'static str,
     hasher: RandomState,
     runtimes: Mutex<Vec<Arc<RuntimeLinks>>>,
