@@ -30,7 +30,10 @@ impl Store {
     ///   what is kept beside them.
     /// * The client library tells the server its name with `CLIENT SETINFO`, and ignores a refusal. From Redis 7.2 on,
     ///   `+client|setinfo` keeps these refusals out of the server's `ACL LOG`.
-    /// * Without `+info`, the store does not notice a server that is too old. Without the channels, waiters poll.
+    /// * A store on a pool, or with [`wakeups`](crate::StoreBuilder::wakeups), needs `+select` as well if the URL has a
+    ///   database other than 0.
+    /// * Without `+info`, the store does not notice a server that is too old. Without `+subscribe`, waiters poll.
+    ///   Without the channels or `+publish`, a call that has to wake a waiter of another process fails.
     #[must_use]
     pub fn acl_rule(&self, user: &str) -> Option<String> {
         let Backend::Redis(store) = self.backend() else { return None };

@@ -43,11 +43,15 @@ pub(super) const PREFIX: &str = "td";
 /// [`timeout`](Self::timeout): 3.5 s with the defaults. A call on an idle, connected store takes at most
 /// [`timeout`](Self::timeout). While the breaker is open, a call fails at once.
 ///
-/// Three cases take longer:
+/// These cases take longer:
 ///
 /// * As long as replies to earlier calls arrive, a call waits up to four times the `timeout`.
 /// * If the connection turns out to be closed, the store connects and sends once more.
 /// * If the server does not know the script, the store sends the script once more, with a new `timeout`.
+/// * If a master of a Cluster redirects the call, the store sends it once more, with a new `timeout`, and connects
+///   first if no call was redirected before.
+/// * While a slot of a Cluster is being moved, the store sends the call again until `timeout` is over. The last
+///   attempt has a `timeout` of its own.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until `redis`, `pool` or `in_memory` is called"]
 pub struct StoreBuilder {
@@ -211,12 +215,16 @@ impl StoreBuilder {
         self
     }
 
-    /// Adds a server for the subscription to wake-ups: the URL of the server behind a pool, or of any node of a
-    /// Cluster. May be called several times; the store uses the first server that answers.
+    /// Adds the URL of a server at which a store on a pool subscribes to wake-ups: of the server behind the pool, or
+    /// of a node of the Cluster. May be called several times. The store uses the first server that answers; on a
+    /// Cluster it finds all masters from these nodes, and subscribes at each of them.
     ///
     /// When a lease is granted to a waiter, a message wakes the waiter. The subscription needs its own connection,
     /// and a pool does not reveal how to connect to its server. Without this setting, the waiters of a store on a
-    /// pool poll 20 times a second.
+    /// pool poll 20 times a second, also on a Cluster. A store that is made from URLs does not need this setting.
+    ///
+    /// User and password are those of the URL. A `rediss://` URL trusts the default root certificates only; for an
+    /// authority of your own, make the store from URLs.
     pub fn wakeups(mut self, url: impl Into<String>) -> Self {
         self.wakeups.push(url.into());
         self

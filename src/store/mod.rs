@@ -64,13 +64,12 @@ use crate::error::Cause;
 /// # Ok(()) }
 /// ```
 ///
-/// For TLS, enable the feature `rustls` or `native-tls`, and use a URL with `rediss://`. [`StoreBuilder`] has the settings for
-/// certificates, for passwords that change, and for Cluster and Sentinel.
+/// [`StoreBuilder`] has the settings, also for TLS, for credentials that change, and for Cluster and Sentinel.
 ///
 /// # On Redis
 ///
 /// A store makes its own [`connections`](StoreBuilder::connections) on each runtime that uses it; no call checks a
-/// connection out of the pool. All calls on the runtime share these connections. A connection is replaced when it
+/// connection out of a pool. All calls on the runtime share these connections. A connection is replaced when it
 /// fails and closed when the runtime ends. Calls that are made while others are in flight leave together as one
 /// script call, so a hot key costs Redis little more than an idle one.
 ///
@@ -93,13 +92,15 @@ use crate::error::Cause;
 ///
 /// # Repeated calls
 ///
-/// Each script call is sent once. If the reply is lost, the call may have charged; its error says
-/// [`is_unavailable`](Error::is_unavailable). In two cases a call may charge more than once, but it never admits
-/// more:
+/// A script call that may have run is not sent again, with the two exceptions below. If the reply is lost, the call
+/// may have charged; its error says [`is_unavailable`](Error::is_unavailable). In these two cases a call may charge
+/// more than once, but it never admits more:
 ///
 /// * A connection was idle for 1 s or more and turns out to be closed. The store replaces it and sends the call
 ///   again.
-/// * The client of a `cluster` pool may repeat calls by itself, according to its settings.
+/// * On a Cluster, a client that follows redirections may repeat calls by itself. With `StoreBuilder::cluster` it
+///   sends only the calls that a master has redirected. With a `cluster` pool it sends all calls, by the settings of
+///   the pool.
 ///
 /// # Time and expiry
 ///
@@ -113,21 +114,22 @@ use crate::error::Cause;
 ///
 /// # Cluster
 ///
-/// On a Redis Cluster each master has its own queue and breaker. A master that is down or slow affects only its own
-/// keys. The store reads the masters of the slots with `CLUSTER SLOTS`. If ACLs forbid this command, all masters
-/// share one queue and one breaker.
+/// `StoreBuilder::cluster` takes the URLs of some nodes, and finds the others with `CLUSTER SLOTS`. On each runtime
+/// each master has its own connections, queue and breaker. A master that is down or slow affects only its own keys.
+///
+/// * A call that a master redirects (`MOVED`, `ASK`) has not run. The store sends it to the node that has the slot.
+/// * While a slot is being moved, a node refuses calls for keys of which it has only some parts (`TRYAGAIN`). The store
+///   sends such a call again until the [`timeout`](StoreBuilder::timeout) is over.
+/// * The subscription to wake-ups is one connection to each master. The store drops the copies of a message.
+///
+/// A store on a pool of a Cluster has a queue and a breaker for each master as well. Each of its connections is a
+/// client of the pool's kind, which connects to all nodes and follows redirections.
 ///
 /// # ACLs
 ///
-/// Where ACLs are in force, the store needs these commands on `prefix:*`:
-///
-/// * always: `EVALSHA`, `EVAL`, `TIME`, `GET`, `MGET`, `SET` and `DEL`, and `INFO` to check the version
-/// * for [`ping`](Self::ping): `PING`
-/// * for several limits at once: `EXISTS`
-/// * for leases: `EXISTS`, `PEXPIRE`, `PTTL`, `SETRANGE`, `PUBLISH`, `SUBSCRIBE`, `PING`, the commands of lists and
-///   sorted sets, and the channels `prefix:wake:*`
-/// * for Bloom filters: `BITCOUNT`, `BITFIELD`, `BITFIELD_RO`, `EXISTS`, `PEXPIRE`, `SETRANGE`, `STRLEN` and
-///   `UNLINK`
+/// [`acl_rule`](Self::acl_rule) returns the command that gives a user of Redis the permissions that this store needs.
+/// If a call is denied, its error says what to allow: see
+/// [`guide::errors`](crate::guide::errors#what-the-server-denies).
 ///
 /// # Forks
 ///
@@ -157,12 +159,25 @@ impl Store {
         Self::with_clock(Clock::system())
     }
 
-    /// Creates a store on the Redis server at a URL, `redis://[user:password@]host[:port][/db]`. It connects on
-    /// first use.
+    /// Creates a store on the Redis server at a URL. It connects on first use.
+    ///
+    /// | URL | |
+    /// |---|---|
+    /// | `redis://[user:password@]host[:port][/db]` | without TLS |
+    /// | `rediss://[user:password@]host[:port][/db]` | over TLS, with the feature `rustls` or `native-tls` |
+    /// | `redis+unix:///path?db=2&user=app&pass=secret` | over a Unix socket; each parameter can be left out |
+    ///
+    /// ```
+    /// use tower_distributed::Store;
+    ///
+    /// let store = Store::redis("redis+unix:///run/redis/redis.sock?db=2")?;
+    /// assert!(Store::redis("127.0.0.1:6379").unwrap_err().is_invalid());
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the URL is not valid.
+    /// [`is_invalid`](Error::is_invalid) if the URL is not valid, or if it is for TLS and neither feature is on.
     pub fn redis(url: &str) -> Result<Self, Error> {
         Self::builder().redis(url)
     }

@@ -25,7 +25,7 @@ impl StoreBuilder {
     }
 
     /// Creates a store on a Redis Cluster, which the URLs of some of its nodes name. The others are found, also those that
-    /// are added later. The nodes share the user, the password and the use of TLS.
+    /// are added later. The nodes share the user, the password and the use of TLS. See [`Store`](Store#cluster).
     ///
     /// ```no_run
     /// use tower_distributed::Store;
@@ -49,8 +49,9 @@ impl StoreBuilder {
 
     /// Creates a store on the server that Redis Sentinel names as the master of the given name, by the URLs of the Sentinels.
     ///
-    /// User and password in the URLs are those of the Sentinels; set those of Redis by [`credentials`](Self::credentials).
-    /// The database in the URL is that of Redis.
+    /// User, password and database are taken from the first URL. The user and the password are those of the Sentinels;
+    /// set those of Redis by [`credentials`](Self::credentials). The database is that of Redis. With `rediss://` the
+    /// Sentinels and the master are connected to over TLS.
     ///
     /// ```no_run
     /// use tower_distributed::{Credentials, Store};

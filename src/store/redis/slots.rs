@@ -24,8 +24,8 @@ pub(super) fn slot(key: &[u8]) -> u16 {
     State::<XMODEM>::calculate(hash_tag(key).unwrap_or(key)) % SLOTS
 }
 
-/// The known masters of the slots. Outdated entries affect isolation, not correctness: the client follows
-/// redirections by itself.
+/// The known masters of the slots. Outdated entries affect isolation, not correctness, because redirections are
+/// followed.
 #[derive(Debug, Default)]
 pub(crate) struct Masters {
     known: RwLock<Known>,
