@@ -6,7 +6,7 @@
 //! | [`on_tonic`] | layers, keys and statuses for gRPC |
 //! | [`outbound`] | a client that keeps to the limit of another service |
 //! | [`jobs`] | scheduled jobs, lock or skip, fencing |
-//! | [`operations`] | running the Redis behind this crate: eviction, persistence, ACL, sizing, monitoring |
+//! | [`operations`] | running the Redis behind this crate: ACL, TLS, Cluster, Sentinel, sizing, monitoring |
 //! | [`coming_from`] | what the parts of other libraries are called here |
 //! | [`architecture`] | how this crate is built, and its invariants |
 //! | [`errors`] | messages and what to do about them |
