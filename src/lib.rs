@@ -69,7 +69,7 @@
 //!
 //! | crate | types | where |
 //! |---|---|---|
-//! | `tower`, `tower-layer` | `Layer`, `Service`, `BoxError` | layers, codecs |
+//! | `tower`, `tower-layer` | `Layer`, `Service`, `BoxError` | layers, codecs, [`ProvideCredentials`] |
 //! | `deadpool-redis` | `Pool`, and those of `cluster` and `sentinel` | `Store::from`; re-exported as [`deadpool_redis`] |
 //! | `tokio` | `time::Instant`, `runtime::Handle` | [`Lease::until`], [`StoreBuilder::background`] |
 //! | `http`, `http-body`, `bytes` | requests, responses, header fields, bodies | `web`, `extract`, `response`, `grpc` |
@@ -88,7 +88,7 @@
 //! | `serde` | | [`Quota`] and [`Quotas`] as text, such as `100/min, burst 20` |
 //! | `tonic` | | module `grpc`: layers for gRPC in one line, refusals as statuses |
 //! | `tracing`, `metrics` | | events and metrics of outages, decisions, leases and load: [all of them](telemetry) |
-//! | `cluster` | | [`Store`] from a `deadpool_redis::cluster::Pool` |
+//! | `cluster` | | a Redis Cluster, by URLs or a `deadpool_redis::cluster::Pool` |
 //! | `sentinel` | | the master that Redis Sentinel names, by URLs or a `deadpool_redis::sentinel::Pool` |
 //! | `rustls` | | `rediss://` URLs by rustls, with the root certificates of the operating system |
 //! | `rustls-webpki-roots` | | the same with Mozilla's root certificates |
