@@ -89,7 +89,7 @@ local function new_waiters()
       if heard == 0 then heard = {} end
       heard[#heard + 1] = text
     else
-      call('PUBLISH', ARGV[1] .. process, text)
+      redis.pcall('PUBLISH', ARGV[1] .. process, text) -- if it is denied, the waiter asks in time
     end
   end
 

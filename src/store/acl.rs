@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Backend, Store};
+use crate::Error;
 
 /// The commands that the store sends, and those in its scripts.
 const COMMANDS: &str = "+evalsha +eval +ping +info +subscribe +publish +time \
@@ -12,7 +13,7 @@ const COMMANDS: &str = "+evalsha +eval +ping +info +subscribe +publish +time \
     +bitcount +bitfield +bitfield_ro";
 
 impl Store {
-    /// Returns the command that gives a user of Redis the permissions that this store needs, and no others. `None` in memory.
+    /// Returns the command that gives a user of Redis the permissions that this store needs, and no others.
     ///
     /// It changes neither the password of the user nor whether the user is on. The keys are those with the
     /// [prefix](crate::StoreBuilder::prefix) of the store.
@@ -21,7 +22,7 @@ impl Store {
     /// use tower_distributed::Store;
     ///
     /// let store = Store::builder().prefix("shop").redis("redis://127.0.0.1/")?;
-    /// let rule = store.acl_rule("app").unwrap_or_default();
+    /// let rule = store.acl_rule("app")?;
     /// assert!(rule.starts_with("ACL SETUSER app resetkeys ~shop:* resetchannels &shop:wake:* -@all +evalsha +eval"));
     /// # Ok::<(), tower_distributed::Error>(())
     /// ```
@@ -32,17 +33,28 @@ impl Store {
     ///   `+client|setinfo` keeps these refusals out of the server's `ACL LOG`.
     /// * A store on a pool, or with [`wakeups`](crate::StoreBuilder::wakeups), needs `+select` as well if the URL has a
     ///   database other than 0.
-    /// * Without `+info`, the store does not notice a server that is too old. Without `+subscribe`, waiters poll.
-    ///   Without the channels or `+publish`, a call that has to wake a waiter of another process fails.
-    #[must_use]
-    pub fn acl_rule(&self, user: &str) -> Option<String> {
-        let Backend::Redis(store) = self.backend() else { return None };
+    /// * Without `+info`, the store does not notice a server that is too old. Without the channels,
+    ///   `+subscribe` or `+publish`, waiters poll.
+    /// * Up to Redis 7.0, the error for a command that is denied in a script does not name the command. `ACL LOG` does.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for a store in memory, and if `user` is empty or has spaces or control characters.
+    pub fn acl_rule(&self, user: &str) -> Result<String, Error> {
+        let Backend::Redis(store) = self.backend() else {
+            return Err(Error::invalid("a store in memory has no access control list"));
+        };
+        if user.is_empty() || user.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(Error::invalid(format!(
+                "the name of a user must not be empty or have spaces or control characters, is {user:?}"
+            )));
+        }
         let mut rule = format!("ACL SETUSER {user} resetkeys ~{0}:* ", store.prefix);
         let _ = write!(rule, "resetchannels &{}* -@all {COMMANDS}", store.channels());
         rule.push_str(store.source.more_commands());
         if store.limits.replicas.is_some() {
             rule.push_str(" +wait");
         }
-        Some(rule)
+        Ok(rule)
     }
 }

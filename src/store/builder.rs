@@ -277,8 +277,8 @@ impl StoreBuilder {
     }
 
     /// Sets where user names and passwords come from, in place of those in the URL: [`Credentials`](crate::Credentials), or an
-    /// asynchronous closure. Each new connection asks again, so credentials can change, as short-lived tokens do. Not for
-    /// pools.
+    /// asynchronous closure. Each new connection asks again, so credentials can change, as short-lived tokens do. A pool
+    /// has its own; beside a pool they are for [`wakeups`](Self::wakeups).
     ///
     /// A connection stays authenticated when its credentials expire, and when the server drops it the next one gets new
     /// ones. The time that the closure takes counts as connecting.
@@ -302,7 +302,8 @@ impl StoreBuilder {
     }
 
     /// Sets a file with the password, which is read for each new connection: for secrets that are mounted into a container and
-    /// rotated. A line end after the password does not count. The user is that of the URL, or `default`. Not for pools.
+    /// rotated. A line end after the password does not count. The user is that of the URL, or `default`. For a pool see
+    /// [`credentials`](Self::credentials).
     ///
     /// # Errors
     ///
@@ -319,7 +320,8 @@ impl StoreBuilder {
         Ok(self.credentials(PasswordFile::new(path.as_ref())?))
     }
 
-    /// Sets certificates for connections over TLS. See [`Tls`](crate::Tls). Not for pools.
+    /// Sets certificates for connections over TLS. See [`Tls`](crate::Tls). For a pool see
+    /// [`credentials`](Self::credentials).
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     pub fn tls(mut self, tls: crate::Tls) -> Self {
         self.access.tls = Some(tls);

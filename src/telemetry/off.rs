@@ -91,6 +91,7 @@ impl Server {
     pub(crate) fn breaker_dropped(&self) {}
     pub(crate) fn connected(&self, _: bool) {}
     pub(crate) fn subscription(&self, _: bool) {}
+    pub(crate) fn subscription_failed(&self, _: &str) {}
     pub(crate) fn batch(&self, _: usize, _: impl FnOnce() -> u64) {}
     pub(crate) fn call(&self, _: tokio::time::Instant, _: bool) {}
     pub(crate) fn overloaded(&self, _: usize, _: impl FnOnce() -> u64) {}

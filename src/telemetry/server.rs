@@ -139,6 +139,14 @@ impl Server {
         }
     }
 
+    /// There is no subscription. It is told once.
+    pub(crate) fn subscription_failed(&self, why: &str) {
+        if !self.0.subscription_lost.swap(true, Ordering::Relaxed) {
+            let text = format_args!("no subscription, so waiters poll the store: {why}");
+            self.tell(Event::SubscriptionLost, text);
+        }
+    }
+
     /// A batch has left. `waiting` returns how many operations still wait.
     pub(crate) fn batch(&self, operations: usize, waiting: impl FnOnce() -> u64) {
         self.0.batch.record(|| operations as f64);

@@ -158,3 +158,58 @@ async fn a_replica_takes_the_place_of_its_master() {
     assert!(guard.unlock().await.unwrap());
     waiter.await.unwrap().unwrap();
 }
+
+/// Callers that come at once when nothing is known of the Cluster yet, over several connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_callers_wait_for_the_masters() {
+    let cluster = RedisCluster::start().await;
+    for _ in 0..5 {
+        let store = Store::builder().connections(4).cluster(cluster.urls()).unwrap();
+        let bucket = TokenBucket::new(&store, "first", Quota::per_second(1000)).unwrap();
+        let calls = (0..50_u64).map(|key| {
+            let bucket = bucket.clone();
+            tokio::spawn(async move { bucket.allow(key).await })
+        });
+        for call in futures::future::join_all(calls).await {
+            assert!(call.unwrap().unwrap().is_admitted());
+        }
+    }
+}
+
+/// A node that has left its cluster still answers, but names no masters.
+#[tokio::test]
+async fn a_node_that_was_removed_is_not_believed() {
+    let cluster = RedisCluster::start().await;
+    let alone = cluster.stranger().await;
+    let urls = [alone.url(), cluster.nodes()[1].url()];
+    for _ in 0..10 {
+        let store = Store::builder().cluster(&urls).unwrap();
+        let bucket = TokenBucket::new(&store, "x", Quota::per_second(1000)).unwrap();
+        for key in 0..6_u64 {
+            assert!(bucket.allow(key).await.unwrap().is_admitted());
+        }
+        store.ping().await.unwrap();
+    }
+    let lost = Store::builder().cluster([alone.url()]).unwrap();
+    let bucket = TokenBucket::new(&lost, "x", Quota::per_second(1000)).unwrap();
+    let error = bucket.allow("k").await.unwrap_err();
+    assert!(error.to_string().contains("names no masters"), "{error}");
+}
+
+/// Many calls of one slot that is moved are all served by the node that is getting it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_is_served_while_its_slot_moves() {
+    let cluster = RedisCluster::start().await;
+    let store = Store::builder().timeout(SOON).connections(4).cluster(cluster.urls()).unwrap();
+    let bucket = TokenBucket::new(&store, "crowd", Quota::per_hour(1).burst(1000)).unwrap();
+    let moving = Move::begin(&cluster, "td:{crowd:k}:tat");
+    let calls = (0..200).map(|_| {
+        let bucket = bucket.clone();
+        tokio::spawn(async move { bucket.allow("k").await })
+    });
+    for call in futures::future::join_all(calls).await {
+        assert!(call.unwrap().unwrap().is_admitted());
+    }
+    moving.end();
+    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 800, "each was charged once");
+}

@@ -172,6 +172,16 @@ async fn the_rule_allows_what_a_store_does_and_nothing_else() {
     assert_ne!(server.cli(&["ACL", "DRYRUN", "app", "FLUSHALL"]), "OK");
 }
 
+/// A name with more words in it would give the user more than the rule says.
+#[test]
+fn names_of_users_are_checked() {
+    let store = Store::redis("redis://127.0.0.1").unwrap();
+    for user in ["", "app on nopass ~* +@all", "app\nFLUSHALL"] {
+        assert!(store.acl_rule(user).unwrap_err().is_invalid(), "{user:?}");
+    }
+    assert!(Store::in_memory().acl_rule("app").unwrap_err().is_invalid());
+}
+
 #[tokio::test]
 async fn what_is_missing_is_named() {
     let server = RedisServer::start().await;

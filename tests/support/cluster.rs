@@ -54,6 +54,11 @@ impl RedisCluster {
         text
     }
 
+    /// Starts a node that is in no cluster.
+    pub async fn stranger(&self) -> RedisServer {
+        start_node().await
+    }
+
     /// Starts a replica of a node, and waits until it is in step.
     pub async fn replica_of(&self, node: usize) -> RedisServer {
         let (master, replica) = (&self.nodes[node], start_node().await);

@@ -98,9 +98,9 @@ impl StoreBuilder {
     ///
     /// [`is_invalid`](Error::is_invalid) if a setting is not valid, or is not for pools.
     pub fn pool(self, pool: impl IntoPool) -> Result<Store, Error> {
-        if !self.access.is_default() {
+        if !self.access.is_default() && self.wakeups.is_empty() {
             return Err(Error::invalid(
-                "credentials and tls are for stores that are made from a URL: a pool has its own",
+                "a pool has credentials and certificates of its own: `credentials` and `tls` are for `wakeups` beside it",
             ));
         }
         self.source(pool.into_source(), None)

@@ -9,12 +9,13 @@ use futures_util::future::join;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
+use super::failure::{self, Redirect};
 use super::link::Link;
 use super::plan::Call;
 use super::reply::Reply;
-use super::runtime::Route;
+use super::runtime::{Route, RuntimeLinks};
 use super::source::Connection;
-use super::{Loaded, RedisStore, failure};
+use super::{Loaded, RedisStore};
 use crate::Error;
 use crate::error::{Cause, Outage};
 use crate::store::in_memory::lock;
@@ -25,6 +26,10 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// The first pause before a call to a slot that is being moved is sent again. Each further pause is twice as long.
 const MOVING: Duration = Duration::from_millis(2);
+
+/// How many redirections of a call are followed: to the master, to the node that is getting the slot, and as many again for
+/// a slot that moves meanwhile.
+const REDIRECTIONS: usize = 4;
 
 /// If a timer fires this much too late, the runtime was not running: the reply may have arrived but not been read.
 const LATE: Duration = Duration::from_millis(20);
@@ -41,6 +46,7 @@ struct Failed {
     written: bool,
     /// Whether the server answered other calls meanwhile. Then it is slow, but not down.
     answers: bool,
+    redirect: Option<Redirect>,
 }
 
 impl Failed {
@@ -64,11 +70,12 @@ impl RedisStore {
     ///   connections. This exception does not hold for calls with `at_most_once`.
     pub(super) async fn run(
         &self,
-        runtime: &Handle,
+        links: &RuntimeLinks,
         route: &Route,
         script: &Loaded,
         call: &Call,
     ) -> Result<Reply, Error> {
+        let runtime = &links.runtime;
         if let Err(error) = route.breaker.check() {
             // There may be a new master, which has a breaker of its own.
             self.source.look_for_masters(None, runtime);
@@ -76,27 +83,28 @@ impl RedisStore {
         }
         let was_idle = !route.link.answered_within(IDLE);
         let began = Instant::now();
-        let mut outcome = self.attempt(runtime, &route.link, script, call).await;
+        let mut outcome = self.attempt(runtime, &route.link, script, call, false).await;
         if matches!(&outcome, Err(failed) if failed.was_closed(was_idle && !call.at_most_once)) {
-            outcome = self.attempt(runtime, &route.link, script, call).await;
+            outcome = self.attempt(runtime, &route.link, script, call, false).await;
             outcome = outcome.map(|reply| reply.sent_twice());
         }
-        let (mut pause, mut redirected) = (MOVING, false);
+        let (mut pause, mut redirected) = (MOVING, 0);
         while let Err(failed) = &outcome {
-            outcome = match (failed.outage.cause, &route.redirected) {
-                (Cause::Redirected, Some(link)) if !redirected => {
-                    redirected = true;
-                    self.source.look_for_masters(None, runtime);
-                    if self.limits.replicas.is_some() {
-                        // It would not say which master's replicas have it.
-                        break;
+            outcome = match (failed.outage.cause, &failed.redirect) {
+                (Cause::Redirected, Some(Redirect { address, ask })) if redirected < REDIRECTIONS => {
+                    let Some(master) = self.source.redirected_to(address) else { break };
+                    // The node of ASK does not have the slot yet.
+                    if !ask {
+                        self.source.look_for_masters(None, runtime);
                     }
-                    self.attempt(runtime, link, script, call).await
+                    redirected += 1;
+                    let other = links.route(links.number(master, 0));
+                    self.attempt(runtime, &other.link, script, call, *ask).await
                 }
                 (Cause::Moving, _) if began.elapsed() + pause < self.limits.timeout => {
                     tokio::time::sleep(pause).await;
-                    (pause, redirected) = (2 * pause, false);
-                    self.attempt(runtime, &route.link, script, call).await
+                    (pause, redirected) = (2 * pause, 0);
+                    self.attempt(runtime, &route.link, script, call, false).await
                 }
                 _ => break,
             };
@@ -107,14 +115,15 @@ impl RedisStore {
                 self.telemetry.call(began, true);
                 return Ok(reply);
             }
-            Err(Failed { outage, .. }) if !failure::is_outage(outage.cause) => {
+            // The master that redirected the call has answered.
+            Err(Failed { outage, .. }) if redirected > 0 || !failure::is_outage(outage.cause) => {
                 self.succeeded(route);
                 outage
             }
             Err(Failed { outage, sent, answers, .. }) => {
                 if answers {
                     self.succeeded(route);
-                } else {
+                } else if self.source.is_current(route.master) {
                     route.link.failed();
                     route.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
                 }
@@ -130,7 +139,10 @@ impl RedisStore {
     fn succeeded(&self, route: &Route) {
         if route.breaker.succeeded() {
             let runtimes = lock(&self.runtimes).clone();
-            runtimes.iter().for_each(|links| links.half_open());
+            for links in runtimes {
+                links.half_open();
+                links.retire_former();
+            }
         }
     }
 
@@ -141,21 +153,25 @@ impl RedisStore {
         link: &Arc<Link>,
         script: &Loaded,
         call: &Call,
+        asking: bool,
     ) -> Result<Reply, Failed> {
         let mut held = link.hold(runtime).await.map_err(|outage| {
             self.source.look_for_masters(None, runtime);
-            let outage = Outage { cause: Cause::NotSent, ..outage };
-            Failed { outage, sent: None, written: false, answers: false }
+            // A node that names no masters to this user is up.
+            let cause = if outage.cause == Cause::Denied { Cause::Denied } else { Cause::NotSent };
+            let outage = Outage { cause, ..outage };
+            Failed { outage, sent: None, written: false, answers: false, redirect: None }
         })?;
         let sent = Instant::now();
         let mut written = true;
-        let sending = self.send(&mut held.connection, &call.command, &mut written);
+        let sending = self.send(&mut held.connection, &call.command, asking, &mut written);
         let mut reply = self.in_time(runtime, link, sending).await;
         if matches!(&reply, Some(Err(error)) if failure::is_no_script(error)) {
             let full = script.in_full(&call.command);
-            let sending = self.send(&mut held.connection, &full, &mut written);
+            let sending = self.send(&mut held.connection, &full, asking, &mut written);
             reply = self.in_time(runtime, link, sending).await;
         }
+        let mut redirect = None;
         let outage = match reply {
             Some(Ok(reply)) => match Reply::parse(reply, call.size()) {
                 Some(reply) => {
@@ -167,7 +183,10 @@ impl RedisStore {
                     Outage { cause: Cause::Unexpected, text, source: None }
                 }
             },
-            Some(Err(error)) => failure::outage(error),
+            Some(Err(error)) => {
+                redirect = failure::redirect(&error);
+                failure::outage(error)
+            }
             None => self.timed_out(),
         };
         // A server that has answered an earlier call since then is slow, not down.
@@ -178,7 +197,7 @@ impl RedisStore {
         if failure::is_outage(outage.cause) {
             self.source.look_for_masters(Some(held.connection), runtime);
         }
-        Err(Failed { outage, sent: Some(sent), written, answers })
+        Err(Failed { outage, sent: Some(sent), written, answers, redirect })
     }
 
     /// Sends a call, and waits until enough replicas have it, if that is set. Both are sent at once. `WAIT` counts all that
@@ -187,15 +206,20 @@ impl RedisStore {
         &self,
         connection: &mut Connection,
         command: &redis::Cmd,
+        asking: bool,
         written: &mut bool,
     ) -> Result<redis::Value, RedisError> {
-        let Some(replicas) = self.limits.replicas else {
-            return connection.send_noting(command, written).await;
+        let mut same = connection.clone();
+        let sending = async {
+            match asking {
+                true => connection.send_asking(command).await,
+                false => connection.send_noting(command, written).await,
+            }
         };
+        let Some(replicas) = self.limits.replicas else { return sending.await };
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas.count).arg(replicas.within.as_millis() as u64);
-        let mut same = connection.clone();
-        let (reply, acked) = join(connection.send_noting(command, written), same.send(&wait)).await;
+        let (reply, acked) = join(sending, same.send(&wait)).await;
         match (reply?, acked?) {
             (reply, redis::Value::Int(acked)) if acked >= replicas.count.into() => Ok(reply),
             (_, redis::Value::Int(acked)) => Err(failure::not_replicated(acked, replicas)),
@@ -253,31 +277,41 @@ impl RedisStore {
     /// Sends a `PING` to the server, even while the breaker is open.
     pub(in crate::store) async fn ping(self: &Arc<Self>, runtime: &Handle) -> Result<Ping, Error> {
         let links = self.links(runtime);
-        let route = links.route(0);
+        let mut outcome = None;
+        // One master of a Cluster that answers is enough.
+        for master in self.source.numbers() {
+            match self.ping_at(&links, &links.route(links.number(master, 0))).await {
+                Ok(ping) => return Ok(ping),
+                Err(outage) => outcome = Some(outage),
+            }
+        }
+        Err(outcome.unwrap_or_else(|| self.timed_out()).into())
+    }
+
+    async fn ping_at(&self, links: &RuntimeLinks, route: &Route) -> Result<Ping, Outage> {
         let breaker = links.breaker();
-        let link = route.redirected.as_ref().unwrap_or(&route.link);
-        let mut held = link.hold(runtime).await?;
+        let mut held = route.link.hold(&links.runtime).await?;
         let sent = Instant::now();
         let ping = redis::cmd("PING");
-        let outage = match self.in_time(runtime, link, held.connection.send(&ping)).await {
+        let outage = match self.in_time(&links.runtime, &route.link, held.connection.send(&ping)).await {
             Some(Ok(_)) => {
-                link.answered();
-                // On a Cluster any node may have answered.
-                if !self.source.is_cluster() {
-                    self.succeeded(&route);
+                route.link.answered();
+                // The connection of a pool asks all masters of a Cluster.
+                if !held.connection.is_cluster() {
+                    self.succeeded(route);
                 }
-                let version = link.version().map(|version| version.to_string());
+                let version = route.link.version().map(|version| version.to_string());
                 return Ok(Ping::new(sent.elapsed(), version, breaker));
             }
             Some(Err(error)) => failure::outage(error),
             None => self.timed_out(),
         };
         if self.source.is_lost(outage.cause) {
-            link.discard(&held);
+            route.link.discard(&held);
         }
-        if failure::is_outage(outage.cause) && !self.source.is_cluster() {
+        if failure::is_outage(outage.cause) && !held.connection.is_cluster() {
             route.breaker.failed(sent, &outage, false);
         }
-        Err(outage.into())
+        Err(outage)
     }
 }

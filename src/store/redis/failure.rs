@@ -42,6 +42,19 @@ pub(super) fn not_replicated(acked: i64, replicas: Replicas) -> RedisError {
     )
 }
 
+/// Where a master of a Cluster redirects a call.
+pub(super) struct Redirect {
+    pub(super) address: String,
+    /// Whether the other node is only getting the slot.
+    pub(super) ask: bool,
+}
+
+pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
+    let (address, _) = error.redirect_node().filter(|(address, _)| !address.starts_with('?'))?;
+    let ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
+    Some(Redirect { address: address.to_owned(), ask })
+}
+
 pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }

@@ -42,7 +42,7 @@ impl<O: Operation> QueueRef<O> {
         batch.departs(plan.calls.len());
         let send = async |number: usize| {
             let call = &plan.calls[number];
-            let reply = store.run(&self.links.runtime, &self.route, script, call).await;
+            let reply = store.run(&self.links, &self.route, script, call).await;
             let landing = batch.land(number, call, &plan.order, reply);
             for push in landing.pushes {
                 store.notifier.deliver(push);

@@ -29,8 +29,6 @@ pub(super) struct RuntimeLinks {
     /// By master, then by link. There are as many links as `connections`, and one more for bulk operations. Made on
     /// first use.
     routes: Mutex<Vec<Option<Arc<Route>>>>,
-    /// To a Cluster: a connection that finds the right master for each call.
-    redirected: Option<Arc<Link>>,
     /// The bound on the operations that wait on this runtime.
     pub(super) budget: Arc<Budget>,
     /// Closed when the runtime has ended.
@@ -43,8 +41,8 @@ pub(super) struct RuntimeLinks {
 pub(super) struct Route {
     pub(super) link: Arc<Link>,
     pub(super) breaker: Breaker,
-    /// The link for calls that the master redirects. All routes share it.
-    pub(super) redirected: Option<Arc<Link>>,
+    /// The number of the master.
+    pub(super) master: usize,
 }
 
 impl RuntimeLinks {
@@ -54,12 +52,7 @@ impl RuntimeLinks {
         // Ends with the store or with the runtime.
         runtime.spawn(async move { drop((&mut watch.dropped).await) });
         let limits = store.limits;
-        let link = |source| {
-            let telemetry = store.telemetry.clone();
-            Arc::new(Link::new(source, limits.connect_timeout, store.process, telemetry))
-        };
         Arc::new(Self {
-            redirected: store.source.redirects().then(|| link(store.source.clone())),
             id: runtime.id(),
             runtime: runtime.clone(),
             source: store.source.clone(),
@@ -95,7 +88,6 @@ impl RuntimeLinks {
     /// Closes the connections.
     pub(super) fn close(&self) {
         lock(&self.routes).iter().flatten().for_each(|route| route.link.close());
-        self.redirected.iter().for_each(|link| link.close());
     }
 
     /// The number of a route, by master and link. Links are numbered from 0; the last link is the one for bulk
@@ -113,34 +105,34 @@ impl RuntimeLinks {
             return Arc::clone(route);
         }
         let Limits { timeout, connect_timeout, .. } = self.limits;
-        let source = self.source.to_master(self.master(number));
+        let master = number / (self.limits.connections + 1);
+        let source = self.source.to_master(master);
         let link = Link::new(source, connect_timeout, self.process, self.telemetry.clone());
         let route = Arc::new(Route {
             link: Arc::new(link),
             breaker: Breaker::new(connect_timeout + timeout, self.telemetry.clone()),
-            redirected: self.redirected.clone(),
+            master,
         });
         routes[number] = Some(Arc::clone(&route));
-        // It may take the place of a master that has no slots any more. That one gets no calls that could close its breaker.
-        for (number, other) in routes.iter().enumerate() {
-            if let Some(other) = other
-                && !self.source.is_current(self.master(number))
-            {
-                other.breaker.retire();
-                other.link.close();
-            }
-        }
+        drop(routes);
+        // It may take the place of a master that has no slots any more.
+        self.retire_former();
         route
     }
 
-    fn master(&self, number: usize) -> usize {
-        number / (self.limits.connections + 1)
+    /// Closes the breakers of masters that have no slots any more. They get no calls that could close them.
+    pub(super) fn retire_former(&self) {
+        let routes = lock(&self.routes);
+        for route in routes.iter().flatten().filter(|route| !self.source.is_current(route.master)) {
+            route.breaker.retire();
+        }
     }
 
     /// The worst state of its breakers.
     pub(super) fn breaker(&self) -> BreakerState {
         let routes = lock(&self.routes);
-        let states = routes.iter().flatten().map(|route| route.breaker.state());
+        let current = routes.iter().flatten().filter(|route| self.source.is_current(route.master));
+        let states = current.map(|route| route.breaker.state());
         states.max().unwrap_or_default()
     }
 }

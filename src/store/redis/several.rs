@@ -3,21 +3,15 @@
 use std::fmt;
 
 use deadpool_redis::redis::ConnectionInfo;
-#[cfg(feature = "rustls")]
-use deadpool_redis::redis::TlsCertificates;
 
-use super::endpoint::{Access, is_tls, prepare_tls};
+use super::endpoint::{Access, is_tls};
 use crate::Error;
 use crate::error::Outage;
-use crate::store::credentials::Credentials;
 
 /// Servers that are one store together.
 pub(crate) struct Urls {
     infos: Vec<ConnectionInfo>,
     access: Access,
-    /// For all servers, also those that are not in the list.
-    #[cfg(feature = "rustls")]
-    certificates: Option<TlsCertificates>,
 }
 
 impl Urls {
@@ -30,34 +24,12 @@ impl Urls {
         if infos.is_empty() {
             return Err(Error::invalid(format!("{what} needs the URL of at least one server, got none")));
         }
-        #[cfg(all(feature = "native-tls", not(feature = "rustls")))]
-        if access.tls.is_some() {
-            return Err(Error::invalid(format!(
-                "`tls` is not supported for {what} with `native-tls`: enable the feature `rustls`"
-            )));
-        }
-        Ok(Self {
-            #[cfg(feature = "rustls")]
-            certificates: match infos.iter().any(is_tls) {
-                true => Some(access.tls.clone().unwrap_or_default().certificates()?),
-                false => None,
-            },
-            infos,
-            access: access.clone(),
-        })
+        Ok(Self { infos, access: access.clone() })
     }
 
     fn addresses(&self) -> String {
         let addresses: Vec<_> = self.infos.iter().map(|info| info.addr().to_string()).collect();
         addresses.join(", ")
-    }
-
-    /// The credentials for a new connection, after what a connection over TLS needs.
-    async fn prepare(&self) -> Result<Option<Credentials>, Outage> {
-        if self.infos.iter().any(is_tls) {
-            prepare_tls();
-        }
-        self.access.credentials().await
     }
 }
 
@@ -72,25 +44,23 @@ mod cluster {
     use std::fmt;
     use std::time::Duration;
 
-    use deadpool_redis::cluster::ClusterConnection;
-    use deadpool_redis::redis::RedisError;
-    use deadpool_redis::redis::cluster::{ClusterClient, ClusterClientBuilder};
+    use deadpool_redis::redis::cluster::ClusterClientBuilder;
+    use futures_util::StreamExt as _;
+    use futures_util::stream::FuturesUnordered;
     use tokio::time::timeout;
 
     use super::super::endpoint::Endpoint;
-    use super::super::failure;
-    use super::super::slots::{self, Masters};
+    use super::super::slots::{self, Masters, Topology};
     use super::super::source::Connection;
-    use super::{Credentials, Error, Outage, Urls, is_tls};
+    use super::{Error, Outage, Urls, is_tls};
+    use crate::error::Cause;
+    use crate::random;
 
-    /// The time-out of the connection for one reply. The store has its own, which is at most this.
-    const LONGEST: Duration = Duration::from_secs(60);
+    /// How long one node alone may take to name the masters. Then the next one is asked as well.
+    const PATIENCE: Duration = Duration::from_millis(250);
 
-    /// How long one node may take to name the masters.
-    const PATIENCE: Duration = Duration::from_secs(1);
-
-    /// The pauses before a call is sent again because of a redirection or a lost node, ms.
-    const PAUSES: [u64; 2] = [10, 300];
+    /// How long all nodes together may take.
+    const LONGEST: Duration = Duration::from_secs(10);
 
     /// A Cluster.
     #[derive(Debug)]
@@ -98,33 +68,9 @@ mod cluster {
 
     impl Nodes {
         pub(crate) fn new(urls: Urls) -> Result<Self, Error> {
-            let nodes = Self(urls);
-            let built = nodes.client(None);
-            built.map(|_| nodes).map_err(|error| Error::invalid(format!("not a Cluster: {error}")))
-        }
-
-        fn client(&self, credentials: Option<Credentials>) -> Result<ClusterClient, RedisError> {
-            let mut builder = ClusterClientBuilder::new(self.0.infos.clone())
-                .response_timeout(LONGEST)
-                .min_retry_wait(PAUSES[0])
-                .max_retry_wait(PAUSES[1]);
-            #[cfg(feature = "rustls")]
-            if let Some(certificates) = &self.0.certificates {
-                builder = builder.certs(certificates.clone());
-            }
-            if let Some(Credentials { username, password }) = credentials {
-                builder = builder.password(password);
-                if let Some(username) = username {
-                    builder = builder.username(username);
-                }
-            }
-            builder.build()
-        }
-
-        pub(in crate::store::redis) async fn connect(&self) -> Result<ClusterConnection, Outage> {
-            let failed = |error| failure::no_connection(self, error);
-            let client = self.client(self.0.prepare().await?).map_err(failed)?;
-            client.get_async_connection().await.map_err(failed)
+            // Checks that they go together.
+            let built = ClusterClientBuilder::new(urls.infos.clone()).build();
+            built.map(|_| Self(urls)).map_err(|error| Error::invalid(format!("not a Cluster: {error}")))
         }
 
         pub(in crate::store::redis) fn is_tls(&self) -> bool {
@@ -132,7 +78,7 @@ mod cluster {
         }
 
         /// The nodes that the URLs name.
-        pub(in crate::store::redis) fn named(&self) -> impl Iterator<Item = Endpoint> {
+        fn named(&self) -> impl Iterator<Item = Endpoint> {
             let access = &self.0.access;
             self.0.infos.iter().map(|info| Endpoint { info: info.clone(), access: access.clone() })
         }
@@ -147,28 +93,45 @@ mod cluster {
             self.first().at(address)
         }
 
-        /// Reads the masters of the Cluster again, from the first node that answers: first from those that are known.
-        /// Returns why the last of them did not answer, if none does.
-        pub(in crate::store::redis) async fn look_for(&self, masters: &Masters) -> Option<Outage> {
-            let ask = async |node: Endpoint| {
-                let mut connection = Connection::Server(node.connect().await?);
-                let told = slots::ask(&mut connection).await.map_err(failure::outage)?;
-                Ok::<_, Outage>((told, node.host()))
-            };
-            let mut outage = None;
+        /// Reads the masters of the Cluster again, or waits until another task has done so.
+        pub(in crate::store::redis) async fn look_for(&self, masters: &Masters) {
             let answer = async {
-                let known = masters.addresses();
-                for node in known.iter().map(|address| self.node(address)).chain(self.named()) {
-                    match timeout(PATIENCE, ask(node)).await {
-                        Ok(Ok(told)) => return Some(told),
-                        Ok(Err(failed)) => outage = Some(failed),
-                        Err(_) => {}
-                    }
-                }
-                None
+                timeout(LONGEST, self.topology(masters)).await.unwrap_or_else(|_| Err(self.unanswered()))
             };
             masters.refresh(answer).await;
-            outage
+        }
+
+        /// Asks one node after the other. It begins anywhere: one may be cut off from the others, and not know it.
+        async fn topology(&self, masters: &Masters) -> Result<Topology, Outage> {
+            let known = masters.addresses();
+            let mut nodes: Vec<_> =
+                known.iter().map(|address| self.node(address)).chain(self.named()).collect();
+            let first = random::bits() as usize % nodes.len();
+            nodes.rotate_left(first);
+            let ask = async |node: Endpoint| {
+                let mut connection = Connection::Server(node.connect().await?);
+                slots::ask(&mut connection, &node.host()).await
+            };
+            let (mut nodes, mut asked) = (nodes.into_iter(), FuturesUnordered::new());
+            let mut outage = None;
+            loop {
+                match nodes.next() {
+                    Some(node) => asked.push(ask(node)),
+                    None if asked.is_empty() => break,
+                    None => {}
+                }
+                match timeout(PATIENCE, asked.next()).await {
+                    Ok(Some(Ok(told))) => return Ok(told),
+                    Ok(Some(Err(failed))) => outage = Some(failed),
+                    Ok(None) | Err(_) => {}
+                }
+            }
+            Err(outage.unwrap_or_else(|| self.unanswered()))
+        }
+
+        pub(in crate::store::redis) fn unanswered(&self) -> Outage {
+            let text = format!("no connection to {self}: no node names the masters").into();
+            Outage { cause: Cause::Disconnected, text, source: None }
         }
     }
 
@@ -188,13 +151,16 @@ mod sentinel {
     use deadpool_redis::redis::{Client, RedisError, TlsMode};
 
     use super::super::{endpoint, failure};
-    use super::{Credentials, Error, Outage, Urls, is_tls};
+    use super::{Error, Outage, Urls, is_tls};
+    use crate::store::credentials::Credentials;
 
     /// The master that Sentinels name.
     #[derive(Debug)]
     pub(crate) struct Sentinels {
         urls: Urls,
         master: String,
+        #[cfg(feature = "rustls")]
+        certificates: Option<deadpool_redis::redis::TlsCertificates>,
     }
 
     impl Sentinels {
@@ -202,7 +168,21 @@ mod sentinel {
             if master.is_empty() {
                 return Err(Error::invalid("the name of the master must not be empty"));
             }
-            let sentinels = Self { urls, master: master.into() };
+            #[cfg(all(feature = "native-tls", not(feature = "rustls")))]
+            if urls.access.tls.is_some() {
+                return Err(Error::invalid(
+                    "`tls` is not supported for Sentinel with `native-tls`: enable the feature `rustls`",
+                ));
+            }
+            let sentinels = Self {
+                master: master.into(),
+                #[cfg(feature = "rustls")]
+                certificates: match urls.infos.iter().any(is_tls) {
+                    true => Some(urls.access.tls.clone().unwrap_or_default().certificates()?),
+                    false => None,
+                },
+                urls,
+            };
             let built = sentinels.client(None);
             built.map(|_| sentinels).map_err(|error| Error::invalid(format!("not Sentinels: {error}")))
         }
@@ -215,7 +195,7 @@ mod sentinel {
                 builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
             }
             #[cfg(feature = "rustls")]
-            if let Some(certificates) = &self.urls.certificates {
+            if let Some(certificates) = &self.certificates {
                 builder = builder
                     .set_client_to_redis_certificates(certificates.clone())
                     .set_client_to_sentinel_certificates(certificates.clone());
@@ -243,7 +223,10 @@ mod sentinel {
         /// Asks the Sentinels for the master.
         pub(in crate::store::redis) async fn master(&self) -> Result<Client, Outage> {
             let failed = |error| failure::no_connection(self, error);
-            let mut client = self.client(self.urls.prepare().await?).map_err(failed)?;
+            if self.urls.infos.iter().any(is_tls) {
+                endpoint::prepare_tls();
+            }
+            let mut client = self.client(self.urls.access.credentials().await?).map_err(failed)?;
             client.async_get_client().await.map_err(failed)
         }
 

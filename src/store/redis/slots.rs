@@ -1,23 +1,28 @@
 //! The hash slot of a key (16384 slots in a Redis Cluster), and the master of a slot.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use crc16::{State, XMODEM};
-use deadpool_redis::redis::{RedisError, Value, cmd};
+use deadpool_redis::redis::{Value, cmd};
 
 use tokio::time::Instant;
 
+use super::failure;
 use super::source::Connection;
+use crate::error::{Cause, Outage};
 use crate::store::in_memory::lock;
 use crate::store::key::hash_tag;
 
 const SLOTS: u16 = 16384;
 
-/// The masters are not read more often than this.
+/// The masters are not read more often than this. The pause doubles while nothing changes.
 const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The number of no master.
+const NONE: u16 = u16::MAX;
 
 /// Returns the slot of a key, by its hash tag if it has one (Redis Cluster specification, "hash tags").
 pub(super) fn slot(key: &[u8]) -> u16 {
@@ -29,25 +34,49 @@ pub(super) fn slot(key: &[u8]) -> u16 {
 #[derive(Debug, Default)]
 pub(crate) struct Masters {
     known: RwLock<Known>,
-    /// Whether a refresh is in progress.
-    asking: AtomicBool,
-    /// When the last refresh ended.
-    asked: Mutex<Option<Instant>>,
+    /// Held during a refresh.
+    turn: tokio::sync::Mutex<()>,
+    last: Mutex<Option<Refresh>>,
 }
+
+/// The last refresh.
+#[derive(Debug)]
+struct Refresh {
+    ended: Instant,
+    /// The pause before the next one.
+    pause: Duration,
+    /// Why no node answered, if so.
+    outage: Option<Outage>,
+}
+
+/// Ranges of slots (first, last), each with the address of its master.
+pub(super) type Topology = Vec<(usize, usize, String)>;
 
 #[derive(Debug, Default)]
 struct Known {
     /// The addresses of the masters. A number that was given to a master does not change.
     masters: Vec<String>,
-    /// The number of the master by slot. Empty if nothing is known.
+    /// The number of the master by slot, or [`NONE`]. Empty if nothing is known.
     by_slot: Vec<u16>,
 }
 
 impl Masters {
-    /// Returns the number of the master of a slot; 0 if it is not known.
+    /// Returns the number of the master of a slot; if it is not known, that of another master, which redirects.
     pub(super) fn of(&self, slot: u16) -> usize {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.by_slot.get(usize::from(slot)).map_or(0, |master| usize::from(*master))
+        let master = known.by_slot.get(usize::from(slot)).filter(|master| **master != NONE);
+        let master = master.or_else(|| known.by_slot.iter().find(|master| **master != NONE));
+        master.map_or(0, |master| usize::from(*master))
+    }
+
+    /// Returns the number of the master at an address, which it may get now.
+    pub(super) fn number_of(&self, address: &str) -> Option<usize> {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let number = known.masters.iter().position(|known| known == address).or_else(|| {
+            known.masters.push(address.to_owned());
+            Some(known.masters.len() - 1)
+        });
+        number.filter(|number| *number < usize::from(NONE))
     }
 
     /// Returns the address of a master by its number.
@@ -58,8 +87,12 @@ impl Masters {
     /// Returns the addresses of the masters that have slots.
     pub(super) fn addresses(&self) -> Vec<String> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let numbers: BTreeSet<_> = known.by_slot.iter().copied().map(usize::from).collect();
-        numbers.into_iter().filter_map(|number| known.masters.get(number).cloned()).collect()
+        known.current().into_iter().filter_map(|number| known.masters.get(number).cloned()).collect()
+    }
+
+    /// Returns the numbers of the masters that have slots.
+    pub(super) fn numbers(&self) -> BTreeSet<usize> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).current()
     }
 
     /// Whether a master has slots, as far as is known.
@@ -70,65 +103,93 @@ impl Masters {
 
     /// Whether it is time to read the masters again.
     pub(super) fn is_due(&self) -> bool {
-        !self.asking.load(Ordering::Acquire) && lock(&self.asked).is_none_or(|asked| asked.elapsed() >= PAUSE)
+        let rests = lock(&self.last).as_ref().is_some_and(|last| last.ended.elapsed() < last.pause);
+        !rests && self.turn.try_lock().is_ok()
     }
 
-    /// Reads the masters again, unless another task does so. `answer`: the reply of a node, and its host. If no node
-    /// answers, the known masters stay.
-    pub(super) async fn refresh(&self, answer: impl Future<Output = Option<(Value, String)>>) {
-        if self.asking.swap(true, Ordering::AcqRel) {
+    /// Why no node answered at the last refresh.
+    pub(super) fn outage(&self) -> Option<Outage> {
+        lock(&self.last).as_ref()?.outage.clone()
+    }
+
+    /// Reads the masters again, or waits until another task has done so. If no node answers, the known masters stay.
+    pub(super) async fn refresh(&self, answer: impl Future<Output = Result<Topology, Outage>>) {
+        let began = Instant::now();
+        let _turn = self.turn.lock().await;
+        if lock(&self.last).as_ref().is_some_and(|last| last.ended >= began) {
             return;
         }
-        let asked = Asked(self);
-        let told = answer.await;
-        if let Some((told, host)) = told {
-            let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-            if let Some(next) = known.with(&told, &host) {
-                *known = next;
+        let (changed, outage) = match answer.await {
+            Ok(told) => {
+                let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+                (known.learn(told), None)
             }
+            Err(outage) => (false, Some(outage)),
+        };
+        let mut last = lock(&self.last);
+        let before = last.as_ref().map_or(PAUSE, |last| last.pause);
+        let pause = if changed { PAUSE } else { (2 * before).min(LONGEST_PAUSE) };
+        *last = Some(Refresh { ended: Instant::now(), pause, outage });
+    }
+}
+
+/// Asks a node for the masters. `own`: the host of the node.
+pub(super) async fn ask(connection: &mut Connection, own: &str) -> Result<Topology, Outage> {
+    let told = connection.send(cmd("CLUSTER").arg("SLOTS")).await.map_err(failure::outage)?;
+    parse(&told, own).ok_or_else(|| Outage {
+        cause: Cause::NotServing,
+        text: format!("the node at {own:?} names no masters").into(),
+        source: None,
+    })
+}
+
+/// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, then its nodes, the master first. A node that
+/// does not know its own host leaves it out: that is `own`. `?` is a host that is not known. `None` if no slot has a master.
+fn parse(told: &Value, own: &str) -> Option<Topology> {
+    let Value::Array(ranges) = told else { return None };
+    let mut topology = Topology::new();
+    for range in ranges {
+        let Value::Array(range) = range else { return None };
+        let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else { return None };
+        let (first, last) = (usize::try_from(*first).ok()?, usize::try_from(*last).ok()?);
+        if last >= usize::from(SLOTS) || first > last {
+            return None;
         }
-        drop(asked);
+        let [host, Value::Int(port), ..] = &master[..] else { return None };
+        let host = match host {
+            Value::Nil => own.into(),
+            Value::BulkString(host) => match &*String::from_utf8_lossy(host) {
+                "" | "0.0.0.0" | "::" => own.to_owned(),
+                host => host.to_owned(),
+            },
+            _ => return None,
+        };
+        if host != "?" && !host.is_empty() {
+            topology.push((first, last, format!("{host}:{port}")));
+        }
     }
-}
-
-/// Asks for the masters over a connection.
-pub(super) async fn ask(connection: &mut Connection) -> Result<Value, RedisError> {
-    connection.send(cmd("CLUSTER").arg("SLOTS")).await
-}
-
-/// Marks a refresh as in progress while it lives.
-struct Asked<'a>(&'a Masters);
-
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        *lock(&self.0.asked) = Some(Instant::now());
-        self.0.asking.store(false, Ordering::Release);
-    }
+    (!topology.is_empty()).then_some(topology)
 }
 
 impl Known {
-    /// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, then its nodes, the master
-    /// first. A node that does not know its own host leaves it empty: that is `own`.
-    fn with(&self, told: &Value, own: &str) -> Option<Self> {
-        let Value::Array(ranges) = told else { return None };
-        let mut masters = self.masters.clone();
-        let mut by_slot = vec![0; usize::from(SLOTS)];
-        for range in ranges {
-            let Value::Array(range) = range else { return None };
-            let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else {
-                return None;
-            };
-            let (first, last) = (usize::try_from(*first).ok()?, usize::try_from(*last).ok()?);
-            let [Value::BulkString(host), Value::Int(port), ..] = &master[..] else { return None };
-            let host = String::from_utf8_lossy(host);
-            let address = format!("{}:{port}", if host.is_empty() { own } else { &host });
-            let number = masters.iter().position(|known| *known == address).unwrap_or_else(|| {
-                masters.push(address);
-                masters.len() - 1
+    /// The numbers of the masters that have slots.
+    fn current(&self) -> BTreeSet<usize> {
+        self.by_slot.iter().filter(|master| **master != NONE).map(|master| usize::from(*master)).collect()
+    }
+
+    /// Takes over what a node told. Returns whether anything has changed.
+    fn learn(&mut self, told: Topology) -> bool {
+        let mut by_slot = vec![NONE; usize::from(SLOTS)];
+        for (first, last, address) in told {
+            let number = self.masters.iter().position(|known| *known == address).unwrap_or_else(|| {
+                self.masters.push(address);
+                self.masters.len() - 1
             });
-            by_slot.get_mut(first..=last)?.fill(u16::try_from(number).ok()?);
+            by_slot[first..=last].fill(u16::try_from(number).unwrap_or(NONE));
         }
-        Some(Self { masters, by_slot })
+        let changed = by_slot != self.by_slot;
+        self.by_slot = by_slot;
+        changed
     }
 }
 
@@ -144,21 +205,62 @@ mod tests {
         assert_ne!(slot(b"{}123456789"), slot(b""));
     }
 
+    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let node = Value::Array(vec![host, Value::Int(port)]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), node])
+    }
+
+    fn host(host: &str) -> Value {
+        Value::BulkString(host.as_bytes().to_vec())
+    }
+
     #[test]
     fn masters_are_read_and_keep_their_numbers() {
-        let range = |first, last, port| {
-            let node = Value::Array(vec![Value::BulkString(b"10.0.0.1".to_vec()), Value::Int(port)]);
-            Value::Array(vec![Value::Int(first), Value::Int(last), node])
+        let masters = Masters::default();
+        let learn = |ranges| {
+            let told = parse(&Value::Array(ranges), "own").unwrap();
+            masters.known.write().unwrap().learn(told)
         };
-        let known = Known::default();
-        assert!(known.with(&Value::Okay, "").is_none());
-        let told = Value::Array(vec![range(0, 8191, 7000), range(8192, 16383, 7001)]);
-        let known = known.with(&told, "").unwrap();
-        assert_eq!((known.by_slot[0], known.by_slot[8191], known.by_slot[8192]), (0, 0, 1));
-        // Another master took over the first half.
-        let told = Value::Array(vec![range(8192, 16383, 7001), range(0, 8191, 7002)]);
-        let known = known.with(&told, "").unwrap();
-        assert_eq!((known.by_slot[0], known.by_slot[16383]), (2, 1));
-        assert!(known.with(&Value::Array(vec![range(0, 16384, 7000)]), "").is_none());
+        let ip = || host("10.0.0.1");
+        assert_eq!(masters.of(7), 0);
+        assert!(learn(vec![range(0, 8191, ip(), 7000), range(8192, 16383, ip(), 7001)]));
+        assert_eq!([masters.of(0), masters.of(8191), masters.of(8192)], [0, 0, 1]);
+        // The first master has failed, and another one has its slots.
+        assert!(learn(vec![range(0, 8191, ip(), 7002), range(8192, 16383, ip(), 7001)]));
+        assert_eq!([masters.of(0), masters.of(16383)], [2, 1]);
+        assert_eq!(masters.addresses(), ["10.0.0.1:7001", "10.0.0.1:7002"]);
+        assert!(!masters.is_current(0) && masters.is_current(2));
+        // Slots without a master go to one that redirects.
+        assert!(learn(vec![range(0, 1, ip(), 7001)]));
+        assert!(!learn(vec![range(0, 1, ip(), 7001)]), "nothing is new");
+        assert_eq!([masters.of(0), masters.of(9)], [1, 1]);
+        assert_eq!(masters.number_of("10.0.0.1:7000"), Some(0));
+        assert_eq!(masters.number_of("10.0.0.9:7000"), Some(3));
+    }
+
+    #[test]
+    fn hosts_that_are_left_out_are_that_of_the_node() {
+        let hosts = [Value::Nil, host(""), host("0.0.0.0"), host("::"), host("a")];
+        let ranges = hosts.into_iter().map(|host| range(0, 1, host, 7)).collect();
+        let told = parse(&Value::Array(ranges), "own").unwrap();
+        let addresses: Vec<_> = told.into_iter().map(|(.., address)| address).collect();
+        assert_eq!(addresses, ["own:7", "own:7", "own:7", "own:7", "a:7"]);
+        let unknown = vec![range(0, 1, host("?"), 7), range(2, 3, host("b"), 8)];
+        assert_eq!(parse(&Value::Array(unknown), ""), Some(vec![(2, 3, "b:8".into())]));
+    }
+
+    /// As a node answers that was removed from its cluster.
+    #[test]
+    fn an_answer_without_masters_is_none() {
+        for told in [
+            Value::Okay,
+            Value::Array(Vec::new()),
+            Value::Array(vec![range(0, 1, host("?"), 7)]),
+            Value::Array(vec![range(0, 16384, host("a"), 7)]),
+            Value::Array(vec![range(2, 1, host("a"), 7)]),
+            Value::Array(vec![range(0, 1, Value::Nil, 7)]),
+        ] {
+            assert_eq!(parse(&told, ""), None, "{told:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use deadpool::managed::Manager as _;
 use deadpool_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
-use deadpool_redis::redis::{Cmd, RedisError, Value};
+use deadpool_redis::redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
 #[cfg(feature = "cluster")]
 use tokio::time::timeout;
@@ -22,7 +22,7 @@ use super::several::Nodes;
 #[cfg(feature = "sentinel")]
 use super::several::Sentinels;
 #[cfg(feature = "cluster")]
-use super::slots::Masters;
+use super::slots::{Masters, Topology};
 use crate::error::{Cause, Outage};
 use crate::store::key::RedisKey;
 
@@ -85,12 +85,25 @@ impl Source {
         }
     }
 
-    /// Whether calls go to the masters, so that a master can redirect them to another one.
-    pub(super) fn redirects(&self) -> bool {
-        #[cfg(feature = "cluster")]
-        return matches!(self, Self::Cluster(..));
-        #[cfg(not(feature = "cluster"))]
-        false
+    /// The number of the master at an address, to which another master has redirected a call.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
+    pub(super) fn redirected_to(&self, address: &str) -> Option<usize> {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_, masters) => masters.number_of(address),
+            _ => None,
+        }
+    }
+
+    /// The numbers of the masters to which calls go.
+    pub(super) fn numbers(&self) -> Vec<usize> {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_, masters) if !masters.numbers().is_empty() => {
+                masters.numbers().into_iter().collect()
+            }
+            _ => vec![0],
+        }
     }
 
     /// Whether a master still has slots.
@@ -139,7 +152,7 @@ impl Source {
                 let (nodes, masters) = (Arc::clone(nodes), Arc::clone(masters));
                 runtime.spawn(async move { nodes.look_for(&masters).await });
             }
-            Self::ClusterPool(_, masters) => {
+            Self::ClusterPool(_, masters) if masters.is_due() => {
                 let (masters, Some(mut connection)) = (Arc::clone(masters), connection) else { return };
                 runtime.spawn(async move { masters.refresh(told(&mut connection)).await });
             }
@@ -181,22 +194,9 @@ impl Source {
                 pool.manager().create().await.map(Connection::Server).map_err(pooled)
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster(nodes, masters) => Self::with_masters(nodes.connect().await?, masters).await,
+            Self::Cluster(nodes, masters) => Self::master_of(nodes, masters, 0).await,
             #[cfg(feature = "cluster")]
-            Self::Master(nodes, masters, number) => {
-                let outage = match masters.address(*number) {
-                    Some(_) => None,
-                    None => nodes.look_for(masters).await,
-                };
-                match masters.address(*number) {
-                    Some(address) => nodes.node(&address).connect().await.map(Connection::Server),
-                    None => Err(outage.unwrap_or_else(|| Outage {
-                        cause: Cause::Disconnected,
-                        text: format!("no connection to {nodes}: no node names the masters").into(),
-                        source: None,
-                    })),
-                }
-            }
+            Self::Master(nodes, masters, number) => Self::master_of(nodes, masters, *number).await,
             #[cfg(feature = "cluster")]
             Self::ClusterPool(pool, masters) => {
                 prepare_tls();
@@ -209,6 +209,17 @@ impl Source {
                 prepare_tls();
                 pool.manager().create().await.map(Connection::Server).map_err(pooled)
             }
+        }
+    }
+
+    #[cfg(feature = "cluster")]
+    async fn master_of(nodes: &Nodes, masters: &Masters, number: usize) -> Result<Connection, Outage> {
+        if masters.address(number).is_none() {
+            nodes.look_for(masters).await;
+        }
+        match masters.address(number) {
+            Some(address) => nodes.node(&address).connect().await.map(Connection::Server),
+            None => Err(masters.outage().unwrap_or_else(|| nodes.unanswered())),
         }
     }
 
@@ -231,9 +242,11 @@ const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
 
 /// Asks a Cluster for its masters.
 #[cfg(feature = "cluster")]
-async fn told(connection: &mut Connection) -> Option<(Value, String)> {
-    let told = timeout(PATIENCE, super::slots::ask(connection)).await.ok()?.ok()?;
-    Some((told, String::new()))
+async fn told(connection: &mut Connection) -> Result<Topology, Outage> {
+    timeout(PATIENCE, super::slots::ask(connection, "")).await.unwrap_or_else(|_| {
+        let text = "the cluster does not name its masters".into();
+        Err(Outage { cause: Cause::TimedOut, text, source: None })
+    })
 }
 
 impl Connection {
@@ -250,6 +263,23 @@ impl Connection {
         match reply? {
             Value::ServerError(error) => Err(error.into()),
             reply => Ok(reply),
+        }
+    }
+
+    /// Sends a command to a node that is getting the slot of its keys.
+    pub(super) async fn send_asking(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        let connection = match self {
+            Self::Server(connection) => connection,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => return self.send(command).await,
+        };
+        let mut both = Pipeline::with_capacity(2);
+        both.cmd("ASKING").ignore().add_command(command.clone());
+        // The first reply is that to ASKING.
+        match connection.req_packed_commands(&both, 1, 1).await?.into_iter().next() {
+            Some(Value::ServerError(error)) => Err(error.into()),
+            Some(reply) => Ok(reply),
+            None => Ok(Value::Nil),
         }
     }
 

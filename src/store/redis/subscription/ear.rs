@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use super::duplicates::Duplicates;
 use crate::error::Outage;
 use crate::store::in_memory::lock;
-use crate::store::notifier::{Notifier, Push};
+use crate::store::notifier::{News, Notifier, Push};
+use crate::store::redis::failure::{no_connection, outage};
 use crate::telemetry::Server;
 
 /// How long connecting may take.
@@ -44,32 +45,39 @@ impl Ear {
         }
     }
 
-    /// Passes the messages on until the connection fails. `number`: the number of the connection, if there are several,
-    /// which all receive each message.
+    /// Passes the messages on until the connection fails. `several`: whether other connections receive the same messages.
     pub(super) async fn hear(
         self: &Arc<Self>,
-        number: Option<usize>,
+        several: bool,
         client: impl Future<Output = Result<Client, Outage>>,
     ) {
         let connect = async {
-            let mut connection = client.await.ok()?.get_async_pubsub().await.ok()?;
-            connection.subscribe(&self.channels).await.ok()?;
-            Some(connection.split())
+            let client = client.await?;
+            let address = client.get_connection_info().addr().to_string();
+            let no_connection = |error| no_connection(&address, error);
+            let mut connection = client.get_async_pubsub().await.map_err(no_connection)?;
+            connection.subscribe(&self.channels).await.map_err(outage)?;
+            Ok::<_, Outage>(connection.split())
         };
-        let Ok(Some((mut sink, mut stream))) = timeout(CONNECT, connect).await else { return };
+        let (mut sink, mut stream) = match timeout(CONNECT, connect).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(outage)) => return self.failed(&outage.text),
+            Err(_) => return self.failed("no connection in time"),
+        };
         let open = Open::new(self);
         loop {
             match timeout(CHECK, stream.next()).await {
                 Ok(Some(message)) => {
                     let Some(notifier) = self.notifier.upgrade() else { return };
                     let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
-                    if number.is_some_and(|number| !self.is_new(number, payload)) {
-                        continue;
-                    }
                     if channel == self.channels[1] {
                         notifier.broadcast(payload);
                     } else if let Some(push) = Push::parse(payload) {
-                        notifier.deliver(push);
+                        // Other messages may be heard twice: a waiter that has left does not mind.
+                        let is_grant = matches!(push.news, News::Granted { .. });
+                        if !several || !is_grant || self.is_new(payload) {
+                            notifier.deliver(push);
+                        }
                     }
                 }
                 Ok(None) => break,
@@ -87,13 +95,20 @@ impl Ear {
         }
     }
 
+    /// Tells why there is no subscription, if there is none at all.
+    fn failed(&self, why: &str) {
+        if *lock(&self.open) == 0 && self.notifier.strong_count() > 0 {
+            self.telemetry.subscription_failed(why);
+        }
+    }
+
     #[cfg(feature = "cluster")]
-    fn is_new(&self, connection: usize, payload: &[u8]) -> bool {
-        lock(&self.duplicates).is_new(connection, payload)
+    fn is_new(&self, grant: &[u8]) -> bool {
+        lock(&self.duplicates).is_new(grant)
     }
 
     #[cfg(not(feature = "cluster"))]
-    fn is_new(&self, _: usize, _: &[u8]) -> bool {
+    fn is_new(&self, _: &[u8]) -> bool {
         true
     }
 }

@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Stays subscribed at each master until the future is dropped.
 pub(super) async fn listen(nodes: &Nodes, known: &Masters, ear: &Arc<Ear>) {
     let (mut tasks, mut masters) = (JoinSet::new(), HashMap::<String, AbortHandle>::new());
-    let (lost, mut number, mut failures) = (Arc::new(Notify::new()), 0, Failures::default());
+    let (lost, mut failures) = (Arc::new(Notify::new()), Failures::default());
     loop {
         nodes.look_for(known).await;
         let addresses = known.addresses();
@@ -30,12 +30,11 @@ pub(super) async fn listen(nodes: &Nodes, known: &Masters, ear: &Arc<Ear>) {
                 if !stays {
                     task.abort();
                 }
-                stays
+                stays && !task.is_finished()
             });
             for address in addresses {
                 masters.entry(address).or_insert_with_key(|address| {
-                    number += 1;
-                    tasks.spawn(stay(nodes.node(address), number, Arc::clone(ear), Arc::clone(&lost)))
+                    tasks.spawn(stay(nodes.node(address), Arc::clone(ear), Arc::clone(&lost)))
                 });
             }
             while tasks.try_join_next().is_some() {}
@@ -50,10 +49,10 @@ pub(super) async fn listen(nodes: &Nodes, known: &Masters, ear: &Arc<Ear>) {
 }
 
 /// Stays subscribed at one master.
-async fn stay(node: Endpoint, number: usize, ear: Arc<Ear>, lost: Arc<Notify>) {
+async fn stay(node: Endpoint, ear: Arc<Ear>, lost: Arc<Notify>) {
     let mut failures = Failures::default();
     loop {
-        ear.hear(Some(number), node.client()).await;
+        ear.hear(true, node.client()).await;
         lost.notify_one();
         failures.pause().await;
     }

@@ -132,7 +132,7 @@ async fn listen(places: &[Subscriber], ear: &Arc<Ear>) {
         match place {
             #[cfg(feature = "cluster")]
             Subscriber::Cluster(nodes, known) => masters::listen(nodes, known, ear).await,
-            place => ear.hear(None, place.client()).await,
+            place => ear.hear(false, place.client()).await,
         }
         failures.pause().await;
     }
