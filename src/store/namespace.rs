@@ -155,11 +155,11 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// Whether an operation that is sent once may run twice: the client of a Cluster repeats calls by itself.
+    /// Whether an operation that is sent once may run twice: the client of a pool for a Cluster repeats calls by itself.
     pub(crate) fn may_repeat(&self) -> bool {
         match self {
             Self::InMemory(_) => false,
-            Self::Redis(client) => client.store.source.is_cluster(),
+            Self::Redis(client) => client.store.source.repeats(),
         }
     }
 

@@ -75,6 +75,14 @@ impl Source {
         false
     }
 
+    /// Whether the connection sends calls again by itself.
+    pub(in crate::store) fn repeats(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        return matches!(self, Self::ClusterPool(..));
+        #[cfg(not(feature = "cluster"))]
+        false
+    }
+
     /// Where the calls for one master go: to itself, where its address is known.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn to_master(&self, number: usize) -> Self {
