@@ -48,8 +48,8 @@ pub(super) const PREFIX: &str = "td";
 /// * As long as replies to earlier calls arrive, a call waits up to four times the `timeout`.
 /// * If the connection turns out to be closed, the store connects and sends once more.
 /// * If the server does not know the script, the store sends the script once more, with a new `timeout`.
-/// * If a master of a Cluster redirects the call, the store sends it once more, with a new `timeout`, and connects
-///   first if no call was redirected before.
+/// * If a master of a Cluster redirects the call, the store sends it to the other one, with a new `timeout`, and connects
+///   first if it has no connection there.
 /// * While a slot of a Cluster is being moved, the store sends the call again until `timeout` is over. The last
 ///   attempt has a `timeout` of its own.
 #[derive(Clone)]

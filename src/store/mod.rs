@@ -98,9 +98,8 @@ use crate::error::Cause;
 ///
 /// * A connection was idle for 1 s or more and turns out to be closed. The store replaces it and sends the call
 ///   again.
-/// * On a Cluster, a client that follows redirections may repeat calls by itself. With `StoreBuilder::cluster` it
-///   sends only the calls that a master has redirected. With a `cluster` pool it sends all calls, by the settings of
-///   the pool.
+/// * The store is on a pool for a Cluster: the client of the pool repeats calls by itself. A store by
+///   `StoreBuilder::cluster` does not.
 ///
 /// # Time and expiry
 ///
