@@ -29,7 +29,8 @@ impl Server {
             .port();
         let dir = env::temp_dir().join(format!("tower-distributed-bench-{}-{port}", process::id()));
         fs::create_dir(&dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
-        let child = Command::new("redis-server")
+        let program = env::var_os("TOWER_DISTRIBUTED_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
+        let child = Command::new(program)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .current_dir(&dir)
             .stdin(Stdio::null())

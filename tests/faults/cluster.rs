@@ -8,12 +8,16 @@ use tower_distributed::{BreakerState, Mutex, Quota, Store, TokenBucket};
 
 use crate::support::cluster::RedisCluster;
 use crate::support::eventually;
+use crate::support::program::since_7_0;
 use crate::support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn keys_of_other_masters_are_not_concerned() {
+    if !since_7_0() {
+        return;
+    }
     let cluster = RedisCluster::start().await;
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
@@ -94,6 +98,9 @@ fn has_told(node: &RedisServer, error: &str) -> bool {
 /// (ASK), and so are all once it has moved (MOVED).
 #[tokio::test]
 async fn calls_to_a_slot_that_moves_are_served() {
+    if !since_7_0() {
+        return;
+    }
     let cluster = RedisCluster::start().await;
     let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
     let builder = || Store::builder().timeout(SOON);
@@ -130,6 +137,9 @@ async fn calls_to_a_slot_that_moves_are_served() {
 /// A master dies, and its replica takes its place: calls, the breaker and the subscription follow.
 #[tokio::test]
 async fn a_replica_takes_the_place_of_its_master() {
+    if !since_7_0() {
+        return;
+    }
     let cluster = RedisCluster::start().await;
     let replica = cluster.replica_of(0).await;
     let store = Store::builder().cluster(cluster.urls()).unwrap();

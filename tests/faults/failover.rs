@@ -7,12 +7,16 @@ use deadpool_redis::sentinel::{Config, SentinelServerType};
 use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
 use crate::support::eventually;
+use crate::support::program::since_7_0;
 use crate::support::sentinel::Sentinel;
 
 const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_store_follows_the_master() {
+    if !since_7_0() {
+        return;
+    }
     let sentinel = Sentinel::start().await;
     let name = sentinel.service_name().to_owned();
     let pool = Config::from_urls(sentinel.sentinel_urls(), name.clone(), SentinelServerType::Master)

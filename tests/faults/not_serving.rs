@@ -66,7 +66,8 @@ async fn too_few_replicas() {
 
 #[tokio::test]
 async fn busy_with_a_script() {
-    let server = RedisServer::with_args(&["--busy-reply-threshold", "10"]).await;
+    // Since 7.0 it is another name of busy-reply-threshold.
+    let server = RedisServer::with_args(&["--lua-time-limit", "10"]).await;
     let spin = async || {
         let mut client = server.client().unwrap();
         std::thread::spawn(move || {

@@ -6,6 +6,7 @@ use tower_distributed::{Error, Mutex, Quota, Store, StoreBuilder, Tls, TokenBuck
 
 use crate::certificates::{Authority, TlsServer};
 use crate::support::eventually;
+use crate::support::program::with_tls;
 use crate::support::redis_server::RedisServer;
 
 const HOST: [&str; 2] = ["127.0.0.1", "localhost"];
@@ -37,6 +38,9 @@ async fn error_of(store: &Store) -> Error {
 
 #[tokio::test]
 async fn a_store_works_over_tls() {
+    if !with_tls() {
+        return;
+    }
     let authority = Authority::new("ours");
     let server = TlsServer::start(&authority, &authority.server(&HOST), DOES_NOT_ASK).await;
     for host in HOST {
@@ -47,6 +51,9 @@ async fn a_store_works_over_tls() {
 
 #[tokio::test]
 async fn a_server_can_ask_for_a_certificate() {
+    if !with_tls() {
+        return;
+    }
     let (authority, other) = (Authority::new("ours"), Authority::new("other"));
     let server = TlsServer::start(&authority, &authority.server(&HOST), ASKS).await;
     let with = |authority: &Authority, of: &Authority| {
@@ -64,6 +71,9 @@ async fn a_server_can_ask_for_a_certificate() {
 
 #[tokio::test]
 async fn a_server_that_cannot_be_trusted_is_told_with_the_remedy() {
+    if !with_tls() {
+        return;
+    }
     let (authority, other) = (Authority::new("ours"), Authority::new("other"));
     let good = TlsServer::start(&authority, &authority.server(&HOST), DOES_NOT_ASK).await;
     let expired = TlsServer::start(&authority, &authority.expired_server(&HOST), DOES_NOT_ASK).await;
@@ -95,6 +105,9 @@ async fn a_server_without_tls_is_suspected() {
 #[cfg(all(feature = "cluster", feature = "rustls"))]
 #[tokio::test]
 async fn a_cluster_works_over_tls() {
+    if !with_tls() || !crate::support::program::since_7_0() {
+        return;
+    }
     let authority = Authority::new("ours");
     let more = format!("{DOES_NOT_ASK}\ncluster-enabled yes\ntls-cluster yes\ncluster-announce-ip 127.0.0.1");
     let more = format!("{more}\ncluster-port {}", crate::support::ports::free_port());

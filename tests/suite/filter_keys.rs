@@ -55,10 +55,7 @@ async fn filters_are_kept_as_documented() {
 /// All goes by itself where a filter forgets, the configuration last.
 #[tokio::test]
 async fn filters_that_forget_leave_no_key_without_ttl() {
-    for (store, servers) in [
-        (stores::redis().await, vec![stores::SERVER.get().unwrap()]),
-        (stores::cluster().await, stores::CLUSTER.get().unwrap().nodes().iter().collect()),
-    ] {
+    for (store, servers) in stores::with_servers().await {
         let filter = BloomFilter::builder().bits(999).hashes(3).keys(5).remember_for(Duration::from_secs(1));
         let filter = filter.build(&store, "left-filter").unwrap();
         for item in 0..50_u8 {

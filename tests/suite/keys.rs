@@ -31,10 +31,7 @@ pub(crate) async fn any_key_is_legal_and_apart_from_others(store: &Store, name: 
 /// Everything that a bucket can be told leaves keys that go away by themselves, but where they must not.
 #[tokio::test]
 async fn no_key_without_ttl_is_left() {
-    for (store, servers) in [
-        (stores::redis().await, vec![stores::SERVER.get().unwrap()]),
-        (stores::cluster().await, stores::CLUSTER.get().unwrap().nodes().iter().collect()),
-    ] {
+    for (store, servers) in stores::with_servers().await {
         let quotas = [Quota::per_second(7).burst(3), Quota::per_hour(100)];
         for (name, quotas) in [("one", &quotas[..1]), ("two", &quotas[..])] {
             let bucket = TokenBucket::new(&store, name, quotas.to_vec()).unwrap();
@@ -74,10 +71,7 @@ async fn a_full_bucket_leaves_nothing() {
 /// Leases, those who wait for them, and those who have gone away leave nothing that stays for ever.
 #[tokio::test]
 async fn no_lease_leaves_a_key_without_ttl() {
-    for (place, servers) in [
-        (stores::redis().await, vec![stores::SERVER.get().unwrap()]),
-        (stores::cluster().await, stores::CLUSTER.get().unwrap().nodes().iter().collect()),
-    ] {
+    for (place, servers) in stores::with_servers().await {
         let short = Duration::from_millis(30);
         let permits = WaitGroup::builder(3).max_wait(short).build(&place, "left-permits").unwrap();
         let mutex = Mutex::builder().max_wait(short).build(&place, "left-mutex").unwrap();

@@ -27,17 +27,20 @@ mod stores;
 /// Runs each test on each store.
 macro_rules! on_every_store {
     ($($test:path as $name:ident),* $(,)?) => {
-        on_every_store! { @ in_memory $($test as $name),* }
-        on_every_store! { @ redis $($test as $name),* }
-        on_every_store! { @ polling $($test as $name),* }
-        on_every_store! { @ cluster $($test as $name),* }
-        on_every_store! { @ sentinel $($test as $name),* }
+        on_every_store! { @ in_memory(true) $($test as $name),* }
+        on_every_store! { @ redis(true) $($test as $name),* }
+        on_every_store! { @ polling(true) $($test as $name),* }
+        on_every_store! { @ cluster(crate::support::program::since_7_0()) $($test as $name),* }
+        on_every_store! { @ sentinel(crate::support::program::since_7_0()) $($test as $name),* }
     };
-    (@ $store:ident $($test:path as $name:ident),*) => {
+    (@ $store:ident($can_run:expr) $($test:path as $name:ident),*) => {
         mod $store {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
+                    if !$can_run {
+                        return;
+                    }
                     let store = crate::stores::$store().await;
                     $test(&store, stringify!($name)).await;
                 }

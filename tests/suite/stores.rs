@@ -12,6 +12,7 @@ use tower_distributed::{Credentials, Store};
 
 use crate::support::cluster::RedisCluster;
 use crate::support::eventually;
+use crate::support::program::since_7_0;
 use crate::support::redis_server::RedisServer;
 use crate::support::sentinel::Sentinel;
 
@@ -25,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const WITHDRAWN: &str = "4503599627370496";
 
 pub(crate) static SERVER: OnceCell<RedisServer> = OnceCell::const_new();
-pub(crate) static CLUSTER: OnceCell<RedisCluster> = OnceCell::const_new();
+static CLUSTER: OnceCell<RedisCluster> = OnceCell::const_new();
 static SENTINEL: OnceCell<Sentinel> = OnceCell::const_new();
 
 /// A store, and the servers behind it for those who look there.
@@ -82,6 +83,23 @@ pub(crate) async fn sentinel() -> Place {
     let builder = Store::builder().timeout(TIMEOUT);
     let store = builder.sentinel(sentinel.sentinel_urls(), sentinel.service_name()).unwrap();
     Place { store, prefix: "td", servers: Servers::Sentinel(sentinel) }
+}
+
+/// One server and a Cluster, and their servers.
+pub(crate) async fn with_servers() -> Vec<(Place, Vec<&'static RedisServer>)> {
+    let mut places = vec![redis().await];
+    if since_7_0() {
+        places.push(cluster().await);
+    }
+    let with_servers = |place: Place| {
+        let servers = match place.servers {
+            Servers::One(server) => vec![server],
+            Servers::Cluster(cluster) => cluster.nodes().iter().collect(),
+            Servers::None | Servers::Sentinel(_) => Vec::new(),
+        };
+        (place, servers)
+    };
+    places.into_iter().map(with_servers).collect()
 }
 
 impl Place {

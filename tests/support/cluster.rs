@@ -1,6 +1,5 @@
 //! A Redis Cluster for one test.
 
-use std::process::Command;
 use std::time::Duration;
 
 use super::eventually;
@@ -11,7 +10,8 @@ const MASTERS: usize = 3;
 const SLOTS: usize = 16_384;
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Three masters without replicas, each with a third of the slots.
+/// Three masters without replicas, each with a third of the slots. Needs Redis 7.0 (see
+/// [`since_7_0`](super::program::since_7_0)).
 ///
 /// A cluster node accepts writes two seconds after its start at the earliest, so share a cluster if you can.
 pub struct RedisCluster {
@@ -42,16 +42,6 @@ impl RedisCluster {
         let slot: usize = self.nodes[0].query(&["CLUSTER", "KEYSLOT", key]).unwrap();
         let node = (0..MASTERS).find(|&node| slot <= last_slot(node)).unwrap();
         &self.nodes[node]
-    }
-
-    /// Runs a command with redis-cli, which follows redirections, on the first node.
-    pub fn cli(&self, command: &[&str]) -> String {
-        let port = self.nodes[0].port().to_string();
-        let output =
-            Command::new("redis-cli").args(["-c", "-e", "-p", &port]).args(command).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
-        assert!(output.status.success(), "{command:?}: {text} {}", String::from_utf8_lossy(&output.stderr));
-        text
     }
 
     /// Starts a node that is in no cluster.

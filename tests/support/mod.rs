@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod keys;
 pub mod ports;
 pub mod processes;
+pub mod program;
 pub mod proxy;
 pub mod redis_server;
 pub mod resp;

@@ -10,6 +10,7 @@ use deadpool_redis::redis::{self, FromRedisValue, RedisResult, Value};
 use super::client::Client;
 use super::eventually;
 use super::ports::free_port;
+use super::program::program;
 use super::scratch_dir::ScratchDir;
 use super::supervised::Supervised;
 
@@ -18,7 +19,7 @@ const LOG_FILE: &str = "redis.log";
 const PORTS_TO_TRY: usize = 20;
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
-/// A redis-server on a free port of 127.0.0.1, without persistence, in its own directory.
+/// A server (see [`program`]) on a free port of 127.0.0.1, without persistence, in its own directory.
 ///
 /// All methods take `&self`, so that a server can be shared, even in a `static`. Dropping it kills the server.
 pub struct RedisServer {
@@ -134,7 +135,7 @@ impl RedisServer {
     /// Starts the process and waits until it is ready. `false` if a port was in use.
     async fn boot(&self) -> bool {
         let log = File::create(self.log_path()).unwrap();
-        let mut command = Supervised::command("redis-server", Some(self.dir.path()));
+        let mut command = Supervised::command(program(), Some(self.dir.path()));
         command
             .arg(CONFIG_FILE)
             .args(&self.arguments)
@@ -143,14 +144,14 @@ impl RedisServer {
             .stderr(log);
         *self.process() = Some(Supervised::spawn(command));
 
-        let what = format!("redis-server on port {}", self.port);
+        let what = format!("the server on port {}", self.port);
         eventually(&what, START_DEADLINE, async || self.has_exited() || self.is_ready()).await;
         if !self.has_exited() {
             return true;
         }
         *self.process() = None;
         let log = self.log();
-        assert!(log.contains("Address already in use"), "redis-server does not start:\n{log}");
+        assert!(log.contains("Address already in use"), "the server does not start:\n{log}");
         false
     }
 

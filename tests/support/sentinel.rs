@@ -11,7 +11,8 @@ use super::redis_server::RedisServer;
 const SERVICE: &str = "tower";
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A master, its replica, and one sentinel that can decide on a failover alone.
+/// A master, its replica, and one sentinel that can decide on a failover alone. Needs Redis 7.0 (see
+/// [`since_7_0`](super::program::since_7_0)).
 pub struct Sentinel {
     sentinel: RedisServer,
     servers: [RedisServer; 2],
