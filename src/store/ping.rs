@@ -34,7 +34,8 @@ impl Ping {
         self.round_trip
     }
 
-    /// Returns the version of the server, such as `7.0.15`. `None` in memory, and if the server does not report it.
+    /// Returns the version of the server, such as `7.0.15`: of Redis, or of Valkey. `None` in memory, and if the
+    /// server does not report it.
     #[must_use]
     pub fn server_version(&self) -> Option<&str> {
         self.server_version.as_deref()

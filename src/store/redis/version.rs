@@ -20,6 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// The version that a server reports.
 #[derive(Clone, Debug)]
 pub(super) struct Version {
+    /// Of Valkey the version of Redis that it is compatible with.
     numbers: (u32, u32),
     text: Box<str>,
 }
@@ -65,9 +66,11 @@ fn version(told: &Value) -> Option<Version> {
         Value::Map(nodes) => return nodes.iter().find_map(|(_, told)| version(told)),
         _ => return None,
     };
-    let text = text.lines().find_map(|line| line.strip_prefix("redis_version:"))?.trim();
-    let mut numbers = text.split('.').map(str::parse);
-    Some(Version { numbers: (numbers.next()?.ok()?, numbers.next()?.ok()?), text: text.into() })
+    let line = |name| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let redis = line("redis_version:")?;
+    let mut numbers = redis.split('.').map(str::parse);
+    let numbers = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(Version { numbers, text: line("valkey_version:").unwrap_or(redis).into() })
 }
 
 impl fmt::Display for Version {
@@ -85,6 +88,8 @@ mod tests {
         let told =
             |text: &str| Value::BulkString(format!("# Server\r\nredis_version:{text}\r\nos:x\r\n").into());
         assert_eq!(version(&told("7.0.15")).unwrap().to_string(), "7.0.15");
+        let valkey = version(&told("7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2")).unwrap();
+        assert_eq!((valkey.numbers, valkey.to_string()), ((7, 2), "9.1.2".to_owned()));
         assert!(version(&told("6.0.16")).unwrap().numbers < OLDEST);
         assert!(version(&told("6.2.0")).unwrap().numbers >= OLDEST);
         assert!(version(&told("10.1")).unwrap().numbers >= OLDEST);
