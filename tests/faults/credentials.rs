@@ -229,7 +229,7 @@ async fn a_renamed_command_is_named() {
     assert!(!text.contains("td:{x:k}"), "{text}");
 }
 
-/// A waiter that may not subscribe, then a holder that may not publish. A release that fails names the channels.
+/// A waiter that may not subscribe, then a holder that may not publish.
 #[tokio::test]
 async fn without_channels_waiters_poll() {
     let server = RedisServer::start().await;
@@ -240,9 +240,7 @@ async fn without_channels_waiters_poll() {
         let mutex = Mutex::new(waiter, "x").unwrap();
         let waiter = tokio::spawn(async move { mutex.lock("k").await.map(drop) });
         eventually("the waiter", SOON, async || server.cli(&["KEYS", "*"]).contains("beats")).await;
-        if let Err(error) = guard.unlock().await {
-            assert!(error.to_string().contains("&<prefix>:wake:*"), "{error}");
-        }
+        assert!(guard.unlock().await.unwrap());
         tokio::time::timeout(SOON, waiter).await.unwrap().unwrap().unwrap();
         server.cli(&["FLUSHALL"]);
     }
