@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use deadpool_redis::redis::{Cmd, cmd};
 use tokio::runtime::Handle;
 
 pub use self::places::IntoPool;
@@ -80,6 +81,14 @@ pub(crate) struct Limits {
 pub(crate) struct Replicas {
     pub(crate) count: u32,
     pub(crate) within: Duration,
+}
+
+impl Replicas {
+    pub(crate) fn command(self) -> Cmd {
+        let mut wait = cmd("WAIT");
+        wait.arg(self.count).arg(self.within.as_millis() as u64);
+        wait
+    }
 }
 
 impl Default for StoreBuilder {

@@ -68,6 +68,35 @@ async fn a_lock_that_no_replica_has_is_refused_and_released() {
     eventually("the replica to be in step", SOON, async || mutex.try_lock("k").await.is_ok()).await;
 }
 
+/// The message that grants a lock says nothing of replicas, and the waiter's own calls may write nothing: a new master
+/// would know neither the release nor the grant.
+#[tokio::test]
+async fn a_grant_that_no_replica_has_is_not_believed() {
+    let sentinel = Sentinel::start().await;
+    let durable = || {
+        let builder = Store::builder().timeout(SOON).replicas(1, Duration::from_secs(1));
+        Mutex::new(&builder.redis(&sentinel.master().url()).unwrap(), "x").unwrap()
+    };
+    let (holder, other) = (durable(), durable());
+    let mut guard = None;
+    eventually("the replica to be in step", SOON, async || {
+        guard = holder.try_lock("k").await.ok();
+        guard.is_some()
+    })
+    .await;
+    let mut waiter = tokio::spawn(async move { other.lock("k").await.unwrap() });
+    eventually("it to wait", SOON, async || sentinel.master().query(&["LLEN", "td:{x:k}:queue"]) == Ok(1))
+        .await;
+    sentinel.replica().pause();
+    let unlocked = guard.unwrap().unlock().await;
+    assert!(unlocked.unwrap_err().to_string().contains("0 of 1 replicas"));
+    let early = tokio::time::timeout(Duration::from_millis(700), &mut waiter).await;
+    assert!(early.is_err(), "it believes in a grant that no replica has");
+    sentinel.replica().resume();
+    let guard = tokio::time::timeout(SOON, waiter).await.unwrap().unwrap();
+    assert!(guard.is_held());
+}
+
 #[test]
 fn bad_numbers_of_replicas_are_refused() {
     let url = "redis://127.0.0.1";

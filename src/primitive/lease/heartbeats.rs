@@ -75,7 +75,9 @@ impl<K: Kind> Admission<K> {
                 if let Some(entry) = lock(&self.table).get_mut(id)
                     && let Stage::Queued(_) = entry.stage
                 {
-                    entry.due = Some(self.next_heartbeat(&entry.holding.options, anchor, link, soonest));
+                    // A message may have made it due earlier.
+                    let next = self.next_heartbeat(&entry.holding.options, anchor, link, soonest);
+                    entry.due = Some(entry.due.map_or(next, |due| due.min(next)));
                     (entry.stage, entry.outage) = (Stage::Queued(anchor), None);
                 }
             }

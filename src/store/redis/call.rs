@@ -1,11 +1,13 @@
 //! A call to the server. It is sent once, except where it cannot have run or repeating it is safe. The caller waits
 //! for the reply within the timeout. The outcome updates the state of the connection and the breaker.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, RedisError};
-use futures_util::future::join;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
@@ -101,8 +103,16 @@ impl RedisStore {
                     let other = links.route(links.number(master, 0));
                     self.attempt(runtime, &other.link, script, call, *ask).await
                 }
+                (Cause::Redirected, None) => {
+                    self.source.look_for_masters(None, runtime);
+                    break;
+                }
                 (Cause::Moving, _) if began.elapsed() + pause < self.limits.timeout => {
-                    tokio::time::sleep(pause).await;
+                    let paused = {
+                        let _inside = runtime.enter();
+                        tokio::time::sleep(pause)
+                    };
+                    paused.await;
                     (pause, redirected) = (2 * pause, 0);
                     self.attempt(runtime, &route.link, script, call, false).await
                 }
@@ -185,7 +195,11 @@ impl RedisStore {
             },
             Some(Err(error)) => {
                 redirect = failure::redirect(&error);
-                failure::outage(error)
+                let outage = failure::outage(error);
+                if !failure::is_outage(outage.cause) {
+                    link.answered();
+                }
+                outage
             }
             None => self.timed_out(),
         };
@@ -200,8 +214,8 @@ impl RedisStore {
         Err(Failed { outage, sent: Some(sent), written, answers, redirect })
     }
 
-    /// Sends a call, and waits until enough replicas have it, if that is set. Both are sent at once. `WAIT` counts all that
-    /// the master has written by then, also what other connections wrote.
+    /// Sends a call; with `asking`, to a node that is getting the slot of its keys. If that is set, waits until enough
+    /// replicas have it.
     async fn send(
         &self,
         connection: &mut Connection,
@@ -209,21 +223,38 @@ impl RedisStore {
         asking: bool,
         written: &mut bool,
     ) -> Result<redis::Value, RedisError> {
-        let mut same = connection.clone();
-        let sending = async {
-            match asking {
-                true => connection.send_asking(command).await,
-                false => connection.send_noting(command, written).await,
-            }
+        let replicas = self.limits.replicas;
+        if !asking && replicas.is_none() {
+            return noting(connection.send(command), written).await;
+        }
+        let ask = redis::cmd("ASKING");
+        let mut together: Vec<&redis::Cmd> = Vec::from_iter(asking.then_some(&ask));
+        together.push(command);
+        // WAIT is for what its connection has written. A call that finds the lease held writes nothing, although another
+        // connection wrote it. So each call is followed by a write.
+        let after = replicas.map(|replicas| (mark(command), replicas.command()));
+        if let Some((mark, wait)) = &after {
+            together.extend(asking.then_some(&ask));
+            together.extend([mark, wait]);
+        }
+        let mut replies =
+            noting(connection.send_together(&together, asking.into()), written).await?.into_iter();
+        let mut next = || match replies.next() {
+            Some(redis::Value::ServerError(error)) => Err(RedisError::from(error)),
+            reply => Ok(reply.unwrap_or(redis::Value::Nil)),
         };
-        let Some(replicas) = self.limits.replicas else { return sending.await };
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(replicas.count).arg(replicas.within.as_millis() as u64);
-        let (reply, acked) = join(sending, same.send(&wait)).await;
-        match (reply?, acked?) {
-            (reply, redis::Value::Int(acked)) if acked >= replicas.count.into() => Ok(reply),
-            (_, redis::Value::Int(acked)) => Err(failure::not_replicated(acked, replicas)),
-            _ => Err(failure::not_replicated(0, replicas)),
+        let reply = next()?;
+        let Some(replicas) = replicas else { return Ok(reply) };
+        if asking {
+            next()?;
+        }
+        // The call has run, so an error from here on must not look as if it had not.
+        let acked = next().and_then(|_| next());
+        match acked {
+            Ok(redis::Value::Int(acked)) if acked >= replicas.count.into() => Ok(reply),
+            Ok(redis::Value::Int(acked)) => Err(failure::not_replicated(&acked, replicas)),
+            Ok(other) => Err(failure::not_replicated(&format!("{other:?}"), replicas)),
+            Err(error) => Err(failure::not_replicated(&error, replicas)),
         }
     }
 
@@ -290,7 +321,9 @@ impl RedisStore {
 
     async fn ping_at(&self, links: &RuntimeLinks, route: &Route) -> Result<Ping, Outage> {
         let breaker = links.breaker();
-        let mut held = route.link.hold(&links.runtime).await?;
+        let mut held = route.link.hold(&links.runtime).await.inspect_err(|_| {
+            self.source.look_for_masters(None, &links.runtime);
+        })?;
         let sent = Instant::now();
         let ping = redis::cmd("PING");
         let outage = match self.in_time(&links.runtime, &route.link, held.connection.send(&ping)).await {
@@ -311,7 +344,36 @@ impl RedisStore {
         }
         if failure::is_outage(outage.cause) && !held.connection.is_cluster() {
             route.breaker.failed(sent, &outage, false);
+            self.source.look_for_masters(None, &links.runtime);
         }
         Err(outage)
+    }
+}
+
+/// A write to a key beside those of a script call, in the same slot. The second key of a lease has a hash tag also where the
+/// first is a name of the user's.
+fn mark(call: &redis::Cmd) -> redis::Cmd {
+    let simple = |position| match call.args_iter().nth(position) {
+        Some(redis::Arg::Simple(bytes)) => bytes,
+        _ => &[],
+    };
+    let key = if simple(2) == b"1" { simple(3) } else { simple(4) };
+    let mut mark = redis::cmd("SET");
+    mark.arg([key, b":wait"].concat()).arg(1).arg("PX").arg(1000);
+    mark
+}
+
+/// Awaits a reply. Sets `written` to whether anything may have been written. A connection that has ended fails at once,
+/// without writing.
+async fn noting<T>(
+    reply: impl Future<Output = Result<T, RedisError>>,
+    written: &mut bool,
+) -> Result<T, RedisError> {
+    let mut reply = pin!(reply);
+    let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context))).await;
+    *written = !matches!(&first, Poll::Ready(Err(error)) if error.is_io_error());
+    match first {
+        Poll::Ready(reply) => reply,
+        Poll::Pending => reply.await,
     }
 }

@@ -3,6 +3,7 @@
 mod connecting;
 mod denied;
 
+use std::fmt;
 use std::sync::Arc;
 
 use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
@@ -34,12 +35,10 @@ const TRYAGAIN: &str = "TRYAGAIN";
 const NOT_REPLICATED: &str = "NOTREPLICATED";
 
 /// The error for a call that too few replicas have.
-pub(super) fn not_replicated(acked: i64, replicas: Replicas) -> RedisError {
+pub(super) fn not_replicated(acked: &dyn fmt::Display, replicas: Replicas) -> RedisError {
     let Replicas { count, within } = replicas;
-    make_extension_error(
-        NOT_REPLICATED.into(),
-        Some(format!("{acked} of {count} replicas have the call within {within:?}")),
-    )
+    let text = format!("{acked} of {count} replicas have the call within {within:?}");
+    make_extension_error(NOT_REPLICATED.into(), Some(text))
 }
 
 /// Where a master of a Cluster redirects a call.
@@ -50,7 +49,7 @@ pub(super) struct Redirect {
 }
 
 pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
-    let (address, _) = error.redirect_node().filter(|(address, _)| !address.starts_with('?'))?;
+    let (address, _) = error.redirect_node().filter(|(address, _)| !address.starts_with(['?', ':']))?;
     let ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
     Some(Redirect { address: address.to_owned(), ask })
 }

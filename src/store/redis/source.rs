@@ -1,10 +1,7 @@
 //! Makes connections: to one server, to a cluster, or to the master that Sentinel names.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 #[cfg(feature = "cluster")]
 use std::time::Duration;
 
@@ -65,14 +62,6 @@ impl Source {
             Self::Cluster(_, masters) | Self::ClusterPool(_, masters) => Some(masters),
             _ => None,
         }
-    }
-
-    /// Whether the state is spread over several masters.
-    pub(in crate::store) fn is_cluster(&self) -> bool {
-        #[cfg(feature = "cluster")]
-        return self.masters().is_some();
-        #[cfg(not(feature = "cluster"))]
-        false
     }
 
     /// Whether the connection sends calls again by itself.
@@ -137,7 +126,7 @@ impl Source {
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(in crate::store) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
         #[cfg(feature = "cluster")]
-        return self.is_cluster().then(|| super::slots::slot(&key()));
+        return self.masters().map(|_| super::slots::slot(&key()));
         #[cfg(not(feature = "cluster"))]
         None
     }
@@ -274,36 +263,21 @@ impl Connection {
         }
     }
 
-    /// Sends a command to a node that is getting the slot of its keys.
-    pub(super) async fn send_asking(&mut self, command: &Cmd) -> Result<Value, RedisError> {
-        let connection = match self {
-            Self::Server(connection) => connection,
-            #[cfg(feature = "cluster")]
-            Self::Cluster(_) => return self.send(command).await,
-        };
-        let mut both = Pipeline::with_capacity(2);
-        both.cmd("ASKING").ignore().add_command(command.clone());
-        // The first reply is that to ASKING.
-        match connection.req_packed_commands(&both, 1, 1).await?.into_iter().next() {
-            Some(Value::ServerError(error)) => Err(error.into()),
-            Some(reply) => Ok(reply),
-            None => Ok(Value::Nil),
-        }
-    }
-
-    /// Like [`send`](Self::send). Sets `written` to whether anything may have been written. A connection that has
-    /// ended fails the command at once, without writing.
-    pub(super) async fn send_noting(
+    /// Sends commands in one write. Returns the replies without the first `skip`; each may be an error of the server.
+    pub(super) async fn send_together(
         &mut self,
-        command: &Cmd,
-        written: &mut bool,
-    ) -> Result<Value, RedisError> {
-        let mut sending = pin!(self.send(command));
-        let first = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context))).await;
-        *written = !matches!(&first, Poll::Ready(Err(error)) if error.is_io_error());
-        match first {
-            Poll::Ready(reply) => reply,
-            Poll::Pending => sending.await,
+        commands: &[&Cmd],
+        skip: usize,
+    ) -> Result<Vec<Value>, RedisError> {
+        let mut all = Pipeline::with_capacity(commands.len());
+        for command in commands {
+            all.add_command((*command).clone());
+        }
+        let replies = commands.len() - skip;
+        match self {
+            Self::Server(connection) => connection.req_packed_commands(&all, skip, replies).await,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(connection) => connection.req_packed_commands(&all, skip, replies).await,
         }
     }
 }
