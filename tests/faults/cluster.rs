@@ -172,6 +172,9 @@ async fn a_replica_takes_the_place_of_its_master() {
 /// Callers that come at once when nothing is known of the Cluster yet, over several connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_callers_wait_for_the_masters() {
+    if !since_7_0() {
+        return;
+    }
     let cluster = RedisCluster::start().await;
     for _ in 0..5 {
         let store = Store::builder().connections(4).cluster(cluster.urls()).unwrap();
@@ -189,6 +192,9 @@ async fn the_first_callers_wait_for_the_masters() {
 /// A node that has left its cluster still answers, but names no masters.
 #[tokio::test]
 async fn a_node_that_was_removed_is_not_believed() {
+    if !since_7_0() {
+        return;
+    }
     let cluster = RedisCluster::start().await;
     let alone = cluster.stranger().await;
     let urls = [alone.url(), cluster.nodes()[1].url()];
@@ -209,6 +215,9 @@ async fn a_node_that_was_removed_is_not_believed() {
 /// Many calls of one slot that is moved are all served by the node that is getting it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_is_served_while_its_slot_moves() {
+    if !since_7_0() {
+        return;
+    }
     let cluster = RedisCluster::start().await;
     let store = Store::builder().timeout(SOON).connections(4).cluster(cluster.urls()).unwrap();
     let bucket = TokenBucket::new(&store, "crowd", Quota::per_hour(1).burst(1000)).unwrap();

@@ -45,6 +45,9 @@ async fn a_store_follows_the_master() {
 /// What replicas do not have does not count, and is released.
 #[tokio::test]
 async fn a_lock_that_no_replica_has_is_refused_and_released() {
+    if !since_7_0() {
+        return;
+    }
     let sentinel = Sentinel::start().await;
     let builder = || Store::builder().timeout(SOON).replicas(1, Duration::from_secs(1));
     let durable = || builder().redis(&sentinel.master().url()).unwrap();
@@ -72,6 +75,9 @@ async fn a_lock_that_no_replica_has_is_refused_and_released() {
 /// would know neither the release nor the grant.
 #[tokio::test]
 async fn a_grant_that_no_replica_has_is_not_believed() {
+    if !since_7_0() {
+        return;
+    }
     let sentinel = Sentinel::start().await;
     let durable = || {
         let builder = Store::builder().timeout(SOON).replicas(1, Duration::from_secs(1));
