@@ -8,26 +8,16 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::Barrier;
 
-/// What a caller asks, with the number of its request.
-pub trait Ask: Clone + Send + 'static {
-    fn ask(&mut self, request: u64) -> impl Future<Output = ()> + Send;
-}
-
-impl<F, Fut> Ask for F
-where
-    F: FnMut(u64) -> Fut + Clone + Send + 'static,
-    Fut: Future<Output = ()> + Send,
-{
-    fn ask(&mut self, request: u64) -> impl Future<Output = ()> + Send {
-        self(request)
-    }
-}
-
 /// Each caller asks this often before the clock starts.
 const WARM_UP: u64 = 16;
 
-/// Requests per second. The requests of all callers have different numbers.
-pub fn per_second(runtime: &Runtime, callers: u64, length: Duration, ask: impl Ask) -> f64 {
+/// Requests per second. `ask` gets the number of the request; those of all callers are different.
+pub fn per_second<Fut: Future<Output = ()> + Send>(
+    runtime: &Runtime,
+    callers: u64,
+    length: Duration,
+    ask: impl FnMut(u64) -> Fut + Clone + Send + 'static,
+) -> f64 {
     let stop = Arc::new(AtomicBool::new(false));
     let start = Arc::new(Barrier::new(callers as usize + 1));
     let tasks: Vec<_> = (0..callers)
@@ -36,12 +26,12 @@ pub fn per_second(runtime: &Runtime, callers: u64, length: Duration, ask: impl A
             runtime.spawn(async move {
                 let mut requests = (0..).map(|request: u64| request * callers + caller);
                 for _ in 0..WARM_UP {
-                    ask.ask(requests.next().unwrap()).await;
+                    ask(requests.next().unwrap()).await;
                 }
                 start.wait().await;
                 let mut count = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
-                    ask.ask(requests.next().unwrap()).await;
+                    ask(requests.next().unwrap()).await;
                     count += 1;
                 }
                 count

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Instant;
 
 use tower_distributed::{Mutex, Store};
 
@@ -97,10 +96,7 @@ pub fn play(role: &Role) -> ExitCode {
             })
         })
         .collect();
-    let began = Instant::now();
-    while began.elapsed() < length {
-        thread::sleep(length / 10);
-    }
+    thread::sleep(length);
     stop.store(true, Ordering::Relaxed);
     let marks: Vec<u64> = tasks.into_iter().flat_map(|task| runtime.block_on(task).unwrap()).collect();
     tell(&marks);

@@ -10,6 +10,7 @@ use crate::support::cluster::RedisCluster;
 use crate::support::eventually;
 use crate::support::program::since_7_0;
 use crate::support::redis_server::RedisServer;
+use crate::woken::a_waiter_is_woken;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -159,14 +160,8 @@ async fn a_replica_takes_the_place_of_its_master() {
     assert_eq!(store.ping().await.unwrap().breaker(), BreakerState::Closed, "that of the dead master counts");
 
     // Waiters are woken from there, too.
-    let elsewhere = Mutex::new(&Store::builder().cluster([replica.url()]).unwrap(), "x").unwrap();
-    let guard = elsewhere.lock(key).await.unwrap();
-    let mutex = Mutex::new(&store, "x").unwrap();
-    let waiter = tokio::spawn(async move { mutex.lock(key).await.map(drop) });
-    eventually("the subscription", SOON, async || replica.cli(&["PUBSUB", "CHANNELS"]).contains("wake"))
-        .await;
-    assert!(guard.unlock().await.unwrap());
-    waiter.await.unwrap().unwrap();
+    let elsewhere = Store::builder().cluster([replica.url()]).unwrap();
+    a_waiter_is_woken(&store, &elsewhere, key, &replica).await;
 }
 
 /// Callers that come at once when nothing is known of the Cluster yet, over several connections.

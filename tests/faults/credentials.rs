@@ -11,6 +11,7 @@ use tower_distributed::{BloomFilter, Credentials, Error, Mutex, Quota, Store, To
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
 use crate::support::scratch_dir::ScratchDir;
+use crate::woken::a_waiter_is_woken;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -32,12 +33,7 @@ async fn check_waiter(store: &Store, server: &RedisServer) {
 
 async fn check_waiter_in(store: &Store, server: &RedisServer, database: u8) {
     let elsewhere = Store::redis(&format!("{}/{database}", server.url())).unwrap();
-    let guard = Mutex::new(&elsewhere, "x").unwrap().lock("k").await.unwrap();
-    let mutex = Mutex::new(store, "x").unwrap();
-    let waiter = tokio::spawn(async move { mutex.lock("k").await.map(drop) });
-    eventually("the subscription", SOON, async || server.cli(&["PUBSUB", "CHANNELS"]).contains("wake")).await;
-    guard.unlock().await.unwrap();
-    waiter.await.unwrap().unwrap();
+    a_waiter_is_woken(store, &elsewhere, 1, server).await;
 }
 
 #[tokio::test]

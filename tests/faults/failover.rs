@@ -42,6 +42,12 @@ async fn a_store_follows_the_master() {
     eventually("the next master to be used", Duration::from_secs(30), async || are_served().await).await;
 }
 
+/// A mutex in another process, whose locks count once the replica has them.
+fn durable(sentinel: &Sentinel) -> Mutex {
+    let builder = Store::builder().timeout(SOON).replicas(1, Duration::from_secs(1));
+    Mutex::new(&builder.redis(&sentinel.master().url()).unwrap(), "x").unwrap()
+}
+
 /// What replicas do not have does not count, and is released.
 #[tokio::test]
 async fn a_lock_that_no_replica_has_is_refused_and_released() {
@@ -49,12 +55,9 @@ async fn a_lock_that_no_replica_has_is_refused_and_released() {
         return;
     }
     let sentinel = Sentinel::start().await;
-    let builder = || Store::builder().timeout(SOON).replicas(1, Duration::from_secs(1));
-    let durable = || builder().redis(&sentinel.master().url()).unwrap();
-    let mutex = Mutex::new(&durable(), "x").unwrap();
+    let (mutex, other) = (durable(&sentinel), durable(&sentinel));
     let guard = mutex.lock("k").await.unwrap();
     // A waiter of another process gets it by a message.
-    let other = Mutex::new(&durable(), "x").unwrap();
     let waiter = tokio::spawn(async move { other.lock("k").await.unwrap() });
     eventually("it to wait", SOON, async || sentinel.master().query(&["LLEN", "td:{x:k}:queue"]) == Ok(1))
         .await;
@@ -79,11 +82,7 @@ async fn a_grant_that_no_replica_has_is_not_believed() {
         return;
     }
     let sentinel = Sentinel::start().await;
-    let durable = || {
-        let builder = Store::builder().timeout(SOON).replicas(1, Duration::from_secs(1));
-        Mutex::new(&builder.redis(&sentinel.master().url()).unwrap(), "x").unwrap()
-    };
-    let (holder, other) = (durable(), durable());
+    let (holder, other) = (durable(&sentinel), durable(&sentinel));
     let mut guard = None;
     eventually("the replica to be in step", SOON, async || {
         guard = holder.try_lock("k").await.ok();

@@ -19,3 +19,4 @@ mod pools;
 mod several;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod tls;
+mod woken;

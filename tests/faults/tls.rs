@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use tower_distributed::{Error, Mutex, Quota, Store, StoreBuilder, Tls, TokenBucket};
+use tower_distributed::{Error, Quota, Store, StoreBuilder, Tls, TokenBucket};
 
 use crate::certificates::{Authority, TlsServer};
 use crate::support::eventually;
 use crate::support::program::with_tls;
 use crate::support::redis_server::RedisServer;
+use crate::woken::a_waiter_is_woken;
 
 const HOST: [&str; 2] = ["127.0.0.1", "localhost"];
 const SOON: Duration = Duration::from_secs(20);
@@ -24,12 +25,7 @@ async fn check(store: &Store, server: &RedisServer) {
     let bucket = TokenBucket::new(store, "tls", Quota::per_hour(1)).unwrap();
     assert!(bucket.allow("k").await.unwrap().is_admitted());
     assert!(!bucket.allow("k").await.unwrap().is_admitted());
-    let guard = Mutex::new(&Store::redis(&server.url()).unwrap(), "tls").unwrap().lock("k").await.unwrap();
-    let mutex = Mutex::new(store, "tls").unwrap();
-    let waiter = tokio::spawn(async move { mutex.lock("k").await.map(drop) });
-    eventually("the subscription", SOON, async || server.cli(&["PUBSUB", "CHANNELS"]).contains("wake")).await;
-    assert!(guard.unlock().await.unwrap());
-    waiter.await.unwrap().unwrap();
+    a_waiter_is_woken(store, &Store::redis(&server.url()).unwrap(), 1, server).await;
 }
 
 async fn error_of(store: &Store) -> Error {

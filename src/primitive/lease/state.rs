@@ -163,7 +163,7 @@ impl LeaseState {
         !self.is_given_up() && self.tenure.is_valid()
     }
 
-    /// Ends the lease for its holder. Nobody else gets it yet.
+    /// Ends the lease for its holder. No other holder gets it yet.
     pub(super) fn retain(&self) {
         self.retained.store(true, Ordering::Release);
         self.tenure.changed.notify_waiters();

@@ -27,6 +27,10 @@ impl Urls {
         Ok(Self { infos, access: access.clone() })
     }
 
+    fn is_tls(&self) -> bool {
+        self.infos.iter().any(is_tls)
+    }
+
     fn addresses(&self) -> String {
         let addresses: Vec<_> = self.infos.iter().map(|info| info.addr().to_string()).collect();
         addresses.join(", ")
@@ -44,6 +48,7 @@ mod cluster {
     use std::fmt;
     use std::time::Duration;
 
+    use deadpool_redis::redis::ConnectionInfo;
     use deadpool_redis::redis::cluster::ClusterClientBuilder;
     use futures_util::StreamExt as _;
     use futures_util::stream::FuturesUnordered;
@@ -52,7 +57,7 @@ mod cluster {
     use super::super::endpoint::Endpoint;
     use super::super::slots::{self, Masters, Topology};
     use super::super::source::Connection;
-    use super::{Error, Outage, Urls, is_tls};
+    use super::{Error, Outage, Urls};
     use crate::error::Cause;
     use crate::random;
 
@@ -74,18 +79,21 @@ mod cluster {
         }
 
         pub(in crate::store::redis) fn is_tls(&self) -> bool {
-            self.0.infos.iter().any(is_tls)
+            self.0.is_tls()
         }
 
         /// The nodes that the URLs name.
         fn named(&self) -> impl Iterator<Item = Endpoint> {
-            let access = &self.0.access;
-            self.0.infos.iter().map(|info| Endpoint { info: info.clone(), access: access.clone() })
+            self.0.infos.iter().map(|info| self.endpoint(info))
         }
 
         pub(in crate::store::redis) fn first(&self) -> Endpoint {
             // There is at least one.
-            Endpoint { info: self.0.infos[0].clone(), access: self.0.access.clone() }
+            self.endpoint(&self.0.infos[0])
+        }
+
+        fn endpoint(&self, info: &ConnectionInfo) -> Endpoint {
+            Endpoint { info: info.clone(), access: self.0.access.clone() }
         }
 
         /// A node of the Cluster, by `host:port`.
@@ -151,7 +159,7 @@ mod sentinel {
     use deadpool_redis::redis::{Client, RedisError, TlsMode};
 
     use super::super::{endpoint, failure};
-    use super::{Error, Outage, Urls, is_tls};
+    use super::{Error, Outage, Urls};
     use crate::store::credentials::Credentials;
 
     /// The master that Sentinels name.
@@ -177,7 +185,7 @@ mod sentinel {
             let sentinels = Self {
                 master: master.into(),
                 #[cfg(feature = "rustls")]
-                certificates: match urls.infos.iter().any(is_tls) {
+                certificates: match urls.is_tls() {
                     true => Some(urls.access.tls.clone().unwrap_or_default().certificates()?),
                     false => None,
                 },
@@ -191,7 +199,7 @@ mod sentinel {
             let addresses = self.urls.infos.iter().map(|info| info.addr().clone());
             let mut builder =
                 SentinelClientBuilder::new(addresses, &self.master, SentinelServerType::Master)?;
-            if self.urls.infos.iter().any(is_tls) {
+            if self.urls.is_tls() {
                 builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
             }
             #[cfg(feature = "rustls")]
@@ -223,7 +231,7 @@ mod sentinel {
         /// Asks the Sentinels for the master.
         pub(in crate::store::redis) async fn master(&self) -> Result<Client, Outage> {
             let failed = |error| failure::no_connection(self, error);
-            if self.urls.infos.iter().any(is_tls) {
+            if self.urls.is_tls() {
                 endpoint::prepare_tls();
             }
             let mut client = self.client(self.urls.access.credentials().await?).map_err(failed)?;

@@ -72,11 +72,7 @@ impl Masters {
     /// Returns the number of the master at an address, which it may get now.
     pub(super) fn number_of(&self, address: &str) -> Option<usize> {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let number = known.masters.iter().position(|known| known == address).or_else(|| {
-            known.masters.push(address.to_owned());
-            Some(known.masters.len() - 1)
-        });
-        number.filter(|number| *number < usize::from(NONE))
+        Some(known.number_of(address.to_owned())).filter(|number| *number < usize::from(NONE))
     }
 
     /// Returns the address of a master by its number.
@@ -177,15 +173,19 @@ impl Known {
         self.by_slot.iter().filter(|master| **master != NONE).map(|master| usize::from(*master)).collect()
     }
 
+    /// The number of the master at an address, which it may get now.
+    fn number_of(&mut self, address: String) -> usize {
+        self.masters.iter().position(|known| *known == address).unwrap_or_else(|| {
+            self.masters.push(address);
+            self.masters.len() - 1
+        })
+    }
+
     /// Takes over what a node told. Returns whether anything has changed.
     fn learn(&mut self, told: Topology) -> bool {
         let mut by_slot = vec![NONE; usize::from(SLOTS)];
         for (first, last, address) in told {
-            let number = self.masters.iter().position(|known| *known == address).unwrap_or_else(|| {
-                self.masters.push(address);
-                self.masters.len() - 1
-            });
-            by_slot[first..=last].fill(u16::try_from(number).unwrap_or(NONE));
+            by_slot[first..=last].fill(u16::try_from(self.number_of(address)).unwrap_or(NONE));
         }
         let changed = by_slot != self.by_slot;
         self.by_slot = by_slot;

@@ -94,13 +94,12 @@ impl Source {
 
     /// The numbers of the masters to which calls go.
     pub(super) fn numbers(&self) -> Vec<usize> {
-        match self {
+        let known: Vec<_> = match self {
             #[cfg(feature = "cluster")]
-            Self::Cluster(_, masters) if !masters.numbers().is_empty() => {
-                masters.numbers().into_iter().collect()
-            }
-            _ => vec![0],
-        }
+            Self::Cluster(_, masters) => masters.numbers().into_iter().collect(),
+            _ => Vec::new(),
+        };
+        if known.is_empty() { vec![0] } else { known }
     }
 
     /// Whether a master still has slots.

@@ -1,7 +1,7 @@
 //! What the connections of a subscription share, and how each passes its messages on.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
 use deadpool_redis::redis::{Client, Value};
@@ -46,11 +46,7 @@ impl Ear {
     }
 
     /// Passes the messages on until the connection fails. `several`: whether other connections receive the same messages.
-    pub(super) async fn hear(
-        self: &Arc<Self>,
-        several: bool,
-        client: impl Future<Output = Result<Client, Outage>>,
-    ) {
+    pub(super) async fn hear(&self, several: bool, client: impl Future<Output = Result<Client, Outage>>) {
         let connect = async {
             let client = client.await?;
             let address = client.get_connection_info().addr().to_string();
@@ -115,10 +111,10 @@ impl Ear {
 
 /// A connection is subscribed while this value lives. Pushes arrive while there is one: at a Cluster each node has all
 /// messages, though those of other nodes come later.
-struct Open(Arc<Ear>);
+struct Open<'a>(&'a Ear);
 
-impl Open {
-    fn new(ear: &Arc<Ear>) -> Self {
+impl<'a> Open<'a> {
+    fn new(ear: &'a Ear) -> Self {
         let mut open = lock(&ear.open);
         *open += 1;
         if *open == 1
@@ -128,11 +124,11 @@ impl Open {
             notifier.relink();
         }
         drop(open);
-        Self(Arc::clone(ear))
+        Self(ear)
     }
 }
 
-impl Drop for Open {
+impl Drop for Open<'_> {
     fn drop(&mut self) {
         let mut open = lock(&self.0.open);
         *open -= 1;

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use deadpool_redis::redis::Client;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -25,7 +24,6 @@ use super::several::Nodes;
 use super::several::Sentinels;
 #[cfg(feature = "cluster")]
 use super::slots::Masters;
-use crate::error::Outage;
 use crate::store::background::Background;
 use crate::store::in_memory::lock;
 use crate::store::notifier::Notifier;
@@ -46,16 +44,6 @@ pub(crate) enum Subscriber {
 }
 
 impl Subscriber {
-    async fn client(&self) -> Result<Client, Outage> {
-        match self {
-            Self::Server(endpoint) => endpoint.client().await,
-            #[cfg(feature = "cluster")]
-            Self::Cluster(nodes, _) => nodes.first().client().await,
-            #[cfg(feature = "sentinel")]
-            Self::Sentinel(sentinels) => sentinels.master().await,
-        }
-    }
-
     /// The address and the database.
     fn place(&self) -> (String, i64) {
         match self {
@@ -130,9 +118,11 @@ async fn listen(places: &[Subscriber], ear: &Arc<Ear>) {
     let mut failures = Failures::default();
     for place in places.iter().cycle() {
         match place {
+            Subscriber::Server(endpoint) => ear.hear(false, endpoint.client()).await,
             #[cfg(feature = "cluster")]
             Subscriber::Cluster(nodes, known) => masters::listen(nodes, known, ear).await,
-            place => ear.hear(false, place.client()).await,
+            #[cfg(feature = "sentinel")]
+            Subscriber::Sentinel(sentinels) => ear.hear(false, sentinels.master()).await,
         }
         failures.pause().await;
     }
