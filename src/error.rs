@@ -119,12 +119,14 @@ pub(crate) enum Cause {
     NotServing,
     /// The server denies this script or this key, but serves other calls.
     Denied,
-    /// Too few replicas have the call. It may have run.
-    NotReplicated,
+    /// The call is not on enough replicas, or not on disk. It may have run.
+    NotDurable,
     /// Another node of the Cluster has the slot of the key. Nothing has run.
     Redirected,
     /// The slot of the key is being moved to another node of the Cluster. Nothing has run.
     Moving,
+    /// The same, but the script has run in part: it removed a key, and the node refused when it asked for it again.
+    MovedMidway,
     /// There was no connection: nothing was sent.
     NotSent,
     /// The breaker is open: nothing was sent.

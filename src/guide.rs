@@ -7,9 +7,11 @@
 //! | [`outbound`] | a client that keeps to the limit of another service |
 //! | [`jobs`] | scheduled jobs, lock or skip, fencing |
 //! | [`operations`] | running the Redis behind this crate: ACL, TLS, Cluster, Sentinel, sizing, monitoring |
+//! | [`scale`] | what one Redis and a Cluster carry, and how to compute it |
 //! | [`coming_from`] | what the parts of other libraries are called here |
 //! | [`architecture`] | how this crate is built, and its invariants |
 //! | [`errors`] | messages and what to do about them |
+//! | [`pictures`] | limits, locks, flights, filters and outages, drawn from real runs |
 //!
 //! See also [`guarantees`](crate::guarantees) and [`telemetry`](crate::telemetry).
 
@@ -36,8 +38,72 @@ pub mod errors {}
 pub mod operations {}
 
 #[cfg(feature = "http")]
+#[doc = include_str!("docs/guide/scale.md")]
+pub mod scale {}
+
+#[cfg(feature = "http")]
 #[doc = include_str!("docs/guide/coming_from.md")]
 pub mod coming_from {}
 
 #[doc = include_str!("docs/guide/architecture.md")]
 pub mod architecture {}
+
+/// Pictures of real runs, by the example `pictures`.
+///
+/// The notes say how each was made. *Computed* pictures are the same in every run. *Measured* pictures come from one run
+/// on the machine in the note.
+///
+/// # A token bucket
+///
+/// [`TokenBucket`](crate::TokenBucket), 5 tokens per second, burst 10. Dots are admitted requests, rings refused ones.
+///
+#[doc = include_str!("../docs/token-level.svg")]
+///
+/// # One limit for two processes
+///
+/// Process B begins after 2 s. Both together keep to the bound of [`token_bucket`](crate::token_bucket#the-algorithm).
+///
+#[doc = include_str!("../docs/fleet-limit.svg")]
+///
+/// # Concurrency
+///
+/// A [`WaitGroup`](crate::WaitGroup) with 5 permits. Waiters get free permits in the order of arrival, across processes.
+/// The thin light lines are the times from the end of a job to the begin of the next one.
+///
+#[doc = include_str!("../docs/concurrency.svg")]
+///
+/// # A mutex, a crash and a pause
+///
+/// B is killed while it holds the [`Mutex`](crate::Mutex): its lease expires. C is stopped while it holds the lock, loses
+/// it, and writes when it resumes. The resource refuses this write by its fencing token. See
+/// [`guarantees`](crate::guarantees#a-lease-cannot-stop-its-holder).
+///
+#[doc = include_str!("../docs/mutex-timeline.svg")]
+///
+/// # Single flights
+///
+/// Calls of an origin with [`SingleFlight`](crate::SingleFlight), and without, which is one for each request. Dots are
+/// runs.
+///
+#[doc = include_str!("../docs/single-flight.svg")]
+///
+/// # A Bloom filter
+///
+/// The false-positive rate of a [`BloomFilter`](crate::BloomFilter) over its fill.
+///
+#[doc = include_str!("../docs/false-positives.svg")]
+///
+/// # An outage
+///
+/// Redis is away from 3 s to 8 s. What happens to requests is chosen with [`StoreFailure`](crate::StoreFailure). Each store
+/// probes once per second, so it can take a second after the outage until all gateways use Redis again.
+///
+#[doc = include_str!("../docs/outage.svg")]
+///
+/// # Prefetch
+///
+/// The time for a decision with [`TokenBucket::prefetch`](crate::TokenBucket::prefetch), beside one with a decision of the
+/// server for each request. A call to Redis carries the decisions of all tasks that ask at the same time.
+///
+#[doc = include_str!("../docs/prefetch.svg")]
+pub mod pictures {}

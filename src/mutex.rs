@@ -29,7 +29,7 @@
 //! * **Loss.** A guard renews its lock while it exists, and [signals](crate::Lease::lost) its loss.
 //! * **Fencing.** The [fencing token](MutexGuard::fence) grows with every holder, also when a process hands the
 //!   lock over. A resource that checks the token can refuse a holder that has lost the lock and has not noticed it
-//!   yet: see [`guarantees`](crate::guarantees).
+//!   yet: see [`guarantees`](crate::guarantees), and a [picture](crate::guide::pictures#a-mutex-a-crash-and-a-pause).
 //! * **Futures that are not polled.** If a future gets the lock and is not polled, it keeps the lock for about 1 s
 //!   (half of the ttl if that is shorter). If its own call to the store acquired a free lock, it keeps the lock for
 //!   up to the time that [a call can take](crate::StoreBuilder#how-long-a-call-can-take) plus 1.5 s. Then the next

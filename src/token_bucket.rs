@@ -28,6 +28,7 @@
 //! 7.01.
 //!
 //! The guarantee: in every interval of length `t`, requests worth at most `burst + rate·t` tokens act.
+//! [Pictures](crate::guide::pictures#a-token-bucket) show the level of a bucket, and two processes under one limit.
 //!
 //! # Windows
 //!

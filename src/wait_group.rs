@@ -25,7 +25,8 @@
 //!
 //! # Guarantees
 //!
-//! * **Limit.** The permits that are held never exceed the limit, not even for a moment.
+//! * **Limit.** The permits that are held never exceed the limit, not even for a moment. A
+//!   [picture](crate::guide::pictures#concurrency) shows two processes at their limit.
 //! * **Order.** Waiters are served in the order in which they arrive at the store, across processes. A waiter with
 //!   a small weight does not overtake one with a large weight.
 //! * **Crashed holders.** The permits of a crashed process expire after their [ttl](WaitGroupBuilder::ttl).

@@ -10,7 +10,7 @@ return lease.each(2, function(run)
   local token, ttl, fence = ARGV[3 * run - 2], tonumber(ARGV[3 * run - 1]), tonumber(ARGV[3 * run])
   local expiry = kind.expires(token)
   if not expiry then return 0 end
-  if kind.fenced and fence > 0 then kind.raise(fence) end
+  if kind.fenced and fence > 0 then kind.raise(fence, token, expiry) end
   if expiry >= now + ttl then return 1, expiry end
   kind.extend(token, now + ttl)
   return 1, now + ttl

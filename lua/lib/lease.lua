@@ -9,7 +9,7 @@
 --                    in queue
 --           then the keys that the kind adds. The runs of one key stand next to each other.
 -- A token is 16 hexadecimal digits that name the process, `-`, the id (hexadecimal), `.` and the ttl (hexadecimal, µs),
--- and what the kind adds. The id and the ttl may be missing.
+-- `~` and the fence_ttl (hexadecimal, ms), and what the kind adds. The id, the ttl and the fence_ttl may be missing.
 -- Times are whole µs below 2^53: Redis writes such numbers exactly, in commands and in replies.
 local call = redis.call
 local lift = 4503599627370496 -- 2^52: above every time. ZSET members with higher scores neither hold nor wait
@@ -46,7 +46,7 @@ local kind = {
   --   fence()       returns the fence of the holder
   --   fits(token)   returns whether the token can hold in addition to the holders
   --   extend(token, expiry)   sets the expiry of its lease
-  --   raise(fence)  makes the next fence higher than this one
+  --   raise(fence, token, expiry)   makes the next fence higher than this one; the token and its expiry: of the holder
   --   soonest()     returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A
   --                 longer one was granted before the server's clock was set back: it is cut to the ttl
   --   head(turn)    returns the token that is served first, its queue, and whether the second queue has its turn now.
@@ -58,6 +58,13 @@ function kind.whole(text)
   local number = tonumber(text or 0) or tonumber(string.match(text, '^(%d+) ') or '')
   if number and number % 1 == 0 and number >= 0 and number < 9007199254740992 then return number end
   error('WRONGTYPE of a number', 0)
+end
+
+-- Returns how long the mark with the fence is kept (ms), and whether the token sets this. Never less than its lease.
+function kind.fence_ttl(token, expiry)
+  local ttl = string.match(token, '^%x+%.%x+~(%x+)', 18)
+  if not ttl then return 8 * 24 * 3600 * 1000 end
+  return math.max(tonumber(ttl, 16), math.ceil((expiry - now) / 1000) + 1), true
 end
 
 -- Returns the reply for a run that failed; nil: -1 for this run alone, since a key is of another type, or does not

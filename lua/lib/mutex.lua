@@ -2,10 +2,11 @@
 -- count. It holds the token. If the token contains `:`, it holds only the value after the `:`, which other holders
 -- may use too; the part before the `:` is then stored behind the fence in the mark.
 -- The mark is the first fence of the last grant. Each grant has 32 fences: a process hands the lock on to its own
--- waiters, each time with the next fence. The mark is kept for at least a week after the last grant. Its number
--- tells on which day its ttl was set. A kind that stores something else in the mark is not fenced: its fence is the
--- time of the grant.
-local find, whole = string.find, kind.whole
+-- waiters, each time with the next fence. The mark is kept for at least a week after the last grant or renewal, or
+-- for the fence_ttl in the token of the holder. In the first case its number tells on which day its ttl was set. In
+-- the second case a space is behind the number, so that the next grant sets the ttl. A kind that stores something
+-- else in the mark is not fenced: its fence is the time of the grant.
+local find, whole, fence_ttl = string.find, kind.whole, kind.fence_ttl
 local values, runs -- the values read: first the locks of all runs, then their marks
 local lock, value, last -- of the current run: the lock, its value (false: none), the mark (nil: not read yet)
 local freed, n_freed = {}, 0 -- locks to delete
@@ -63,12 +64,13 @@ function kind.hold(token, expiry)
     local before = whole(read_mark())
     if before + 32 > now then fence = before + 32 end
     if fence ~= fenced then fenced, digits = fence, string.format('%d', fence) end
-    if head then
-      last = digits .. ' ' .. head
-      call('SET', mark, last, 'PX', 8 * 24 * 3600 * 1000, 'GET')
+    local ttl, own = fence_ttl(token, expiry)
+    if head or own then
+      last = digits .. ' ' .. (head or '')
+      call('SET', mark, last, 'PX', ttl, 'GET')
     elseif fence - fence % (24 * 3600 * 1000000) > before or #last ~= #digits then
       last = digits
-      call('SET', mark, last, 'PX', 8 * 24 * 3600 * 1000, 'GET') -- with GET, SET fails on a key of another type
+      call('SET', mark, last, 'PX', ttl, 'GET') -- with GET, SET fails on a key of another type
     else
       last = digits
       call('SETRANGE', mark, '0', last) -- keeps the ttl, at half the cost of SET
@@ -89,7 +91,7 @@ end
 function kind.forget(token)
   if value ~= token and not is_own(token) then return false end
   if value ~= token then -- another library may lock with the same value next
-    last = string.match(last, '^%d+')
+    last = string.match(last, '^%d+ ')
     call('SET', mark, last, 'KEEPTTL')
   end
   value, n_freed = false, n_freed + 1
@@ -124,14 +126,16 @@ function kind.more()
     return kind.fenced and whole(read_mark()) or now
   end
 
-  function kind.extend(_, expiry)
+  function kind.extend(token, expiry)
     call('PEXPIRE', lock, math.ceil((expiry - now) / 1000))
+    if kind.fenced then call('PEXPIRE', mark, (fence_ttl(token, expiry))) end
   end
 
-  function kind.raise(fence)
+  function kind.raise(fence, token, expiry)
     if fence <= whole(read_mark()) then return end
-    last = string.format('%d', fence) .. (string.match(last or '', ' .*') or '')
-    call('SET', mark, last, 'PX', 8 * 24 * 3600 * 1000)
+    local ttl, own = fence_ttl(token, expiry)
+    last = string.format('%d', fence) .. (string.match(last or '', ' .*') or own and ' ' or '')
+    call('SET', mark, last, 'PX', ttl)
   end
 
   function kind.soonest()
@@ -141,7 +145,7 @@ function kind.more()
     -- A value that another library wrote is not a token: its ttl stays as it is. So does the ttl of a user's value
     -- that looks like a token.
     local is_token = ttl and left - 1 >= ttl / 1000 and string.match(value, '^%x+%-()') == 18
-    if is_token and not (kind.fenced and find(read_mark() or '', ' ', 1, true)) then
+    if is_token and not (kind.fenced and find(read_mark() or '', ' .')) then
       left = math.ceil(ttl / 1000)
       call('PEXPIRE', lock, left)
     end

@@ -13,8 +13,8 @@ local function marked()
   return kind.whole(fence), kind.whole(row)
 end
 
-local function set_mark(fence, row)
-  call('SET', mark, string.format('%d %d', fence, row), 'PX', 8 * 24 * 3600 * 1000)
+local function set_mark(fence, row, token, expiry)
+  call('SET', mark, string.format('%d %d', fence, row), 'PX', (kind.fence_ttl(token, expiry)))
 end
 
 local function sweep()
@@ -34,11 +34,11 @@ function kind.hold(token, expiry)
   extend(token, expiry)
   local last, row = marked()
   if not writes(token) then
-    if row > 0 then set_mark(last, 0) end
+    if row > 0 then set_mark(last, 0, token, expiry) end
     return last
   end
   local fence = math.max(now, last + 1)
-  set_mark(fence, call('EXISTS', second) == 1 and row + 1 or 0)
+  set_mark(fence, call('EXISTS', second) == 1 and row + 1 or 0, token, expiry)
   return fence
 end
 
@@ -49,11 +49,16 @@ end
 
 function kind.more()
   new_lease()
-  kind.counts, kind.sweep, kind.extend = 1, sweep, extend
+  kind.counts, kind.sweep = 1, sweep
   kind.expires, kind.fence, kind.soonest = lease.expires, marked, lease.soonest
 
   function kind.used()
     return call('ZCARD', holders)
+  end
+
+  function kind.extend(token, expiry)
+    extend(token, expiry)
+    if writes(token) then call('PEXPIRE', mark, (kind.fence_ttl(token, expiry))) end
   end
 
   local function mode(token)

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::durability::Durability;
 use super::{Backend, Store};
 use crate::Error;
 
@@ -52,9 +53,7 @@ impl Store {
         let mut rule = format!("ACL SETUSER {user} resetkeys ~{0}:* ", store.prefix);
         let _ = write!(rule, "resetchannels &{}* -@all {COMMANDS}", store.channels());
         rule.push_str(store.source.more_commands());
-        if store.limits.replicas.is_some() {
-            rule.push_str(" +wait");
-        }
+        rule.push_str(store.limits.durability.map_or("", Durability::permission));
         Ok(rule)
     }
 }

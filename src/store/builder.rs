@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::redis::{Cmd, cmd};
 use tokio::runtime::Handle;
 
 pub use self::places::IntoPool;
 use super::credentials::{PasswordFile, ProvideCredentials};
+use super::durability::Durability;
 use super::in_memory::{Clock, InMemory};
 use super::redis::endpoint::Access;
 use super::{Backend, Store, redis};
@@ -73,22 +73,7 @@ pub(crate) struct Limits {
     pub(crate) connections: usize,
     pub(crate) max_queued: usize,
     pub(crate) max_queued_bytes: usize,
-    pub(crate) replicas: Option<Replicas>,
-}
-
-/// How many replicas must have a write before it counts.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Replicas {
-    pub(crate) count: u32,
-    pub(crate) within: Duration,
-}
-
-impl Replicas {
-    pub(crate) fn command(self) -> Cmd {
-        let mut wait = cmd("WAIT");
-        wait.arg(self.count).arg(self.within.as_millis() as u64);
-        wait
-    }
+    pub(crate) durability: Option<Durability>,
 }
 
 impl Default for StoreBuilder {
@@ -102,7 +87,7 @@ impl Default for StoreBuilder {
                 connections: 1,
                 max_queued: 131_072,
                 max_queued_bytes: 64 << 20,
-                replicas: None,
+                durability: None,
             },
             access: Access::default(),
             wakeups: Vec::new(),
@@ -200,7 +185,42 @@ impl StoreBuilder {
     /// # Ok(()) }
     /// ```
     pub fn replicas(mut self, count: u32, within: Duration) -> Self {
-        self.limits.replicas = Some(Replicas { count, within });
+        let fsync = self.limits.durability.is_some_and(|durability| durability.fsync);
+        self.limits.durability = Some(Durability { replicas: count, fsync, within });
+        self
+    }
+
+    /// Makes every call of the store wait until the server has it in its append-only file on disk, by the command `WAITAOF`.
+    /// Default: no. Needs Redis 7.2 or Valkey, and `appendonly yes`.
+    ///
+    /// A server with `appendfsync everysec` loses up to a second of writes if its host crashes. With this setting a lease
+    /// counts only once its write, and each renewal, is on disk. Together with [`replicas`](Self::replicas), so many replicas
+    /// must have it on their disks as well.
+    ///
+    /// If a call is not on disk within `within` (1 ms to half of [`timeout`](Self::timeout); the later one of `fsync` and
+    /// `replicas` counts), it fails with an error that [is unavailable](Error::is_unavailable), and what it was granted is
+    /// released. With `appendfsync everysec`, a write is on disk after up to a second or a little more: set longer timeouts.
+    /// Use a store of its own for the locks that need this, since `WAITAOF` blocks the connection.
+    ///
+    /// Each renewal may take `within`, so set a [`ttl`](crate::mutex::MutexBuilder::ttl) of 3 × `within` or more. A lease that
+    /// is granted to a waiter that has crashed expires after 1.5 s + 3 × `within`. The same holds for `replicas`. Use the same
+    /// settings in all processes, since the process that releases a lease sets this time.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let durable = Store::builder()
+    ///     .timeout(Duration::from_secs(5))
+    ///     .fsync(Duration::from_millis(2500))
+    ///     .redis("redis://redis.internal")?;
+    /// let payments = Mutex::builder().ttl(Duration::from_secs(60)).build(&durable, "payments")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn fsync(mut self, within: Duration) -> Self {
+        let replicas = self.limits.durability.map_or(0, |durability| durability.replicas);
+        self.limits.durability = Some(Durability { replicas, fsync: true, within });
         self
     }
 
@@ -230,7 +250,8 @@ impl StoreBuilder {
     ///
     /// When a lease is granted to a waiter, a message wakes the waiter. The subscription needs its own connection,
     /// and a pool does not reveal how to connect to its server. Without this setting, the waiters of a store on a
-    /// pool poll 20 times a second, also on a Cluster. A store that is made from URLs does not need this setting.
+    /// pool poll 20 times a second, also on a Cluster. A store that is made from URLs does not need this setting, and
+    /// [`cluster`](Self::cluster) refuses it.
     ///
     /// User and password are those of the URL. A `rediss://` URL trusts the default root certificates only; for an
     /// authority of your own, make the store from URLs.
@@ -349,16 +370,8 @@ impl Limits {
                 return Err(Error::invalid(format!("{what} must be 1 ms to 60 s, is {span:?}")));
             }
         }
-        if let Some(Replicas { count, within }) = self.replicas {
-            if count == 0 {
-                return Err(Error::invalid("the count of replicas must be 1 or more, is 0"));
-            }
-            if !(Duration::from_millis(1)..=self.timeout / 2).contains(&within) {
-                return Err(Error::invalid(format!(
-                    "the time for replicas must be 1 ms to half of the timeout ({:?}), is {within:?}",
-                    self.timeout / 2
-                )));
-            }
+        if let Some(durability) = self.durability {
+            durability.check_settings(self.timeout)?;
         }
         for (what, range, value) in [
             ("connections", 1..=64, self.connections),

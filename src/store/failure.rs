@@ -3,6 +3,8 @@
 use std::num::NonZeroU32;
 
 /// What a layer does with requests while the store is unavailable.
+///
+/// A [picture](crate::guide::pictures#an-outage) shows the three policies in an outage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreFailure {

@@ -4,6 +4,7 @@ mod acl;
 pub(crate) mod background;
 mod builder;
 mod credentials;
+mod durability;
 mod failure;
 mod in_memory;
 mod key;
@@ -33,7 +34,7 @@ pub use self::key::Key;
 pub(crate) use self::key::{check_exact, check_name, parts};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
 pub(crate) use self::notifier::{
-    ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, id_of, process_of, ttl_of,
+    ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, fence_ttl_of, id_of, process_of, ttl_of,
 };
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
 pub(crate) use self::owed::Owed;
@@ -322,9 +323,12 @@ impl Store {
         }
     }
 
-    /// Whether a write counts only once replicas have it.
-    pub(crate) fn is_replicated(&self) -> bool {
-        matches!(self.backend(), Backend::Redis(store) if store.limits.replicas.is_some())
+    /// How long a call may wait for replicas or the disk before it counts; `None`: it counts at once.
+    pub(crate) fn durable_within(&self) -> Option<Duration> {
+        match self.backend() {
+            Backend::InMemory(_) => None,
+            Backend::Redis(store) => store.limits.durability.map(|durability| durability.within),
+        }
     }
 
     /// Where work runs that must not depend on its callers. `None` in memory, where every operation is immediate.

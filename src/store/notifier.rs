@@ -209,6 +209,13 @@ pub(crate) fn ttl_of(token: &str) -> Option<i64> {
     i64::try_from(hex(rest.strip_prefix('.')?)?.0).ok()
 }
 
+/// The fence_ttl in a token, in ms: hexadecimal digits after the ttl and a `~`.
+pub(crate) fn fence_ttl_of(token: &str) -> Option<i64> {
+    let (_, rest) = hex(behind_process(token)?)?;
+    let (_, rest) = hex(rest.strip_prefix('.')?)?;
+    i64::try_from(hex(rest.strip_prefix('~')?)?.0).ok()
+}
+
 /// Splits off the hexadecimal number at the beginning of a text.
 fn hex(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(text.len());
@@ -231,6 +238,10 @@ mod tests {
         assert_eq!(id_of("0123456789abcdef-0.a/2/5"), Some(0));
         assert_eq!(id_of("0123456789abcdef-a:b"), Some(10));
         assert_eq!(ttl_of("0123456789abcdef-0.a/2/5"), Some(10));
+        assert_eq!(ttl_of("0123456789abcdef-0.a~3e8@b/2/5"), Some(10));
+        assert_eq!(fence_ttl_of("0123456789abcdef-0.a~3e8@b~1/2/5"), Some(1000));
+        assert_eq!(fence_ttl_of("0123456789abcdef-0~3e8"), None);
+        assert_eq!(fence_ttl_of("0123456789abcdef-0.a:0.a~3e8"), None);
         let nonsense =
             ["", "0123456789abcdef", "0123456789abcdef-", "0123456789abcdef-/1/1", "äääääääääääää"];
         for none in nonsense.into_iter().chain(["billing-service--1.5", "0123456789abcdef:1.5"]) {

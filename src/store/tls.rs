@@ -13,7 +13,7 @@ mod with_rustls;
 /// [`StoreBuilder::tls`](crate::StoreBuilder::tls).
 ///
 /// By default a server is trusted if a root certificate of the operating system signed its certificate, or one of Mozilla's
-/// with the feature `rustls-webpki-roots`. The certificate must be valid for the host in the URL. This cannot be turned off:
+/// with the feature `rustls-webpki-roots`. With `rustls`, those of the operating system are read once in a process. The certificate must be valid for the host in the URL. This cannot be turned off:
 /// for a server with a certificate of your own, give the certificate of your authority.
 ///
 /// ```no_run

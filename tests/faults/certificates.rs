@@ -70,6 +70,15 @@ pub(crate) struct TlsServer {
 impl TlsServer {
     /// `more`: further lines of configuration.
     pub(crate) async fn start(authority: &Authority, identity: &Identity, more: &str) -> Self {
+        Self::with_args(authority, identity, more, &[]).await
+    }
+
+    pub(crate) async fn with_args(
+        authority: &Authority,
+        identity: &Identity,
+        more: &str,
+        arguments: &[&str],
+    ) -> Self {
         let files = ScratchDir::new();
         let file = |name: &str, text: &str| {
             let path = files.path().join(name);
@@ -89,7 +98,7 @@ impl TlsServer {
                 port.get()
             )
         };
-        let server = RedisServer::launch(config, &[]).await;
+        let server = RedisServer::launch(config, arguments).await;
         Self { server, port: port.get(), _files: files }
     }
 

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use deadpool_redis::Runtime;
 use deadpool_redis::cluster::Config;
-use tower_distributed::{BreakerState, Mutex, Quota, Store, TokenBucket};
+use tower_distributed::{BreakerState, Credentials, Quota, Store, TokenBucket};
 
 use crate::support::cluster::RedisCluster;
 use crate::support::eventually;
 use crate::support::program::since_7_0;
 use crate::support::redis_server::RedisServer;
+use crate::support::slot_move::SlotMove;
 use crate::woken::a_waiter_is_woken;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -51,87 +52,6 @@ async fn check_others(cluster: &RedisCluster, store: &Store, first: usize) {
         for &key in &healthy {
             assert!(bucket.allow(key).await.unwrap().is_admitted());
         }
-    }
-}
-
-/// A slot on its way from one node to another.
-struct Move<'a> {
-    from: &'a RedisServer,
-    to: &'a RedisServer,
-    slot: String,
-}
-
-impl<'a> Move<'a> {
-    /// Begins to move the slot of a key to another node.
-    fn begin(cluster: &'a RedisCluster, key: &str) -> Self {
-        let from = cluster.node_of(key);
-        let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
-        let slot = from.cli(&["CLUSTER", "KEYSLOT", key]);
-        to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
-        from.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
-        Self { from, to, slot }
-    }
-
-    fn end(self) {
-        let Self { from, to, slot } = self;
-        let keys: Vec<String> = from.query(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).unwrap();
-        let port = to.port().to_string();
-        if !keys.is_empty() {
-            let move_keys = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-            let keys = keys.iter().map(String::as_str);
-            from.cli(&move_keys.into_iter().chain(keys).collect::<Vec<_>>());
-        }
-        for node in [to, from] {
-            node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]);
-        }
-    }
-}
-
-fn id(node: &RedisServer) -> String {
-    node.cli(&["CLUSTER", "MYID"])
-}
-
-fn has_told(node: &RedisServer, error: &str) -> bool {
-    node.cli(&["INFO", "errorstats"]).contains(&format!("errorstat_{error}:"))
-}
-
-/// A key of which some parts exist is refused (TRYAGAIN) until its slot has moved; new keys are sent to the new node
-/// (ASK), and so are all once it has moved (MOVED).
-#[tokio::test]
-async fn calls_to_a_slot_that_moves_are_served() {
-    if !since_7_0() {
-        return;
-    }
-    let cluster = RedisCluster::start().await;
-    let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
-    let builder = || Store::builder().timeout(SOON);
-    for (name, store) in
-        [("urls", builder().cluster(cluster.urls()).unwrap()), ("pool", builder().pool(pool).unwrap())]
-    {
-        let mutex = Mutex::new(&store, name).unwrap();
-        let key = format!("td:{{{name}:k}}:lock");
-        let guard = mutex.lock("k").await.unwrap();
-        let from = Move::begin(&cluster, &key);
-        for node in cluster.nodes() {
-            node.cli(&["CONFIG", "RESETSTAT"]);
-        }
-        let fence = guard.fence();
-        let unlock = tokio::spawn(guard.unlock());
-        eventually("the node to refuse", SOON, async || has_told(from.from, "TRYAGAIN")).await;
-        from.end();
-        assert!(unlock.await.unwrap().unwrap(), "it was held");
-        let guard = mutex.lock("k").await.unwrap();
-        assert!(guard.fence() > fence, "the new node knows the fences");
-        assert!(guard.unlock().await.unwrap());
-
-        let bucket = TokenBucket::new(&store, name, Quota::per_hour(1)).unwrap();
-        let key = format!("td:{{{name}:new}}:tat");
-        let from = Move::begin(&cluster, &key);
-        assert!(bucket.allow("new").await.unwrap().is_admitted());
-        assert!(has_told(from.from, "ASK"), "it was served by the old node");
-        assert!(!bucket.allow("new").await.unwrap().is_admitted());
-        from.end();
-        assert!(!bucket.allow("new").await.unwrap().is_admitted());
     }
 }
 
@@ -207,23 +127,62 @@ async fn a_node_that_was_removed_is_not_believed() {
     assert!(error.to_string().contains("names no masters"), "{error}");
 }
 
-/// Many calls of one slot that is moved are all served by the node that is getting it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_while_its_slot_moves() {
+/// How often a node has refused to name the masters.
+fn denials(node: &RedisServer) -> u128 {
+    let stats = node.cli(&["INFO", "commandstats"]);
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_cluster|slots:"));
+    let count = line.and_then(|line| line.split("rejected_calls=").nth(1)?.split(',').next());
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
+/// A user that may not ask for the masters: each call fails, but does not ask all nodes again.
+#[tokio::test]
+async fn masters_that_are_denied_are_not_asked_for_by_each_call() {
     if !since_7_0() {
         return;
     }
     let cluster = RedisCluster::start().await;
-    let store = Store::builder().timeout(SOON).connections(4).cluster(cluster.urls()).unwrap();
-    let bucket = TokenBucket::new(&store, "crowd", Quota::per_hour(1).burst(1000)).unwrap();
-    let moving = Move::begin(&cluster, "td:{crowd:k}:tat");
-    let calls = (0..200).map(|_| {
-        let bucket = bucket.clone();
-        tokio::spawn(async move { bucket.allow("k").await })
-    });
-    for call in futures::future::join_all(calls).await {
-        assert!(call.unwrap().unwrap().is_admitted());
+    for node in cluster.nodes() {
+        node.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-cluster|slots"]);
     }
-    moving.end();
-    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 800, "each was charged once");
+    let builder = Store::builder().credentials(Credentials::new("app", "secret"));
+    let bucket =
+        TokenBucket::new(&builder.cluster(cluster.urls()).unwrap(), "x", Quota::per_second(1)).unwrap();
+    let began = std::time::Instant::now();
+    for key in 0..200_u64 {
+        let error = bucket.allow(key).await.unwrap_err();
+        assert!(error.is_unavailable() && error.to_string().contains("Store::acl_rule"), "{error}");
+    }
+    let elapsed = began.elapsed();
+    let asked: u128 = cluster.nodes().iter().map(denials).sum();
+    // All nodes once for each pause. Pauses are 50 ms or longer.
+    let most = 3 * (2 + elapsed.as_millis() / 50);
+    assert!(asked > 0 && asked <= most.min(300), "{asked} questions in {elapsed:?}");
+}
+
+/// A slot moves to a node that is down: its failures count there, and not at the node that sends calls there.
+#[tokio::test]
+async fn a_node_that_is_down_and_gets_a_slot_has_a_breaker() {
+    if !since_7_0() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    for node in cluster.nodes() {
+        node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let store = Store::builder().cluster(cluster.urls()).unwrap();
+    let bucket = TokenBucket::new(&store, "x", Quota::per_hour(1).burst(1000)).unwrap();
+    let part = |key: u64| format!("td:{{x:{key}}}:tat");
+    let moving = SlotMove::begin(&cluster, &part(0));
+    let port = moving.from.port();
+    let other = (1..).find(|key| cluster.node_of(&part(*key)).port() == port).unwrap();
+    assert!(bucket.allow(0).await.is_ok() && bucket.allow(other).await.is_ok());
+    moving.to.kill9();
+    let mut texts = Vec::new();
+    for _ in 0..10 {
+        texts.push(bucket.allow(0).await.unwrap_err().to_string());
+        assert!(bucket.allow(other).await.is_ok(), "the node that sends calls there is up");
+    }
+    assert!(texts.iter().any(|text| text.contains("the breaker is open")), "{texts:?}");
+    assert_ne!(store.ping().await.unwrap().breaker(), BreakerState::Closed);
 }

@@ -102,6 +102,39 @@ async fn a_grant_that_no_replica_has_is_not_believed() {
     assert!(guard.is_held());
 }
 
+/// The reply to the release says who has the lock now. That no replica has the release does not concern the waiter: it
+/// asks for itself.
+#[tokio::test]
+async fn a_waiter_beside_a_release_that_no_replica_has_is_woken() {
+    if !since_7_0() {
+        return;
+    }
+    let sentinel = Sentinel::start().await;
+    let within = Duration::from_millis(500);
+    let store = Store::builder().timeout(SOON).replicas(1, within).redis(&sentinel.master().url()).unwrap();
+    // Each waiter has its own place, so the lock goes through the store.
+    let mutex = Mutex::builder().strict_fifo().build(&store, "x").unwrap();
+    let mut guard = None;
+    eventually("the replica to be in step", SOON, async || {
+        guard = mutex.try_lock("k").await.ok();
+        guard.is_some()
+    })
+    .await;
+    let waiting = mutex.clone();
+    let waiter = tokio::spawn(async move { waiting.lock("k").await.unwrap() });
+    eventually("it to wait", SOON, async || sentinel.master().query(&["LLEN", "td:{x:k}:queue"]) == Ok(1))
+        .await;
+    sentinel.replica().pause();
+    let unlocked = guard.unwrap().unlock().await;
+    sentinel.replica().resume();
+    assert!(unlocked.unwrap_err().to_string().contains("0 of 1 replicas"));
+    let began = std::time::Instant::now();
+    let guard = tokio::time::timeout(SOON, waiter).await.unwrap().unwrap();
+    assert!(guard.is_held());
+    // It began to wait about 0.5 s ago. Without a message it would ask 2 s after that.
+    assert!(began.elapsed() < Duration::from_secs(1), "woken after {:?}", began.elapsed());
+}
+
 #[test]
 fn bad_numbers_of_replicas_are_refused() {
     let url = "redis://127.0.0.1";

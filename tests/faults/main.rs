@@ -11,12 +11,20 @@ mod certificates;
 mod cluster;
 mod crashes;
 mod credentials;
+#[cfg(feature = "cluster")]
+mod durable_cluster;
 #[cfg(feature = "sentinel")]
 mod failover;
+mod fsync;
 mod network;
 mod not_serving;
 mod pools;
 mod several;
+#[cfg(feature = "cluster")]
+mod slots;
+#[cfg(all(feature = "cluster", feature = "sentinel", feature = "postcard"))]
+mod table;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod tls;
+mod urls;
 mod woken;

@@ -118,6 +118,45 @@ async fn a_cluster_works_over_tls() {
     assert!(error.to_string().contains("Tls::root_certificates"), "{error}");
 }
 
+#[cfg(all(feature = "sentinel", feature = "rustls"))]
+#[tokio::test]
+async fn sentinel_works_over_tls() {
+    use crate::support::sentinel::Sentinel;
+
+    if !with_tls() || !crate::support::program::since_7_0() {
+        return;
+    }
+    let authority = Authority::new("ours");
+    let sentinel = Sentinel::started_by(async |config: String, arguments: &[&str]| {
+        // The servers know each other, and the sentinel knows them, by the ports that speak TLS.
+        let more = format!("{DOES_NOT_ASK}\ntls-replication yes\n{config}");
+        let server = TlsServer::with_args(&authority, &authority.server(&HOST), &more, arguments).await;
+        let port = server.port();
+        (server.server, port)
+    })
+    .await;
+    let urls = [format!("rediss://127.0.0.1:{}", sentinel.sentinel_port())];
+    let name = sentinel.service_name();
+    let store = trusting(&authority).sentinel(&urls, name).unwrap();
+    check(&store, sentinel.master()).await;
+
+    let old = sentinel.master().port();
+    sentinel.failover().await;
+    let bucket = TokenBucket::new(&store, "after", Quota::per_hour(1).burst(100_000)).unwrap();
+    eventually("the new master to be used", SOON, async || {
+        bucket.allow("k").await.is_ok() && sentinel.master().query(&["EXISTS", "td:{after:k}:tat"]) == Ok(1)
+    })
+    .await;
+    assert_ne!(sentinel.master().port(), old);
+    sentinel.master().cli(&["FLUSHALL"]);
+    check(&store, sentinel.master()).await;
+
+    for store in [trusting(&Authority::new("other")), Store::builder()] {
+        let error = error_of(&store.sentinel(&urls, name).unwrap()).await;
+        assert!(error.is_unavailable() && error.to_string().contains("Tls::root_certificates"), "{error}");
+    }
+}
+
 #[test]
 fn settings_are_checked_when_a_store_is_built() {
     let authority = Authority::new("ours");

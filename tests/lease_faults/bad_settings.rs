@@ -41,6 +41,28 @@ async fn times_to_live() {
 }
 
 #[tokio::test]
+async fn spans_for_which_fences_are_kept() {
+    let (second, year) = (Duration::from_secs(1), Duration::from_secs(365 * 86_400));
+    for store in stores() {
+        for bad in
+            [Duration::ZERO, second - Duration::from_nanos(1), year + Duration::from_nanos(1), Duration::MAX]
+        {
+            let told = |error: Error| is_told(&error, &["fence_ttl", "1 s to 365 days", &format!("{bad:?}")]);
+            told(Mutex::builder().fence_ttl(bad).build(&store, "x").unwrap_err());
+            told(Mutex::builder().fence_ttl(bad).build_quorum([store.clone()], "x").unwrap_err());
+            told(RwLock::builder().fence_ttl(bad).build(&store, "x").unwrap_err());
+        }
+        let told = |error: Error| is_told(&error, &["fence_ttl", "at least the ttl (30s)", "29s"]);
+        told(Mutex::builder().fence_ttl(29 * second).build(&store, "x").unwrap_err());
+        told(RwLock::builder().fence_ttl(29 * second).build(&store, "x").unwrap_err());
+        for good in [second, year] {
+            assert!(Mutex::builder().ttl(second).fence_ttl(good).build(&store, "x").is_ok());
+            assert!(RwLock::builder().ttl(second).fence_ttl(good).build(&store, "x").is_ok());
+        }
+    }
+}
+
+#[tokio::test]
 async fn names() {
     for store in stores() {
         for name in ["", "a b", "a:b", "{x}", "ä", &"x".repeat(65), "\0"] {

@@ -7,6 +7,7 @@ mod support;
 mod bad_calls;
 mod bad_settings;
 mod beside_a_line;
+mod crowds;
 mod dropped;
 mod grants;
 mod handed_late;

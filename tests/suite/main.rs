@@ -11,6 +11,7 @@ mod callers;
 mod claimed_filters;
 mod claims;
 mod exact_claims;
+mod fences;
 mod filter_keys;
 mod filters;
 mod flights;
@@ -138,6 +139,9 @@ on_every_store! {
     crate::mutexes::a_value_is_in_use_once_at_a_time as a_value_is_in_use_once_at_a_time,
     crate::mutexes::exact_names_are_shared_by_all_families as exact_names_are_shared_by_all_families,
     crate::mutexes::exact_names_exclude_locks_of_others as exact_names_exclude_locks_of_others,
+    crate::fences::fences_rise_after_they_are_forgotten as fences_rise_after_they_are_forgotten,
+    crate::fences::a_lock_that_is_held_keeps_its_fence as a_lock_that_is_held_keeps_its_fence,
+    crate::fences::fences_rise_under_several_settings as fences_rise_under_several_settings,
     crate::rw_locks::a_writer_is_never_beside_anybody as a_writer_is_never_beside_anybody,
     crate::rw_locks::readers_share_and_writers_do_not as readers_share_and_writers_do_not,
     crate::rw_locks::groups_of_readers_exclude_each_other as groups_of_readers_exclude_each_other,

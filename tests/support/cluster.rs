@@ -49,6 +49,30 @@ impl RedisCluster {
         start_node().await
     }
 
+    /// Takes a node in that has no slots yet.
+    pub async fn admit(&self, node: &RedisServer) {
+        introduce(&self.nodes[0], node);
+        let id = node.cli(&["CLUSTER", "MYID"]);
+        eventually("all to know the new node", START_DEADLINE, async || {
+            let knows = |other: &RedisServer| {
+                let nodes = other.cli(&["CLUSTER", "NODES"]);
+                nodes.lines().any(|line| line.starts_with(&id) && line.contains(" connected"))
+            };
+            self.nodes.iter().all(knows) && node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+        })
+        .await;
+    }
+
+    /// Removes a node that has no slots any more.
+    pub async fn dismiss(&self, node: RedisServer) {
+        let id = node.cli(&["CLUSTER", "MYID"]);
+        for other in &self.nodes {
+            other.cli(&["CLUSTER", "FORGET", &id]);
+        }
+        drop(node);
+        self.settled().await;
+    }
+
     /// Starts a replica of a node, and waits until it is in step.
     pub async fn replica_of(&self, node: usize) -> RedisServer {
         let (master, replica) = (&self.nodes[node], start_node().await);

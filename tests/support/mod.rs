@@ -12,6 +12,7 @@
 use std::time::{Duration, Instant};
 
 pub mod client;
+pub mod clock_shim;
 pub mod cluster;
 pub mod keys;
 pub mod ports;
@@ -24,6 +25,7 @@ pub mod scratch_dir;
 #[cfg(all(feature = "tracing", feature = "metrics"))]
 pub mod seen;
 pub mod sentinel;
+pub mod slot_move;
 pub mod slow_proxy;
 pub mod supervised;
 

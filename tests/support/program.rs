@@ -20,12 +20,26 @@ pub fn program() -> OsString {
 /// `SENTINEL DEBUG`.
 pub fn since_7_0() -> bool {
     static SINCE: LazyLock<bool> = LazyLock::new(|| {
-        let version = output(&["--version"]);
-        let numbers = version.split_once("v=").and_then(|(_, rest)| rest.split_once('.'));
-        let major: u32 = numbers.and_then(|(major, _)| major.parse().ok()).expect(&version);
-        said(major >= 7, "passed over all tests with a Cluster or a Sentinel: they need Redis 7.0")
+        said(version() >= (7, 0), "passed over all tests with a Cluster or a Sentinel: they need Redis 7.0")
     });
     *SINCE
+}
+
+/// Whether the program has WAITAOF. If not, the first call says so on the standard error.
+pub fn with_waitaof() -> bool {
+    static WITH: LazyLock<bool> = LazyLock::new(|| {
+        said(version() >= (7, 2), "passed over the tests with WAITAOF: they need Redis 7.2")
+    });
+    *WITH
+}
+
+/// The first two numbers of the version.
+fn version() -> (u32, u32) {
+    let text = output(&["--version"]);
+    let numbers =
+        text.split_once("v=").map(|(_, rest)| rest.split('.').map(str::parse).map_while(Result::ok));
+    let mut numbers = numbers.expect(&text);
+    (numbers.next().expect(&text), numbers.next().expect(&text))
 }
 
 /// Whether the program was built with TLS. If not, the first call says so on the standard error.

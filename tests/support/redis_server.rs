@@ -28,6 +28,7 @@ pub struct RedisServer {
     dir: ScratchDir,
     port: u16,
     arguments: Vec<String>,
+    env: Vec<(&'static str, PathBuf)>,
 }
 
 impl RedisServer {
@@ -41,11 +42,25 @@ impl RedisServer {
         Self::launch(String::new, arguments).await
     }
 
+    /// Like [`start`](Self::start), with variables of the environment.
+    pub async fn with_env(env: &[(&'static str, PathBuf)]) -> Self {
+        Self::launch_with(String::new, &[], env).await
+    }
+
     /// Like [`with_args`](Self::with_args), with further lines of configuration. `config` is called once for each
     /// port tried.
     pub async fn launch(config: impl Fn() -> String, arguments: &[&str]) -> Self {
+        Self::launch_with(config, arguments, &[]).await
+    }
+
+    async fn launch_with(
+        config: impl Fn() -> String,
+        arguments: &[&str],
+        env: &[(&'static str, PathBuf)],
+    ) -> Self {
         for _ in 0..PORTS_TO_TRY {
-            let server = Self::prepare(free_port(), &config(), arguments);
+            let mut server = Self::prepare(free_port(), &config(), arguments);
+            server.env = env.to_vec();
             if server.boot().await {
                 return server;
             }
@@ -129,7 +144,7 @@ impl RedisServer {
         );
         std::fs::write(dir.path().join(CONFIG_FILE), lines).unwrap();
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        Self { process: Mutex::new(None), dir, port, arguments }
+        Self { process: Mutex::new(None), dir, port, arguments, env: Vec::new() }
     }
 
     /// Starts the process and waits until it is ready. `false` if a port was in use.
@@ -139,6 +154,7 @@ impl RedisServer {
         command
             .arg(CONFIG_FILE)
             .args(&self.arguments)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(self.dir.path())
             .stdout(log.try_clone().unwrap())
             .stderr(log);

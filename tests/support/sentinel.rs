@@ -14,24 +14,47 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// A master, its replica, and one sentinel that can decide on a failover alone. Needs Redis 7.0 (see
 /// [`since_7_0`](super::program::since_7_0)).
 pub struct Sentinel {
-    sentinel: RedisServer,
-    servers: [RedisServer; 2],
+    sentinel: Member,
+    servers: [Member; 2],
 }
+
+/// A server, and the port by which the others know it.
+type Member = (RedisServer, u16);
 
 impl Sentinel {
     /// Starts all three and waits until a failover would succeed.
     pub async fn start() -> Self {
-        let master = RedisServer::start().await;
-        let replicaof = format!("replicaof 127.0.0.1 {}", master.port());
-        let replica = RedisServer::launch(|| replicaof.clone(), &[]).await;
-        let sentinel = start_sentinel(master.port()).await;
+        Self::started_by(async |config: String, arguments: &[&str]| {
+            let server = RedisServer::launch(|| config.clone(), arguments).await;
+            let port = server.port();
+            (server, port)
+        })
+        .await
+    }
+
+    /// Like [`start`](Self::start), with servers that `launch` starts, given lines of configuration and arguments.
+    pub async fn started_by(launch: impl AsyncFn(String, &[&str]) -> Member) -> Self {
+        let master = launch(String::new(), &[]).await;
+        let replica = launch(format!("replicaof 127.0.0.1 {}", master.1), &[]).await;
+        let sentinel = launch(monitor(master.1), &["--sentinel"]).await;
+        // The defaults are ten and two seconds. Do not change the ping-period: for a failover, the sentinel's
+        // information about a replica must be younger than five ping-periods, and the sentinel then asks only once a
+        // second.
+        for period in ["info-period", "publish-period"] {
+            sentinel.0.cli(&["SENTINEL", "DEBUG", period, "100"]);
+        }
         let started = Self { sentinel, servers: [master, replica] };
         started.settled().await;
         started
     }
 
     pub fn sentinel_urls(&self) -> Vec<String> {
-        vec![self.sentinel.url()]
+        vec![self.sentinel.0.url()]
+    }
+
+    /// Returns the port by which clients know the sentinel.
+    pub fn sentinel_port(&self) -> u16 {
+        self.sentinel.1
     }
 
     /// Returns the name of the master in the sentinel's configuration.
@@ -41,20 +64,21 @@ impl Sentinel {
 
     /// Returns the sentinel itself.
     pub fn sentinel(&self) -> &RedisServer {
-        &self.sentinel
+        &self.sentinel.0
     }
 
     /// Returns the server that the sentinel now names as the master, even if it is down.
     pub fn master(&self) -> &RedisServer {
-        let (_, port): (String, u16) =
-            self.sentinel.query(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]).unwrap();
-        self.servers.iter().find(|server| server.port() == port).expect("the sentinel names one of ours")
+        let (_, named): (String, u16) =
+            self.sentinel.0.query(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]).unwrap();
+        let master = self.servers.iter().find(|(_, port)| *port == named);
+        &master.expect("the sentinel names one of ours").0
     }
 
     /// Returns the other server.
     pub fn replica(&self) -> &RedisServer {
         let master = self.master().port();
-        self.servers.iter().find(|server| server.port() != master).unwrap()
+        &self.servers.iter().find(|(server, _)| server.port() != master).unwrap().0
     }
 
     /// Sends SENTINEL FAILOVER. Returns when the sentinel names the other server.
@@ -63,7 +87,7 @@ impl Sentinel {
     pub async fn failover(&self) {
         let before = self.master().port();
         eventually("the sentinel to accept SENTINEL FAILOVER", DEADLINE, async || {
-            self.sentinel.query::<Value>(&["SENTINEL", "FAILOVER", SERVICE]).is_ok()
+            self.sentinel.0.query::<Value>(&["SENTINEL", "FAILOVER", SERVICE]).is_ok()
         })
         .await;
         self.promoted(before).await;
@@ -99,7 +123,7 @@ impl Sentinel {
 
     fn sees_healthy_replica(&self) -> bool {
         let replicas: RedisResult<Vec<HashMap<String, String>>> =
-            self.sentinel.query(&["SENTINEL", "REPLICAS", SERVICE]);
+            self.sentinel.0.query(&["SENTINEL", "REPLICAS", SERVICE]);
         let healthy = |replica: &HashMap<String, String>| {
             replica["flags"] == "slave" && replica["master-link-status"] == "ok"
         };
@@ -107,22 +131,13 @@ impl Sentinel {
     }
 }
 
-async fn start_sentinel(master: u16) -> RedisServer {
-    let config = || {
-        format!(
-            "sentinel monitor {SERVICE} 127.0.0.1 {master} 1\n\
-             sentinel down-after-milliseconds {SERVICE} 500\n\
-             sentinel failover-timeout {SERVICE} 3000\n"
-        )
-    };
-    let sentinel = RedisServer::launch(config, &["--sentinel"]).await;
-    // The defaults are ten and two seconds. Do not change the ping-period: for a failover, the sentinel's
-    // information about a replica must be younger than five ping-periods, and the sentinel then asks only once a
-    // second.
-    for period in ["info-period", "publish-period"] {
-        sentinel.cli(&["SENTINEL", "DEBUG", period, "100"]);
-    }
-    sentinel
+/// The sentinel's configuration.
+fn monitor(master: u16) -> String {
+    format!(
+        "sentinel monitor {SERVICE} 127.0.0.1 {master} 1\n\
+         sentinel down-after-milliseconds {SERVICE} 500\n\
+         sentinel failover-timeout {SERVICE} 3000\n"
+    )
 }
 
 fn info(server: &RedisServer) -> String {

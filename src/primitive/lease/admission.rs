@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::belief::Anchor;
 use super::complete::{Complete, Completed};
+use super::fence_ttl;
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, At, Heartbeat, Inspect, Occupancy, Renew, Scene, Verb, What};
@@ -30,7 +31,12 @@ use crate::store::{Client, Ids, Link, Namespace, PeriodicTask, lock};
 use crate::{Error, Key, Store};
 
 /// How long a grant to a waiter lasts until it is confirmed.
-pub(super) const GRANT: Duration = Duration::from_millis(1500);
+const GRANT: Duration = Duration::from_millis(1500);
+
+/// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
+fn grant_time(store: &Store) -> Duration {
+    GRANT + 3 * store.durable_within().unwrap_or_default()
+}
 
 /// How often a waiter sends a heartbeat.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
@@ -71,7 +77,8 @@ impl<K: Kind> Admission<K> {
         namespace: &Namespace<KeyState<K::Holders>>,
         scope: Scope<K>,
     ) -> Arc<Self> {
-        let spans = Spans { grant: micros(GRANT), alive: micros(ALIVE), tombstone: micros(TOMBSTONE) };
+        let spans =
+            Spans { grant: micros(grant_time(store)), alive: micros(ALIVE), tombstone: micros(TOMBSTONE) };
         let admission = store.notifier().join(|ids| {
             Arc::new(Self {
                 store: store.clone(),
@@ -95,6 +102,11 @@ impl<K: Kind> Admission<K> {
         let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
         store.scheduler().join(task);
         admission
+    }
+
+    /// How long a grant to a waiter lasts, or its ttl if that is shorter.
+    pub(super) fn grant_time(&self) -> Duration {
+        grant_time(&self.store)
     }
 
     pub(crate) async fn inspect(&self, key: Key) -> Result<At<Occupancy>, Error> {
@@ -137,11 +149,12 @@ impl<K: Kind> Admission<K> {
     /// Returns a new token, and the id in it.
     pub(crate) fn token(
         &self,
-        LeaseOptions { ttl, signature, .. }: &LeaseOptions,
+        LeaseOptions { ttl, signature, fence_ttl, .. }: &LeaseOptions,
         suffix: &str,
     ) -> (u64, Arc<str>) {
         let (id, process) = (self.ids.next(), self.store.notifier().process());
-        (id, format!("{process}-{id:x}.{:x}{signature}{suffix}", micros(*ttl)).into())
+        let fence_ttl = fence_ttl::in_token(*fence_ttl);
+        (id, format!("{process}-{id:x}.{:x}{fence_ttl}{signature}{suffix}", micros(*ttl)).into())
     }
 
     /// Returns whether pushes arrive.
@@ -172,8 +185,14 @@ impl<K: Kind> Admission<K> {
     }
 
     pub(crate) async fn release_token(&self, back: &GiveBack) -> Result<Was, Error> {
-        match self.client().run(back.key.clone(), self.release_operation(back)).await?.what {
-            What::Released(was) => Ok(was),
+        Ok(self.release_answer(back).await?.0)
+    }
+
+    /// Releases, and returns also whether the call was sent twice.
+    pub(super) async fn release_answer(&self, back: &GiveBack) -> Result<(Was, bool), Error> {
+        let answer = self.client().run(back.key.clone(), self.release_operation(back)).await?;
+        match answer.what {
+            What::Released(was) => Ok((was, answer.twice)),
             What::Acquired(_) => Err(unasked()),
         }
     }

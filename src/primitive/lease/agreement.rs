@@ -237,7 +237,7 @@ fn tokens(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<(Arc<str>,
             *next += 1;
             let process = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"][rng.random_range(0..2)];
             let suffix = suffixes.choose(rng).unwrap();
-            let rank = suffix.starts_with("/r") || *suffix == "/idle";
+            let rank = suffix.contains("/r") || *suffix == "/idle";
             let ttl = ["", ".2710", ".f4240", ".1c9c380", ".ffffffff"].choose(rng).unwrap();
             (format!("{process}-{next:x}{ttl}{suffix}").into(), rank.into())
         })
@@ -426,12 +426,12 @@ async fn permits_agree() {
 
 #[tokio::test]
 async fn mutexes_agree() {
-    agree::<Exclusive>(&["", "", ":alice"]).await;
+    agree::<Exclusive>(&["", "", ":alice", "~3e8", "~3e8:alice", "~9c40@host"]).await;
 }
 
 #[tokio::test]
 async fn reader_writer_locks_agree() {
-    agree::<ReadWrite>(&["/w1", "/w2", "/r", "/r", "/rteam/w5"]).await;
+    agree::<ReadWrite>(&["/w1", "/w2", "/r", "/r", "/rteam/w5", "~3e8/w1", "~9c40@app/w2", "~3e8/r"]).await;
 }
 
 #[tokio::test]

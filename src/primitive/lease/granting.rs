@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::acquire::{Ask, Asked};
-use super::admission::{Admission, GRANT, unasked};
+use super::admission::{Admission, unasked};
 use super::belief::{Anchor, Belief};
 use super::handle::Lease;
 use super::key_state::{Standing, Terms};
@@ -60,7 +60,7 @@ impl<K: Kind> Admission<K> {
         }
         let (id, token) = self.token(&holding.options, &ask.suffix);
         // A caller that is polled has its answer by then.
-        let due = Instant::now() + self.store.call_limit() + GRANT;
+        let due = Instant::now() + self.store.call_limit() + self.grant_time();
         let entry = Entry {
             key: key.clone(),
             token: Arc::clone(&token),
@@ -168,7 +168,7 @@ impl<K: Kind> Admission<K> {
     pub(super) fn heard(self: &Arc<Self>, id: u64, news: News) {
         match news {
             // The message says nothing of replicas, but the answer to a heartbeat does.
-            News::Granted { .. } if self.store.is_replicated() => self.ask_now(id, news),
+            News::Granted { .. } if self.store.durable_within().is_some() => self.ask_now(id, news),
             News::Granted { expiry, fence } => self.granted(id, By::Grant(None), expiry, fence, None),
             News::Gone => self.place_lost(id),
             News::Told(told) => match K::Outcome::hear(&self.scene.scope, &told) {
@@ -220,7 +220,9 @@ impl<K: Kind> Admission<K> {
         let options = &entry.holding.options;
         let now = clock::now();
         let until = match by {
-            By::Grant(None) => anchor.until_granted(expiry, GRANT.min(options.ttl), now, options.drift),
+            By::Grant(None) => {
+                anchor.until_granted(expiry, self.grant_time().min(options.ttl), now, options.drift)
+            }
             By::Answer(_) | By::Grant(Some(_)) => anchor.until(expiry, options.ttl, options.drift),
         };
         let Some(belief) = Belief::granted(until, now) else {

@@ -312,7 +312,8 @@ impl LeaseHandle {
     }
 
     /// Returns the fencing token of a mutex or a writer. For a reader, it is that of the last writer before it.
-    /// Returns `None` for permits, and for readers if there was no writer for a week.
+    /// Returns `None` for permits, and for readers if there was no writer for the
+    /// [`fence_ttl`](crate::rw_lock::RwLockBuilder::fence_ttl).
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         u64::try_from(self.0.fence).ok().filter(|fence| *fence > 0)

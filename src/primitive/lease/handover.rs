@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
-use super::admission::{Admission, GRANT};
+use super::admission::Admission;
 use super::key_state::Terms;
 use super::kind::{Found, Kind};
 use super::operations::Verb;
@@ -32,7 +32,7 @@ impl<K: Kind> Admission<K> {
             return false;
         };
         // The lease must be valid for long enough.
-        let is_good = is_held && tenure.left() >= GRANT.min(tenure.ttl) / 2;
+        let is_good = is_held && tenure.left() >= self.grant_time().min(tenure.ttl) / 2;
         let fits = is_good && tenure.suits(&front.holding.options);
         let next = match (fits, tenure.offered()) {
             (false, _) => None,

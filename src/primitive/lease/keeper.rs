@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::admission::Admission;
@@ -30,9 +31,14 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>> {
+        let is_believed = state.is_held();
         match self.end(&state) {
             Ok(was_held) => Box::pin(ready(Ok(was_held))),
-            Err(back) => Box::pin(async move { Ok(self.release_token(&back).await? == Was::Held) }),
+            Err(back) => Box::pin(async move {
+                let (was, twice) = self.release_answer(&back).await?;
+                // Of a call that was sent twice, the first copy may have released the lease.
+                Ok(was == Was::Held || was == Was::Neither && twice && is_believed)
+            }),
         }
     }
 
@@ -104,7 +110,8 @@ impl<K: Kind> Admission<K> {
     pub(super) fn run_releases(&self, now: Instant) {
         let due: Vec<_> = lock(&self.releases.0).extract_if(.., |release| release.due <= now).collect();
         for mut release in due {
-            let is_done = match release.attempt.outcome() {
+            let outcome = release.attempt.outcome();
+            let is_done = match &outcome {
                 Some(Ok(())) => true,
                 Some(Err(error)) => !error.is_away() || error.is_denied() || now >= release.until,
                 None => now >= release.until,
@@ -115,7 +122,12 @@ impl<K: Kind> Admission<K> {
                 }
                 continue;
             }
-            release.attempt = self.begin_release(&release.back);
+            // What waits to be sent from the background runtime is sent in its turn. To send it again would only make
+            // the queue longer.
+            if outcome.is_some() || !release.in_background {
+                release.attempt = self.begin_release(&release.back);
+                release.in_background = true;
+            }
             release.pause = (2 * release.pause).min(LONGEST_PAUSE);
             release.due = now + release.pause;
             lock(&self.releases.0).push(release);
@@ -129,6 +141,8 @@ impl<K: Kind> Admission<K> {
     /// Releases without a caller. It retries while the store is unavailable, until the lease or the place would
     /// have expired.
     pub(crate) fn give_back(self: &Arc<Self>, back: GiveBack) {
+        // Without a runtime of the caller, the background runtime sends it.
+        let in_background = Handle::try_current().is_err();
         let attempt = self.begin_release(&back);
         // In memory it is done already.
         let Some(owed) = self.store.owed() else { return };
@@ -136,7 +150,7 @@ impl<K: Kind> Admission<K> {
         let now = Instant::now();
         let (until, due) = (now + back.left.min(LONGEST), now + PATIENCE);
         let keep = Arc::<Self>::clone(self);
-        let release = Release { _keep: keep, back, until, attempt, due, pause: PATIENCE };
+        let release = Release { _keep: keep, back, until, attempt, in_background, due, pause: PATIENCE };
         lock(&self.releases.0).push(release);
         self.store.scheduler().schedule(due);
     }

@@ -192,7 +192,7 @@ impl<H: Holders> KeyState<H> {
     pub(crate) fn renew(&mut self, token: &str, ttl: i64, fence: i64, now: i64) -> Option<i64> {
         self.sweep(now);
         let (expiry, _) = self.holders.held(token, now)?;
-        self.holders.raise(fence);
+        self.holders.raise(fence, now);
         if expiry >= now + ttl {
             return Some(expiry);
         }

@@ -73,8 +73,8 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64;
     /// Sets the expiry of a holder's lease.
     fn extend(&mut self, token: &str, expiry: i64, now: i64);
-    /// Makes the next fence higher than one that was granted elsewhere.
-    fn raise(&mut self, _fence: i64) {}
+    /// Makes the next fence higher than one that was granted elsewhere. There is a holder.
+    fn raise(&mut self, _fence: i64, _now: i64) {}
     /// Removes a holder.
     fn forget(&mut self, token: &str);
     /// Returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A longer one

@@ -6,6 +6,7 @@ mod admission;
 pub(crate) mod agreement;
 mod belief;
 mod complete;
+mod fence_ttl;
 mod granting;
 mod handle;
 mod handover;
@@ -30,6 +31,7 @@ mod table;
 pub(crate) use self::acquire::{Ask, Wait};
 pub(crate) use self::admission::{Admission, Leases};
 pub(crate) use self::belief::{Anchor, Belief, Drift};
+pub(crate) use self::fence_ttl::kept_until;
 pub(crate) use self::handle::Keeper;
 pub use self::handle::{Lease, LeaseHandle};
 #[cfg(test)]

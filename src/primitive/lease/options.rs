@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::belief::Drift;
+use super::fence_ttl;
 use crate::Error;
 use crate::telemetry::Leases;
 
@@ -25,6 +26,8 @@ pub(crate) struct LeaseOptions {
     pub(crate) cohorts: bool,
     /// The suffix of tokens that identifies their owner: `@` and a name.
     pub(crate) signature: String,
+    /// How long the store remembers the last fence of a key. `None`: the default.
+    pub(crate) fence_ttl: Option<Duration>,
 }
 
 impl Default for LeaseOptions {
@@ -38,6 +41,7 @@ impl Default for LeaseOptions {
             foreign: false,
             cohorts: false,
             signature: String::new(),
+            fence_ttl: None,
         }
     }
 }
@@ -67,7 +71,7 @@ impl LeaseOptions {
                 self.drift.sure(ttl)
             )));
         }
-        Ok(())
+        fence_ttl::check(self.fence_ttl, ttl)
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Each release begins at once where its caller is, so that it is sent before the caller's next operation. The
 //! caller's runtime may stop. So the scheduler checks a little later whether the release is done, and if not, sends
-//! it again from the background runtime. To release twice has the same effect as once.
+//! it again from the background runtime. To release twice has the same effect as once. A release that waits to be sent
+//! from the background runtime is not sent again, so that many releases at once do not make each other late.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex};
@@ -36,7 +37,9 @@ pub(super) struct Release<K: Kind> {
     pub(super) back: GiveBack,
     pub(super) until: Instant,
     pub(super) attempt: OperationFuture<AcquireRelease<K>>,
-    /// When it is checked, and sent again if it is not done.
+    /// Whether the attempt is sent from the background runtime.
+    pub(super) in_background: bool,
+    /// When it is checked, and sent again if it failed or its runtime has not sent it.
     pub(super) due: Instant,
     pub(super) pause: Duration,
 }

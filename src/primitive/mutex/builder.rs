@@ -1,17 +1,17 @@
 //! The builder of mutexes.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::holder::Exclusive;
 use super::quorum::Quorum;
+use super::settings::{Delay, Settings};
 use super::values::Values;
 use super::{Mutex, Place};
-use crate::primitive::lease::{Drift, LeaseOptions, Leases, Wait};
+use crate::primitive::lease::{Drift, LeaseOptions, Leases};
 use crate::store::{Namespace, check_name};
 use crate::telemetry::{self, Decisions};
-use crate::{Error, Store, random};
+use crate::{Error, Store};
 
 /// A builder for a [`Mutex`].
 ///
@@ -35,67 +35,6 @@ use crate::{Error, Store, random};
 pub struct MutexBuilder {
     settings: Settings,
     options: LeaseOptions,
-}
-
-#[derive(Clone)]
-pub(super) struct Settings {
-    pub(super) wait: Wait,
-    /// `None`: on one store wait in the queue; on a quorum 32.
-    pub(super) tries: Option<u32>,
-    delay: Delay,
-    pub(super) value: Option<Arc<dyn Fn() -> String + Send + Sync>>,
-    pub(super) exact_names: bool,
-    pub(super) strict_fifo: bool,
-    pub(super) timeout_factor: f64,
-    pub(super) fail_fast: bool,
-    pub(super) shuffle_nodes: bool,
-    pub(super) cancel_when_lost: bool,
-}
-
-#[derive(Clone)]
-enum Delay {
-    /// A random pause between the two.
-    Random(Duration, Duration),
-    Fixed(Duration),
-    By(Arc<dyn Fn(u32) -> Duration + Send + Sync>),
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            wait: Wait::FOR_EVER,
-            tries: None,
-            delay: Delay::Random(Duration::from_millis(50), Duration::from_millis(250)),
-            value: None,
-            exact_names: false,
-            strict_fifo: false,
-            timeout_factor: 0.05,
-            fail_fast: false,
-            shuffle_nodes: false,
-            cancel_when_lost: true,
-        }
-    }
-}
-
-impl Settings {
-    /// Whether waiters poll, as in other libraries, instead of standing in the queue.
-    pub(super) fn polls(&self) -> bool {
-        self.exact_names && !self.strict_fifo
-    }
-
-    /// The name under which mutexes share their state. All mutexes with exact names are in one namespace.
-    fn shared_name<'a>(&self, name: &'a str) -> &'a str {
-        if self.exact_names { "" } else { name }
-    }
-
-    /// The pause after `tried` attempts.
-    pub(super) fn retry_delay(&self, tried: u32) -> Duration {
-        match &self.delay {
-            Delay::Random(least, most) => *least + (*most - *least).mul_f64(random::fraction()),
-            Delay::Fixed(delay) => *delay,
-            Delay::By(delay) => delay(tried),
-        }
-    }
 }
 
 impl MutexBuilder {
@@ -255,6 +194,40 @@ impl MutexBuilder {
     /// ```
     pub fn retry_delay_with(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.settings.delay = Delay::By(Arc::new(delay));
+        self
+    }
+
+    /// Sets how long the store remembers the last [fencing token](crate::MutexGuard::fence) of a key that is not
+    /// locked, 1 s to 365 days, in whole milliseconds, and at least the [`ttl`](Self::ttl). Default: 7 to 8 days.
+    ///
+    /// A remembered token takes about 160 B in Redis. Set less if you lock many keys, each of them seldom.
+    ///
+    /// Each lock and each renewal starts the time anew. After it, the next token is the time of the server (µs since
+    /// 1970). It is greater than all earlier tokens of the key, unless the clock of the server has been set back by
+    /// `fence_ttl` or more since the last lock. A failover to a server whose clock is behind sets the clock back, too.
+    /// On a quorum, the clocks of the servers must not differ by `fence_ttl` or more.
+    ///
+    /// The last holder sets the time for its key, so use the same setting in all processes. With different settings,
+    /// tokens still rise, but the shortest setting limits how far clocks may be set back.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Mutex, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let hour = Duration::from_secs(3600); // more than the clock of the server is ever set back
+    /// let uploads = Mutex::builder().fence_ttl(hour).build(&Store::in_memory(), "uploads")?;
+    /// let first = uploads.lock("4711").await?;
+    /// let fence = first.fence();
+    /// first.unlock().await?;
+    /// assert!(uploads.lock("4711").await?.fence() > fence);
+    ///
+    /// let error = Mutex::builder().fence_ttl(Duration::ZERO).build(&Store::in_memory(), "uploads").unwrap_err();
+    /// assert_eq!(error.to_string(), "fence_ttl must be 1 s to 365 days, is 0ns");
+    /// # Ok(()) }
+    /// ```
+    pub fn fence_ttl(mut self, fence_ttl: Duration) -> Self {
+        self.options.fence_ttl = Some(fence_ttl);
         self
     }
 
@@ -434,15 +407,5 @@ impl MutexBuilder {
         };
         let counts = telemetry::Leases::new("mutex", name);
         Ok(Leases::shared(store, self.settings.shared_name(name), || namespace, options, counts))
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("wait", &self.wait)
-            .field("tries", &self.tries)
-            .field("exact_names", &self.exact_names)
-            .finish_non_exhaustive()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::primitive::lease::kept_until;
 use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::primitive::lease::queue::Queue;
 use crate::store::ttl_of;
@@ -32,6 +33,8 @@ pub(crate) struct Holder<const KEPT: bool = true, A = ()> {
     /// The whole token of the holder, and when its lease ends (µs).
     holder: Option<(Arc<str>, i64)>,
     fence: i64,
+    /// Until when the fence is kept, µs.
+    fence_until: i64,
     /// The outcome of earlier leases.
     pub(crate) outcome: A,
 }
@@ -63,6 +66,9 @@ impl<const KEPT: bool, A> Holder<KEPT, A> {
 impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
     fn sweep(&mut self, now: i64) {
         self.holder.take_if(|(_, expiry)| *expiry <= now);
+        if self.fence_until <= now {
+            self.fence = 0;
+        }
     }
 
     fn used(&self) -> i64 {
@@ -85,10 +91,12 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, _: &Queue) -> i64 {
         self.holder = Some((Arc::clone(token), end(expiry, now)));
         self.fence = now.max(if KEPT { self.fence + FENCES } else { 0 });
+        self.fence_until = kept_until(token, expiry, now);
         self.fence
     }
 
-    fn extend(&mut self, _: &str, expiry: i64, now: i64) {
+    fn extend(&mut self, token: &str, expiry: i64, now: i64) {
+        self.fence_until = kept_until(token, expiry, now);
         if let Some((_, until)) = &mut self.holder {
             *until = end(expiry, now);
         }
@@ -98,8 +106,13 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         self.holder = None;
     }
 
-    fn raise(&mut self, fence: i64) {
-        self.fence = self.fence.max(fence);
+    fn raise(&mut self, fence: i64, now: i64) {
+        if fence > self.fence
+            && let Some((token, _)) = &self.holder
+        {
+            self.fence = fence;
+            self.fence_until = kept_until(token, self.ends(now), now);
+        }
     }
 
     fn soonest(&mut self, now: i64) -> i64 {
@@ -120,6 +133,8 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
 
     fn is_idle(&self, now: i64) -> bool {
         let is_free = self.holder.as_ref().is_none_or(|(_, expiry)| *expiry <= now);
-        is_free && (!KEPT || self.fence + FENCES <= now) && self.outcome.is_idle(now)
+        is_free
+            && (!KEPT || self.fence + FENCES <= now || self.fence_until <= now)
+            && self.outcome.is_idle(now)
     }
 }

@@ -4,6 +4,7 @@ mod builder;
 pub(crate) mod holder;
 mod jobs;
 mod quorum;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -14,9 +15,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::builder::Settings;
 use self::holder::{Exclusive, suffix};
 use self::quorum::Quorum;
+use self::settings::Settings;
 use self::values::Values;
 use super::lease::{Ask, Lease, Leases, Wait};
 use crate::error::{Busy, Subject, Why};

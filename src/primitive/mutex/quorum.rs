@@ -12,8 +12,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::builder::Settings;
 use super::holder::Exclusive;
+use super::settings::Settings;
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::clock;
 use crate::primitive::lease::key_state::{Standing, Was};

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::primitive::lease::kept_until;
 use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
 use crate::primitive::lease::queue::Queue;
 
@@ -37,13 +38,12 @@ fn writes(token: &str) -> Option<i64> {
     mode(token).strip_prefix('w')?.parse().ok()
 }
 
-/// How long the fence is kept, µs.
-const REMEMBERED: i64 = 8 * 86_400 * 1_000_000;
-
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RwHolders {
     until: HashMap<Arc<str>, i64>,
     fence: i64,
+    /// Until when the fence and `row` are kept, µs.
+    fence_until: i64,
     /// How many writers in a row have passed waiting readers.
     pub(crate) row: i64,
 }
@@ -51,6 +51,9 @@ pub(crate) struct RwHolders {
 impl Holders for RwHolders {
     fn sweep(&mut self, now: i64) {
         self.until.retain(|_, expiry| *expiry > now);
+        if self.fence_until <= now {
+            (self.fence, self.row) = (0, 0);
+        }
     }
 
     fn used(&self) -> i64 {
@@ -68,7 +71,11 @@ impl Holders for RwHolders {
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {
         self.until.insert(Arc::clone(token), expiry);
-        if writes(token).is_none() {
+        let writes = writes(token).is_some();
+        if writes || self.row > 0 {
+            self.fence_until = kept_until(token, expiry, now);
+        }
+        if !writes {
             self.row = 0;
             return self.fence;
         }
@@ -77,7 +84,10 @@ impl Holders for RwHolders {
         self.fence
     }
 
-    fn extend(&mut self, token: &str, expiry: i64, _: i64) {
+    fn extend(&mut self, token: &str, expiry: i64, now: i64) {
+        if writes(token).is_some() {
+            self.fence_until = kept_until(token, expiry, now);
+        }
         if let Some(until) = self.until.get_mut(token) {
             *until = expiry;
         }
@@ -103,6 +113,6 @@ impl Holders for RwHolders {
     fn is_idle(&self, now: i64) -> bool {
         // Without waiters, `row` has no effect: the next holder resets it. Readers read the fence for as long as
         // Redis keeps it.
-        (self.fence == 0 || self.fence + REMEMBERED < now) && self.until.values().all(|expiry| *expiry <= now)
+        (self.fence == 0 || self.fence_until <= now) && self.until.values().all(|expiry| *expiry <= now)
     }
 }

@@ -1,5 +1,6 @@
 //! Reader-writer locks. See the public module `rw_lock`.
 
+mod builder;
 pub(crate) mod holders;
 
 use std::ops::Deref;
@@ -8,11 +9,12 @@ use std::time::Duration;
 
 use self::holders::{ReadWrite, reader, writer};
 use super::lease::{Ask, Lease, LeaseOptions, Leases, Wait};
-use super::percent;
 use crate::error::Subject;
-use crate::store::{Namespace, check_name};
-use crate::telemetry::{self, Decisions};
+use crate::store::check_name;
+use crate::telemetry::Decisions;
 use crate::{Error, Key, Store};
+
+pub use self::builder::RwLockBuilder;
 
 /// Whether readers or writers are served first if both wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -221,8 +223,8 @@ pub struct RwLockWriteGuard(Lease);
 impl RwLockReadGuard {
     /// Returns the fencing token of the last writer before this reader.
     ///
-    /// `None` if there was no writer, or if the store has forgotten it. It remembers the last writer for at least 8
-    /// days.
+    /// `None` if there was no writer, or if the store has forgotten its token: see
+    /// [`fence_ttl`](RwLockBuilder::fence_ttl).
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         Some(self.0.fence()).filter(|fence| *fence > 0)
@@ -273,113 +275,3 @@ macro_rules! guard {
 }
 guard!(RwLockReadGuard);
 guard!(RwLockWriteGuard);
-
-/// A builder for a [`RwLock`].
-///
-/// ```
-/// use std::time::Duration;
-/// use tower_distributed::rw_lock::Prefer;
-/// use tower_distributed::{RwLock, Store};
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-/// let documents = RwLock::builder()
-///     .ttl(Duration::from_millis(50))
-///     .watchdog(false)                  // a writer that takes longer than 50 ms loses its lock
-///     .max_wait(Duration::from_secs(5)) // `read` and `write` give up after 5 s
-///     .max_waiters(100)                 // the 101st waiter is refused at once
-///     .prefer(Prefer::Writers)
-///     .most_writers(4)                  // after four writers, readers that wait are served
-///     .app_id("editor")                 // a part of the tokens in Redis
-///     .build(&Store::in_memory(), "documents")?;
-///
-/// let slow = documents.write("42").await?;
-/// assert!(slow.token().contains("editor"));
-/// let next = documents.write("42").await?; // after 50 ms
-/// assert!(!slow.is_held() && next.fence() > slow.fence());
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct RwLockBuilder {
-    settings: Settings,
-    app_id: Option<Vec<u8>>,
-    options: LeaseOptions,
-}
-
-impl RwLockBuilder {
-    /// Sets the ttl of a lock, 10 ms to 1 day. Default: 30 s.
-    ///
-    /// The lock of a crashed process expires after this time.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
-        self
-    }
-
-    /// Sets whether a lock is renewed while it is held, every third of its ttl. Default: `true`.
-    pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.options.watchdog = watchdog;
-        self
-    }
-
-    /// Sets how long [`read`](RwLock::read) and [`write`](RwLock::write) wait. Default: no limit.
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.settings.wait.max_wait = Some(max_wait);
-        self
-    }
-
-    /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
-    /// call that would have to wait.
-    pub fn max_waiters(mut self, most: u32) -> Self {
-        self.settings.wait.max_waiters = most;
-        self
-    }
-
-    /// Sets whether readers or writers are served first if both wait. Default: [`Prefer::Writers`].
-    ///
-    /// Use the same setting in all processes that share the namespace.
-    pub fn prefer(mut self, prefer: Prefer) -> Self {
-        self.settings.prefer = prefer;
-        self
-    }
-
-    /// Sets how many writers in a row may pass waiting readers, at least 1. Default: 16.
-    pub fn most_writers(mut self, most: u32) -> Self {
-        self.settings.most_writers = most;
-        self
-    }
-
-    /// Sets an id that the tokens in Redis contain, to identify the application that holds a lock. 1 to 64 bytes.
-    /// Default: none.
-    ///
-    /// Bytes other than `A-Z a-z 0-9 - _ .` are percent-encoded.
-    pub fn app_id(mut self, app_id: impl AsRef<[u8]>) -> Self {
-        self.app_id = Some(app_id.as_ref().to_vec());
-        self
-    }
-
-    /// Builds the locks of the namespace `name` in a store. All users of the same store and name share them.
-    ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, or if a
-    /// setting is out of range.
-    pub fn build(self, store: &Store, name: &str) -> Result<RwLock, Error> {
-        self.options.check()?;
-        if self.settings.most_writers == 0 {
-            return Err(Error::invalid("most_writers must be at least 1, is 0"));
-        }
-        let mut options = self.options;
-        if let Some(app_id) = self.app_id {
-            if !(1..=64).contains(&app_id.len()) {
-                let length = app_id.len();
-                return Err(Error::invalid(format!("app_id must be 1 to 64 bytes long, is {length}")));
-            }
-            options.signature = format!("@{}", percent::encode(&app_id));
-        }
-        let namespace = Namespace::new(store, name)?;
-        let counts = telemetry::Leases::new("rw_lock", name);
-        let leases = Leases::shared(store, name, || namespace, options, counts);
-        let decisions = Decisions::new("rw_lock", name);
-        Ok(RwLock { leases, name: name.into(), decisions, group: "".into(), settings: self.settings })
-    }
-}

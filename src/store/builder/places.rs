@@ -37,10 +37,16 @@ impl StoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if there is no URL, or if a URL or a setting is not valid.
+    /// [`is_invalid`](Error::is_invalid) if there is no URL, if a URL or a setting is not valid, or if
+    /// [`wakeups`](Self::wakeups) is set, which would have no effect.
     #[cfg(feature = "cluster")]
     pub fn cluster(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Store, Error> {
         use crate::store::redis::several::Nodes;
+        if !self.wakeups.is_empty() {
+            return Err(Error::invalid(
+                "`wakeups` must be unset for `cluster`, which subscribes at each master: it is for a pool",
+            ));
+        }
         let nodes = Arc::new(Nodes::new(Urls::new("a Cluster", urls, &self.access)?)?);
         let masters = Arc::default();
         let subscriber = Subscriber::Cluster(Arc::clone(&nodes), Arc::clone(&masters));
@@ -49,7 +55,7 @@ impl StoreBuilder {
 
     /// Creates a store on the server that Redis Sentinel names as the master of the given name, by the URLs of the Sentinels.
     ///
-    /// User, password and database are taken from the first URL. The user and the password are those of the Sentinels;
+    /// All URLs must have the same user, password and database. The user and the password are those of the Sentinels;
     /// set those of Redis by [`credentials`](Self::credentials). The database is that of Redis. With `rediss://` the
     /// Sentinels and the master are connected to over TLS.
     ///
@@ -65,7 +71,8 @@ impl StoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if there is no URL or no name, or if a URL or a setting is not valid.
+    /// [`is_invalid`](Error::is_invalid) if there is no URL or no name, if a URL or a setting is not valid, or if the
+    /// users, passwords or databases of the URLs differ.
     #[cfg(feature = "sentinel")]
     pub fn sentinel(
         self,
@@ -117,9 +124,9 @@ impl StoreBuilder {
         }
         self.limits.check()?;
         #[cfg(feature = "cluster")]
-        if self.limits.replicas.is_some() && matches!(source, Source::ClusterPool(..)) {
+        if self.limits.durability.is_some() && matches!(source, Source::ClusterPool(..)) {
             return Err(Error::invalid(
-                "`replicas` is not for a pool of a Cluster: give its URLs to `cluster`",
+                "`replicas` and `fsync` are not for a pool of a Cluster: give its URLs to `cluster`",
             ));
         }
         let wakeups = own.into_iter().chain(self.subscribers(&source)?).collect();

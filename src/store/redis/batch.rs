@@ -103,13 +103,19 @@ impl<O: Operation> Item<O> {
 }
 
 impl Place {
-    /// Decodes the reply to an operation.
+    /// Decodes the reply to an operation that counts.
     fn decode<O: Operation>(
         self,
         operation: Option<O>,
         replies: Option<&Replies>,
     ) -> Result<O::Reply, Error> {
         let reply = self.reply(replies)?;
+        confirmed(reply)?;
+        self.read(operation, reply)
+    }
+
+    /// Decodes the reply to an operation.
+    fn read<O: Operation>(self, operation: Option<O>, reply: &Reply) -> Result<O::Reply, Error> {
         let operation = operation.ok_or_else(lost)?;
         let fields = reply.fields(self.at as usize..(self.at + self.size) as usize);
         operation.decode(self.nth as usize, reply.now, fields).map_err(|Garbled(text)| {
@@ -209,8 +215,12 @@ impl<O: Operation> Batch<O> {
                 let place = place(*counter);
                 *counter += 1;
                 let phase = if O::NOTIFIES || is_gone {
-                    let mut decoded = place.decode(item.operation.take(), replies);
+                    let reply = place.reply(replies);
+                    let mut decoded =
+                        reply.clone().and_then(|reply| place.read(item.operation.take(), reply));
+                    // Messages to waiters concern them also if the call itself does not count.
                     landing.pushes.extend(decoded.iter_mut().flat_map(O::pushes));
+                    let decoded = reply.and_then(confirmed).and(decoded);
                     if is_gone {
                         orphans.extend(decoded);
                         continue;
@@ -304,11 +314,16 @@ impl<O: Operation> Batch<O> {
     pub(super) fn outcome(&self, index: usize) -> Option<Result<(), Error>> {
         match &self.state().items[index].phase {
             Phase::Waiting(_) => None,
-            Phase::Landed(place) => Some(place.reply(self.replies.get()).map(drop)),
+            Phase::Landed(place) => Some(place.reply(self.replies.get()).and_then(confirmed)),
             Phase::Decoded(Some(decoded)) => Some(decoded.as_ref().as_ref().map(drop).map_err(Clone::clone)),
             Phase::Decoded(None) | Phase::Left => Some(Ok(())),
         }
     }
+}
+
+/// Whether the call of a reply counts.
+fn confirmed(reply: &Reply) -> Result<(), Error> {
+    reply.unconfirmed.clone().map_or(Ok(()), Err)
 }
 
 fn lost() -> Error {

@@ -66,7 +66,7 @@ impl RedisStore {
     ///   it would have to reach the right node first.
     /// * The master does not have the slot of its keys, and has not run it. Then it is sent to the one that has.
     /// * The slot of its keys is being moved to another node, which has refused the call. Then it is sent again until the
-    ///   timeout is over.
+    ///   timeout is over. If the script may have run in part, this exception does not hold for calls with `at_most_once`.
     /// * The connection turns out to be closed before anything is written.
     /// * The connection turns out to be closed after it was idle, because servers and load balancers close idle
     ///   connections. This exception does not hold for calls with `at_most_once`.
@@ -86,11 +86,11 @@ impl RedisStore {
         let was_idle = !route.link.answered_within(IDLE);
         let began = Instant::now();
         let mut outcome = self.attempt(runtime, &route.link, script, call, false).await;
-        if matches!(&outcome, Err(failed) if failed.was_closed(was_idle && !call.at_most_once)) {
+        let mut twice = matches!(&outcome, Err(failed) if failed.was_closed(was_idle && !call.at_most_once));
+        if twice {
             outcome = self.attempt(runtime, &route.link, script, call, false).await;
-            outcome = outcome.map(|reply| reply.sent_twice());
         }
-        let (mut pause, mut redirected) = (MOVING, 0);
+        let (mut pause, mut redirected, mut other) = (MOVING, 0, None);
         while let Err(failed) = &outcome {
             outcome = match (failed.outage.cause, &failed.redirect) {
                 (Cause::Redirected, Some(Redirect { address, ask })) if redirected < REDIRECTIONS => {
@@ -100,48 +100,58 @@ impl RedisStore {
                         self.source.look_for_masters(None, runtime);
                     }
                     redirected += 1;
-                    let other = links.route(links.number(master, 0));
-                    self.attempt(runtime, &other.link, script, call, *ask).await
+                    let to = other.insert(links.route(links.number(master, 0)));
+                    if let Err(error) = to.breaker.check() {
+                        self.succeeded(route);
+                        self.telemetry.call(began, false);
+                        return Err(error);
+                    }
+                    self.attempt(runtime, &to.link, script, call, *ask).await
                 }
                 (Cause::Redirected, None) => {
                     self.source.look_for_masters(None, runtime);
                     break;
                 }
-                (Cause::Moving, _) if began.elapsed() + pause < self.limits.timeout => {
+                (Cause::MovedMidway, _) if call.at_most_once => break,
+                (cause @ (Cause::Moving | Cause::MovedMidway), _)
+                    if began.elapsed() + pause < self.limits.timeout =>
+                {
+                    twice |= cause == Cause::MovedMidway;
                     let paused = {
                         let _inside = runtime.enter();
                         tokio::time::sleep(pause)
                     };
                     paused.await;
-                    (pause, redirected) = (2 * pause, 0);
+                    (pause, redirected, other) = (2 * pause, 0, None);
                     self.attempt(runtime, &route.link, script, call, false).await
                 }
                 _ => break,
             };
         }
-        let outage = match outcome {
-            Ok(reply) => {
-                self.succeeded(route);
-                self.telemetry.call(began, true);
-                return Ok(reply);
-            }
+        if other.is_some() {
             // The master that redirected the call has answered.
-            Err(Failed { outage, .. }) if redirected > 0 || !failure::is_outage(outage.cause) => {
-                self.succeeded(route);
-                outage
+            self.succeeded(route);
+        }
+        // The node of ASK may have no slots yet.
+        let counts = other.is_some() || self.source.is_current(route.master);
+        let last = other.as_deref().unwrap_or(route);
+        match outcome {
+            Ok(reply) => {
+                self.succeeded(last);
+                self.telemetry.call(began, reply.unconfirmed.is_none());
+                Ok(if twice { reply.sent_twice() } else { reply })
             }
             Err(Failed { outage, sent, answers, .. }) => {
-                if answers {
-                    self.succeeded(route);
-                } else if self.source.is_current(route.master) {
-                    route.link.failed();
-                    route.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
+                if answers || !failure::is_outage(outage.cause) {
+                    self.succeeded(last);
+                } else if counts {
+                    last.link.failed();
+                    last.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
                 }
-                outage
+                self.telemetry.call(began, false);
+                Err(outage.into())
             }
-        };
-        self.telemetry.call(began, false);
-        Err(outage.into())
+        }
     }
 
     /// Notes that the server has answered. If this ends an outage, all other runtimes probe the server with their
@@ -183,9 +193,10 @@ impl RedisStore {
         }
         let mut redirect = None;
         let outage = match reply {
-            Some(Ok(reply)) => match Reply::parse(reply, call.size()) {
-                Some(reply) => {
+            Some(Ok((reply, unconfirmed))) => match Reply::parse(reply, call.size()) {
+                Some(mut reply) => {
                     link.answered();
+                    reply.unconfirmed = unconfirmed.map(|error| failure::outage(error).into());
                     return Ok(reply);
                 }
                 None => {
@@ -214,25 +225,25 @@ impl RedisStore {
         Err(Failed { outage, sent: Some(sent), written, answers, redirect })
     }
 
-    /// Sends a call; with `asking`, to a node that is getting the slot of its keys. If that is set, waits until enough
-    /// replicas have it.
+    /// Sends a call; with `asking`, to a node that is getting the slot of its keys. If that is set, waits until it is
+    /// durable. Returns the reply, and why the call does not count.
     async fn send(
         &self,
         connection: &mut Connection,
         command: &redis::Cmd,
         asking: bool,
         written: &mut bool,
-    ) -> Result<redis::Value, RedisError> {
-        let replicas = self.limits.replicas;
-        if !asking && replicas.is_none() {
-            return noting(connection.send(command), written).await;
+    ) -> Result<(redis::Value, Option<RedisError>), RedisError> {
+        let durability = self.limits.durability;
+        if !asking && durability.is_none() {
+            return noting(connection.send(command), written).await.map(|reply| (reply, None));
         }
         let ask = redis::cmd("ASKING");
         let mut together: Vec<&redis::Cmd> = Vec::from_iter(asking.then_some(&ask));
         together.push(command);
         // WAIT is for what its connection has written. A call that finds the lease held writes nothing, although another
         // connection wrote it. So each call is followed by a write.
-        let after = replicas.map(|replicas| (mark(command), replicas.command()));
+        let after = durability.map(|durability| (mark(command), durability.command()));
         if let Some((mark, wait)) = &after {
             together.extend(asking.then_some(&ask));
             together.extend([mark, wait]);
@@ -244,18 +255,16 @@ impl RedisStore {
             reply => Ok(reply.unwrap_or(redis::Value::Nil)),
         };
         let reply = next()?;
-        let Some(replicas) = replicas else { return Ok(reply) };
+        let Some(durability) = durability else { return Ok((reply, None)) };
         if asking {
             next()?;
         }
         // The call has run, so an error from here on must not look as if it had not.
-        let acked = next().and_then(|_| next());
-        match acked {
-            Ok(redis::Value::Int(acked)) if acked >= replicas.count.into() => Ok(reply),
-            Ok(redis::Value::Int(acked)) => Err(failure::not_replicated(&acked, replicas)),
-            Ok(other) => Err(failure::not_replicated(&format!("{other:?}"), replicas)),
-            Err(error) => Err(failure::not_replicated(&error, replicas)),
-        }
+        let missing = match next().and_then(|_| next()) {
+            Ok(acked) => durability.check(acked).err(),
+            Err(error) => Some(durability.failed(&error)),
+        };
+        Ok((reply, missing.map(failure::not_durable)))
     }
 
     fn timed_out(&self) -> Outage {

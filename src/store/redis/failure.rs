@@ -3,14 +3,12 @@
 mod connecting;
 mod denied;
 
-use std::fmt;
 use std::sync::Arc;
 
 use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
 pub(super) use self::connecting::no_connection;
 use crate::error::{Cause, Outage};
-use crate::store::builder::Replicas;
 
 /// Codes of a server that is up but cannot serve now. An error that a script raises contains the code in its text,
 /// so the text is searched too.
@@ -31,14 +29,15 @@ const NOT_SERVING: [&str; 11] = [
 /// The code of a node that cannot run a script on these keys now, because their slot is being moved.
 const TRYAGAIN: &str = "TRYAGAIN";
 
-/// The code of our own error for a call that too few replicas have.
-const NOT_REPLICATED: &str = "NOTREPLICATED";
+/// How it refuses a script that asks again for a key that it has removed, since that key may be at the other node.
+const NON_LOCAL: &str = "non local key";
 
-/// The error for a call that too few replicas have.
-pub(super) fn not_replicated(acked: &dyn fmt::Display, replicas: Replicas) -> RedisError {
-    let Replicas { count, within } = replicas;
-    let text = format!("{acked} of {count} replicas have the call within {within:?}");
-    make_extension_error(NOT_REPLICATED.into(), Some(text))
+/// The code of our own error for a call that is not on enough replicas, or not on disk.
+const NOT_DURABLE: &str = "NOTDURABLE";
+
+/// The error for a call that has run and does not count.
+pub(super) fn not_durable(missing: String) -> RedisError {
+    make_extension_error(NOT_DURABLE.into(), Some(missing))
 }
 
 /// Where a master of a Cluster redirects a call.
@@ -65,10 +64,12 @@ pub(super) fn outage(error: RedisError) -> Outage {
         Cause::Disconnected
     } else if matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)) {
         Cause::Redirected
-    } else if error.code() == Some(NOT_REPLICATED) {
-        Cause::NotReplicated
+    } else if error.code() == Some(NOT_DURABLE) {
+        Cause::NotDurable
     } else if error.code() == Some(TRYAGAIN) {
         Cause::Moving
+    } else if error.detail().is_some_and(|text| text.contains(NON_LOCAL)) {
+        Cause::MovedMidway
     } else if denied::is_denied(&error) {
         Cause::Denied
     } else if is_not_serving(&error) {
@@ -119,7 +120,10 @@ mod tests {
         assert_eq!(server("NOPERM", "x").cause, Cause::Denied);
         assert_eq!(server("ERR", "NOPERM within a script").cause, Cause::Denied);
         assert_eq!(server(TRYAGAIN, "x").cause, Cause::Moving);
-        for cause in [Cause::Denied, Cause::Moving] {
+        let removed =
+            "Script attempted to access a non local key in a cluster node script: 1f, on @user_script:1.";
+        assert_eq!(server("ERR", removed).cause, Cause::MovedMidway);
+        for cause in [Cause::Denied, Cause::Moving, Cause::MovedMidway] {
             assert!(!is_outage(cause));
         }
         assert_eq!(server("WRONGTYPE", "x").cause, Cause::Unexpected);

@@ -119,9 +119,9 @@ impl RedisStore {
         format!("{}:wake:", self.prefix)
     }
 
-    /// Whether both stores were made with the same address and database.
+    /// Whether both stores were certainly made for the same server and database, or for the same Cluster.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.subscription.place().is_some_and(|place| Some(place) == other.subscription.place())
+        self.subscription.is_same(&other.subscription)
     }
 
     /// The time within which a call ends.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use deadpool_redis::redis::Value;
 
+use crate::Error;
 use crate::store::operation::Fields;
 
 /// The server's time, then the fields of the runs: the same number for each run, in the order of the call.
@@ -14,6 +15,8 @@ pub(super) struct Reply {
     width: usize,
     /// Whether the call was sent twice. The other copy may still run later.
     twice: bool,
+    /// Why the call does not count, although it has run: too few replicas have it.
+    pub(super) unconfirmed: Option<Error>,
 }
 
 impl Reply {
@@ -21,7 +24,13 @@ impl Reply {
     pub(super) fn parse(reply: Value, runs: usize) -> Option<Self> {
         let Value::Array(values) = reply else { return None };
         let Some(Value::Int(now)) = values.first() else { return None };
-        Some(Self { now: *now, width: (values.len() - 1) / runs.max(1), values, twice: false })
+        Some(Self {
+            now: *now,
+            width: (values.len() - 1) / runs.max(1),
+            values,
+            twice: false,
+            unconfirmed: None,
+        })
     }
 
     /// Marks the reply as one to a call that was sent twice.

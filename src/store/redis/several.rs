@@ -31,6 +31,11 @@ impl Urls {
         self.infos.iter().any(is_tls)
     }
 
+    /// Whether a server is named by both.
+    fn overlap(&self, other: &Self) -> bool {
+        self.infos.iter().any(|info| other.infos.iter().any(|another| info.addr() == another.addr()))
+    }
+
     fn addresses(&self) -> String {
         let addresses: Vec<_> = self.infos.iter().map(|info| info.addr().to_string()).collect();
         addresses.join(", ")
@@ -80,6 +85,16 @@ mod cluster {
 
         pub(in crate::store::redis) fn is_tls(&self) -> bool {
             self.0.is_tls()
+        }
+
+        /// Whether both are certainly the same Cluster: a node is in one.
+        pub(in crate::store::redis) fn is_same(&self, other: &Self) -> bool {
+            self.0.overlap(&other.0)
+        }
+
+        /// Whether a server is one of the nodes that the URLs name.
+        pub(in crate::store::redis) fn names(&self, server: &Endpoint) -> bool {
+            self.0.infos.iter().any(|info| info.addr() == server.info.addr())
         }
 
         /// The nodes that the URLs name.
@@ -156,14 +171,13 @@ mod sentinel {
 
     use deadpool_redis::redis::aio::MultiplexedConnection;
     use deadpool_redis::redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-    use deadpool_redis::redis::{Client, RedisError, TlsMode};
+    use deadpool_redis::redis::{Client, ConnectionInfo, RedisError, TlsMode};
 
     use super::super::{endpoint, failure};
     use super::{Error, Outage, Urls};
     use crate::store::credentials::Credentials;
 
     /// The master that Sentinels name.
-    #[derive(Debug)]
     pub(crate) struct Sentinels {
         urls: Urls,
         master: String,
@@ -171,11 +185,22 @@ mod sentinel {
         certificates: Option<deadpool_redis::redis::TlsCertificates>,
     }
 
+    // Without the certificates, which older versions of redis-rs do not print.
+    impl fmt::Debug for Sentinels {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("Sentinels")
+                .field("urls", &self.urls)
+                .field("master", &self.master)
+                .finish_non_exhaustive()
+        }
+    }
+
     impl Sentinels {
         pub(crate) fn new(urls: Urls, master: &str) -> Result<Self, Error> {
             if master.is_empty() {
                 return Err(Error::invalid("the name of the master must not be empty"));
             }
+            agree(&urls.infos)?;
             #[cfg(all(feature = "native-tls", not(feature = "rustls")))]
             if urls.access.tls.is_some() {
                 return Err(Error::invalid(
@@ -244,9 +269,37 @@ mod sentinel {
             connected.map_err(|error| failure::no_connection(self, error))
         }
 
+        /// Whether both are certainly the same master and database.
+        pub(in crate::store::redis) fn is_same(&self, other: &Self) -> bool {
+            let same = self.master == other.master && self.database() == other.database();
+            same && self.urls.overlap(&other.urls)
+        }
+
         pub(in crate::store::redis) fn database(&self) -> i64 {
             self.urls.infos.first().map_or(0, |info| info.redis_settings().db())
         }
+    }
+
+    /// Checks that all URLs have the same user, password and database, since the client library takes one of each.
+    fn agree(infos: &[ConnectionInfo]) -> Result<(), Error> {
+        let [first, others @ ..] = infos else { return Ok(()) };
+        for other in others {
+            let (one, two) = (first.redis_settings(), other.redis_settings());
+            let settings = [
+                ("user", one.username() != two.username()),
+                ("password", one.password() != two.password()),
+                ("database", one.db() != two.db()),
+            ];
+            let differ: Vec<_> =
+                settings.into_iter().filter_map(|(what, differs)| differs.then_some(what)).collect();
+            if !differ.is_empty() {
+                let (what, one, two) = (differ.join(" and "), first.addr(), other.addr());
+                let text =
+                    format!("the URLs of Sentinel must have the same {what}, but {one} and {two} differ");
+                return Err(Error::invalid(text));
+            }
+        }
+        Ok(())
     }
 
     impl fmt::Display for Sentinels {

@@ -49,6 +49,13 @@ struct Refresh {
     outage: Option<Outage>,
 }
 
+impl Refresh {
+    /// Whether the pause after it is not over.
+    fn rests(&self) -> bool {
+        self.ended.elapsed() < self.pause
+    }
+}
+
 /// Ranges of slots (first, last), each with the address of its master.
 pub(super) type Topology = Vec<(usize, usize, String)>;
 
@@ -99,8 +106,16 @@ impl Masters {
 
     /// Whether it is time to read the masters again.
     pub(super) fn is_due(&self) -> bool {
-        let rests = lock(&self.last).as_ref().is_some_and(|last| last.ended.elapsed() < last.pause);
+        let rests = lock(&self.last).as_ref().is_some_and(Refresh::rests);
         !rests && self.turn.try_lock().is_ok()
+    }
+
+    /// Whether the user may not read the masters, as was told a moment ago. No breaker keeps calls from asking again,
+    /// since the nodes are up.
+    pub(super) fn are_denied(&self) -> bool {
+        let denied =
+            |last: &Refresh| last.outage.as_ref().is_some_and(|outage| outage.cause == Cause::Denied);
+        lock(&self.last).as_ref().is_some_and(|last| last.rests() && denied(last))
     }
 
     /// Why no node answered at the last refresh.

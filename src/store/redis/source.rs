@@ -210,7 +210,7 @@ impl Source {
 
     #[cfg(feature = "cluster")]
     async fn master_of(nodes: &Nodes, masters: &Masters, number: usize) -> Result<Connection, Outage> {
-        if masters.address(number).is_none() {
+        if masters.address(number).is_none() && !masters.are_denied() {
             nodes.look_for(masters).await;
         }
         match masters.address(number) {

@@ -1,6 +1,6 @@
 //! The parts that only rustls needs.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
@@ -41,13 +41,18 @@ pub(super) fn check(tls: &Tls) -> Result<(), Error> {
 
 /// The root certificates of the operating system, in PEM. `None`: those of Mozilla are used. The client library reads them
 /// at each connection, fails for one that it does not understand, and reads none at all if native-tls is built in as well.
+/// They are read once in a process.
 pub(super) fn system_roots() -> Option<Vec<u8>> {
+    static ROOTS: OnceLock<Vec<u8>> = OnceLock::new();
     if cfg!(feature = "rustls-webpki-roots") {
         return None;
     }
-    let found = rustls_native_certs::load_native_certs().certs;
-    let usable = found.iter().filter(|root| RootCertStore::empty().add((*root).clone()).is_ok());
-    Some(usable.flat_map(|root| pem(root)).collect())
+    let read = || {
+        let found = rustls_native_certs::load_native_certs().certs;
+        let usable = found.iter().filter(|root| RootCertStore::empty().add((*root).clone()).is_ok());
+        usable.flat_map(|root| pem(root)).collect()
+    };
+    Some(ROOTS.get_or_init(read).clone())
 }
 
 fn pem(certificate: &CertificateDer<'_>) -> Vec<u8> {

@@ -57,8 +57,8 @@ impl<H: Holders> Holders for Flawed<H> {
         self.holders.extend(token, expiry, now);
     }
 
-    fn raise(&mut self, fence: i64) {
-        self.holders.raise(fence);
+    fn raise(&mut self, fence: i64, now: i64) {
+        self.holders.raise(fence, now);
     }
 
     fn forget(&mut self, token: &str) {

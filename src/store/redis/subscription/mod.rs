@@ -44,14 +44,21 @@ pub(crate) enum Subscriber {
 }
 
 impl Subscriber {
-    /// The address and the database.
-    fn place(&self) -> (String, i64) {
-        match self {
-            Self::Server(endpoint) => (endpoint.address(), endpoint.database()),
+    /// Whether both are certainly the same server and database, or the same Cluster or a node of it.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Server(one), Self::Server(other)) => {
+                one.address() == other.address() && one.database() == other.database()
+            }
             #[cfg(feature = "cluster")]
-            Self::Cluster(nodes, _) => (nodes.first().address(), 0),
+            (Self::Cluster(one, _), Self::Cluster(other, _)) => one.is_same(other),
             #[cfg(feature = "sentinel")]
-            Self::Sentinel(sentinels) => (sentinels.to_string(), sentinels.database()),
+            (Self::Sentinel(one), Self::Sentinel(other)) => one.is_same(other),
+            #[cfg(feature = "cluster")]
+            (Self::Server(server), Self::Cluster(nodes, _))
+            | (Self::Cluster(nodes, _), Self::Server(server)) => nodes.names(server),
+            #[cfg(feature = "sentinel")]
+            _ => false,
         }
     }
 }
@@ -72,9 +79,10 @@ impl Subscription {
         Self { places, listening: Mutex::default(), telemetry, open }
     }
 
-    /// The address and the database of the server.
-    pub(super) fn place(&self) -> Option<(String, i64)> {
-        self.places.first().map(Subscriber::place)
+    /// Whether both are certainly the same place.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let places = self.places.first().zip(other.places.first());
+        places.is_some_and(|(one, other)| one.is_same(other))
     }
 
     /// Ends the task. It can be started again.

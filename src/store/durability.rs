@@ -1,0 +1,106 @@
+//! What a call must have reached before it counts: replicas, and the disk.
+
+use std::time::Duration;
+
+use deadpool_redis::redis::{Cmd, FromRedisValue as _, RedisError, Value, cmd};
+
+use crate::Error;
+
+/// By the command `WAIT`, or `WAITAOF` where the disk counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Durability {
+    pub(crate) replicas: u32,
+    /// Whether the master, and so many replicas, must have it in their append-only files on disk.
+    pub(crate) fsync: bool,
+    pub(crate) within: Duration,
+}
+
+impl Durability {
+    /// The names of the commands, for an access control list.
+    pub(crate) fn permission(self) -> &'static str {
+        if self.fsync { " +waitaof" } else { " +wait" }
+    }
+
+    pub(crate) fn command(self) -> Cmd {
+        let mut wait = if self.fsync { cmd("WAITAOF") } else { cmd("WAIT") };
+        if self.fsync {
+            wait.arg(1);
+        }
+        wait.arg(self.replicas).arg(self.within.as_millis() as u64);
+        wait
+    }
+
+    /// Whether the reply to [`command`](Self::command) says that the call counts. An error says what is missing.
+    pub(crate) fn check(self, reply: Value) -> Result<(), String> {
+        let Self { replicas, fsync, within } = self;
+        let (disk, acked) = match (fsync, reply) {
+            (false, Value::Int(acked)) => (1, acked),
+            (true, reply) => match <(i64, i64)>::from_redis_value(reply) {
+                Ok(acked) => acked,
+                Err(error) => return Err(format!("the answer to WAITAOF is not two numbers: {error}")),
+            },
+            (false, other) => return Err(format!("the answer to WAIT is not a number: {other:?}")),
+        };
+        if disk < 1 {
+            return Err(format!("the server has not written the call to its disk within {within:?}"));
+        }
+        if acked < replicas.into() {
+            let where_to = if fsync { "have the call on their disks" } else { "have the call" };
+            return Err(format!("{acked} of {replicas} replicas {where_to} within {within:?}"));
+        }
+        Ok(())
+    }
+
+    /// What is missing if the command fails.
+    pub(crate) fn failed(self, error: &RedisError) -> String {
+        if self.fsync && error.to_string().contains("unknown command") {
+            return "`fsync` needs Redis 7.2 or Valkey: the server has no command WAITAOF".to_owned();
+        }
+        error.to_string()
+    }
+
+    /// Checks the settings against the timeout of a call.
+    pub(crate) fn check_settings(self, timeout: Duration) -> Result<(), Error> {
+        let Self { replicas, fsync, within } = self;
+        if replicas == 0 && !fsync {
+            return Err(Error::invalid("the count of replicas must be 1 or more, is 0"));
+        }
+        // As long again is left for the call itself.
+        if within < Duration::from_millis(1) || within > timeout / 2 {
+            return Err(Error::invalid(format!(
+                "the time for replicas or the disk must be 1 ms to half of the timeout ({:?}), is {within:?}",
+                timeout / 2
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_millis(100);
+
+    fn args(durability: Durability) -> String {
+        String::from_utf8(durability.command().get_packed_command()).unwrap().replace("\r\n", " ")
+    }
+
+    #[test]
+    fn replicas_are_waited_for_with_or_without_their_disks() {
+        let replicas = Durability { replicas: 2, fsync: false, within: WITHIN };
+        assert_eq!(args(replicas), "*3 $4 WAIT $1 2 $3 100 ");
+        assert_eq!(replicas.check(Value::Int(2)), Ok(()));
+        assert!(replicas.check(Value::Int(1)).unwrap_err().starts_with("1 of 2 replicas have"));
+        assert!(replicas.check(Value::Nil).is_err());
+
+        let disk = Durability { replicas: 0, fsync: true, within: WITHIN };
+        assert_eq!(args(disk), "*4 $7 WAITAOF $1 1 $1 0 $3 100 ");
+        let acked = |disk, replicas| Value::Array(vec![Value::Int(disk), Value::Int(replicas)]);
+        assert_eq!(disk.check(acked(1, 0)), Ok(()));
+        assert!(disk.check(acked(0, 0)).unwrap_err().contains("to its disk"));
+        let both = Durability { replicas: 1, ..disk };
+        assert!(both.check(acked(1, 0)).unwrap_err().contains("on their disks"));
+        assert!(both.check(Value::Int(1)).is_err());
+    }
+}

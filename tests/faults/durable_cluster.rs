@@ -1,0 +1,113 @@
+//! A Cluster whose locks count once a replica has them, and what a failover does to them.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tower_distributed::{Mutex, MutexGuard, Store};
+
+use crate::support::cluster::RedisCluster;
+use crate::support::eventually;
+use crate::support::program::since_7_0;
+use crate::support::redis_server::RedisServer;
+
+const SOON: Duration = Duration::from_secs(30);
+const LOCKS: usize = 16;
+
+struct Scene {
+    cluster: RedisCluster,
+    /// Of the first node.
+    replica: RedisServer,
+    /// Locks that count once the replica has them.
+    mutex: Mutex,
+    /// Keys of the first node: the others have no replica.
+    keys: Vec<u64>,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let cluster = RedisCluster::start().await;
+        let replica = cluster.replica_of(0).await;
+        let builder =
+            Store::builder().timeout(Duration::from_secs(2)).replicas(1, Duration::from_millis(500));
+        let mutex =
+            Mutex::builder().ttl(2 * SOON).build(&builder.cluster(cluster.urls()).unwrap(), "x").unwrap();
+        let first = cluster.nodes()[0].port();
+        let is_first = |key: &u64| cluster.node_of(&format!("td:{{x:{key}}}:lock")).port() == first;
+        let keys = (0..).filter(is_first).take(2 * LOCKS + 1).collect();
+        let scene = Self { cluster, replica, mutex, keys };
+        scene.in_step().await;
+        scene
+    }
+
+    async fn in_step(&self) {
+        let key = self.keys[2 * LOCKS];
+        eventually("the replica to be in step", SOON, async || self.mutex.try_lock(key).await.is_ok()).await;
+    }
+
+    async fn lock(&self, keys: &[u64]) -> Vec<(u64, MutexGuard)> {
+        let lock = async |key: &u64| Some((*key, self.mutex.try_lock(*key).await.ok()?));
+        join_all(keys.iter().map(lock)).await.into_iter().flatten().collect()
+    }
+
+    /// The same locks of another process, which does not wait for replicas.
+    fn elsewhere(&self, urls: &[String]) -> Mutex {
+        Mutex::new(&Store::builder().cluster(urls).unwrap(), "x").unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_failover_of_a_cluster_grants_no_lock_twice() {
+    if !since_7_0() {
+        return;
+    }
+    let scene = Scene::new().await;
+    let (before, later) = scene.keys[..2 * LOCKS].split_at(LOCKS);
+    let held = scene.lock(before).await;
+    assert_eq!(held.len(), LOCKS);
+    // It lives, but gets nothing more: it cannot log in to the master again.
+    scene.replica.cli(&["CONFIG", "SET", "masterauth", "wrong"]);
+    scene.replica.cli(&["CLIENT", "KILL", "TYPE", "master"]);
+    let unsure = scene.lock(later).await;
+    assert!(unsure.is_empty(), "{} locks count that no replica has", unsure.len());
+    scene.cluster.nodes()[0].kill9();
+
+    let others = [scene.cluster.nodes()[1].url(), scene.replica.url()];
+    let elsewhere = scene.elsewhere(&others);
+    eventually("the replica to serve", SOON, async || {
+        elsewhere.try_lock(scene.keys[2 * LOCKS]).await.is_ok()
+    })
+    .await;
+    assert!(scene.replica.cli(&["ROLE"]).starts_with("master"));
+    for (key, guard) in &held {
+        let second = elsewhere.try_lock(*key).await;
+        assert!(guard.is_held(), "its ttl is not over");
+        assert!(second.unwrap_err().is_refused(), "granted twice");
+    }
+    // What did not count is free.
+    for key in later {
+        assert!(elsewhere.try_lock(*key).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_lock_of_a_cluster_that_no_replica_has_is_refused_and_released() {
+    if !since_7_0() {
+        return;
+    }
+    let scene = Scene::new().await;
+    let key = scene.keys[0];
+    scene.replica.pause();
+    let error = scene.mutex.try_lock(key).await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("0 of 1 replicas"), "{error}");
+    let elsewhere = scene.elsewhere(&scene.cluster.urls());
+    eventually("it to be released", SOON, async || elsewhere.try_lock(key).await.is_ok()).await;
+    scene.replica.resume();
+    scene.in_step().await;
+    let mut guard = None;
+    eventually("it to be granted", SOON, async || {
+        guard = scene.mutex.try_lock(key).await.ok();
+        guard.is_some()
+    })
+    .await;
+    assert!(elsewhere.try_lock(key).await.unwrap_err().is_refused());
+}

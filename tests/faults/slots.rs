@@ -1,0 +1,183 @@
+//! Slots of a Cluster move from one node to another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use deadpool_redis::Runtime;
+use deadpool_redis::cluster::Config;
+use tower_distributed::{Mutex, Quota, RwLock, Store, TokenBucket};
+
+use crate::support::cluster::RedisCluster;
+use crate::support::eventually;
+use crate::support::program::since_7_0;
+use crate::support::redis_server::RedisServer;
+use crate::support::slot_move::SlotMove;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn has_told(node: &RedisServer, error: &str) -> bool {
+    node.cli(&["INFO", "errorstats"]).contains(&format!("errorstat_{error}:"))
+}
+
+/// A key of which some parts exist is refused (TRYAGAIN) until its slot has moved; new keys are sent to the new node
+/// (ASK), and so are all once it has moved (MOVED).
+#[tokio::test]
+async fn calls_to_a_slot_that_moves_are_served() {
+    if !since_7_0() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
+    let builder = || Store::builder().timeout(SOON);
+    for (name, store) in
+        [("urls", builder().cluster(cluster.urls()).unwrap()), ("pool", builder().pool(pool).unwrap())]
+    {
+        let mutex = Mutex::new(&store, name).unwrap();
+        let key = format!("td:{{{name}:k}}:lock");
+        let guard = mutex.lock("k").await.unwrap();
+        let from = SlotMove::begin(&cluster, &key);
+        for node in cluster.nodes() {
+            node.cli(&["CONFIG", "RESETSTAT"]);
+        }
+        let fence = guard.fence();
+        let unlock = tokio::spawn(guard.unlock());
+        eventually("the node to refuse", SOON, async || has_told(from.from, "TRYAGAIN")).await;
+        from.end();
+        assert!(unlock.await.unwrap().unwrap(), "it was held");
+        let guard = mutex.lock("k").await.unwrap();
+        assert!(guard.fence() > fence, "the new node knows the fences");
+        assert!(guard.unlock().await.unwrap());
+
+        let bucket = TokenBucket::new(&store, name, Quota::per_hour(1)).unwrap();
+        let key = format!("td:{{{name}:new}}:tat");
+        let from = SlotMove::begin(&cluster, &key);
+        assert!(bucket.allow("new").await.unwrap().is_admitted());
+        assert!(has_told(from.from, "ASK"), "it was served by the old node");
+        assert!(!bucket.allow("new").await.unwrap().is_admitted());
+        from.end();
+        assert!(!bucket.allow("new").await.unwrap().is_admitted());
+    }
+}
+
+/// A script that removes a key and asks for it again is refused by a node that is giving its slot away.
+#[tokio::test]
+async fn leases_are_handed_on_in_a_slot_that_moves() {
+    if !since_7_0() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    let store = || Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
+    let [near, far] = [RwLock::new(&store(), "moves").unwrap(), RwLock::new(&store(), "moves").unwrap()];
+    let part = |part| format!("td:{{moves:k}}:rw:{part}");
+    let node = cluster.node_of(&part("queue"));
+    let guard = near.write("k").await.unwrap();
+    // Each part of the key exists, so the node runs the script.
+    let (next, readers) = (far.clone(), far.clone());
+    let reader = tokio::spawn(async move { readers.read("k").await?.release().await });
+    let writer = tokio::spawn(async move { next.write("k").await?.release().await });
+    eventually("both to wait", SOON, async || {
+        node.query(&["EXISTS", &part("queue"), &part("second")]) == Ok(2)
+    })
+    .await;
+    let moving = SlotMove::begin(&cluster, &part("queue"));
+    node.cli(&["CONFIG", "RESETSTAT"]);
+    let release = tokio::spawn(guard.release());
+    eventually("the node to refuse", SOON, async || has_told(node, "ERR")).await;
+    moving.end();
+    assert!(release.await.unwrap().expect("the slot has moved"), "it was held");
+    let in_time = tokio::time::timeout(SOON, async { tokio::join!(reader, writer) });
+    let (reader, writer) = in_time.await.expect("nobody wakes the waiters");
+    assert!(reader.unwrap().unwrap() && writer.unwrap().unwrap(), "they lost their leases");
+}
+
+/// Many calls of one slot that is moved are all served by the node that is getting it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_is_served_while_its_slot_moves() {
+    if !since_7_0() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    let store = Store::builder().timeout(SOON).connections(4).cluster(cluster.urls()).unwrap();
+    let bucket = TokenBucket::new(&store, "crowd", Quota::per_hour(1).burst(1000)).unwrap();
+    let moving = SlotMove::begin(&cluster, "td:{crowd:k}:tat");
+    let calls = (0..200).map(|_| {
+        let bucket = bucket.clone();
+        tokio::spawn(async move { bucket.allow("k").await })
+    });
+    for call in futures::future::join_all(calls).await {
+        assert!(call.unwrap().unwrap().is_admitted());
+    }
+    moving.end();
+    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 800, "each was charged once");
+}
+
+/// How many calls a node has got, also those that it has sent on.
+fn asked(node: &RedisServer) -> String {
+    let stats = node.cli(&["INFO", "commandstats"]);
+    stats.lines().filter(|line| line.starts_with("cmdstat_evalsha")).collect()
+}
+
+/// A node that takes over slots under load, gives them back, and leaves the cluster. No call fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_joins_and_leaves_under_load() {
+    const KEYS: u64 = 12;
+    if !since_7_0() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    let store = Store::builder().cluster(cluster.urls()).unwrap();
+    let bucket = TokenBucket::new(&store, "join", Quota::per_second(1_000_000)).unwrap();
+    let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let callers = (0..KEYS).map(|key| {
+        let (bucket, stop, served) = (bucket.clone(), stop.clone(), served.clone());
+        tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let decision = bucket.allow(key).await.unwrap_or_else(|error| panic!("key {key}: {error}"));
+                assert!(decision.is_admitted());
+                served.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    let more = async || {
+        let before = served.load(Ordering::Relaxed);
+        eventually("more calls to be served", SOON, async || {
+            served.load(Ordering::Relaxed) > before + 100 || callers.iter().any(|caller| caller.is_finished())
+        })
+        .await;
+    };
+    more().await;
+
+    let joined = cluster.stranger().await;
+    cluster.admit(&joined).await;
+    let names = (0..KEYS).map(|key| format!("td:{{join:{key}}}:tat"));
+    let names: Vec<_> = names.collect();
+    let nodes: Vec<&RedisServer> = cluster.nodes().iter().collect();
+    for name in &names {
+        SlotMove::between(cluster.node_of(name), &joined, name).end_at(&nodes);
+        more().await;
+    }
+    assert_eq!(joined.query(&["DBSIZE"]), Ok(KEYS), "it has all of the keys");
+
+    for name in &names {
+        // With its last slot it becomes a replica, and learns from the others whose.
+        SlotMove::between(&joined, cluster.node_of(name), name).end_at(&nodes);
+        more().await;
+    }
+    // Nobody asks it any more, even only to be sent on.
+    eventually("all callers to know who has the slots", SOON, async || {
+        let before = asked(&joined);
+        more().await;
+        asked(&joined) == before
+    })
+    .await;
+    cluster.dismiss(joined).await;
+    for _ in 0..5 {
+        more().await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+}

@@ -1,0 +1,248 @@
+//! The servers, the links to them, and the workers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tower_distributed::{Store, StoreBuilder};
+
+use super::history::{Event, History, Primitive, Record, Tail, now};
+use super::worker::{Primitives, ROLE, TTL, namespace};
+use crate::support::clock_shim::ServerClock;
+use crate::support::cluster::RedisCluster;
+use crate::support::eventually;
+use crate::support::keys::keys_without_ttl;
+use crate::support::processes::{Child, setting};
+use crate::support::proxy::FaultProxy;
+use crate::support::redis_server::RedisServer;
+use crate::support::scratch_dir::ScratchDir;
+use crate::support::sentinel::Sentinel;
+use crate::support::slow_proxy::SlowProxy;
+
+const WORKERS: usize = 2;
+/// For each part of a call: waiting to be sent, connecting, and waiting for the reply.
+const PART: Duration = Duration::from_millis(500);
+/// What is bound to happen.
+const SOON: Duration = Duration::from_secs(40);
+
+pub(crate) enum Servers {
+    One(RedisServer),
+    Sentinel(Box<Sentinel>),
+    Cluster { cluster: RedisCluster, replicas: Vec<RedisServer> },
+}
+
+impl Servers {
+    /// The server, or the masters.
+    pub(crate) fn masters(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::One(server) => vec![server],
+            Self::Sentinel(sentinel) => vec![sentinel.master()],
+            Self::Cluster { cluster, replicas } => {
+                let is_master = |node: &&RedisServer| {
+                    node.query::<String>(&["INFO", "replication"])
+                        .is_ok_and(|info| info.contains("role:master"))
+                };
+                cluster.nodes().iter().chain(replicas).filter(is_master).collect()
+            }
+        }
+    }
+
+    /// The only server.
+    pub(crate) fn server(&self) -> &RedisServer {
+        let Self::One(server) = self else { panic!("there is more than one server") };
+        server
+    }
+
+    /// For [`store_of_role`].
+    fn address(&self) -> String {
+        match self {
+            Self::One(server) => server.url(),
+            Self::Sentinel(sentinel) => {
+                format!("sentinel {} {}", sentinel.service_name(), sentinel.sentinel_urls().join(" "))
+            }
+            Self::Cluster { cluster, .. } => format!("cluster {}", cluster.urls().join(" ")),
+        }
+    }
+}
+
+/// The way from a worker to the only server.
+pub(crate) enum Link {
+    Faults(FaultProxy),
+    Slow(SlowProxy),
+}
+
+fn builder() -> StoreBuilder {
+    Store::builder().timeout(PART).connect_timeout(PART).queue_timeout(PART)
+}
+
+fn store_at(address: &str) -> Store {
+    let mut words = address.split(' ');
+    match words.next() {
+        Some("sentinel") => {
+            let service = words.next().unwrap();
+            builder().sentinel(words, service).unwrap()
+        }
+        Some("cluster") => builder().cluster(words).unwrap(),
+        _ => builder().redis(address).unwrap(),
+    }
+}
+
+pub(crate) fn store_of_role() -> Store {
+    store_at(&setting("STORE"))
+}
+
+pub(crate) struct Worker {
+    pub(crate) child: Child,
+    /// Of the link that it uses.
+    address: String,
+    tail: Tail,
+    is_dead: bool,
+}
+
+pub(crate) struct Scene {
+    pub(crate) servers: Servers,
+    pub(crate) clock: Option<ServerClock>,
+    pub(crate) links: Vec<Link>,
+    pub(crate) workers: Vec<Worker>,
+    dir: ScratchDir,
+}
+
+impl Scene {
+    /// Starts the workers on links of their own, if there are any.
+    pub(crate) async fn start(servers: Servers, clock: Option<ServerClock>, links: Vec<Link>) -> Self {
+        let mut scene = Self { servers, clock, links, workers: Vec::new(), dir: ScratchDir::new() };
+        for number in 0..WORKERS {
+            let address = match scene.links.get(number) {
+                Some(Link::Faults(proxy)) => proxy.url(),
+                Some(Link::Slow(proxy)) => proxy.url(),
+                None => scene.servers.address(),
+            };
+            scene.spawn(address).await;
+        }
+        scene
+    }
+
+    /// Links for [`start`](Self::start).
+    pub(crate) async fn links(server: &RedisServer) -> Vec<Link> {
+        let mut links = Vec::new();
+        for _ in 0..WORKERS {
+            links.push(Link::Faults(FaultProxy::start(server.port()).await));
+        }
+        links
+    }
+
+    pub(crate) async fn slow_links(server: &RedisServer) -> Vec<Link> {
+        let mut links = Vec::new();
+        for _ in 0..WORKERS {
+            links.push(Link::Slow(SlowProxy::start(server.port(), Duration::ZERO).await));
+        }
+        links
+    }
+
+    async fn spawn(&mut self, address: String) {
+        let history = self.dir.path().join(format!("{}.jsonl", self.workers.len()));
+        let text = history.to_str().unwrap();
+        let stop = self.stop_file();
+        let env = [("STORE", address.as_str()), ("HISTORY", text), ("STOP", stop.to_str().unwrap())];
+        let mut child = Child::spawn(ROLE, &env);
+        assert_eq!(child.next_line().await, "ready");
+        self.workers.push(Worker { child, address, tail: Tail::of(&history), is_dead: false });
+    }
+
+    /// Kills the oldest worker and starts another one in its place.
+    pub(crate) async fn replace_worker(&mut self) {
+        let worker = self.workers.iter_mut().find(|worker| !worker.is_dead).unwrap();
+        worker.child.kill9();
+        worker.is_dead = true;
+        let address = worker.address.clone();
+        self.spawn(address).await;
+    }
+
+    fn stop_file(&self) -> PathBuf {
+        self.dir.path().join("stop")
+    }
+
+    /// Waits until each primitive has served each worker after this time.
+    pub(crate) async fn served_since(&mut self, since: u64) {
+        for primitive in Primitive::ALL {
+            for (number, worker) in self.workers.iter_mut().enumerate().filter(|(_, worker)| !worker.is_dead)
+            {
+                let what = format!("{primitive:?} to serve worker {number}");
+                eventually(&what, SOON, async || {
+                    worker.tail.read_on();
+                    first_success(&worker.tail.records, primitive, since).is_some()
+                })
+                .await;
+            }
+        }
+    }
+
+    /// How long it took from this time on until each primitive served each worker, and none of their calls failed.
+    pub(crate) fn recovered_since(&self, since: u64) -> Vec<Duration> {
+        let took = |primitive| {
+            let alive = self.workers.iter().filter(|worker| !worker.is_dead);
+            let took = alive.map(|worker| {
+                let records = &worker.tail.records;
+                let first = first_success(records, primitive, since).unwrap_or_default();
+                first.max(last_failure(records, primitive, since).unwrap_or_default())
+            });
+            took.max().unwrap_or_default()
+        };
+        Primitive::ALL.into_iter().map(took).collect()
+    }
+
+    /// Ends the workers. Returns the history and its files.
+    pub(crate) async fn end(&mut self) -> (History, Vec<PathBuf>) {
+        std::fs::write(self.stop_file(), "").unwrap();
+        for worker in self.workers.iter_mut().filter(|worker| !worker.is_dead) {
+            assert_eq!(worker.child.next_line().await, "done");
+        }
+        let files: Vec<_> =
+            (0..self.workers.len()).map(|number| self.dir.path().join(format!("{number}.jsonl"))).collect();
+        (History::read(files.clone()), files)
+    }
+
+    /// How much of a primitive stays in Redis for longer than it should: leases that cannot be had, and keys without a ttl.
+    pub(crate) async fn leaked(&self, history: &History, primitive: Primitive) -> usize {
+        let all = Primitives::of(&store_at(&self.servers.address()));
+        let mut leaked = 0;
+        for key in history.keys(primitive).into_keys() {
+            let is_free = async || match primitive {
+                Primitive::WaitGroup => all.permits.count(key).await.is_ok_and(|count| count == 0),
+                Primitive::Mutex => all.mutex.try_lock(key).await.is_ok(),
+                Primitive::RwLock => all.rw_lock.try_write(key).await.is_ok(),
+                _ => true,
+            };
+            let began = now();
+            let mut free = is_free().await;
+            while !free && Duration::from_nanos(now() - began) < 3 * TTL {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                free = is_free().await;
+            }
+            leaked += usize::from(!free);
+        }
+        let namespace = format!("{{{}", namespace(primitive));
+        let lasting = self.servers.masters().into_iter().flat_map(keys_without_ttl);
+        leaked + lasting.filter(|key| key.contains(&namespace)).count()
+    }
+}
+
+/// How long after `since` a primitive first served a worker: what it said came from the store.
+fn first_success(records: &[Record], primitive: Primitive, since: u64) -> Option<Duration> {
+    let refusals_count =
+        matches!(primitive, Primitive::TokenBucket | Primitive::Dedupe | Primitive::BloomFilter);
+    let is_success = |event: &Event| match event {
+        Event::Admitted(_) | Event::Granted(_) => true,
+        Event::Refused => refusals_count,
+        _ => false,
+    };
+    let later = records.iter().rev().take_while(|record| record.at > since);
+    let success = later.filter(|record| record.primitive == primitive && is_success(&record.event)).last()?;
+    Some(Duration::from_nanos(success.at - since))
+}
+
+fn last_failure(records: &[Record], primitive: Primitive, since: u64) -> Option<Duration> {
+    let mut later = records.iter().rev().take_while(|record| record.at > since);
+    let failure =
+        later.find(|record| record.primitive == primitive && matches!(record.event, Event::Failed(_)))?;
+    Some(Duration::from_nanos(failure.at - since))
+}

@@ -1,0 +1,195 @@
+//! What the histories of a fault say, in figures.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::history::{Event, History, Hold, Operation, Primitive};
+use super::linearizable;
+use super::worker::{ALONE, BURST, PERMITS, TTL};
+
+/// A row of the table.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) primitive: Primitive,
+    pub(crate) operations: usize,
+    pub(crate) refused: usize,
+    pub(crate) failed: usize,
+    /// Grants to a second holder, tokens above the burst, items that were new more than once, flights that ran twice.
+    pub(crate) double: usize,
+    /// Those whose fencing token shows which holder is the later one. `None` where there are no tokens.
+    pub(crate) caught: Option<usize>,
+    /// Those who were alone beside another holder, with a token that was not the highest.
+    pub(crate) unfenced: usize,
+    /// Releases that say that the lease was not held, although it cannot have expired.
+    pub(crate) denied: usize,
+    /// The longest time until an operation succeeded again in each process.
+    pub(crate) recovery: Duration,
+    /// What stays in Redis for longer than it should.
+    pub(crate) leaked: usize,
+    pub(crate) longest: Duration,
+    /// The keys whose history no sequential order explains. `None` where there is no such specification.
+    pub(crate) unordered: Option<Vec<String>>,
+}
+
+impl Row {
+    pub(crate) fn of(primitive: Primitive, history: &History) -> Self {
+        let mut row = Self {
+            primitive,
+            operations: 0,
+            refused: 0,
+            failed: 0,
+            double: 0,
+            caught: None,
+            unfenced: 0,
+            denied: 0,
+            recovery: Duration::ZERO,
+            leaked: 0,
+            longest: Duration::ZERO,
+            unordered: None,
+        };
+        let mut doubles = Vec::new();
+        // A lease that is handed on within a process has half of its ttl left, or more.
+        let lasts = u64::try_from(TTL.as_nanos() / 2).unwrap();
+        for (key, (operations, holds)) in history.keys(primitive) {
+            for operation in &operations {
+                row.count(operation);
+            }
+            match primitive {
+                Primitive::TokenBucket => row.double += admitted(&operations).saturating_sub(BURST as usize),
+                Primitive::BloomFilter => row.double += admitted(&operations).saturating_sub(1),
+                _ => doubles.extend(double_grants(primitive, &holds)),
+            }
+            row.denied +=
+                holds.iter().filter(|hold| hold.denied.is_some_and(|at| at < hold.call + lasts)).count();
+            if is_specified(primitive) {
+                let unordered = row.unordered.get_or_insert_default();
+                if !linearizable::check(primitive, &operations, &holds) {
+                    unordered.push(key.to_owned());
+                }
+            }
+        }
+        row.double += doubles.len();
+        let caught = doubles.iter().filter(|double| double.is_caught).count();
+        row.unfenced = doubles.iter().filter(|double| double.is_alone && !double.is_caught).count();
+        let has_fences = matches!(primitive, Primitive::Mutex | Primitive::RwLock | Primitive::Dedupe);
+        row.caught = has_fences.then_some(caught);
+        row
+    }
+
+    fn count(&mut self, operation: &Operation) {
+        self.operations += 1;
+        let Some((end, answer)) = &operation.answer else { return };
+        self.longest = self.longest.max(Duration::from_nanos(end - operation.call));
+        match answer {
+            Event::Refused => self.refused += 1,
+            Event::Failed(_) => self.failed += 1,
+            _ => {}
+        }
+    }
+}
+
+fn is_specified(primitive: Primitive) -> bool {
+    matches!(primitive, Primitive::TokenBucket | Primitive::WaitGroup | Primitive::Mutex | Primitive::RwLock)
+}
+
+fn admitted(operations: &[&Operation]) -> usize {
+    let is_admitted = |operation: &&&Operation| matches!(operation.answer, Some((_, Event::Admitted(_))));
+    operations.iter().filter(is_admitted).count()
+}
+
+/// A grant beside holders who still believed in theirs.
+struct Double {
+    /// It is for one holder alone.
+    is_alone: bool,
+    /// Its fencing token says that it is the later one.
+    is_caught: bool,
+}
+
+fn double_grants(primitive: Primitive, holds: &[&Hold]) -> Vec<Double> {
+    let limit = if primitive == Primitive::WaitGroup { PERMITS } else { ALONE };
+    let mut holds = holds.to_vec();
+    holds.retain(|hold| hold.held >= hold.granted);
+    holds.sort_by_key(|hold| hold.granted);
+    let mut found = Vec::new();
+    let mut believing: Vec<&Hold> = Vec::new();
+    // Of a dedupe: what was handled is not to be granted again.
+    let mut handled: Vec<&Hold> = Vec::new();
+    for hold in holds {
+        believing.retain(|other| other.held >= hold.granted);
+        let used: u32 = believing.iter().map(|other| other.share).sum();
+        let is_alone = hold.share == limit;
+        // Only holders that share the key have the same token.
+        let is_later = |other: &&Hold| match is_alone || other.share == limit {
+            true => hold.fence > other.fence,
+            false => hold.fence >= other.fence,
+        };
+        if used + hold.share > limit || !handled.is_empty() {
+            let is_caught = believing.iter().chain(&handled).all(is_later);
+            found.push(Double { is_alone, is_caught });
+        }
+        believing.push(hold);
+        if primitive == Primitive::Dedupe && hold.released.is_some() {
+            handled.push(hold);
+        }
+    }
+    found
+}
+
+pub(crate) const HEADER: &str = "\
+| fault | primitive | operations | refused | unavailable | double grants | caught by the fence | longest recovery | leaked keys | longest call | not linearizable |
+|---|---|---|---|---|---|---|---|---|---|---|
+";
+
+/// A fault in one row, over all primitives, as the guarantees of the documentation have it.
+pub(crate) fn summary(fault: &str, rows: &[Row]) -> String {
+    let sum = |count: fn(&Row) -> usize| rows.iter().map(count).sum::<usize>();
+    let doubles: Vec<_> = rows.iter().filter(|row| row.double > 0).collect();
+    let told = |row: &&Row| {
+        let what = match row.primitive {
+            Primitive::TokenBucket => "tokens",
+            Primitive::WaitGroup => "permits",
+            Primitive::Mutex => "mutexes",
+            Primitive::RwLock => "rw locks",
+            Primitive::SingleFlight => "flights",
+            Primitive::Dedupe => "claims",
+            Primitive::BloomFilter => "items of the filter",
+        };
+        match row.caught {
+            Some(caught) => format!("{} {what} ({caught} caught)", row.double),
+            None => format!("{} {what}", row.double),
+        }
+    };
+    let doubles = doubles.iter().map(told).collect::<Vec<_>>().join(", ");
+    let recovery = rows.iter().map(|row| row.recovery).max().unwrap_or_default();
+    format!(
+        "| {fault} | {} | {} | {} | {} | {:.1} s | {} |\n",
+        sum(|row| row.operations),
+        sum(|row| row.refused),
+        sum(|row| row.failed),
+        if doubles.is_empty() { "0" } else { &doubles },
+        recovery.as_secs_f64(),
+        sum(|row| row.leaked),
+    )
+}
+
+/// A row without the name of the fault.
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or_none = |number: Option<usize>| number.map_or("–".to_owned(), |number| number.to_string());
+        let seconds = |duration: Duration| format!("{:.2} s", duration.as_secs_f64());
+        write!(
+            f,
+            "{:?} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            self.primitive,
+            self.operations,
+            self.refused,
+            self.failed,
+            self.double,
+            or_none(self.caught),
+            seconds(self.recovery),
+            self.leaked,
+            seconds(self.longest),
+            or_none(self.unordered.as_ref().map(Vec::len)),
+        )
+    }
+}
