@@ -1,0 +1,117 @@
+//! What was measured, and which bounds it must keep to.
+
+use std::time::Duration;
+
+use crate::CLUSTER;
+use crate::common::stats::{median, percentile};
+use crate::load::Load;
+use crate::routes::Route;
+use crate::watch::Sample;
+
+/// Connections to each server, as the guide `operations` states: two runtimes, that of the gateway and the background
+/// thread, with one connection for calls and one for single flights each; one subscription.
+const CALLS: usize = 4;
+/// To one node of a Cluster for a moment, to find the masters.
+const LOOKS: usize = 1;
+const SUBSCRIPTIONS: usize = 1;
+
+/// By how much memory may grow from the median of the second third to that of the last: a share, and bytes.
+const GROWTH: f64 = 0.05;
+const RSS_SLACK: f64 = 4.0 * MIB;
+const USED_SLACK: f64 = 1.0 * MIB;
+
+/// Shorter runs have no steady state: their memory is not judged.
+const STEADY: Duration = Duration::from_secs(30);
+
+const MIB: f64 = 1_048_576.0;
+
+pub struct Judged<'a> {
+    pub name: &'a str,
+    pub length: Duration,
+    pub load: &'a Load,
+    pub samples: &'a [Sample],
+}
+
+impl Judged<'_> {
+    pub fn print(&self) {
+        let Self { name, length, load, .. } = self;
+        let answered: usize = load.latencies.iter().map(Vec::len).sum();
+        println!(
+            "\n{name}, {length:?}: {:.0} responses per second, {} requests given up",
+            answered as f64 / length.as_secs_f64(),
+            load.given_up
+        );
+        println!("{:<28} {:>9} {:>9} {:>9} {:>9}  statuses", "", "requests", "p50 ms", "p99 ms", "max ms");
+        for route in Route::ALL {
+            let latencies = &load.latencies[route as usize];
+            let of = |share| percentile(latencies, share) / 1000.0;
+            let statuses = load.statuses.range((route as usize, 0)..=(route as usize, u16::MAX));
+            let statuses: Vec<_> =
+                statuses.map(|((_, status), count)| format!("{status}: {count}")).collect();
+            println!(
+                "{:<28} {:>9} {:>9.2} {:>9.2} {:>9.2}  {}",
+                route.title(),
+                latencies.len(),
+                of(0.5),
+                of(0.99),
+                of(1.0),
+                statuses.join(", ")
+            );
+        }
+        let thirds = |read: fn(&Sample) -> u64| {
+            self.thirds(read).map(|bytes| format!("{:.1}", bytes / MIB)).join(", ")
+        };
+        println!("medians of each third: RSS of the gateway {} MiB,", thirds(|sample| sample.rss));
+        println!("    used_memory of all servers {} MiB", thirds(|sample| sample.used_memory));
+        let (calls, subscriptions) = self.connections();
+        println!("connections to one server, at most: {calls} for calls, {subscriptions} subscribed");
+    }
+
+    /// Each bound that does not hold.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems: Vec<_> =
+            self.load.errors.iter().map(|(error, count)| format!("{count} × {error}")).collect();
+        for route in Route::ALL.iter().filter(|&&route| self.load.latencies[route as usize].is_empty()) {
+            problems.push(format!("no response: {}", route.title()));
+        }
+        let (calls, subscriptions) = self.connections();
+        let most = CALLS + if self.name == CLUSTER { LOOKS } else { 0 };
+        if calls > most || subscriptions > SUBSCRIPTIONS {
+            problems.push(format!(
+                "the docs state {most} connections for calls and {SUBSCRIPTIONS} subscription"
+            ));
+        }
+        if self.length >= STEADY {
+            problems.extend(self.growth("RSS of the gateway", |sample| sample.rss, RSS_SLACK));
+            problems.extend(self.growth(
+                "used_memory of the servers",
+                |sample| sample.used_memory,
+                USED_SLACK,
+            ));
+        }
+        problems
+    }
+
+    fn growth(&self, what: &str, read: fn(&Sample) -> u64, slack: f64) -> Option<String> {
+        let [_, second, last] = self.thirds(read);
+        let most = second * (1.0 + GROWTH) + slack;
+        (last > most).then(|| {
+            format!("{what} grew from {:.1} MiB in the second third to {:.1} MiB", second / MIB, last / MIB)
+        })
+    }
+
+    /// The median of each third of the time.
+    fn thirds(&self, read: fn(&Sample) -> u64) -> [f64; 3] {
+        [0, 1, 2].map(|third| {
+            let (from, to) = (self.length * third / 3, self.length * (third + 1) / 3);
+            let samples = self.samples.iter().filter(|sample| (from..to).contains(&sample.at));
+            median(samples.map(|sample| read(sample) as f64))
+        })
+    }
+
+    /// The most connections for calls and for subscriptions.
+    fn connections(&self) -> (usize, usize) {
+        let most = |read: fn(&Sample) -> usize| self.samples.iter().map(read).max().unwrap_or(0);
+        (most(|sample| sample.calls), most(|sample| sample.subscriptions))
+    }
+}
