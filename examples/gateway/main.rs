@@ -1,39 +1,45 @@
-//! An API guarded by limits, locks, flights and filters that hold across processes.
+//! An API guarded by limits, locks, flights and filters that hold across processes, and a page that shows them at work.
 //!
 //! ```text
 //! cargo run --example gateway                                        # state in this process
 //! REDIS_URL=redis://127.0.0.1/ PORT=3001 cargo run --example gateway # state in Redis, shared by all
 //! ```
+//!
+//! The API is in this file, `leases.rs`, `once.rs` and `policies.rs`; the page is in `page/`.
 
 mod leases;
 mod once;
+mod page;
+mod policies;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::extract::ConnectInfo;
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::{Extension, Router};
 
-use tower_distributed::extract::client_ip;
+use tower_distributed::extract::{ClientIp, client_ip};
 use tower_distributed::token_bucket::Decision;
-use tower_distributed::{Quota, Store, TokenBucket, web};
+use tower_distributed::{Error, Quota, Store, TokenBucket, web};
+
+use self::page::board::{Board, Seat};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let store = match std::env::var("REDIS_URL") {
-        Ok(url) => Store::redis(&url)?,
-        Err(_) => Store::in_memory(),
-    };
     let port = match std::env::var("PORT") {
         Ok(port) => port.parse().map_err(|_| format!("PORT must be 0 to 65535, is {port:?}"))?,
         Err(_) => 3000,
     };
+    // Two gateways in one process: both answer on the page, and A on this port.
+    let fleet = page::Fleet::start(std::env::var("REDIS_URL").ok(), &Board::default()).await?;
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .await
         .map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}"))?;
     let base = format!("http://{}", listener.local_addr()?);
-    println!("listening on {base}, state: {store}");
+    println!("listening on {base}, state: {}", fleet.state_is_in());
+    println!("Open {base}/ in a browser: the page shows every layer at work, also for these commands.");
     println!("5 requests per second and client address, 10 at once. Try:");
     println!("  curl -i {base}/limited");
     println!("  for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' {base}/limited; done; echo");
@@ -46,25 +52,38 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("a report is made once for all who ask meanwhile; a webhook is handled once, unless it fails:");
     println!("  for i in 1 2 3; do curl -s {base}/report/7 & done; wait");
     println!("  for body in fail ok ok; do curl -i -H 'webhook-id: evt_1' -d $body {base}/webhook; done");
+    println!("one billing run at a time; a second one is refused:");
+    println!("  for i in 1 2; do curl -s -X POST {base}/billing & done; wait");
 
-    let app = app(&store)?.into_make_service_with_connect_info::<SocketAddr>();
+    let app = page::routes(&fleet).into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).with_graceful_shutdown(interrupted()).await?;
     Ok(())
 }
 
-fn app(store: &Store) -> Result<Router, tower_distributed::Error> {
-    let bucket = TokenBucket::new(store, "gateway", Quota::per_second(5).burst(10))?;
-    // With the feature `axum`, `client_ip()` finds the address by itself.
-    let address = client_ip().peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
-    let limit = web::rate_limit(bucket, address);
+/// The API of one gateway. The seat counts the requests for the page.
+fn app(store: &Store, seat: &Seat) -> Result<Router, Error> {
+    let limit = web::rate_limit(bucket(store)?, address());
     let health = format!("ok, state: {store}\n");
     let store_asked = store.clone();
     Ok(Router::new()
-        .route("/limited", get(limited).layer(limit))
         .merge(leases::routes(store)?)
         .merge(once::routes(store)?)
+        .route_layer(from_fn_with_state(seat.clone(), page::board::follow))
+        .route("/limited", get(limited).layer(limit))
+        .merge(policies::routes(store)?)
+        .route_layer(from_fn_with_state(seat.clone(), page::board::count))
         .route("/healthz", get(move || std::future::ready(health.clone())))
         .route("/readyz", get(move || ready(store_asked.clone()))))
+}
+
+/// 5 requests per second, 10 at once.
+fn bucket(store: &Store) -> Result<TokenBucket, Error> {
+    TokenBucket::new(store, "gateway", Quota::per_second(5).burst(10))
+}
+
+/// With the feature `axum`, `client_ip()` finds the address by itself.
+fn address() -> ClientIp {
+    client_ip().peer(|info: &ConnectInfo<SocketAddr>| info.0.ip())
 }
 
 /// Whether this process should get requests: not while the store gives no answer. Its liveness is `/healthz`, which asks

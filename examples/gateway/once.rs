@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use axum::extract::Path;
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::from_fn;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use tower_distributed::{
     BloomFilter, Dedupe, Error, LeaseHandle, SingleFlight, Store, extract, response, web,
 };
+
+use crate::page::board::work;
 
 pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
     let reports = SingleFlight::builder(response::AnswerCodec).build(store, "gateway-reports")?;
@@ -20,8 +23,8 @@ pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
         .build(store, "gateway-webhooks")?;
     let handled = web::dedupe(Dedupe::new(&webhooks)?, extract::header("webhook-id")?);
     Ok(Router::new()
-        .route("/report/{id}", get(report).layer(once))
-        .route("/webhook", post(webhook).layer(handled)))
+        .route("/report/{id}", get(report).route_layer(from_fn(work)).layer(once))
+        .route("/webhook", post(webhook).route_layer(from_fn(work)).layer(handled)))
 }
 
 /// A second of work. Each run has a greater number than the one before: its fencing token.

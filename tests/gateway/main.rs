@@ -2,46 +2,21 @@
 #![cfg(feature = "http")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../support/mod.rs"]
 mod support;
 
-use std::io::{BufRead as _, BufReader};
-use std::net::IpAddr;
-use std::process::{ChildStdout, Stdio};
+mod browser;
+mod page;
+mod page_in_browser;
+mod process;
 
+use std::net::IpAddr;
+
+use process::Gateway;
 use reqwest::{Client, StatusCode};
 use support::redis_server::RedisServer;
-use support::supervised::Supervised;
-
-/// A running gateway, which dies with this value.
-struct Gateway {
-    _process: Supervised,
-    /// Kept open: it goes on printing.
-    _stdout: BufReader<ChildStdout>,
-    base: String,
-}
 
 impl Gateway {
-    /// Starts the example, which `cargo test` has built beside the tests.
-    fn start(redis_url: Option<&str>) -> Self {
-        let tests = std::env::current_exe().unwrap();
-        let gateway = tests.parent().unwrap().parent().unwrap().join("examples/gateway");
-        assert!(
-            gateway.exists(),
-            "{gateway:?} is missing: run cargo test without --test, or cargo build --examples"
-        );
-        let mut command = Supervised::command(gateway, None);
-        command.env("PORT", "0").env_remove("REDIS_URL").stdout(Stdio::piped());
-        if let Some(url) = redis_url {
-            command.env("REDIS_URL", url);
-        }
-        let mut process = Supervised::spawn(command);
-        let mut line = String::new();
-        let mut stdout = BufReader::new(process.take_stdout().unwrap());
-        stdout.read_line(&mut line).unwrap();
-        let base = line.split([' ', ',']).find(|word| word.starts_with("http://")).unwrap().to_owned();
-        Self { _process: process, _stdout: stdout, base }
-    }
-
     /// Asks from an address of this machine: 127.0.0.`caller`.
     async fn limited(&self, caller: u8) -> reqwest::Response {
         let client = Client::builder().no_proxy().local_address(IpAddr::from([127, 0, 0, caller]));

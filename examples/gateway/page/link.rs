@@ -1,0 +1,83 @@
+//! The way to the store, which the page can cut.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use axum::http::Uri;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// A switch. With Redis, connections go through a forwarder of this process, which the switch cuts.
+#[derive(Clone)]
+pub(crate) struct Link {
+    away: watch::Sender<bool>,
+    is_forwarded: bool,
+}
+
+impl Link {
+    /// Returns the link, and the URL that goes through it. Only `redis://` URLs can be forwarded: TLS names the host that
+    /// it connects to, and a Unix socket has no port.
+    pub(crate) async fn to(url: Option<String>) -> io::Result<(Self, Option<String>)> {
+        let away = watch::Sender::new(false);
+        let Some((server, before, after)) = url.as_deref().and_then(parts) else {
+            return Ok((Self { away, is_forwarded: false }, url));
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let url = format!("redis://{before}{}{after}", listener.local_addr()?);
+        tokio::spawn(forward_all(listener, server, away.clone()));
+        Ok((Self { away, is_forwarded: true }, Some(url)))
+    }
+
+    /// Whether the switch cuts connections. If not, the gateways use a store that cannot be reached while it is off.
+    pub(crate) fn is_forwarded(&self) -> bool {
+        self.is_forwarded
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        *self.away.borrow()
+    }
+
+    pub(crate) fn take_away(&self, away: bool) {
+        self.away.send_replace(away);
+    }
+}
+
+/// The server of a URL, and what is before and after it.
+fn parts(url: &str) -> Option<(String, String, String)> {
+    let rest = url.strip_prefix("redis://")?;
+    let uri: Uri = url.parse().ok()?;
+    let host = uri.host().filter(|host| !host.is_empty())?;
+    let server = format!("{host}:{}", uri.port_u16().unwrap_or(6379));
+    let authority = uri.authority()?.as_str();
+    let credentials = authority.rsplit_once('@').map_or(String::new(), |(before, _)| format!("{before}@"));
+    Some((server, credentials, rest.strip_prefix(authority)?.to_owned()))
+}
+
+async fn forward_all(listener: TcpListener, server: String, away: watch::Sender<bool>) {
+    while let Ok((connection, _)) = listener.accept().await {
+        let mut cut = away.subscribe();
+        if *cut.borrow_and_update() {
+            continue;
+        }
+        let server = server.clone();
+        tokio::spawn(async move {
+            let forwarded = tokio::select! {
+                forwarded = forward(connection, &server) => forwarded,
+                _ = cut.wait_for(|away| *away) => Ok(()),
+            };
+            if let Err(error) = forwarded {
+                eprintln!("cannot connect to {server}: {error}");
+            }
+        });
+    }
+}
+
+async fn forward(mut connection: TcpStream, server: &str) -> io::Result<()> {
+    let mut upstream = TcpStream::connect(server).await?;
+    connection.set_nodelay(true)?;
+    upstream.set_nodelay(true)?;
+    // The end of a connection is no failure of the way.
+    let _ = copy_bidirectional(&mut connection, &mut upstream).await;
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! The page as people see it: buttons are clicked, and its numbers are those of the API.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::Value;
+
+use super::browser::{Browser, in_browser};
+use super::page::answered;
+use super::process::Gateway;
+use super::support::eventually;
+use super::support::redis_server::RedisServer;
+
+const SOON: Duration = Duration::from_secs(30);
+/// Names of keys in WebDriver.
+const TAB: char = '\u{e004}';
+const SPACE: char = ' ';
+
+impl Browser {
+    /// A number of the page.
+    async fn number(&self, name: &str) -> Option<u64> {
+        let text = self.value(&format!("document.querySelector('[data-n=\"{name}\"]').textContent")).await;
+        let digits: String = text.as_str().unwrap().chars().filter(char::is_ascii_digit).collect();
+        digits.parse().ok()
+    }
+
+    async fn until(&self, what: &str, expression: &str) {
+        eventually(what, SOON, async || self.value(expression).await == true).await;
+    }
+
+    /// Clicks a button and waits for a number.
+    async fn click_until(&self, button: &str, name: &str, least: u64) {
+        self.click(&format!("[data-burst=\"{button}\"]")).await;
+        eventually(&format!("{name} after {button}"), SOON, async || self.number(name).await >= Some(least))
+            .await;
+    }
+
+    async fn switch(&self, id: &str, on: bool) {
+        self.click(&format!("#{id}")).await;
+        let checked = format!("document.querySelector('#{id}').getAttribute('aria-checked') === '{on}'");
+        self.until(id, &checked).await;
+    }
+}
+
+/// All numbers of the page that count answers, beside what the API tells.
+async fn compare(browser: &Browser, gateway: &Gateway) {
+    let statuses = |name: &str, route: &str, names: &[(&str, u16)]| -> Vec<(String, String, u16)> {
+        names.iter().map(|(what, status)| (format!("{name}.{what}"), route.to_owned(), *status)).collect()
+    };
+    let limit = [("admitted", 200), ("refused", 429), ("unavailable", 503)];
+    let mut numbers = statuses("limited", "/limited", &limit);
+    for policy in ["fail-closed", "fail-open", "local-share"] {
+        numbers.extend(statuses(policy, &format!("/policy/{policy}"), &limit));
+    }
+    numbers.extend(statuses(
+        "webhook",
+        "/webhook",
+        &[("handled", 200), ("duplicates", 409), ("failed", 500)],
+    ));
+    numbers.extend(statuses("billing", "/billing", &[("done", 200), ("refused", 423)]));
+    numbers.extend(statuses("document", "/document/{id}", &[("done", 200)]));
+    numbers.extend(
+        statuses("export", "/export", &[("done", 200)])
+            .into_iter()
+            .map(|(_, route, status)| ("exports.done".to_owned(), route, status)),
+    );
+    let mut differ = Vec::new();
+    let is_same = async || {
+        let state = gateway.state().await;
+        differ.clear();
+        for (name, route, status) in &numbers {
+            let (shown, told) = (browser.number(name).await, answered(&state, route, None, *status));
+            if shown != Some(told) {
+                differ.push(format!("{name}: {shown:?} is {told}"));
+            }
+        }
+        for (name, field) in
+            [("report.arrived", "arrived"), ("report.worked", "worked"), ("report.spared", "spared")]
+        {
+            let (shown, told) = (browser.number(name).await, state["routes"]["/report/{id}"][field].as_u64());
+            if shown != told.or(Some(0)) {
+                differ.push(format!("{name}: {shown:?} is {told:?}"));
+            }
+        }
+        differ.is_empty()
+    };
+    eventually("the numbers of the API", SOON, is_same).await;
+}
+
+#[tokio::test]
+async fn shows_the_numbers_of_the_api() {
+    in_browser(async |browser| {
+        let server = RedisServer::start().await;
+        for url in [None, Some(server.url())] {
+            let gateway = Gateway::start(url.as_deref());
+            browser.open(&gateway.base).await;
+            browser.until("events", "Number(document.body.dataset.events) > 3").await;
+            // What the traffic does is seen, and then only what is clicked.
+            eventually("traffic", SOON, async || browser.number("limited.admitted").await > Some(0)).await;
+            browser.switch("traffic", false).await;
+            compare(browser, &gateway).await;
+
+            browser.click_until("limited", "limited.refused", 1).await;
+            browser.click_until("limited?caller=3", "limited.refused", 2).await;
+            browser.until("three callers", "document.querySelectorAll('[data-caller]').length === 3").await;
+            browser.click_until("export", "exports.waiting", 4).await;
+            assert_eq!(browser.number("exports.in_use").await, Some(2));
+            browser.click_until("billing", "billing.refused", 1).await;
+            browser.until("a lease of a mutex", "!!document.querySelector('[data-lease=mutex]')").await;
+            browser.click_until("report", "report.spared", 19).await;
+            browser.click_until("document", "document.done", 10).await;
+            browser.click_until("webhook", "webhook.duplicates", 8).await;
+            browser.click_until("policies", "local-share.admitted", 1).await;
+            eventually("all exports", SOON, async || browser.number("exports.done").await == Some(6)).await;
+            compare(browser, &gateway).await;
+
+            // The store goes away and comes back.
+            let (closed, open, share) =
+                (browser.number("fail-closed.unavailable").await, browser.number("fail-open.admitted").await, browser.number("local-share.refused").await);
+            browser.switch("store", false).await;
+            browser.until("the outage", "document.querySelector('#status').textContent.includes('off')").await;
+            let breakers = "[...'AB'].every((name) => document.querySelector(`[data-n=\"breaker.${name}\"]`).textContent === 'open')";
+            browser.until("open breakers", breakers).await;
+            browser.click_until("policies", "fail-closed.unavailable", closed.unwrap() + 12).await;
+            eventually("failing open", SOON, async || browser.number("fail-open.admitted").await == Some(open.unwrap() + 12)).await;
+            eventually("a share that is used up", SOON, async || {
+                browser.click("[data-burst=policies]").await;
+                browser.number("local-share.refused").await > share
+            })
+            .await;
+            browser.switch("store", true).await;
+            browser.until("the store", &breakers.replace("'open'", "'closed'")).await;
+            compare(browser, &gateway).await;
+            assert_eq!(browser.log().await, Value::Array(Vec::new()));
+            // The gateway ends here, and the page does not complain.
+            browser.open("about:blank").await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn is_used_by_keyboard_read_on_a_phone_and_dark_at_night() {
+    in_browser(async |browser| {
+        let gateway = Gateway::start(None);
+        browser.open(&gateway.base).await;
+        browser.until("events", "Number(document.body.dataset.events) > 3").await;
+
+        // Every button is reached by the keyboard, in the order of the page, and shows it.
+        let buttons = browser.value("document.querySelectorAll('button').length").await.as_u64().unwrap();
+        for button in 0..buttons {
+            browser.press(TAB).await;
+            let is_focused = format!("document.activeElement === document.querySelectorAll('button')[{button}] && getComputedStyle(document.activeElement).outlineStyle === 'solid'");
+            assert_eq!(browser.value(&is_focused).await, true, "button {button}");
+        }
+        browser.value("document.querySelector('#store').focus()").await;
+        browser.press(SPACE).await;
+        browser.until("the outage", "document.querySelector('#store').getAttribute('aria-checked') === 'false'").await;
+        browser.press(SPACE).await;
+        browser.until("the store", "document.querySelector('#store').getAttribute('aria-checked') === 'true'").await;
+
+        // What is drawn has a name, and what changes is announced.
+        let nameless = "[...document.querySelectorAll('svg')].filter((svg) => !svg.getAttribute('aria-label')).length";
+        assert_eq!(browser.value(nameless).await, 0);
+        assert_eq!(browser.value("document.querySelectorAll('[role=status]').length").await, 1);
+
+        let overflow = "document.documentElement.scrollWidth > innerWidth";
+        for (width, height) in [(1280, 900), (820, 1180), (390, 844), (320, 640)] {
+            browser.resize(width, height, 1).await;
+            assert_eq!(browser.value(overflow).await, false, "{width}");
+        }
+        let ground = "getComputedStyle(document.body).backgroundColor";
+        browser.prefer("light").await;
+        let light = browser.value(ground).await;
+        browser.prefer("dark").await;
+        assert_ne!(browser.value(ground).await, light);
+
+        // Nothing is loaded but the events and what buttons send.
+        let loaded = "performance.getEntriesByType('resource').filter(({ name }) => !name.startsWith(location.origin)).length";
+        assert_eq!(browser.value(loaded).await, 0);
+        assert_eq!(browser.log().await, Value::Array(Vec::new()));
+    })
+    .await;
+}
+
+/// Makes the pictures of the page, to be looked at: `SCREENSHOTS=docs cargo test … -- --ignored screenshots`.
+#[tokio::test]
+#[ignore = "it makes pictures, and takes a minute for each"]
+async fn screenshots() {
+    let directory = std::env::var_os("SCREENSHOTS").expect("SCREENSHOTS names the directory of the pictures");
+    in_browser(async |browser| {
+        for (name, colors, width, height, scale) in [
+            ("light", "light", 1280, 900, 1),
+            ("dark", "dark", 1280, 900, 1),
+            ("phone", "light", 390, 1480, 2),
+        ] {
+            let server = RedisServer::start().await;
+            let gateway = Gateway::start(Some(&server.url()));
+            browser.resize(width, height, scale).await;
+            browser.prefer(colors).await;
+            browser.open(&gateway.base).await;
+            // Each at its second, so that the charts are full. The gateway started a moment ago.
+            for (second, button) in [
+                (14, "[data-burst=limited]"),
+                (18, "[data-burst='limited?caller=3']"),
+                (27, "#store"),
+                (34, "#store"),
+                (38, "[data-burst=export]"),
+                (39, "[data-burst=limited]"),
+                (40, "[data-burst=billing]"),
+                (40, "[data-burst=webhook]"),
+                (41, "[data-burst=report]"),
+                (42, "[data-burst=document]"),
+            ] {
+                seconds(browser, second).await;
+                browser.value(&format!("document.querySelector(\"{button}\").click()")).await;
+            }
+            seconds(browser, 43).await;
+            let picture = BASE64_STANDARD.decode(browser.screenshot(width > 600).await).unwrap();
+            assert!(picture.len() < 300_000, "{name}: {} bytes", picture.len());
+            std::fs::write(Path::new(&directory).join(format!("gateway-{name}.png")), picture).unwrap();
+        }
+    })
+    .await;
+}
+
+/// Waits for a second of the gateway's life, as the page has been told.
+async fn seconds(browser: &Browser, second: u64) {
+    let is_later = async || {
+        let now = browser.value("Number(document.body.dataset.nowMs || 0)").await;
+        now.as_u64() >= Some(second * 1000)
+    };
+    eventually("time to pass", Duration::from_secs(60), is_later).await;
+}
