@@ -1,4 +1,4 @@
-//! How many operations leave in one batch: two metrics of the crate. With the feature `metrics` only.
+//! How many operations leave in one batch: two metrics of the crate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -130,7 +130,6 @@ impl Fleet {
         url: Option<String>,
         board: &Board,
     ) -> Result<Arc<Self>, Box<dyn std::error::Error>> {
-        #[cfg(feature = "metrics")]
         super::batches::collect();
         let (link, url) = Link::to(url).await?;
         let memory = Store::in_memory();
@@ -178,14 +177,10 @@ impl Fleet {
     /// All that the page shows.
     pub(super) fn state(&self) -> Value {
         let gateways: Vec<_> = self.gateways.iter().map(Gateway::state).collect();
-        #[cfg(feature = "metrics")]
-        let batches = super::batches::state();
-        #[cfg(not(feature = "metrics"))]
-        let batches = Value::Null;
         json!({
             "now_ms": self.board.now(), "state": self.state_is_in().to_string(), "away": self.link.is_away(),
             "cut": self.link.is_forwarded(),
-            "traffic": self.traffic.load(Ordering::Relaxed), "gateways": gateways, "batches": batches,
+            "traffic": self.traffic.load(Ordering::Relaxed), "gateways": gateways, "batches": super::batches::state(),
             "limited": { "rate": 5, "burst": 10 }, "exports": { "limit": 2 },
             "counts": self.board.counts(), "routes": self.board.routes(),
             "requests": self.board.requests(),
