@@ -143,7 +143,7 @@ faults! {
     evict_volatile: EvictVolatile loses State, 1, 20;
     read_only: ReadOnly loses Leaders, 1, 20;
     restart: Restart loses State, 1, 20;
-    restart_everysec: RestartEverysec loses Leaders, 1, 20;
+    restart_everysec: RestartEverysec loses State, 1, 20;
     restart_always: RestartAlways loses Leaders, 1, 20;
     sentinel_kill: SentinelKill loses State, 1, 20;
     cluster_kill: ClusterKill loses State, 1, 20;

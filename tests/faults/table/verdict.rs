@@ -118,8 +118,9 @@ fn double_grants(primitive: Primitive, holds: &[&Hold]) -> Vec<Double> {
         believing.retain(|other| other.held >= hold.granted);
         let used: u32 = believing.iter().map(|other| other.share).sum();
         let is_alone = hold.share == limit;
-        // Only holders that share the key have the same token.
+        // Only holders that share the key have the same token. Calls at the same time are granted in any order.
         let is_later = |other: &&Hold| match is_alone || other.share == limit {
+            true if hold.call <= other.granted => hold.fence != other.fence,
             true => hold.fence > other.fence,
             false => hold.fence >= other.fence,
         };
