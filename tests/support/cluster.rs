@@ -84,13 +84,16 @@ impl RedisCluster {
         })
         .await;
         let replica_id = replica.cli(&["CLUSTER", "MYID"]);
-        eventually("the replica to be in step, and known to all", START_DEADLINE, async || {
-            let line = |node: &RedisServer| {
+        // A replica that has not heard from the other masters yet gets no votes, if its own dies.
+        eventually("the replica to be in step, and all to know all", START_DEADLINE, async || {
+            let knows_replica = |node: &RedisServer| {
                 let nodes = node.cli(&["CLUSTER", "NODES"]);
                 nodes.lines().any(|line| line.starts_with(&replica_id) && line.contains("slave"))
+                    && nodes.lines().all(|line| line.contains(" connected") && !line.contains("handshake"))
             };
             replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
-                && self.nodes.iter().all(line)
+                && replica.cli(&["CLUSTER", "INFO"]).contains(&format!("cluster_size:{MASTERS}\r\n"))
+                && self.nodes.iter().chain([&replica]).all(knows_replica)
         })
         .await;
         replica
