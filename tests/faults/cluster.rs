@@ -9,6 +9,7 @@ use tower_distributed::{BreakerState, Credentials, Quota, Store, TokenBucket};
 use crate::support::cluster::RedisCluster;
 use crate::support::eventually;
 use crate::support::program::since_7_0;
+use crate::support::proxy::FaultProxy;
 use crate::support::redis_server::RedisServer;
 use crate::support::slot_move::SlotMove;
 use crate::woken::a_waiter_is_woken;
@@ -102,6 +103,29 @@ async fn the_first_callers_wait_for_the_masters() {
             assert!(call.unwrap().unwrap().is_admitted());
         }
     }
+}
+
+/// A runtime that stands still while it asks for the masters concerns no other.
+#[test]
+fn a_runtime_that_stands_still_hides_no_masters() {
+    if !since_7_0() {
+        return;
+    }
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (still, moving) = (runtime(), runtime());
+    let cluster = moving.block_on(RedisCluster::start());
+    let proxy = moving.block_on(FaultProxy::start(cluster.nodes()[0].port()));
+    let store = Store::builder().cluster([proxy.url()]).unwrap();
+    let bucket = TokenBucket::new(&store, "x", Quota::per_second(1000)).unwrap();
+    proxy.stall();
+    still.block_on(async {
+        let bucket = bucket.clone();
+        tokio::spawn(async move { bucket.allow("k").await });
+        eventually("a node to be asked", SOON, async || proxy.held_back() > 0).await;
+    });
+    proxy.heal();
+    let served = async || bucket.allow("k").await.is_ok();
+    moving.block_on(eventually("a call to be served", SOON, served));
 }
 
 /// A node that has left its cluster still answers, but names no masters.
