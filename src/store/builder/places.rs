@@ -20,8 +20,8 @@ impl StoreBuilder {
     ///
     /// [`is_invalid`](Error::is_invalid) if the URL or a setting is not valid.
     pub fn redis(self, url: &str) -> Result<Store, Error> {
-        let endpoint = Arc::new(Endpoint::new(url, &self.access)?);
-        self.source(Source::Url(Arc::clone(&endpoint)), Some(Subscriber::Server(endpoint)))
+        let (endpoint, home) = (Arc::new(Endpoint::new(url, &self.access)?), self.home()?);
+        self.source(Source::Url(Arc::clone(&endpoint)), Some(Subscriber::Server(endpoint)), home)
     }
 
     /// Creates a store on a Redis Cluster, which the URLs of some of its nodes name. The others are found, also those that
@@ -42,15 +42,17 @@ impl StoreBuilder {
     #[cfg(feature = "cluster")]
     pub fn cluster(self, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Store, Error> {
         use crate::store::redis::several::Nodes;
+        use crate::store::redis::slots::Masters;
         if !self.wakeups.is_empty() {
             return Err(Error::invalid(
                 "`wakeups` must be unset for `cluster`, which subscribes at each master: it is for a pool",
             ));
         }
         let nodes = Arc::new(Nodes::new(Urls::new("a Cluster", urls, &self.access)?)?);
-        let masters = Arc::default();
+        let home = self.home()?;
+        let masters = Arc::new(Masters::new(&home));
         let subscriber = Subscriber::Cluster(Arc::clone(&nodes), Arc::clone(&masters));
-        self.source(Source::Cluster(nodes, masters), Some(subscriber))
+        self.source(Source::Cluster(nodes, masters), Some(subscriber), home)
     }
 
     /// Creates a store on the server that Redis Sentinel names as the master of the given name, by the URLs of the Sentinels.
@@ -81,7 +83,8 @@ impl StoreBuilder {
     ) -> Result<Store, Error> {
         use crate::store::redis::several::Sentinels;
         let sentinels = Arc::new(Sentinels::new(Urls::new("Sentinel", urls, &self.access)?, master)?);
-        self.source(Source::Sentinel(Arc::clone(&sentinels)), Some(Subscriber::Sentinel(sentinels)))
+        let home = self.home()?;
+        self.source(Source::Sentinel(Arc::clone(&sentinels)), Some(Subscriber::Sentinel(sentinels)), home)
     }
 
     /// Creates a store on a pool of `deadpool_redis`, `deadpool_redis::cluster` or `deadpool_redis::sentinel`.
@@ -110,11 +113,17 @@ impl StoreBuilder {
                 "a pool has credentials and certificates of its own: `credentials` and `tls` are for `wakeups` beside it",
             ));
         }
-        self.source(pool.into_source(), None)
+        let home = self.home()?;
+        self.source(pool.into_source(&home), None, home)
+    }
+
+    /// Where the store runs what depends on no caller.
+    fn home(&self) -> Result<Background, Error> {
+        self.background.clone().map_or_else(|| Ok(Background::thread()), Background::runtime)
     }
 
     /// `own`: the place itself, to subscribe at.
-    fn source(self, source: Source, own: Option<Subscriber>) -> Result<Store, Error> {
+    fn source(self, source: Source, own: Option<Subscriber>, home: Background) -> Result<Store, Error> {
         key::check_name("prefix", &self.prefix)?;
         if let Some(max_keys) = self.max_keys {
             let text = format!(
@@ -130,11 +139,7 @@ impl StoreBuilder {
             ));
         }
         let wakeups = own.into_iter().chain(self.subscribers(&source)?).collect();
-        let background = match &self.background {
-            Some(runtime) => Background::runtime(runtime.clone())?,
-            None => Background::thread(),
-        };
-        Ok(self.assemble(source, CLOCK, wakeups, background))
+        Ok(self.assemble(source, CLOCK, wakeups, home))
     }
 
     /// Where `wakeups` says to subscribe.
@@ -195,7 +200,8 @@ impl From<deadpool_redis::sentinel::Pool> for Store {
 
 impl StoreBuilder {
     fn with_defaults(self, pool: impl IntoPool) -> Store {
-        self.assemble(pool.into_source(), CLOCK, Vec::new(), Background::thread())
+        let home = Background::thread();
+        self.assemble(pool.into_source(&home), CLOCK, Vec::new(), home)
     }
 }
 
@@ -205,12 +211,12 @@ mod sealed {
     pub trait IntoSource {
         #[doc(hidden)]
         #[allow(private_interfaces)]
-        fn into_source(self) -> Source;
+        fn into_source(self, home: &Background) -> Source;
     }
 
     impl IntoSource for deadpool_redis::Pool {
         #[allow(private_interfaces)]
-        fn into_source(self) -> Source {
+        fn into_source(self, _: &Background) -> Source {
             Source::Pool(self)
         }
     }
@@ -218,15 +224,15 @@ mod sealed {
     #[cfg(feature = "cluster")]
     impl IntoSource for deadpool_redis::cluster::Pool {
         #[allow(private_interfaces)]
-        fn into_source(self) -> Source {
-            Source::ClusterPool(self, Arc::default())
+        fn into_source(self, home: &Background) -> Source {
+            Source::ClusterPool(self, Arc::new(crate::store::redis::slots::Masters::new(home)))
         }
     }
 
     #[cfg(feature = "sentinel")]
     impl IntoSource for deadpool_redis::sentinel::Pool {
         #[allow(private_interfaces)]
-        fn into_source(self) -> Source {
+        fn into_source(self, _: &Background) -> Source {
             Source::SentinelPool(self)
         }
     }

@@ -80,7 +80,7 @@ impl RedisStore {
         let runtime = &links.runtime;
         if let Err(error) = route.breaker.check() {
             // There may be a new master, which has a breaker of its own.
-            self.source.look_for_masters(None, runtime);
+            self.source.look_for_masters(None);
             return Err(error);
         }
         let was_idle = !route.link.answered_within(IDLE);
@@ -97,7 +97,7 @@ impl RedisStore {
                     let Some(master) = self.source.redirected_to(address) else { break };
                     // The node of ASK does not have the slot yet.
                     if !ask {
-                        self.source.look_for_masters(None, runtime);
+                        self.source.look_for_masters(None);
                     }
                     redirected += 1;
                     let to = other.insert(links.route(links.number(master, 0)));
@@ -109,7 +109,7 @@ impl RedisStore {
                     self.attempt(runtime, &to.link, script, call, *ask).await
                 }
                 (Cause::Redirected, None) => {
-                    self.source.look_for_masters(None, runtime);
+                    self.source.look_for_masters(None);
                     break;
                 }
                 (Cause::MovedMidway, _) if call.at_most_once => break,
@@ -176,7 +176,7 @@ impl RedisStore {
         asking: bool,
     ) -> Result<Reply, Failed> {
         let mut held = link.hold(runtime).await.map_err(|outage| {
-            self.source.look_for_masters(None, runtime);
+            self.source.look_for_masters(None);
             // A node that names no masters to this user is up.
             let cause = if outage.cause == Cause::Denied { Cause::Denied } else { Cause::NotSent };
             let outage = Outage { cause, ..outage };
@@ -220,7 +220,7 @@ impl RedisStore {
             link.discard(&held);
         }
         if failure::is_outage(outage.cause) {
-            self.source.look_for_masters(Some(held.connection), runtime);
+            self.source.look_for_masters(Some(held.connection));
         }
         Err(Failed { outage, sent: Some(sent), written, answers, redirect })
     }
@@ -331,7 +331,7 @@ impl RedisStore {
     async fn ping_at(&self, links: &RuntimeLinks, route: &Route) -> Result<Ping, Outage> {
         let breaker = links.breaker();
         let mut held = route.link.hold(&links.runtime).await.inspect_err(|_| {
-            self.source.look_for_masters(None, &links.runtime);
+            self.source.look_for_masters(None);
         })?;
         let sent = Instant::now();
         let ping = redis::cmd("PING");
@@ -353,7 +353,7 @@ impl RedisStore {
         }
         if failure::is_outage(outage.cause) && !held.connection.is_cluster() {
             route.breaker.failed(sent, &outage, false);
-            self.source.look_for_masters(None, &links.runtime);
+            self.source.look_for_masters(None);
         }
         Err(outage)
     }

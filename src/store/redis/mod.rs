@@ -19,7 +19,7 @@ pub(in crate::store) mod send_queue;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 pub(in crate::store) mod several;
 #[cfg(feature = "cluster")]
-mod slots;
+pub(in crate::store) mod slots;
 pub(crate) mod source;
 pub(in crate::store) mod subscription;
 mod version;

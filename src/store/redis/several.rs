@@ -51,6 +51,7 @@ impl fmt::Debug for Urls {
 #[cfg(feature = "cluster")]
 mod cluster {
     use std::fmt;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use deadpool_redis::redis::ConnectionInfo;
@@ -117,11 +118,15 @@ mod cluster {
         }
 
         /// Reads the masters of the Cluster again, or waits until another task has done so.
-        pub(in crate::store::redis) async fn look_for(&self, masters: &Masters) {
-            let answer = async {
-                timeout(LONGEST, self.topology(masters)).await.unwrap_or_else(|_| Err(self.unanswered()))
-            };
-            masters.refresh(answer).await;
+        /// See [`Masters::refresh`].
+        pub(in crate::store::redis) fn look_for(
+            self: &Arc<Self>,
+            masters: &Arc<Masters>,
+        ) -> impl Future<Output = ()> + use<> + Send {
+            let (nodes, known) = (Arc::clone(self), Arc::clone(masters));
+            masters.refresh(async move {
+                timeout(LONGEST, nodes.topology(&known)).await.unwrap_or_else(|_| Err(nodes.unanswered()))
+            })
         }
 
         /// Asks one node after the other. It begins anywhere: one may be cut off from the others, and not know it.

@@ -1,7 +1,7 @@
 //! The hash slot of a key (16384 slots in a Redis Cluster), and the master of a slot.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use crc16::{State, XMODEM};
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::failure;
 use super::source::Connection;
 use crate::error::{Cause, Outage};
+use crate::store::background::Background;
 use crate::store::in_memory::lock;
 use crate::store::key::hash_tag;
 
@@ -31,9 +32,11 @@ pub(super) fn slot(key: &[u8]) -> u16 {
 
 /// The known masters of the slots. Outdated entries affect isolation, not correctness, because redirections are
 /// followed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Masters {
     known: RwLock<Known>,
+    /// Where they are read: a runtime of a caller may stand still meanwhile, and hold up all others.
+    home: Background,
     /// Held during a refresh.
     turn: tokio::sync::Mutex<()>,
     last: Mutex<Option<Refresh>>,
@@ -68,6 +71,11 @@ struct Known {
 }
 
 impl Masters {
+    pub(crate) fn new(home: &Background) -> Self {
+        let (known, turn, last) = Default::default();
+        Self { known, home: home.clone(), turn, last }
+    }
+
     /// Returns the number of the master of a slot; if it is not known, that of another master, which redirects.
     pub(super) fn of(&self, slot: u16) -> usize {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
@@ -123,9 +131,24 @@ impl Masters {
         lock(&self.last).as_ref()?.outage.clone()
     }
 
-    /// Reads the masters again, or waits until another task has done so. If no node answers, the known masters stay.
-    pub(super) async fn refresh(&self, answer: impl Future<Output = Result<Topology, Outage>>) {
-        let began = Instant::now();
+    /// Starts to read the masters again, or to wait until another task has done so. If no node answers, the known masters
+    /// stay. The result ends when this is done; dropping it changes nothing.
+    pub(super) fn refresh<A>(self: &Arc<Self>, answer: A) -> impl Future<Output = ()> + Send + use<A>
+    where
+        A: Future<Output = Result<Topology, Outage>> + Send + 'static,
+    {
+        let (masters, began) = (Arc::clone(self), Instant::now());
+        let task =
+            self.home.handle().map(|home| home.spawn(async move { masters.read(began, answer).await }));
+        async move {
+            if let Ok(task) = task {
+                // An error: it has panicked, or its runtime has ended.
+                let _ = task.await;
+            }
+        }
+    }
+
+    async fn read(&self, began: Instant, answer: impl Future<Output = Result<Topology, Outage>>) {
         let _turn = self.turn.lock().await;
         if lock(&self.last).as_ref().is_some_and(|last| last.ended >= began) {
             return;
@@ -231,7 +254,7 @@ mod tests {
 
     #[test]
     fn masters_are_read_and_keep_their_numbers() {
-        let masters = Masters::default();
+        let masters = Masters::new(&Background::thread());
         let learn = |ranges| {
             let told = parse(&Value::Array(ranges), "own").unwrap();
             masters.known.write().unwrap().learn(told)

@@ -8,7 +8,6 @@ use std::time::Duration;
 use deadpool::managed::Manager as _;
 use deadpool_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
 use deadpool_redis::redis::{Cmd, Pipeline, RedisError, Value};
-use tokio::runtime::Handle;
 #[cfg(feature = "cluster")]
 use tokio::time::timeout;
 
@@ -141,16 +140,12 @@ impl Source {
 
     /// Starts to read the masters of a Cluster again. `connection`: one that may still work.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
-    pub(super) fn look_for_masters(&self, connection: Option<Connection>, runtime: &Handle) {
+    pub(super) fn look_for_masters(&self, connection: Option<Connection>) {
         #[cfg(feature = "cluster")]
-        match self {
-            Self::Cluster(nodes, masters) if masters.is_due() => {
-                let (nodes, masters) = (Arc::clone(nodes), Arc::clone(masters));
-                runtime.spawn(async move { nodes.look_for(&masters).await });
-            }
-            Self::ClusterPool(_, masters) if masters.is_due() => {
-                let (masters, Some(mut connection)) = (Arc::clone(masters), connection) else { return };
-                runtime.spawn(async move { masters.refresh(told(&mut connection)).await });
+        match (self, connection) {
+            (Self::Cluster(nodes, masters), _) if masters.is_due() => drop(nodes.look_for(masters)),
+            (Self::ClusterPool(_, masters), Some(connection)) if masters.is_due() => {
+                drop(masters.refresh(told(connection)));
             }
             _ => {}
         }
@@ -209,7 +204,11 @@ impl Source {
     }
 
     #[cfg(feature = "cluster")]
-    async fn master_of(nodes: &Nodes, masters: &Masters, number: usize) -> Result<Connection, Outage> {
+    async fn master_of(
+        nodes: &Arc<Nodes>,
+        masters: &Arc<Masters>,
+        number: usize,
+    ) -> Result<Connection, Outage> {
         if masters.address(number).is_none() && !masters.are_denied() {
             nodes.look_for(masters).await;
         }
@@ -222,10 +221,10 @@ impl Source {
     #[cfg(feature = "cluster")]
     async fn with_masters(
         connection: deadpool_redis::cluster::ClusterConnection,
-        masters: &Masters,
+        masters: &Arc<Masters>,
     ) -> Result<Connection, Outage> {
-        let mut connection = Connection::Cluster(connection);
-        masters.refresh(told(&mut connection)).await;
+        let connection = Connection::Cluster(connection);
+        masters.refresh(told(connection.clone())).await;
         Ok(connection)
     }
 }
@@ -238,8 +237,8 @@ const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
 
 /// Asks a Cluster for its masters.
 #[cfg(feature = "cluster")]
-async fn told(connection: &mut Connection) -> Result<Topology, Outage> {
-    timeout(PATIENCE, super::slots::ask(connection, "")).await.unwrap_or_else(|_| {
+async fn told(mut connection: Connection) -> Result<Topology, Outage> {
+    timeout(PATIENCE, super::slots::ask(&mut connection, "")).await.unwrap_or_else(|_| {
         let text = "the cluster does not name its masters".into();
         Err(Outage { cause: Cause::TimedOut, text, source: None })
     })

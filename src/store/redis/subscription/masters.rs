@@ -18,7 +18,7 @@ use crate::store::redis::slots::Masters;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Stays subscribed at each master until the future is dropped.
-pub(super) async fn listen(nodes: &Nodes, known: &Masters, ear: &Arc<Ear>) {
+pub(super) async fn listen(nodes: &Arc<Nodes>, known: &Arc<Masters>, ear: &Arc<Ear>) {
     let (mut tasks, mut masters) = (JoinSet::new(), HashMap::<String, AbortHandle>::new());
     let (lost, mut failures) = (Arc::new(Notify::new()), Failures::default());
     loop {
