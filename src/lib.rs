@@ -149,6 +149,7 @@ pub use primitive::wait_group::{Permit, WaitGroup};
 pub use store::Tls;
 pub use store::{
     BreakerState, Credentials, IntoPool, Key, Ping, ProvideCredentials, Store, StoreBuilder, StoreFailure,
+    StoreStats,
 };
 
 #[cfg(all(doctest, feature = "axum"))]

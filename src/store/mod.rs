@@ -16,6 +16,7 @@ mod owed;
 mod ping;
 mod redis;
 mod scheduler;
+mod stats;
 pub(crate) mod timer;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod tls;
@@ -43,6 +44,7 @@ pub(crate) use self::redis::send_queue::Padded;
 #[cfg(test)]
 pub(crate) use self::redis::source::Source;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler};
+pub use self::stats::StoreStats;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 pub use self::tls::Tls;
 
@@ -235,6 +237,23 @@ impl Store {
         pinged.await.unwrap_or_else(|_| {
             Err(Error::unavailable(Cause::NotSent, "the store's background thread has ended"))
         })
+    }
+
+    /// Returns what the store does at the moment, for a status page. Asks no server. All zero in memory.
+    ///
+    /// The feature `metrics` reports the same and more, over time.
+    ///
+    /// ```
+    /// let stats = tower_distributed::Store::in_memory().stats();
+    /// assert_eq!(stats.breaker(), tower_distributed::BreakerState::Closed);
+    /// println!("{} wait; {} in {} batches so far", stats.queued(), stats.operations(), stats.batches());
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        match self.backend() {
+            Backend::InMemory(_) => StoreStats::default(),
+            Backend::Redis(store) => store.stats(Handle::try_current().ok().map(|runtime| runtime.id())),
+        }
     }
 
     /// Waits until all pending background operations are done, such as releases after drops, and closes the

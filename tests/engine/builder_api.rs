@@ -1,9 +1,10 @@
 //! Settings of the engine, readiness, and a clean exit.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use tower_distributed::{Mutex, Store};
+use tower_distributed::{BreakerState, Mutex, Store, StoreStats};
 
 use crate::scene::{
     CALL, MACHINE, RECOVERY, connections, current_thread, is_free, is_served, long_locks, multi_thread,
@@ -139,11 +140,35 @@ async fn a_ping_tells_of_outages() {
     for _ in 0..10 {
         assert!(bucket.allow("k").await.unwrap_err().is_unavailable());
     }
+    assert_ne!(store.stats().breaker(), BreakerState::Closed);
     let error = tokio::time::timeout(CALL, store.ping()).await.expect("the ping hangs").unwrap_err();
     assert!(error.is_unavailable(), "{error}");
     server.restart().await;
     eventually("the ping to be answered", RECOVERY, async || store.ping().await.is_ok()).await;
+    assert_eq!(store.stats().breaker(), BreakerState::Closed);
     eventually("an answer", RECOVERY, async || is_served(&bucket.allow("k").await)).await;
+}
+
+/// Operations that wait, and those that have left, in fewer batches.
+#[tokio::test]
+async fn a_store_counts_what_it_sends() {
+    const MANY: u64 = 1_000;
+    let _turn = MACHINE.read().await;
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let bucket = wide_bucket(&store);
+    assert!(is_served(&bucket.allow("warm").await));
+    let stats = store.stats();
+    assert_eq!((stats.queued(), stats.operations(), stats.batches()), (0, 1, 1));
+    let mut calls = pin!(join_all((0..MANY).map(|key| bucket.allow(key))));
+    // The first call leaves at once. The others are sent by a task that has not run yet.
+    assert!(futures::poll!(&mut calls).is_pending());
+    assert_eq!(store.stats().queued(), MANY - 1);
+    assert!(calls.await.iter().all(is_served));
+    let stats = store.stats();
+    assert_eq!((stats.queued(), stats.operations()), (0, 1 + MANY));
+    assert!(stats.batches() < MANY / 10, "{stats:?}");
+    assert_eq!(Store::in_memory().stats(), StoreStats::default());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use axum::response::Response;
 use futures::future::{join, join_all};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
-use tower_distributed::{BreakerState, Error, Store, TokenBucket, WaitGroup};
+use tower_distributed::{BreakerState, Error, Store, StoreStats, TokenBucket, WaitGroup};
 
 use super::board::{Board, Seat};
 use super::bursts::{self, Call};
@@ -56,7 +56,6 @@ struct Side {
 struct Known {
     latency: Option<Duration>,
     version: Option<String>,
-    breaker: &'static str,
     error: Option<String>,
     tokens: BTreeMap<String, u32>,
     permits: Option<u32>,
@@ -83,25 +82,26 @@ impl Side {
         let tokens = join_all(callers.iter().map(peek)).await.into_iter().flatten().collect();
         match self.store.ping().await {
             Ok(ping) => {
-                let breaker = match ping.breaker() {
-                    BreakerState::Closed => "closed",
-                    BreakerState::HalfOpen => "half-open",
-                    _ => "open",
-                };
                 let version = ping.server_version().map(str::to_owned);
-                Known { latency, version, breaker, error: None, tokens, permits: Some(permits) }
+                Known { latency, version, error: None, tokens, permits: Some(permits) }
             }
             Err(error) => Known::unavailable(&error),
+        }
+    }
+
+    /// The state of its breaker. Nobody is asked.
+    fn breaker(&self) -> &'static str {
+        match self.store.stats().breaker() {
+            BreakerState::Closed => "closed",
+            BreakerState::HalfOpen => "half-open",
+            _ => "open",
         }
     }
 }
 
 impl Known {
     fn unavailable(error: &Error) -> Self {
-        let error = error.to_string();
-        // Only the text of the error says so.
-        let breaker = if error.contains("the breaker is open") { "open" } else { "closed" };
-        Self { breaker, error: Some(error), ..Self::default() }
+        Self { error: Some(error.to_string()), ..Self::default() }
     }
 }
 
@@ -114,12 +114,12 @@ impl Gateway {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self) -> Value {
+    fn state(&self, link: &Link) -> Value {
         let known = self.known();
         json!({
             "name": self.name, "reachable": known.latency.is_some(), "version": known.version,
             "latency_us": known.latency.map(|latency| u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)),
-            "breaker": known.breaker, "error": known.error, "tokens": known.tokens, "permits": known.permits,
+            "breaker": self.side(link).breaker(), "error": known.error, "tokens": known.tokens, "permits": known.permits,
         })
     }
 }
@@ -130,7 +130,6 @@ impl Fleet {
         url: Option<String>,
         board: &Board,
     ) -> Result<Arc<Self>, Box<dyn std::error::Error>> {
-        super::batches::collect();
         let (link, url) = Link::to(url).await?;
         let memory = Store::in_memory();
         let gateway = |name| {
@@ -176,11 +175,15 @@ impl Fleet {
 
     /// All that the page shows.
     pub(super) fn state(&self) -> Value {
-        let gateways: Vec<_> = self.gateways.iter().map(Gateway::state).collect();
+        let gateways: Vec<_> = self.gateways.iter().map(|gateway| gateway.state(&self.link)).collect();
+        let stats = self.gateways.each_ref().map(|gateway| gateway.on_store.store.stats());
+        // In memory there are none.
+        let operations: u64 = stats.iter().map(StoreStats::operations).sum();
+        let batches: u64 = stats.iter().map(StoreStats::batches).sum();
         json!({
             "now_ms": self.board.now(), "state": self.state_is_in().to_string(), "away": self.link.is_away(),
             "cut": self.link.is_forwarded(),
-            "traffic": self.traffic.load(Ordering::Relaxed), "gateways": gateways, "batches": super::batches::state(),
+            "traffic": self.traffic.load(Ordering::Relaxed), "gateways": gateways, "batches": { "operations": operations, "batches": batches },
             "limited": { "rate": 5, "burst": 10 }, "exports": { "limit": 2 },
             "counts": self.board.counts(), "routes": self.board.routes(),
             "requests": self.board.requests(),

@@ -11,7 +11,6 @@
 //!
 //! All other requests are for gateway A.
 
-mod batches;
 pub(crate) mod board;
 mod bursts;
 mod fleet;

@@ -38,7 +38,7 @@ impl<O: Operation> QueueRef<O> {
             let state = batch.depart();
             Plan::new(script, namespace, &state.items)
         };
-        store.telemetry.batch(plan.order.len(), || self.links.budget.operations());
+        store.departs(plan.order.len(), &self.links.budget);
         batch.departs(plan.calls.len());
         let send = async |number: usize| {
             let call = &plan.calls[number];

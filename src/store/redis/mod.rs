@@ -27,6 +27,7 @@ mod version;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ use super::notifier::{ALL, Link as Pushes, Notifier};
 use super::operation::{Operation, Script};
 use super::owed::Owed;
 use super::scheduler::Scheduler;
+use super::{BreakerState, StoreStats};
 use crate::Error;
 use crate::error::Cause;
 use crate::telemetry::Server;
@@ -76,6 +78,9 @@ pub(crate) struct RedisStore {
     pub(crate) names: Names,
     subscription: Subscription,
     telemetry: Server,
+    /// What has been sent.
+    operations: AtomicU64,
+    batches: AtomicU64,
 }
 
 impl RedisStore {
@@ -106,6 +111,8 @@ impl RedisStore {
             scripts: Mutex::default(),
             owed: Owed::default(),
             names: Names::default(),
+            operations: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
         }
     }
 
@@ -128,6 +135,25 @@ impl RedisStore {
     pub(super) fn call_limit(&self) -> Duration {
         let Limits { timeout, connect_timeout, queue_timeout, .. } = self.limits;
         timeout + connect_timeout + queue_timeout
+    }
+
+    /// `runtime`: that of the caller.
+    pub(super) fn stats(&self, runtime: Option<Id>) -> StoreStats {
+        let runtimes = lock(&self.runtimes).clone();
+        let here = runtimes.iter().find(|links| runtime.is_some_and(|runtime| links.is_of(runtime)));
+        StoreStats {
+            breaker: here.map_or(BreakerState::Closed, |links| links.breaker()),
+            queued: runtimes.iter().map(|links| links.budget.operations()).sum(),
+            operations: self.operations.load(Ordering::Relaxed),
+            batches: self.batches.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes a batch that leaves.
+    fn departs(&self, operations: usize, budget: &Budget) {
+        self.operations.fetch_add(operations as u64, Ordering::Relaxed);
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.telemetry.batch(operations, || budget.operations());
     }
 
     /// Subscribes to the channels of this process and of all processes, unless the subscription is running.
