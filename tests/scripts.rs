@@ -34,11 +34,12 @@ fn scripts() -> Vec<(String, String)> {
 }
 
 /// What changes a key, in a script or by a shared piece.
-const WRITES: [&str; 13] = [
+const WRITES: [&str; 14] = [
     "save(",
     "on.save)",
     "on.save, ",
     "'DEL'",
+    "'HDEL'",
     "'SET'",
     "'ZADD'",
     "extend(",

@@ -47,6 +47,8 @@ local kind = {
   --   fits(token)   returns whether the token can hold in addition to the holders
   --   extend(token, expiry)   sets the expiry of its lease
   --   raise(fence, token, expiry)   makes the next fence higher than this one; the token and its expiry: of the holder
+  --   list(most)    returns the sum of the weights that are held, and the token, expiry and fence of each holder, at
+  --                 most of so many. Changes nothing
   --   soonest()     returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A
   --                 longer one was granted before the server's clock was set back: it is cut to the ttl
   --   head(turn)    returns the token that is served first, its queue, and whether the second queue has its turn now.
@@ -94,6 +96,16 @@ local function new_lease()
   function lease.expires(token)
     local expiry = tonumber(call('ZSCORE', holders, token) or 0)
     return expiry > now and expiry or nil
+  end
+
+  function lease.list(most, fence)
+    local found = call('ZRANGE', holders, string.format('(%d', now), '(4503599627370496', 'BYSCORE', 'LIMIT', 0, most,
+      'WITHSCORES')
+    local list = {}
+    for i = 1, #found, 2 do
+      list[#list + 1], list[#list + 2], list[#list + 3] = found[i], tonumber(found[i + 1]), fence
+    end
+    return list
   end
 
   function lease.soonest()

@@ -126,6 +126,15 @@ function kind.more()
     return kind.fenced and whole(read_mark()) or now
   end
 
+  function kind.list()
+    local holder = call('GET', lock) -- fails on a key of another type, unlike MGET
+    if not holder then return 0, {} end
+    local head = kind.fenced and string.match(read_mark() or '', ' (.+)')
+    if head then holder = head .. ':' .. holder end
+    local is_ours = head or string.match(holder, '^%x+%-()') == 18
+    return 1, {holder, kind.expires(holder), is_ours and kind.fenced and whole(read_mark()) or 0}
+  end
+
   function kind.extend(token, expiry)
     call('PEXPIRE', lock, math.ceil((expiry - now) / 1000))
     if kind.fenced then call('PEXPIRE', mark, (fence_ttl(token, expiry))) end

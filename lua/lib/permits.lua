@@ -87,6 +87,16 @@ function kind.more()
     return 0
   end
 
+  function kind.list(most)
+    local weights = call('ZCOUNT', holders, string.format('(%d', now), '(4503599627370496')
+    local excess = weights > 0 and call('ZSCORE', holders, 'excess')
+    if excess then
+      weights = weights + tonumber(excess) - lift
+      for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now)) do weights = weights + 1 - (size(token) or 1) end
+    end
+    return weights, lease.list(most, 0)
+  end
+
   function kind.extend(token, expiry)
     call('ZADD', holders, expiry, token)
     call('PEXPIRE', holders, 2 * 24 * 3600 * 1000)

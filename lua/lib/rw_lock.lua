@@ -56,6 +56,10 @@ function kind.more()
     return call('ZCARD', holders)
   end
 
+  function kind.list(most)
+    return call('ZCOUNT', holders, string.format('(%d', now), '+inf'), lease.list(most, (marked()))
+  end
+
   function kind.extend(token, expiry)
     extend(token, expiry)
     if writes(token) then call('PEXPIRE', mark, (kind.fence_ttl(token, expiry))) end

@@ -8,6 +8,7 @@ mod durability;
 mod failure;
 mod in_memory;
 mod key;
+mod listing;
 mod names;
 mod namespace;
 mod notifier;
@@ -32,7 +33,8 @@ pub use self::credentials::{Credentials, ProvideCredentials};
 pub use self::failure::StoreFailure;
 pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
-pub(crate) use self::key::{check_exact, check_name, parts};
+pub(crate) use self::key::{Stem, check_exact, check_name, parts};
+pub(crate) use self::listing::{Found, Listing};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
 pub(crate) use self::notifier::{
     ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, fence_ttl_of, id_of, process_of, ttl_of,

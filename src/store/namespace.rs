@@ -43,6 +43,14 @@ impl<C: Cell> Namespace<C> {
         }))
     }
 
+    /// Opens the states of long keys by the digests in their names: see [`KeySpace::Digests`]. In memory there are none.
+    pub(crate) fn by_digest(store: &Store, name: &str) -> Self {
+        Self(Arc::new(match store.backend() {
+            Backend::InMemory(store) => Place::InMemory(store.cells(name)),
+            Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::digests(&store.prefix, name)),
+        }))
+    }
+
     /// Opens the states that are kept beside those of a namespace, in the same slots of a Cluster. See
     /// [`KeySpace::Placed`].
     pub(crate) fn beside(store: &Store, name: &str) -> Self {

@@ -52,6 +52,15 @@ impl Bits {
         words.map(|word| u64::from(word.count_ones())).sum()
     }
 
+    /// Returns the stored text of the layout, and how many bits are set in the sample of each array.
+    pub(super) fn look(&self, now: i64) -> Option<(String, [u64; 2])> {
+        let stored = self.stored.as_ref().filter(|_| !self.is_idle(now))?;
+        let newest = stored.generation;
+        let mut ones = [0; 2];
+        [newest, newest - 1].into_iter().for_each(|one| ones[slot(one)] = self.sample(one));
+        Some((stored.layout.stored(newest), ones))
+    }
+
     /// Inserts an item. Returns whether it was not contained before.
     pub(crate) fn insert(&mut self, layout: &Layout, probe: &Probe, now: i64) -> Result<bool, Mismatch> {
         let current = self.enter(layout, now)?;

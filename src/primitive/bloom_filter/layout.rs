@@ -111,7 +111,7 @@ impl fmt::Display for Mismatch {
 }
 
 impl Mismatch {
-    fn layout(&self) -> Option<Layout> {
+    pub(super) fn layout(&self) -> Option<Layout> {
         let mut numbers = self.0.strip_prefix("bloom1 ")?.split(' ').map(str::parse::<u64>);
         let mut next = || numbers.next()?.ok();
         let (shards, bits, hashes, forget) = (next()?, next()?, next()?, next()?);

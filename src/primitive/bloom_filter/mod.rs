@@ -6,6 +6,7 @@ mod claimed;
 mod config;
 mod hash;
 mod layout;
+pub(crate) mod look;
 mod operations;
 mod size;
 
@@ -25,7 +26,7 @@ pub(crate) use self::hash::Probe;
 pub(crate) use self::layout::Mismatch;
 
 use self::batch::first_places;
-use self::bits::Bits;
+pub(crate) use self::bits::Bits;
 use self::config::Config;
 use self::operations::{Answers, CheckAndInsert, Clear, Contains, Count, Open};
 use crate::store::{Client, Namespace};

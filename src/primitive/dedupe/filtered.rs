@@ -87,6 +87,7 @@ impl Kind for Claims {
     type Outcome = Seen;
     const PARTS: &'static [&'static str] = &["claim", "@config", "queue", "beats", "@bits0", "@bits1"];
     const SCRIPTS: Scripts = scripts!("lib/bloom", "lib/mutex", "lib/claim");
+    const FENCED: bool = false;
 }
 
 /// The items that a filter contains.

@@ -220,6 +220,36 @@ impl Dedupe {
         self.decisions().admitted(claimed)
     }
 
+    /// Forgets a handled item in exact mode, so that it is new again. Returns whether it was stored.
+    ///
+    /// A claim on the item that is held meanwhile stays valid, and its confirmation records the item again.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::dedupe::{Claimed, Dedupe};
+    /// # use tower_distributed::Store;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let events = Dedupe::exact(&Store::in_memory(), "events").remember_for(Duration::from_secs(3600)).build()?;
+    /// if let Claimed::New(claim) = events.try_claim("evt_1").await? {
+    ///     claim.confirm().await?;
+    /// }
+    /// assert!(events.forget("evt_1").await?);
+    /// assert!(matches!(events.try_claim("evt_1").await?, Claimed::New(_)));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`is_invalid`](Error::is_invalid) with a filter: a Bloom filter cannot forget one item.
+    ///   [`claim_anyway`](Self::claim_anyway) claims an item that the filter contains.
+    /// * Otherwise the same errors as [`try_claim`](Self::try_claim).
+    pub async fn forget(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
+        match &self.0.memory {
+            Memory::Exact(exact) => exact.forget(item.as_ref()).await,
+            Memory::Filter(_) => Err(cannot_forget(self.name())),
+        }
+    }
+
     /// Returns the filter, or `None` in exact mode.
     #[must_use]
     pub fn filter(&self) -> Option<&BloomFilter> {
@@ -328,6 +358,13 @@ impl Memory {
             Self::Exact(exact) => exact.name(),
         }
     }
+}
+
+/// The error for an item of a filter.
+pub(crate) fn cannot_forget(name: &str) -> Error {
+    Error::invalid(format!(
+        "a Bloom filter cannot forget one item: {name:?} is a filter; BloomFilter::clear forgets all items"
+    ))
 }
 
 fn no_room() -> Error {

@@ -38,6 +38,10 @@ fn grant_time(store: &Store) -> Duration {
     GRANT + 3 * store.durable_within().unwrap_or_default()
 }
 
+pub(super) fn spans(store: &Store) -> Spans {
+    Spans { grant: micros(grant_time(store)), alive: micros(ALIVE), tombstone: micros(TOMBSTONE) }
+}
+
 /// How often a waiter sends a heartbeat.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
 
@@ -77,8 +81,6 @@ impl<K: Kind> Admission<K> {
         namespace: &Namespace<KeyState<K::Holders>>,
         scope: Scope<K>,
     ) -> Arc<Self> {
-        let spans =
-            Spans { grant: micros(grant_time(store)), alive: micros(ALIVE), tombstone: micros(TOMBSTONE) };
         let admission = store.notifier().join(|ids| {
             Arc::new(Self {
                 store: store.clone(),
@@ -90,7 +92,7 @@ impl<K: Kind> Admission<K> {
                     complete: namespace.client(),
                 },
                 namespace: namespace.clone(),
-                scene: Arc::new(Scene { channels: store.channels().into(), spans, scope }),
+                scene: Arc::new(Scene { channels: store.channels().into(), spans: spans(store), scope }),
                 ids,
                 terms: Mutex::default(),
                 table: Mutex::new(Table::new()),

@@ -28,6 +28,7 @@ use super::complete::Complete;
 use super::key_state::{KeyState, Spans, Terms};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, At, Heartbeat, Inspect, Occupancy, Renew, Scene, StateOf, Verb};
+use super::snapshot::{Look, Revoke};
 use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::{self, Flight};
@@ -110,6 +111,8 @@ struct Side<K: Kind> {
     heartbeat: Client<Heartbeat<K>>,
     complete: Client<Complete<K>>,
     inspect: Client<Inspect<K>>,
+    look: Client<Look<K>>,
+    revoke: Client<Revoke<K>>,
     /// Set if operations do not run in a store.
     states: Option<States<K>>,
 }
@@ -129,6 +132,8 @@ enum Step<K: Kind> {
     Renew(Arc<str>, i64, i64),
     Heartbeat(Vec<Arc<str>>),
     Inspect,
+    Look,
+    Revoke(Arc<str>),
 }
 
 impl<K: Tried> Side<K> {
@@ -143,6 +148,8 @@ impl<K: Tried> Side<K> {
             heartbeat: namespace.client(),
             complete: namespace.client(),
             inspect: namespace.client(),
+            look: namespace.client(),
+            revoke: namespace.client(),
             states,
         }
     }
@@ -195,6 +202,15 @@ impl<K: Tried> Side<K> {
                 format!("{beaten:?}")
             }
             Step::Inspect => format!("{:?}", self.run(&self.inspect, &key, Inspect(PhantomData)).await),
+            Step::Look => {
+                let seen = self.run(&self.look, &key, Look(PhantomData)).await;
+                let tokens: Vec<_> = seen.holders().iter().map(|holder| holder.whole_token()).collect();
+                format!("{seen:?} {tokens:?}")
+            }
+            Step::Revoke(token) => {
+                let revoke = Revoke::new(Arc::clone(&scene.channels), scene.spans, token);
+                format!("{:?}", self.run(&self.revoke, &key, revoke).await)
+            }
         }
     }
 
@@ -293,6 +309,8 @@ fn random_step<K: Tried>(
                 Step::Heartbeat(own.sample(rng, 4).cloned().collect())
             }
         }
+        94..96 => Step::Look,
+        96..98 => Step::Revoke(tokens.choose(rng).unwrap().0.clone()),
         _ => Step::Inspect,
     }
 }
@@ -370,7 +388,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let release = ("warm".into(), Verb::Release, K::query(SEQUENCES, 0));
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
     let complete = K::entry(SEQUENCES, &mut rng).map(|entry| Step::Complete("warm".into(), entry));
-    for step in [release, Step::Inspect].into_iter().chain(complete) {
+    for step in [release, Step::Inspect, Step::Look, Step::Revoke("warm".into())].into_iter().chain(complete) {
         lua.take(K::key(SEQUENCES), step, 0).await;
     }
 

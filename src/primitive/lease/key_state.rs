@@ -233,6 +233,20 @@ impl<H: Holders> KeyState<H> {
         (self.holders.used(), H::counted(&self.queue), self.holders.soonest(now))
     }
 
+    /// Returns the sum of the weights held, the number of waiters, and the token, expiry and fence of each holder, the
+    /// one whose lease ends first at the front. Changes nothing.
+    pub(crate) fn look(&self, now: i64) -> (i64, i64, Vec<(Arc<str>, i64, i64)>) {
+        let mut state = self.clone();
+        state.sweep(now);
+        let held = |token: Arc<str>| {
+            let (expiry, fence) = state.holders.held(&token, now)?;
+            Some((token, expiry, fence))
+        };
+        let mut holders: Vec<_> = state.holders.tokens().into_iter().filter_map(held).collect();
+        holders.sort_by(|(token, expiry, _), other| (expiry, token).cmp(&(&other.1, &other.0)));
+        (state.holders.used(), H::counted(&state.queue), holders)
+    }
+
     /// Drops expired holders, and the queue and the tombstones once they have expired.
     fn sweep(&mut self, now: i64) {
         self.holders.sweep(now);

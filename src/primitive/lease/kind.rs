@@ -17,6 +17,18 @@ pub(crate) trait Kind: fmt::Debug + Send + Sync + 'static {
     /// The last parts of the names of the keys, which no other kind uses; see `lua/lib/lease.lua`.
     const PARTS: &'static [&'static str];
     const SCRIPTS: Scripts;
+    /// Whether each grant has a fence, which the store keeps.
+    const FENCED: bool = true;
+
+    /// The weight of a token.
+    fn weight(_token: &str) -> i64 {
+        1
+    }
+
+    /// Returns whether a token holds alone.
+    fn is_exclusive(_token: &str) -> bool {
+        true
+    }
 }
 
 pub(crate) type Scope<K> = <<K as Kind>::Outcome as Outcome<<K as Kind>::Holders>>::Scope;
@@ -31,6 +43,8 @@ pub(crate) struct Scripts {
     pub(crate) renew: Script,
     pub(crate) heartbeat: Script,
     pub(crate) inspect: Script,
+    pub(crate) holders: Script,
+    pub(crate) revoke: Script,
     /// Only used by kinds that keep outcomes.
     pub(crate) complete: Script,
 }
@@ -45,6 +59,8 @@ macro_rules! scripts {
             renew: $crate::store::script!("lease/renew", "lib/lease", $($rules),+),
             heartbeat: $crate::store::script!("lease/heartbeat", "lib/lease", $($rules,)+ "lib/queue"),
             inspect: $crate::store::script!("lease/inspect", "lib/lease", $($rules),+),
+            holders: $crate::store::script!("lease/holders", "lib/lease", $($rules),+),
+            revoke: $crate::store::script!("lease/revoke", "lib/lease", $($rules,)+ "lib/queue"),
             complete: $crate::store::script!("lease/complete", "lib/lease", $($rules,)+ "lib/queue"),
         }
     };
@@ -57,6 +73,8 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     fn sweep(&mut self, now: i64);
     /// Returns the sum of the weights held.
     fn used(&self) -> i64;
+    /// Returns the tokens of all holders, in any order.
+    fn tokens(&self) -> Vec<Arc<str>>;
     /// Returns until when a token holds, and its fence.
     fn held(&self, token: &str, now: i64) -> Option<(i64, i64)>;
     /// Returns whether a token can hold in addition to the holders.

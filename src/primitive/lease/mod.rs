@@ -25,6 +25,7 @@ mod releases;
 mod renewals;
 mod schedule;
 mod seat;
+pub(crate) mod snapshot;
 mod state;
 mod table;
 
@@ -40,4 +41,5 @@ pub(crate) use self::options::{LeaseOptions, micros};
 pub(crate) use self::releases::GiveBack;
 pub(crate) use self::renewals::Renewals;
 pub(crate) use self::seat::Got;
+pub use self::snapshot::{Holder, Snapshot};
 pub(crate) use self::state::{Granted, LeaseState, Tenure};

@@ -19,10 +19,15 @@ pub(crate) struct Scene<K: Kind> {
 
 impl<K: Kind> Scene<K> {
     pub(super) fn write(&self, call: &mut Arguments<'_>) {
-        call.text(Arc::clone(&self.channels));
-        call.integer(self.spans.grant);
-        call.integer(self.spans.alive);
-        call.integer(self.spans.tombstone);
+        self.spans.write(&self.channels, call);
+    }
+}
+
+impl Spans {
+    /// Writes the arguments that `lua/lib/queue.lua` takes.
+    pub(super) fn write(self, channels: &Arc<str>, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(channels));
+        [self.grant, self.alive, self.tombstone].into_iter().for_each(|span| call.integer(span));
     }
 }
 

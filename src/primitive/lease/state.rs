@@ -67,6 +67,11 @@ pub(crate) struct LeaseState {
     pub(crate) counts: LeaseCounts,
 }
 
+/// The name of the holder in a token: the token, or the value in it that the user's function returned.
+pub(super) fn name_in(token: &str) -> &str {
+    token.split_once(':').map_or(token, |(_, value)| value)
+}
+
 impl Tenure {
     pub(crate) fn new(granted: Granted, belief: Belief) -> Arc<Self> {
         let Granted { key, token, id, ttl, drift, twice } = granted;
@@ -150,7 +155,7 @@ impl LeaseState {
 
     /// Returns the name of the holder: the token, or the value in it that the user's function returned.
     pub(crate) fn name(&self) -> &str {
-        self.tenure.token.split_once(':').map_or(&*self.tenure.token, |(_, value)| value)
+        name_in(&self.tenure.token)
     }
 
     /// Returns whether the holder has the lease.

@@ -75,6 +75,10 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         self.holder.is_some().into()
     }
 
+    fn tokens(&self) -> Vec<Arc<str>> {
+        self.holder.iter().map(|(token, _)| Arc::clone(token)).collect()
+    }
+
     fn held(&self, token: &str, now: i64) -> Option<(i64, i64)> {
         let (holder, _) = self.holder.as_ref()?;
         (**holder == *token).then(|| (self.ends(now), if KEPT { self.fence } else { now }))

@@ -19,7 +19,8 @@ use self::holder::{Exclusive, suffix};
 use self::quorum::Quorum;
 use self::settings::Settings;
 use self::values::Values;
-use super::lease::{Ask, Lease, Leases, Wait};
+use super::lease::key_state::Was;
+use super::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait};
 use crate::error::{Busy, Subject, Why};
 use crate::store::check_exact;
 use crate::store::timer::sleep;
@@ -131,6 +132,70 @@ impl Mutex {
             Place::Store(leases) => Ok(leases.admission.inspect(key.into()).await?.what.used > 0),
             Place::Quorum(quorum) => quorum.is_locked(key.into()).await,
         }
+    }
+
+    /// Returns the holder of a lock and the number of waiters. Changes nothing.
+    ///
+    /// ```
+    /// # use tower_distributed::{Mutex, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+    /// let lock = reports.lock("2026-11").await?;
+    /// let snapshot = reports.inspect("2026-11").await?;
+    /// assert_eq!(snapshot.holders()[0].fence(), Some(lock.fence()));
+    /// assert_eq!(snapshot.waiting(), 0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
+    /// * [`is_invalid`](Error::is_invalid): the lock is on a quorum, or the key is not allowed with
+    ///   [`exact_names`](MutexBuilder::exact_names).
+    pub async fn inspect(&self, key: impl Into<Key>) -> Result<Snapshot, Error> {
+        let key = key.into();
+        self.one_store(&key)?.look(key).await
+    }
+
+    /// Takes a lock from its holder, as a release by the holder does: the next waiter is woken and gets the lock. Returns
+    /// whether the holder still held it.
+    ///
+    /// The holder is not asked. It learns that its lock is [lost](Lease::lost) at its next renewal, a third of its ttl later
+    /// at most; without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then it may believe that it holds the
+    /// lock, as may waiters of its process that it hands the lock to. Their fencing tokens are lower than that of the next
+    /// holder.
+    ///
+    /// ```
+    /// # use tower_distributed::{Mutex, Store};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+    /// let stuck = reports.lock("2026-11").await?;
+    ///
+    /// let snapshot = reports.inspect("2026-11").await?;
+    /// assert!(reports.revoke("2026-11", &snapshot.holders()[0]).await?);
+    /// let next = reports.try_lock("2026-11").await?;
+    /// assert!(next.fence() > stuck.fence());
+    /// assert!(stuck.extend().await.unwrap_err().is_lost());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The same errors as [`inspect`](Self::inspect). If the store is unavailable, the lock may have been revoked.
+    pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
+        let key = key.into();
+        Ok(self.one_store(&key)?.revoke(key, holder.whole_token()).await? == Was::Held)
+    }
+
+    /// The leases in the one store of this value.
+    fn one_store(&self, key: &Key) -> Result<&Admission<Exclusive>, Error> {
+        let Place::Store(leases) = &self.place else {
+            return Err(Error::invalid("the locks of a quorum have no single state: inspect each of its stores"));
+        };
+        if self.settings.exact_names {
+            check_exact(key, leases.admission.store.prefix())?;
+        }
+        Ok(&leases.admission)
     }
 
     /// Closes this value and its clones: pending and later calls of [`lock`](Self::lock) and [`try_lock`](Self::try_lock) fail

@@ -16,6 +16,10 @@ impl Kind for ReadWrite {
     type Outcome = ();
     const PARTS: &'static [&'static str] = &["rw:holders", "rw:fence", "rw:queue", "rw:beats", "rw:second"];
     const SCRIPTS: Scripts = scripts!("lib/rw_lock");
+
+    fn is_exclusive(token: &str) -> bool {
+        writes(token).is_some()
+    }
 }
 
 /// The suffix of the token of a reader.
@@ -58,6 +62,10 @@ impl Holders for RwHolders {
 
     fn used(&self) -> i64 {
         self.until.len() as i64
+    }
+
+    fn tokens(&self) -> Vec<Arc<str>> {
+        self.until.keys().cloned().collect()
     }
 
     fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::holders::{ReadWrite, reader, writer};
-use super::lease::{Ask, Lease, LeaseOptions, Leases, Wait};
+use super::lease::key_state::Was;
+use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
 use crate::error::Subject;
 use crate::store::check_name;
 use crate::telemetry::Decisions;
@@ -156,6 +157,42 @@ impl RwLock {
     /// Same as [`try_read`](Self::try_read).
     pub async fn try_write(&self, key: impl Into<Key>) -> Result<RwLockWriteGuard, Error> {
         self.acquire(key.into(), Access::Write, None).await.map(RwLockWriteGuard)
+    }
+
+    /// Returns the readers or the writer of a key and the number of waiters. Changes nothing. [`Snapshot`] has an example.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
+    pub async fn inspect(&self, key: impl Into<Key>) -> Result<Snapshot, Error> {
+        self.leases.admission.look(key.into()).await
+    }
+
+    /// Takes a lock from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
+    /// whether the holder still held it.
+    ///
+    /// The holder is not asked. It learns that its lock is [lost](Lease::lost) at its next renewal, a third of its ttl later
+    /// at most; without [`watchdog`](RwLockBuilder::watchdog) when the ttl ends.
+    ///
+    /// ```
+    /// use tower_distributed::{RwLock, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let index = RwLock::new(&Store::in_memory(), "index")?;
+    /// let stuck = index.write("products").await?;
+    /// let snapshot = index.inspect("products").await?;
+    /// assert!(snapshot.holders()[0].is_exclusive()); // a writer
+    /// assert!(index.revoke("products", &snapshot.holders()[0]).await?);
+    /// let _reader = index.try_read("products").await?;
+    /// assert!(stuck.extend().await.unwrap_err().is_lost());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable): the lock may have been revoked.
+    pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
+        Ok(self.leases.admission.revoke(key.into(), holder.whole_token()).await? == Was::Held)
     }
 
     /// Closes this value and its clones: pending and later calls that lock fail with an error that

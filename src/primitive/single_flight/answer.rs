@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::kept::StoredAnswer;
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
 use crate::primitive::lease::outcome::{Entered, Look, Outcome};
 use crate::primitive::mutex::holder::{Holder, Kept};
@@ -17,6 +18,7 @@ impl Kind for Flight {
     type Outcome = Answers;
     const PARTS: &'static [&'static str] = &["flight:lock", "flight:answer", "flight:queue", "flight:beats"];
     const SCRIPTS: Scripts = scripts!("lib/mutex", "lib/answer");
+    const FENCED: bool = false;
 }
 
 /// The outcomes of flights: answers.
@@ -108,6 +110,19 @@ impl Entry {
     /// Creates an entry that is fresh for `fresh`, and then stale for `stale`.
     pub(crate) fn of(bytes: Arc<[u8]>, fresh: Duration, stale: Duration) -> Self {
         Self { fresh, stale: fresh.saturating_add(stale), bytes }
+    }
+}
+
+impl LastAnswer {
+    /// Returns what is known of the answer.
+    pub(super) fn look(&self, now: i64) -> Option<StoredAnswer> {
+        let Answer { fresh, until, codec, bytes, .. } = self.0.as_ref().filter(|answer| answer.until > now)?;
+        Some(StoredAnswer::new(fresh - now, until - now, Some(Arc::clone(codec)), bytes.len()))
+    }
+
+    /// Returns whether there is an answer.
+    pub(crate) fn is_some(&self, now: i64) -> bool {
+        self.look(now).is_some()
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::answer::{Asker, Flight, Found};
 use super::builder::Unpublished;
-use super::driver::Forget;
+use super::kept::Forget;
 use super::early::Early;
 use super::local_cache::{LocalCache, message};
 use super::parallel::Parallel;

@@ -15,11 +15,8 @@ use super::local_cache;
 use super::table::Baton;
 use super::verdict::{Judged, Pass, Verdict};
 use crate::error::Subject;
-use crate::primitive::lease::key_state::KeyState;
-use crate::primitive::lease::kind::Kind;
 use crate::primitive::lease::{Ask, Got, Wait};
 use crate::store::timer::sleep;
-use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script, script};
 use crate::telemetry::{Event, Outcome, tell};
 use crate::{Error, Key, Lease, LeaseHandle};
 
@@ -363,34 +360,5 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
         }
         false
-    }
-}
-
-/// The operation that forgets an answer.
-#[derive(Debug)]
-pub(super) struct Forget {
-    /// The channel of all processes, and the message to publish there.
-    pub(super) channel: Arc<str>,
-    pub(super) message: Arc<[u8]>,
-}
-
-impl Operation for Forget {
-    type Cell = KeyState<<Flight as Kind>::Holders>;
-    type Reply = ();
-    type Undo = Never<Self::Cell>;
-    const SCRIPT: Script = script!("single_flight/forget");
-    const PARTS: &'static [&'static str] = Flight::PARTS;
-
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.text(Arc::clone(&self.channel));
-        call.bytes(Arc::clone(&self.message));
-    }
-
-    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
-        Ok(())
-    }
-
-    fn apply(self, state: &mut Self::Cell, _: i64) {
-        state.holders().outcome = Default::default();
     }
 }

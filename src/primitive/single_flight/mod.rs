@@ -6,6 +6,7 @@ mod codec;
 mod core;
 mod driver;
 mod early;
+pub(crate) mod kept;
 mod local_cache;
 mod parallel;
 mod stored;

@@ -124,7 +124,7 @@ pub(super) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bu
 }
 
 /// Checks that a time from a script is in the range in which no arithmetic overflows.
-fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
+pub(super) fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
     if (0..1 << 53).contains(&whole) && (-1..=1 << 20).contains(&part) {
         Ok(Moment { whole, part })
     } else {

@@ -16,6 +16,15 @@ impl Kind for Permits {
     const PARTS: &'static [&'static str] =
         &["permits:holders", "permits:second", "permits:queue", "permits:beats"];
     const SCRIPTS: Scripts = scripts!("lib/permits");
+    const FENCED: bool = false;
+
+    fn weight(token: &str) -> i64 {
+        size(token).map_or(1, |(weight, _)| weight)
+    }
+
+    fn is_exclusive(_: &str) -> bool {
+        false
+    }
 }
 
 /// The suffix of a token that asks for permits.
@@ -52,6 +61,10 @@ impl Holders for PermitHolders {
 
     fn used(&self) -> i64 {
         self.used
+    }
+
+    fn tokens(&self) -> Vec<Arc<str>> {
+        self.until.keys().cloned().collect()
     }
 
     fn held(&self, token: &str, _: i64) -> Option<(i64, i64)> {

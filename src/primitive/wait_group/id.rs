@@ -3,9 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::primitive::lease::GiveBack;
 use crate::primitive::percent;
 use crate::store::ttl_of;
 use crate::{Error, Key};
@@ -40,13 +38,6 @@ impl PermitId {
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
-    }
-
-    pub(super) fn give_back(&self) -> GiveBack {
-        let (key, token) = (self.key.clone(), Arc::clone(&self.token));
-        // A release does not use the ttl.
-        let ttl = 0;
-        GiveBack { key, token, withdrawn: false, ttl, left: Duration::ZERO }
     }
 }
 

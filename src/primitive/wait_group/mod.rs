@@ -11,7 +11,7 @@ pub use self::id::PermitId;
 
 use self::holders::{IDLE, Permits, suffix};
 use super::lease::key_state::Was;
-use super::lease::{Ask, Lease, LeaseOptions, Leases, Wait};
+use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
 use crate::error::Subject;
 use crate::store::Namespace;
 use crate::telemetry::{self, Decisions};
@@ -157,6 +157,41 @@ impl WaitGroup {
         Ok(u32::try_from(occupancy.what.used).unwrap_or(u32::MAX))
     }
 
+    /// Returns the permits of a key and the number of waiters. Changes nothing. [`Snapshot`] has an example.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
+    pub async fn inspect(&self, key: impl Into<Key>) -> Result<Snapshot, Error> {
+        self.leases.admission.look(key.into()).await
+    }
+
+    /// Takes a permit from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
+    /// whether the holder still held it.
+    ///
+    /// The holder is not asked. It learns that its permit is [lost](Lease::lost) at its next renewal, a third of its ttl later
+    /// at most; without [`watchdog`](WaitGroupBuilder::watchdog) when the ttl ends.
+    ///
+    /// ```
+    /// use tower_distributed::{Store, WaitGroup};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let exports = WaitGroup::new(&Store::in_memory(), "exports", 1)?;
+    /// let stuck = exports.add("acme").await?;
+    /// let snapshot = exports.inspect("acme").await?;
+    /// assert!(exports.revoke("acme", &snapshot.holders()[0]).await?);
+    /// let _next = exports.try_add("acme").await?;
+    /// assert!(stuck.extend().await.unwrap_err().is_lost());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable): the permit may have been revoked.
+    pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
+        Ok(self.leases.admission.revoke(key.into(), holder.whole_token()).await? == Was::Held)
+    }
+
     /// Closes this value and its clones: pending and later calls that acquire or wait fail with an error that
     /// [is interrupted](Error::is_interrupted). Permits stay valid.
     pub fn close(&self) {
@@ -200,7 +235,8 @@ impl WaitGroup {
                 "the permit must belong to the WaitGroup {own:?}, is one of {name:?}"
             )));
         }
-        Ok(self.leases.admission.release_token(&id.give_back()).await? == Was::Held)
+        // The permit may be of another process, as may be the next waiter.
+        Ok(self.leases.admission.revoke(id.key.clone(), &id.token).await? == Was::Held)
     }
 
     /// Returns the name of the namespace.

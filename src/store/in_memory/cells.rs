@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use super::shard::Shard;
 use super::sweeper::{By, Place, Sweep, Visit};
 use super::{Name, Shared, lock};
-use crate::Error;
+use crate::{Error, Key};
 use crate::store::operation::Cell;
 
 /// The cells of one namespace, in shards.
@@ -114,6 +114,17 @@ impl<C: Cell> Cells<C> {
             self.list();
         }
         Ok(reply)
+    }
+
+    /// Returns the keys of the cells for which `shown` returns `true`. It locks one shard at a time.
+    pub(crate) fn keys(&self, shown: impl Fn(&C, i64) -> bool) -> Vec<Key> {
+        let keys_in = |shard: &Mutex<Shard<C>>| {
+            let mut shard = lock(shard);
+            let now = self.now(&mut shard);
+            let cells = shard.cells().filter(|(_, cell)| !cell.is_idle(now) && shown(cell, now));
+            cells.map(|(key, _)| key.clone()).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(keys_in).collect()
     }
 
     /// Whether steps can be refused because the store is full.

@@ -77,6 +77,15 @@ impl InMemory {
     }
 }
 
+impl InMemory {
+    /// Returns the names of the namespaces with this type of cells.
+    pub(crate) fn names_of<C: Cell>(&self) -> Vec<String> {
+        let namespaces = lock(&self.shared.namespaces);
+        let of_type = namespaces.keys().filter(|(_, cells)| *cells == TypeId::of::<C>());
+        of_type.map(|(name, _)| name.to_string()).collect()
+    }
+}
+
 impl Drop for InMemory {
     fn drop(&mut self) {
         self.shared.sweeper.disown();

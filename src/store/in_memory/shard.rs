@@ -48,6 +48,10 @@ impl<C> Shard<C> {
         self.tables.get(table).map(HashTable::len)
     }
 
+    pub(super) fn cells(&self) -> impl Iterator<Item = (&Key, &C)> {
+        self.tables.iter().flatten().map(|entry| (&entry.key, &entry.cell))
+    }
+
     /// The number of cells for which memory is allocated.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {

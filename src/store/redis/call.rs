@@ -329,21 +329,33 @@ impl RedisStore {
     }
 
     async fn ping_at(&self, links: &RuntimeLinks, route: &Route) -> Result<Ping, Outage> {
-        let breaker = links.breaker();
+        let (breaker, sent) = (links.breaker(), Instant::now());
+        self.ask_at(links, route, &redis::cmd("PING")).await?;
+        let version = route.link.version().map(|version| version.to_string());
+        Ok(Ping::new(sent.elapsed(), version, breaker))
+    }
+
+    /// Sends a command other than a script call to one master, even while the breaker is open.
+    pub(super) async fn ask_at(
+        &self,
+        links: &RuntimeLinks,
+        route: &Route,
+        command: &redis::Cmd,
+    ) -> Result<redis::Value, Outage> {
         let mut held = route.link.hold(&links.runtime).await.inspect_err(|_| {
             self.source.look_for_masters(None);
         })?;
         let sent = Instant::now();
-        let ping = redis::cmd("PING");
-        let outage = match self.in_time(&links.runtime, &route.link, held.connection.send(&ping)).await {
-            Some(Ok(_)) => {
+        let address = self.source.address_in_pool(route.master);
+        let asked = held.connection.send_at(address, command);
+        let outage = match self.in_time(&links.runtime, &route.link, asked).await {
+            Some(Ok(reply)) => {
                 route.link.answered();
                 // The connection of a pool asks all masters of a Cluster.
                 if !held.connection.is_cluster() {
                     self.succeeded(route);
                 }
-                let version = route.link.version().map(|version| version.to_string());
-                return Ok(Ping::new(sent.elapsed(), version, breaker));
+                return Ok(reply);
             }
             Some(Err(error)) => failure::outage(error),
             None => self.timed_out(),

@@ -14,6 +14,7 @@ mod link;
 mod plan;
 mod reply;
 mod runtime;
+pub(in crate::store) mod scan;
 mod script;
 pub(in crate::store) mod send_queue;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
@@ -239,7 +240,7 @@ impl RedisStore {
     }
 }
 
-fn ended() -> Error {
+pub(in crate::store) fn ended() -> Error {
     Error::unavailable(Cause::Disconnected, "the runtime of the call has ended")
 }
 

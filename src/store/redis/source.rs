@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use deadpool::managed::Manager as _;
 use deadpool_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
+#[cfg(feature = "cluster")]
+use deadpool_redis::redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use deadpool_redis::redis::{Cmd, Pipeline, RedisError, Value};
 #[cfg(feature = "cluster")]
 use tokio::time::timeout;
@@ -91,11 +93,21 @@ impl Source {
         }
     }
 
-    /// The numbers of the masters to which calls go.
+    /// The address of a master, for connections that lead to all of them.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
+    pub(super) fn address_in_pool(&self, number: usize) -> Option<String> {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::ClusterPool(_, masters) => masters.address(number),
+            _ => None,
+        }
+    }
+
+    /// The numbers of the masters that have slots; 0 if none is known.
     pub(super) fn numbers(&self) -> Vec<usize> {
         let known: Vec<_> = match self {
             #[cfg(feature = "cluster")]
-            Self::Cluster(_, masters) => masters.numbers().into_iter().collect(),
+            Self::Cluster(_, masters) | Self::ClusterPool(_, masters) => masters.numbers().into_iter().collect(),
             _ => Vec::new(),
         };
         if known.is_empty() { vec![0] } else { known }
@@ -255,10 +267,25 @@ impl Connection {
             #[cfg(feature = "cluster")]
             Self::Cluster(connection) => connection.req_packed_command(command).await,
         };
-        match reply? {
-            Value::ServerError(error) => Err(error.into()),
-            reply => Ok(reply),
+        checked(reply?)
+    }
+
+    /// Sends a command to the node at an address, if the connection leads to several.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
+    pub(super) async fn send_at(
+        &mut self,
+        address: Option<String>,
+        command: &Cmd,
+    ) -> Result<Value, RedisError> {
+        #[cfg(feature = "cluster")]
+        if let Self::Cluster(connection) = self
+            && let Some((host, port)) = address.as_deref().and_then(|address| address.rsplit_once(':'))
+            && let Ok(port) = port.parse()
+        {
+            let node = SingleNodeRoutingInfo::ByAddress { host: host.into(), port };
+            return checked(connection.route_command(command.clone(), RoutingInfo::SingleNode(node)).await?);
         }
+        self.send(command).await
     }
 
     /// Sends commands in one write. Returns the replies without the first `skip`; each may be an error of the server.
@@ -277,6 +304,13 @@ impl Connection {
             #[cfg(feature = "cluster")]
             Self::Cluster(connection) => connection.req_packed_commands(&all, skip, replies).await,
         }
+    }
+}
+
+fn checked(reply: Value) -> Result<Value, RedisError> {
+    match reply {
+        Value::ServerError(error) => Err(error.into()),
+        reply => Ok(reply),
     }
 }
 

@@ -32,6 +32,11 @@ impl Bucket {
         self.enter(layout, digest, now).digests.insert(*digest.bytes);
     }
 
+    /// Removes an item. Returns whether it was stored.
+    pub(super) fn remove(&mut self, digest: &Digest) -> bool {
+        self.0.iter_mut().fold(false, |stored, slot| slot.digests.remove(&*digest.bytes) || stored)
+    }
+
     /// Makes sure that the current slice exists.
     pub(super) fn reserve(&mut self, layout: &Layout, digest: &Digest, now: i64) {
         self.enter(layout, digest, now);

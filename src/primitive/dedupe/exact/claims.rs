@@ -21,6 +21,7 @@ impl Kind for ExactClaims {
     const PARTS: &'static [&'static str] =
         &["exact:claim", "@exact:0", "exact:queue", "exact:beats", "@exact:1", "@exact:2"];
     const SCRIPTS: Scripts = scripts!("lib/mutex", "lib/exact");
+    const FENCED: bool = false;
 }
 
 /// The handled items.
@@ -50,7 +51,7 @@ impl Records {
 }
 
 /// Returns the key of a bucket.
-fn bucket_key(digest: &Digest) -> Key {
+pub(super) fn bucket_key(digest: &Digest) -> Key {
     Key::from(digest.bucket)
 }
 

@@ -52,6 +52,17 @@ impl Layout {
         Self { buckets, slice, remember_for, descriptor }
     }
 
+    /// Reads the stored text of a layout.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (buckets, millis) = text.strip_prefix("exact1 ")?.split_once(' ')?;
+        let remember_for = Duration::from_millis(millis.parse().ok()?);
+        let capacity = u64::from(buckets.parse::<u32>().ok()?) * SLICES * PACKED;
+        // A text of another program could name a span that is not possible.
+        let is_possible = capacity > 0 && (1..1 << 40).contains(&remember_for.as_millis());
+        let layout = is_possible.then(|| Self::new(capacity, remember_for))?;
+        (*layout.descriptor == *text).then_some(layout)
+    }
+
     pub(crate) fn digest(&self, item: &[u8]) -> Digest {
         let hash = Sha256::digest(item);
         let mut bytes = [0; 16];
@@ -78,7 +89,12 @@ impl Layout {
         &self.descriptor
     }
 
-    pub(super) fn remember_for(&self) -> Duration {
+    /// Returns for how many items the buckets are sized.
+    pub(crate) fn capacity(&self) -> u64 {
+        u64::from(self.buckets) * SLICES * PACKED
+    }
+
+    pub(crate) fn remember_for(&self) -> Duration {
         self.remember_for
     }
 

@@ -3,6 +3,7 @@
 mod bucket;
 mod builder;
 pub(crate) mod claims;
+mod items;
 mod layout;
 mod open;
 #[cfg(test)]
@@ -13,8 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 pub use self::builder::ExactBuilder;
+pub(crate) use self::bucket::Bucket;
 pub(crate) use self::claims::{ExactClaims, Records};
+pub(crate) use self::items::{forget, look, stored};
 pub(crate) use self::layout::{Digest, Layout};
+pub(crate) use self::open::Stored;
 
 use self::claims::Found;
 use self::open::Open;
@@ -80,6 +84,12 @@ impl Exact {
             Err(Found::Full) => Err(super::no_room()),
             Err(Found::Handled) => Err(super::unasked()),
         }
+    }
+
+    /// Removes a handled item. Returns whether it was stored.
+    pub(super) async fn forget(&self, item: &[u8]) -> Result<bool, Error> {
+        self.opened().await?;
+        forget(&self.store, &self.name, self.layout.digest(item)).await
     }
 
     /// Makes sure that the stored layout is the same, at the first call and again before it expires. With another

@@ -11,7 +11,7 @@ pub(super) struct Open(pub(super) Arc<Layout>);
 
 /// The stored layout, and when it expires (µs).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stored(Option<(Arc<str>, i64)>);
+pub(crate) struct Stored(pub(super) Option<(Arc<str>, i64)>);
 
 impl Open {
     /// Returns the time to live of the stored layout, ms.

@@ -49,7 +49,7 @@ impl<H: Modelled> World<H> {
         let ahead = in_ticks(self.next_fence() - server.now).max(0);
         form.extend([number(ahead), self.rank(&fences, self.next_fence()), self.rank(&fences, seen.fence)]);
         form.extend([self.rank(&fences, server.fence), number(server.state.holders.holders.row())]);
-        form.extend([self.again, self.crashes, self.evictions].map(i16::from));
+        form.extend([self.again, self.crashes, self.evictions, self.revokes].map(i16::from));
         let flags = [
             server.state.kept_until > server.now,
             server.overtaken,

@@ -12,6 +12,7 @@ pub(super) const EXCLUSION: &str = "the holders that believe in their leases fit
 pub(super) const COVERED: &str = "a belief ends no later than the lease on the server";
 pub(super) const BOUNDED: &str = "no belief lasts longer than the ttl";
 pub(super) const FENCES: &str = "each exclusive holder has a higher fence than all before it";
+pub(super) const GRANTS: &str = "each exclusive grant has a higher fence than all before it";
 pub(super) const ORDER: &str = "no waiter overtakes another in the queue";
 pub(super) const FAIR: &str = "the waiters of one process are served in the order of arrival";
 pub(super) const RELEASED: &str = "a released token neither holds nor waits again";
@@ -32,6 +33,7 @@ impl<H: Modelled> Protocol<H> {
             Property::always(FENCES, |_, world: &World<H>| {
                 !H::FENCED || !(world.seen.fence_fell || world.server.fence_fell)
             }),
+            Property::always(GRANTS, |_, world: &World<H>| !H::FENCED || !world.server.fence_fell),
             Property::always(ORDER, |_, world: &World<H>| !world.server.overtaken),
             Property::always(FAIR, |_, world: &World<H>| !world.seen.unfair),
             Property::always(RELEASED, |_, world: &World<H>| !world.has_revived()),

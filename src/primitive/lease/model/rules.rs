@@ -81,6 +81,8 @@ pub(super) struct Faults {
     pub(super) stalls: bool,
     /// The lists of the queue are evicted.
     pub(super) evictions: u8,
+    /// An operator revokes a lease.
+    pub(super) revokes: u8,
     /// The server's clock jumps by this many ticks, once.
     pub(super) jump: i64,
     /// A holder completes. Its outcome is for all waiters.

@@ -31,6 +31,10 @@ impl<H: Holders> Holders for Flawed<H> {
         self.holders.used()
     }
 
+    fn tokens(&self) -> Vec<Arc<str>> {
+        self.holders.tokens()
+    }
+
     fn held(&self, token: &str, now: i64) -> Option<(i64, i64)> {
         let (expiry, fence) = self.holders.held(token, now)?;
         Some((expiry, if self.has(Flaw::FenceIsTheClock) { now } else { fence }))

@@ -1,7 +1,7 @@
 //! The settings that are explored.
 
 use super::explore;
-use super::properties::{COVERED, EXCLUSION};
+use super::properties::{COVERED, EXCLUSION, FENCES};
 use super::rules::{Faults, Rules, Seat, Tokens, size};
 use crate::primitive::mutex::holder::Holder;
 use crate::primitive::rw_lock::holders::RwHolders;
@@ -16,6 +16,7 @@ pub(super) const NONE: Faults = Faults {
     leaves: false,
     stalls: false,
     evictions: 0,
+    revokes: 0,
     jump: 0,
     completes: false,
 };
@@ -116,6 +117,20 @@ fn a_line_that_asks_again() {
 fn eviction() {
     let faults = Faults { evictions: 1, losses: true, ..NONE };
     explore::<Holder>("eviction", Rules::mutex(2).asks(2).faults(faults));
+}
+
+/// Until its next renewal, the holder does not know, and the answer to its acquire may even arrive after the next grant.
+/// The fences of the grants tell them apart.
+#[test]
+fn a_lease_that_is_revoked() {
+    let faults = Faults { revokes: 1, losses: true, crashes: 1, ..NONE };
+    explore::<Holder>("a revoked lease", Rules::mutex(2).faults(faults).but(&[EXCLUSION, COVERED, FENCES]));
+}
+
+#[test]
+fn a_permit_that_is_revoked() {
+    let faults = Faults { revokes: 1, ..NONE };
+    explore::<PermitHolders>("a revoked permit", permits().faults(faults).but(&[EXCLUSION, COVERED]));
 }
 
 #[test]

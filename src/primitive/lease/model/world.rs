@@ -33,6 +33,7 @@ pub(super) struct World<H> {
     pub(super) again: u8,
     pub(super) crashes: u8,
     pub(super) evictions: u8,
+    pub(super) revokes: u8,
     pub(super) jumps: bool,
 }
 
@@ -74,7 +75,7 @@ pub(super) enum What {
     Push(News),
 }
 
-/// The number is the index of a message, a line or a seat.
+/// The number is the index of a message, a line, a seat or a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
     Tick,
@@ -107,6 +108,8 @@ pub(super) enum Event {
     /// The server's clock jumps.
     Jumps,
     Evicts,
+    /// An operator revokes the lease of a token.
+    Revokes(usize),
     /// All messages under way are lost.
     LosesAll,
 }
@@ -126,6 +129,7 @@ impl<H: super::Modelled> World<H> {
             again: rules.again,
             crashes: rules.faults.crashes,
             evictions: rules.faults.evictions,
+            revokes: rules.faults.revokes,
             jumps: rules.faults.jump != 0,
         }
     }
@@ -159,6 +163,10 @@ impl<H: super::Modelled> World<H> {
         }
         if self.evictions > 0 && !self.server.state.queue.is_empty() {
             events.push(Event::Evicts);
+        }
+        if self.revokes > 0 {
+            let held = self.rules.tokens().filter(|token| self.server.is_held(&self.rules, *token));
+            events.extend(held.map(Event::Revokes));
         }
         if faults.losses && !self.messages.is_empty() {
             events.push(Event::LosesAll);
@@ -260,6 +268,10 @@ impl<H: super::Modelled> World<H> {
             Event::Evicts => {
                 self.evictions -= 1;
                 self.server.state.queue.evict();
+            }
+            Event::Revokes(token) => {
+                self.revokes -= 1;
+                self.send_off(token, Verb::Release);
             }
             Event::LosesAll => self.messages.clear(),
         }

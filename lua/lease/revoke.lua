@@ -1,0 +1,16 @@
+-- lease/revoke: releases a lease or a place in the queue of any process, and grants what becomes free.
+-- KEYS      see lib/lease, per run
+-- ARGV      see lib/queue; then per run: the token
+-- returns   now (µs); then per run: 1: it held; 2: it waited; 0: neither; -1: a key is of another type
+-- writes    deletes the lease; what is granted, with a ttl
+local waiters = new_waiters()
+asker = '' -- the reply may go to another process than that of the token, so all messages are published
+if kind.read then kind.read(true) end
+local reply = lease.each(1, function(run)
+  local token = ARGV[4 + run]
+  local was = kind.forget(token) and 1 or waiters.leave(token) and 2 or 0
+  waiters.grant()
+  return was
+end)
+if kind.write then kind.write() end
+return reply

@@ -1,0 +1,260 @@
+//! The holders of a key as an outsider sees them: [`Snapshot`] and [`Holder`], and the operations that read them and
+//! revoke a lease.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::admission::{Admission, spans};
+use super::key_state::{Spans, Was};
+use super::kind::Kind;
+use super::operations::{StateOf, WRONG_TYPE};
+use super::outcome::Outcome as _;
+use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Script};
+use crate::{Error, Key, Store};
+
+/// How many holders a snapshot has at most.
+const MOST_HOLDERS: i64 = 1000;
+
+/// The holders and waiters of a key at one moment.
+///
+/// ```
+/// use tower_distributed::{Store, WaitGroup};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 10)?;
+/// let large = exports.add_n("acme", 8).await?;
+///
+/// let snapshot = exports.inspect("acme").await?;
+/// assert_eq!((snapshot.in_use(), snapshot.waiting()), (8, 0));
+/// let holder = &snapshot.holders()[0];
+/// assert_eq!((holder.token(), holder.weight()), (large.token(), 8));
+/// assert!(holder.time_left().as_secs() < 30 && !holder.is_exclusive() && holder.fence().is_none());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    holders: Vec<Holder>,
+    in_use: i64,
+    waiting: i64,
+}
+
+/// A holder in a [`Snapshot`], which has an example.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Holder {
+    token: Arc<str>,
+    fence: Option<u64>,
+    weight: i64,
+    exclusive: bool,
+    time_left: Duration,
+}
+
+impl Snapshot {
+    /// Returns the holders; the one whose lease ends first is at the front. Of more than 1000 permits or readers,
+    /// returns the first 1000.
+    #[must_use]
+    pub fn holders(&self) -> &[Holder] {
+        &self.holders
+    }
+
+    /// Returns the sum of the weights of all holders. Locks have the weight 1.
+    #[must_use]
+    pub fn in_use(&self) -> u64 {
+        u64::try_from(self.in_use).unwrap_or(0)
+    }
+
+    /// Returns the number of places in the queue. In a process whose waiters of a mutex form
+    /// [one line](crate::mutex), they have one place together. A crashed waiter has a place until its turn.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        u64::try_from(self.waiting).unwrap_or(0)
+    }
+
+    /// Returns whether there is no holder and no waiter.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.in_use == 0 && self.waiting == 0
+    }
+}
+
+impl Holder {
+    fn new<K: Kind>(token: Arc<str>, ends: i64, fence: i64, now: i64) -> Self {
+        Self {
+            fence: u64::try_from(fence).ok().filter(|fence| K::FENCED && *fence > 0),
+            weight: K::weight(&token),
+            exclusive: K::is_exclusive(&token),
+            time_left: Duration::from_micros(u64::try_from(ends.saturating_sub(now)).unwrap_or(0)),
+            token,
+        }
+    }
+
+    /// Returns the name of the holder: what its [`Lease::token`](crate::Lease::token) returns.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        super::state::name_in(&self.token)
+    }
+
+    /// Returns the fencing token of the holder's grant. If the mutex was handed on within the process since, the fencing token
+    /// of the holder is up to 31 higher. A reader has that of the last writer before it. `None` for permits, flights
+    /// and claims, and for locks of other libraries.
+    #[must_use]
+    pub fn fence(&self) -> Option<u64> {
+        self.fence
+    }
+
+    /// Returns how much the holder counts: the weight of a permit, otherwise 1.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        u64::try_from(self.weight).unwrap_or(0)
+    }
+
+    /// Returns whether the holder excludes all others: it holds a mutex, or it is the writer of a
+    /// [reader-writer lock](crate::RwLock).
+    #[must_use]
+    pub fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    /// Returns how long the lease lasts in the store if it is not renewed. Zero also for a lock of another library that
+    /// never expires.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        self.time_left
+    }
+
+    pub(crate) fn whole_token(&self) -> &Arc<str> {
+        &self.token
+    }
+}
+
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fence, weight, exclusive, time_left, .. } = self;
+        f.debug_struct("Holder")
+            .field("token", &self.token())
+            .field("fence", fence)
+            .field("weight", weight)
+            .field("exclusive", exclusive)
+            .field("time_left", time_left)
+            .finish()
+    }
+}
+
+/// Reads the holders and the number of waiters of a key. Changes nothing.
+#[derive(Debug)]
+pub(crate) struct Look<K>(pub(crate) PhantomData<fn(K)>);
+
+/// Releases the lease of a token of any process.
+#[derive(Debug)]
+pub(crate) struct Revoke<K> {
+    channels: Arc<str>,
+    spans: Spans,
+    token: Arc<str>,
+    kind: PhantomData<fn(K)>,
+}
+
+impl<K: Kind> Revoke<K> {
+    pub(crate) fn new(channels: Arc<str>, spans: Spans, token: Arc<str>) -> Self {
+        Self { channels, spans, token, kind: PhantomData }
+    }
+}
+
+impl<K: Kind> Operation for Look<K> {
+    type Cell = StateOf<K>;
+    type Reply = Snapshot;
+    type Undo = Never<StateOf<K>>;
+    const SCRIPT: Script = K::SCRIPTS.holders;
+    const PARTS: &'static [&'static str] = K::PARTS;
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.integer(MOST_HOLDERS);
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Snapshot, Garbled> {
+        let in_use = fields.integer()?;
+        if in_use < 0 {
+            return Err(WRONG_TYPE);
+        }
+        let waiting = fields.integer()?;
+        let (mut list, mut holders) = (fields.list()?, Vec::new());
+        while let Ok(token) = list.next() {
+            let Field::Text(token) = token else { return Err(Garbled("a token is not a text")) };
+            let token = String::from_utf8_lossy(token).into();
+            let (ends, fence) = (list.integer()?, list.integer()?);
+            holders.push(Holder::new::<K>(token, ends, fence, now));
+        }
+        Ok(Snapshot { holders, in_use, waiting })
+    }
+
+    fn apply(self, state: &mut StateOf<K>, now: i64) -> Snapshot {
+        let (in_use, waiting, holders) = state.look(now);
+        let holder = |(token, ends, fence)| Holder::new::<K>(token, ends, fence, now);
+        let holders = holders.into_iter().take(MOST_HOLDERS as usize).map(holder).collect();
+        Snapshot { holders, in_use, waiting }
+    }
+}
+
+impl<K: Kind> Operation for Revoke<K> {
+    type Cell = StateOf<K>;
+    type Reply = Was;
+    type Undo = Never<StateOf<K>>;
+    const SCRIPT: Script = K::SCRIPTS.revoke;
+    const PARTS: &'static [&'static str] = K::PARTS;
+    const MOST_RUNS: usize = 64;
+    const SAME_ONCE: bool = false;
+    const BULK: bool = K::Outcome::BULK;
+
+    fn is_reserved(&self) -> bool {
+        true
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        self.spans.write(&self.channels, call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.token));
+    }
+
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Was, Garbled> {
+        match fields.integer()? {
+            -1 => Err(WRONG_TYPE),
+            1 => Ok(Was::Held),
+            2 => Ok(Was::Waiting),
+            _ => Ok(Was::Neither),
+        }
+    }
+
+    fn apply(self, state: &mut StateOf<K>, now: i64) -> Was {
+        state.release(&self.token, false, now, self.spans)
+    }
+}
+
+/// Reads the holders of a key.
+pub(crate) async fn look<K: Kind>(namespace: &Namespace<StateOf<K>>, key: Key) -> Result<Snapshot, Error> {
+    namespace.client::<Look<K>>().run(key, Look(PhantomData)).await
+}
+
+/// Releases the lease or the place of a token, which may be of another process.
+pub(crate) async fn revoke<K: Kind>(
+    store: &Store,
+    namespace: &Namespace<StateOf<K>>,
+    key: Key,
+    token: &Arc<str>,
+) -> Result<Was, Error> {
+    let revoke = Revoke::new(store.channels().into(), spans(store), Arc::clone(token));
+    namespace.client::<Revoke<K>>().run(key, revoke).await
+}
+
+impl<K: Kind> Admission<K> {
+    /// Reads the holders of a key.
+    pub(crate) async fn look(&self, key: Key) -> Result<Snapshot, Error> {
+        look::<K>(&self.namespace, key).await
+    }
+
+    /// Releases the lease or the place of a token, which may be of another process.
+    pub(crate) async fn revoke(&self, key: Key, token: &Arc<str>) -> Result<Was, Error> {
+        revoke::<K>(&self.store, &self.namespace, key, token).await
+    }
+}

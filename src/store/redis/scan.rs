@@ -1,0 +1,60 @@
+//! `SCAN` on one master, for those who list what is stored.
+
+use std::sync::Arc;
+
+use deadpool_redis::redis::{self, Value};
+use tokio::runtime::Handle;
+
+use super::RedisStore;
+use crate::Error;
+use crate::error::Cause;
+
+/// How many keys the server looks at in one call: about 0.3 ms of its time.
+const LOOKED_AT: usize = 1000;
+
+/// How far a scan has come: through which masters, and where in the current one.
+#[derive(Clone, Debug, Default)]
+pub(in crate::store) struct Position {
+    done: Vec<usize>,
+    /// The current master, and its cursor.
+    at: Option<(usize, u64)>,
+}
+
+impl RedisStore {
+    /// Returns the next names that match a pattern; `None` at the end. After an error, or if the future is dropped, the
+    /// current master is scanned again from its first key: it may be another server by then, whose cursors differ.
+    pub(in crate::store) async fn scan(
+        self: &Arc<Self>,
+        runtime: &Handle,
+        position: &mut Position,
+        pattern: &str,
+    ) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        // The masters may change meanwhile: each that has slots now is scanned.
+        let next = || self.source.numbers().into_iter().find(|number| !position.done.contains(number));
+        let Some((master, cursor)) = position.at.take().or_else(|| next().map(|master| (master, 0))) else {
+            return Ok(None);
+        };
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(LOOKED_AT);
+        let links = self.links(runtime);
+        let reply = self.ask_at(&links, &links.route(links.number(master, 0)), &scan).await?;
+        let (cursor, names) = read(reply).ok_or_else(|| {
+            Error::unavailable(Cause::Unexpected, "SCAN returned something other than a cursor and names")
+        })?;
+        match cursor {
+            0 => position.done.push(master),
+            cursor => position.at = Some((master, cursor)),
+        }
+        Ok(Some(names))
+    }
+}
+
+fn read(reply: Value) -> Option<(u64, Vec<Vec<u8>>)> {
+    let Value::Array(reply) = reply else { return None };
+    let [Value::BulkString(cursor), Value::Array(names)] = <[Value; 2]>::try_from(reply).ok()? else {
+        return None;
+    };
+    let name = |name| if let Value::BulkString(name) = name { Some(name) } else { None };
+    let cursor = std::str::from_utf8(&cursor).ok()?.parse().ok()?;
+    Some((cursor, names.into_iter().map(name).collect::<Option<_>>()?))
+}
