@@ -109,6 +109,7 @@ pub mod guarantees {}
 mod layer;
 pub mod lease;
 pub mod mutex;
+pub mod operator;
 mod primitive;
 mod random;
 #[cfg(feature = "http")]

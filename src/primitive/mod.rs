@@ -5,6 +5,7 @@ mod clock;
 pub(crate) mod dedupe;
 pub(crate) mod lease;
 pub(crate) mod mutex;
+pub(crate) mod operator;
 mod percent;
 pub(crate) mod quota;
 pub(crate) mod rw_lock;

@@ -375,7 +375,8 @@ impl Quotas {
         if of == 0 || !tokens.iter().all(is_quota) {
             return None;
         }
-        let limit = |(position, tokens)| Limit { name: Quota::default_name(position, of), pace: Pace::of(tokens) };
+        let limit =
+            |(position, tokens)| Limit { name: Quota::default_name(position, of), pace: Pace::of(tokens) };
         Some(Self(equal::set(tokens.into_iter().enumerate().map(limit).collect())))
     }
 

@@ -9,9 +9,16 @@ use crate::Error;
 /// The commands that the store sends, and those in its scripts.
 const COMMANDS: &str = "+evalsha +eval +ping +info +subscribe +publish +time \
     +get +mget +set +setrange +strlen +del +unlink +exists +pexpire +pttl \
-    +hget +hset +hexists +lindex +llen +lpop +lpos +lrange +lrem +ltrim +rpush \
+    +hget +hset +hdel +hexists +lindex +llen +lpop +lpos +lrange +lrem +ltrim +rpush \
     +zadd +zcard +zcount +zincrby +zmscore +zrange +zrangebyscore +zrem +zremrangebyscore +zscore \
     +bitcount +bitfield +bitfield_ro";
+
+/// The commands of an operator, and those in the scripts that it runs.
+const OPERATOR: &str = "+evalsha +eval +ping +info +scan +publish +time \
+    +get +mget +getrange +strlen +set +setrange +del +exists +pexpire +pttl \
+    +hget +hexists +hdel +lindex +llen +lpop +lrem \
+    +zadd +zcard +zcount +zincrby +zrange +zrangebyscore +zrem +zremrangebyscore +zscore \
+    +bitcount";
 
 impl Store {
     /// Returns the command that gives a user of Redis the permissions that this store needs, and no others.
@@ -42,6 +49,15 @@ impl Store {
     ///
     /// [`is_invalid`](Error::is_invalid) for a store in memory, and if `user` is empty or has spaces or control characters.
     pub fn acl_rule(&self, user: &str) -> Result<String, Error> {
+        self.rule(user, COMMANDS)
+    }
+
+    /// See [`Operator::acl_rule`](crate::operator::Operator::acl_rule).
+    pub(crate) fn operator_acl_rule(&self, user: &str) -> Result<String, Error> {
+        self.rule(user, OPERATOR)
+    }
+
+    fn rule(&self, user: &str, commands: &str) -> Result<String, Error> {
         let Backend::Redis(store) = self.backend() else {
             return Err(Error::invalid("a store in memory has no access control list"));
         };
@@ -51,7 +67,7 @@ impl Store {
             )));
         }
         let mut rule = format!("ACL SETUSER {user} resetkeys ~{0}:* ", store.prefix);
-        let _ = write!(rule, "resetchannels &{}* -@all {COMMANDS}", store.channels());
+        let _ = write!(rule, "resetchannels &{}* -@all {commands}", store.channels());
         rule.push_str(store.source.more_commands());
         rule.push_str(store.limits.durability.map_or("", Durability::permission));
         Ok(rule)

@@ -199,6 +199,10 @@ impl Store {
         &self.0
     }
 
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self.backend(), Backend::InMemory(_))
+    }
+
     /// Whether this store is certainly the same place as another.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self.backend(), other.backend()) {

@@ -20,6 +20,7 @@ mod keys;
 mod kinds;
 mod leases;
 mod mutexes;
+mod operators;
 mod permits;
 mod rw_locks;
 mod several;
@@ -139,6 +140,11 @@ on_every_store! {
     crate::mutexes::a_value_is_in_use_once_at_a_time as a_value_is_in_use_once_at_a_time,
     crate::mutexes::exact_names_are_shared_by_all_families as exact_names_are_shared_by_all_families,
     crate::mutexes::exact_names_exclude_locks_of_others as exact_names_exclude_locks_of_others,
+    crate::operators::each_kind_is_listed_and_shown as each_kind_is_listed_and_shown,
+    crate::operators::a_bucket_is_reset_and_answers_are_forgotten as a_bucket_is_reset_and_answers_are_forgotten,
+    crate::operators::a_revoked_permit_goes_to_the_next_waiter as a_revoked_permit_goes_to_the_next_waiter,
+    crate::operators::a_revoked_lock_is_lost_at_the_next_renewal as a_revoked_lock_is_lost_at_the_next_renewal,
+    crate::operators::any_key_is_shown_and_found_again as any_key_is_shown_and_found_again,
     crate::fences::fences_rise_after_they_are_forgotten as fences_rise_after_they_are_forgotten,
     crate::fences::a_lock_that_is_held_keeps_its_fence as a_lock_that_is_held_keeps_its_fence,
     crate::fences::fences_rise_under_several_settings as fences_rise_under_several_settings,

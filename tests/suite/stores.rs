@@ -8,6 +8,7 @@ use deadpool_redis::{Config, Runtime};
 use futures::poll;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
+use tower_distributed::operator::Operator;
 use tower_distributed::{Credentials, Store};
 
 use crate::support::cluster::RedisCluster;
@@ -103,6 +104,41 @@ pub(crate) async fn with_servers() -> Vec<(Place, Vec<&'static RedisServer>)> {
 }
 
 impl Place {
+    /// Its servers; none in process.
+    pub(crate) fn servers(&self) -> Vec<&'static RedisServer> {
+        match self.servers {
+            Servers::None => Vec::new(),
+            Servers::One(server) => vec![server],
+            Servers::Cluster(cluster) => cluster.nodes().iter().collect(),
+            Servers::Sentinel(sentinel) => vec![sentinel.master()],
+        }
+    }
+
+    /// An operator of the store. On one Redis and on a Cluster its user has no more permissions than it says that it needs.
+    pub(crate) fn operator(&self) -> Operator {
+        let builder = || Store::builder().timeout(TIMEOUT).credentials(Credentials::new("ops", "secret"));
+        let store = match self.servers {
+            Servers::One(server) if self.prefix == "td" => builder().redis(&server.url()).unwrap(),
+            Servers::Cluster(cluster) => builder().cluster(cluster.urls()).unwrap(),
+            _ => return Operator::new(&self.store),
+        };
+        let operator = Operator::new(&store);
+        let rule = operator.acl_rule("ops").unwrap();
+        let rule: Vec<_> = rule.split(' ').chain(["on", ">secret"]).collect();
+        self.servers().iter().for_each(|server| drop(server.cli(&rule)));
+        operator
+    }
+
+    /// Another store at the same place, as another process has it.
+    pub(crate) fn again(&self) -> Store {
+        let builder = Store::builder().timeout(TIMEOUT).credentials(USER());
+        match self.servers {
+            Servers::One(server) => builder.redis(&server.url()).unwrap(),
+            Servers::Cluster(cluster) => builder.cluster(cluster.urls()).unwrap(),
+            Servers::None | Servers::Sentinel(_) => panic!("there is no such store"),
+        }
+    }
+
     /// The name in Redis of a part of the state `family:key`.
     pub(crate) fn part(&self, state: &str, part: &str) -> String {
         format!("{}:{{{state}}}:{part}", self.prefix)

@@ -7,8 +7,8 @@ use super::layout::{Layout, Mismatch};
 use super::operations::PARTS;
 use super::shard_key;
 use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS};
-use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Script, script};
 use crate::Error;
+use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Script, script};
 
 /// What is known of a stored filter. [`Operator`](crate::operator) has an example.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,7 +94,14 @@ pub(crate) async fn look(namespace: &Namespace<Bits>) -> Result<Option<FilterSta
     let Layout { shards, bits, hashes, forget, .. } = layout;
     let remember_for = u64::try_from(forget).ok().filter(|micros| *micros > 0).map(Duration::from_micros);
     let filled = filled[0].max(filled[1]);
-    Ok(Some(FilterState { bits: bits * u64::from(shards), hashes, keys: shards, remember_for, filled, items }))
+    Ok(Some(FilterState {
+        bits: bits * u64::from(shards),
+        hashes,
+        keys: shards,
+        remember_for,
+        filled,
+        items,
+    }))
 }
 
 /// Reads a stored text: the layout, and the newest generation. `None` if no filter has such a layout.
@@ -123,7 +130,11 @@ impl Operation for Look {
         let text = match fields.next()? {
             Field::Text(text) => String::from_utf8_lossy(text).into_owned(),
             Field::Integer(0) => return Ok(Seen { now, stored: None }),
-            _ => return Err(Garbled("WRONGTYPE a key of the filter has a value of another type: delete the key")),
+            _ => {
+                return Err(Garbled(
+                    "WRONGTYPE a key of the filter has a value of another type: delete the key",
+                ));
+            }
         };
         let mut ones = || fields.integer().map(|ones| u64::try_from(ones).unwrap_or(0));
         Ok(Seen { now, stored: Some((text, [ones()?, ones()?])) })

@@ -388,7 +388,8 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let release = ("warm".into(), Verb::Release, K::query(SEQUENCES, 0));
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
     let complete = K::entry(SEQUENCES, &mut rng).map(|entry| Step::Complete("warm".into(), entry));
-    for step in [release, Step::Inspect, Step::Look, Step::Revoke("warm".into())].into_iter().chain(complete) {
+    for step in [release, Step::Inspect, Step::Look, Step::Revoke("warm".into())].into_iter().chain(complete)
+    {
         lua.take(K::key(SEQUENCES), step, 0).await;
     }
 

@@ -71,6 +71,9 @@ pub(crate) enum Was {
     Neither,
 }
 
+/// A holder: its token, when its lease ends (µs), and its fence.
+pub(crate) type Held = (Arc<str>, i64, i64);
+
 /// The time spans of all operations on a key, µs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans {
@@ -85,6 +88,17 @@ pub(crate) struct Spans {
 impl<H: Holders> KeyState<H> {
     pub(crate) fn holders(&mut self) -> &mut H {
         &mut self.holders
+    }
+
+    pub(crate) fn holders_ref(&self) -> &H {
+        &self.holders
+    }
+
+    /// Returns whether there is a holder or a waiter.
+    pub(crate) fn is_in_use(&self, now: i64) -> bool {
+        let mut state = self.clone();
+        state.sweep(now);
+        state.holders.used() > 0 || state.queue.has_places()
     }
 
     /// Acquires a lease, or a place in the queue. `done`: whether an outcome leaves nothing to do. `Some(true)`:
@@ -233,9 +247,9 @@ impl<H: Holders> KeyState<H> {
         (self.holders.used(), H::counted(&self.queue), self.holders.soonest(now))
     }
 
-    /// Returns the sum of the weights held, the number of waiters, and the token, expiry and fence of each holder, the
-    /// one whose lease ends first at the front. Changes nothing.
-    pub(crate) fn look(&self, now: i64) -> (i64, i64, Vec<(Arc<str>, i64, i64)>) {
+    /// Returns the sum of the weights held, the number of waiters, and the holders, the one whose lease ends first at the
+    /// front. Changes nothing.
+    pub(crate) fn look(&self, now: i64) -> (i64, i64, Vec<Held>) {
         let mut state = self.clone();
         state.sweep(now);
         let held = |token: Arc<str>| {

@@ -137,7 +137,7 @@ pub(super) fn messages(field: Field<'_>) -> Result<Vec<Push>, Garbled> {
     Ok(messages)
 }
 
-pub(super) type StateOf<K> = KeyState<<K as Kind>::Holders>;
+pub(crate) type StateOf<K> = KeyState<<K as Kind>::Holders>;
 
 impl<K: Kind> Operation for AcquireRelease<K> {
     type Cell = StateOf<K>;

@@ -190,7 +190,9 @@ impl Mutex {
     /// The leases in the one store of this value.
     fn one_store(&self, key: &Key) -> Result<&Admission<Exclusive>, Error> {
         let Place::Store(leases) = &self.place else {
-            return Err(Error::invalid("the locks of a quorum have no single state: inspect each of its stores"));
+            return Err(Error::invalid(
+                "the locks of a quorum have no single state: inspect each of its stores",
+            ));
         };
         if self.settings.exact_names {
             check_exact(key, leases.admission.store.prefix())?;

@@ -116,7 +116,8 @@ impl Entry {
 impl LastAnswer {
     /// Returns what is known of the answer.
     pub(super) fn look(&self, now: i64) -> Option<StoredAnswer> {
-        let Answer { fresh, until, codec, bytes, .. } = self.0.as_ref().filter(|answer| answer.until > now)?;
+        let Answer { fresh, until, codec, bytes, .. } =
+            self.0.as_ref().filter(|answer| answer.until > now)?;
         Some(StoredAnswer::new(fresh - now, until - now, Some(Arc::clone(codec)), bytes.len()))
     }
 

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::answer::{Asker, Flight, Found};
 use super::builder::Unpublished;
-use super::kept::Forget;
 use super::early::Early;
+use super::kept::Forget;
 use super::local_cache::{LocalCache, message};
 use super::parallel::Parallel;
 use super::stored::Stored;

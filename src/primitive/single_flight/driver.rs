@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::answer::{Asker, Entry, Flight, Found};
+use super::answer::{Asker, Entry, Found};
 use super::builder::Unpublished;
 use super::core::{Core, Flown, Landed, Work};
 use super::local_cache;

@@ -117,9 +117,11 @@ impl Operation for Look {
             -1 => Err(Garbled("WRONGTYPE the key of an answer has a value of another type: delete the key")),
             0 => Ok(None),
             // A codec with a very long name, or an answer of another program.
-            _ => Ok(Some(read(beginning, length, ttl, now).unwrap_or_else(|| {
-                StoredAnswer::new(0, ttl, None, usize::try_from(length).unwrap_or(0))
-            }))),
+            _ => {
+                Ok(Some(read(beginning, length, ttl, now).unwrap_or_else(|| {
+                    StoredAnswer::new(0, ttl, None, usize::try_from(length).unwrap_or(0))
+                })))
+            }
         }
     }
 

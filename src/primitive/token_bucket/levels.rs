@@ -6,7 +6,9 @@ use super::decision::BucketState;
 use super::operations::{PARTS, Reset, WRONG_TYPE, moment};
 use super::state::{Bucket, Level};
 use crate::primitive::quota::{Quotas, Tokens};
-use crate::store::{Arguments, Cell as _, Field, Fields, Garbled, Namespace, Never, Operation, Script, script};
+use crate::store::{
+    Arguments, Cell as _, Field, Fields, Garbled, Namespace, Never, Operation, Script, script,
+};
 use crate::{Error, Key};
 
 /// Reads all levels of a bucket.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use super::shard::Shard;
 use super::sweeper::{By, Place, Sweep, Visit};
 use super::{Name, Shared, lock};
-use crate::{Error, Key};
 use crate::store::operation::Cell;
+use crate::{Error, Key};
 
 /// The cells of one namespace, in shards.
 pub(crate) struct Cells<C> {

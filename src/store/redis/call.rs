@@ -330,23 +330,25 @@ impl RedisStore {
 
     async fn ping_at(&self, links: &RuntimeLinks, route: &Route) -> Result<Ping, Outage> {
         let (breaker, sent) = (links.breaker(), Instant::now());
-        self.ask_at(links, route, &redis::cmd("PING")).await?;
+        self.ask_at(links, route, &redis::cmd("PING"), false).await?;
         let version = route.link.version().map(|version| version.to_string());
         Ok(Ping::new(sent.elapsed(), version, breaker))
     }
 
-    /// Sends a command other than a script call to one master, even while the breaker is open.
+    /// Sends a command other than a script call to a master, even while the breaker is open. `alone`: also the connection
+    /// of a pool for a Cluster sends it to this master, and to no other.
     pub(super) async fn ask_at(
         &self,
         links: &RuntimeLinks,
         route: &Route,
         command: &redis::Cmd,
+        alone: bool,
     ) -> Result<redis::Value, Outage> {
         let mut held = route.link.hold(&links.runtime).await.inspect_err(|_| {
             self.source.look_for_masters(None);
         })?;
         let sent = Instant::now();
-        let address = self.source.address_in_pool(route.master);
+        let address = self.source.address_in_pool(route.master).filter(|_| alone);
         let asked = held.connection.send_at(address, command);
         let outage = match self.in_time(&links.runtime, &route.link, asked).await {
             Some(Ok(reply)) => {

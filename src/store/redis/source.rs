@@ -103,11 +103,22 @@ impl Source {
         }
     }
 
-    /// The numbers of the masters that have slots; 0 if none is known.
+    /// The numbers of the masters to which calls go.
     pub(super) fn numbers(&self) -> Vec<usize> {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::ClusterPool(..) => vec![0],
+            source => source.all_masters(),
+        }
+    }
+
+    /// The numbers of all masters that have slots; 0 if none is known.
+    pub(super) fn all_masters(&self) -> Vec<usize> {
         let known: Vec<_> = match self {
             #[cfg(feature = "cluster")]
-            Self::Cluster(_, masters) | Self::ClusterPool(_, masters) => masters.numbers().into_iter().collect(),
+            Self::Cluster(_, masters) | Self::ClusterPool(_, masters) => {
+                masters.numbers().into_iter().collect()
+            }
             _ => Vec::new(),
         };
         if known.is_empty() { vec![0] } else { known }

@@ -34,7 +34,8 @@ impl Bucket {
 
     /// Removes an item. Returns whether it was stored.
     pub(super) fn remove(&mut self, digest: &Digest) -> bool {
-        self.0.iter_mut().fold(false, |stored, slot| slot.digests.remove(&*digest.bytes) || stored)
+        let removed = self.0.iter_mut().filter_map(|slot| slot.digests.remove(&*digest.bytes).then_some(()));
+        removed.count() > 0
     }
 
     /// Makes sure that the current slice exists.

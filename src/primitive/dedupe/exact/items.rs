@@ -12,8 +12,9 @@ use crate::{Error, Key, Store};
 /// The hashes of a bucket.
 const HASHES: &[&str] = &["exact:0", "exact:1", "exact:2"];
 
-const WRONG_TYPE: Garbled =
-    Garbled("WRONGTYPE a key of handled items has a value of another type: delete the key or use another name");
+const WRONG_TYPE: Garbled = Garbled(
+    "WRONGTYPE a key of handled items has a value of another type: delete the key or use another name",
+);
 
 /// Reads the stored layout.
 #[derive(Debug)]
@@ -34,7 +35,12 @@ pub(crate) async fn stored(store: &Store, name: &str) -> Result<Option<Layout>, 
 }
 
 /// Returns whether an item was handled.
-pub(crate) async fn look(store: &Store, name: &str, layout: &Arc<Layout>, item: &[u8]) -> Result<bool, Error> {
+pub(crate) async fn look(
+    store: &Store,
+    name: &str,
+    layout: &Arc<Layout>,
+    item: &[u8],
+) -> Result<bool, Error> {
     let (client, digest) = (Namespace::<Bucket>::open(store, name).client(), layout.digest(item));
     client.run(bucket_key(&digest), Look(Arc::clone(layout), digest)).await
 }

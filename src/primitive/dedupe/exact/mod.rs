@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-pub use self::builder::ExactBuilder;
 pub(crate) use self::bucket::Bucket;
+pub use self::builder::ExactBuilder;
 pub(crate) use self::claims::{ExactClaims, Records};
 pub(crate) use self::items::{forget, look, stored};
 pub(crate) use self::layout::{Digest, Layout};

@@ -26,6 +26,7 @@ pub(super) fn explained(code: &str, detail: &str) -> String {
         true if detail.contains("channel") => "allow the channels `&<prefix>:wake:*`",
         true if detail.contains("can't access") || detail.contains("access one of the keys") => KEYS,
         true if detail.contains("permissions to access a key") => KEYS,
+        true if detail.contains("'scan'") => "allow the commands of Operator::acl_rule",
         true => "allow the commands of Store::acl_rule; on the server, ACL LOG names the one that is missing",
         false if has_one(detail, &UNKNOWN) => {
             "the store needs this command: on the server it is renamed, disabled or missing; see Store::acl_rule"

@@ -1,0 +1,98 @@
+//! The arguments of the command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use tower_distributed::operator::Kind;
+
+/// Shows what a store of tower-distributed holds in Redis, and changes single states
+///
+/// Without --reset, --revoke or --forget it lists. Keys are shown, and given, with %, control characters and bytes that are
+/// not UTF-8 as %XX, and keys of more than 256 bytes as %# and their SHA-256 digest.
+#[derive(Debug, Parser)]
+#[command(name = "inspect", max_term_width = 100)]
+pub(crate) struct Arguments {
+    /// The server; with --cluster or --sentinel, the URLs of some nodes
+    #[arg(value_name = "REDIS_URL", required = true)]
+    pub(crate) urls: Vec<String>,
+
+    /// The URLs are those of a Cluster
+    #[arg(long, conflicts_with = "sentinel")]
+    pub(crate) cluster: bool,
+
+    /// The URLs are those of Sentinels, and this is the name of the master
+    #[arg(long, value_name = "MASTER")]
+    pub(crate) sentinel: Option<String>,
+
+    /// The prefix of the store
+    #[arg(long, default_value = "td")]
+    pub(crate) prefix: String,
+
+    /// A file with the password of the user in the URL, so that the list of processes does not show it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) password_file: Option<PathBuf>,
+
+    /// Lists only this namespace
+    #[arg(long, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+
+    /// Lists or changes only this kind, such as mutex
+    #[arg(long)]
+    pub(crate) kind: Option<Kind>,
+
+    /// The most entries to list
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) limit: usize,
+
+    /// Cuts no name or key, and shows all holders
+    #[arg(long)]
+    pub(crate) full: bool,
+
+    /// Fills a bucket and unblocks it
+    #[arg(long, num_args = 2, value_names = ["NAMESPACE", "KEY"], group = "change")]
+    reset: Vec<String>,
+
+    /// Takes a lease from its holder: of a lock, a permit, a claim or a running flight
+    #[arg(long, num_args = 2, value_names = ["NAMESPACE", "KEY"], group = "change")]
+    revoke: Vec<String>,
+
+    /// Forgets an answer or a response that is stored, or a handled item
+    #[arg(long, num_args = 2, value_names = ["NAMESPACE", "KEY"], group = "change")]
+    forget: Vec<String>,
+
+    /// Which holder to revoke, if there are several
+    #[arg(long, value_name = "TOKEN", requires = "revoke")]
+    pub(crate) holder: Option<String>,
+
+    /// Does not ask
+    #[arg(long, requires = "change")]
+    pub(crate) yes: bool,
+
+    /// Prints the command that gives a user of Redis the permissions for this tool
+    #[arg(long, value_name = "USER", conflicts_with = "change")]
+    pub(crate) acl: Option<String>,
+}
+
+/// A change that is asked for.
+pub(crate) struct Change<'a> {
+    pub(crate) verb: Verb,
+    pub(crate) namespace: &'a str,
+    pub(crate) key: &'a str,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Verb {
+    Reset,
+    Revoke,
+    Forget,
+}
+
+impl Arguments {
+    pub(crate) fn change(&self) -> Option<Change<'_>> {
+        let verbs = [(Verb::Reset, &self.reset), (Verb::Revoke, &self.revoke), (Verb::Forget, &self.forget)];
+        verbs.into_iter().find_map(|(verb, of)| match &of[..] {
+            [namespace, key] => Some(Change { verb, namespace, key }),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,52 @@
+//! Shows what a store in Redis holds, and changes single states: resets a bucket, revokes a lease, forgets an answer.
+//!
+//! ```sh
+//! cargo run --example inspect -- redis://127.0.0.1/                                     # lists all
+//! cargo run --example inspect -- redis://127.0.0.1/ --namespace reports --full
+//! cargo run --example inspect -- redis://127.0.0.1/ --revoke reports 2026-11            # asks first
+//! cargo run --example inspect -- redis://127.0.0.1/ --acl ops                           # the permissions that it needs
+//! cargo run --example inspect --features cluster -- --cluster redis://10.0.0.1/ redis://10.0.0.2/
+//! ```
+
+mod act;
+mod arguments;
+mod connect;
+mod list;
+mod show;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tower_distributed::operator::Operator;
+
+use self::arguments::{Arguments, Change};
+
+/// Why the tool ends without success, as it is printed.
+type Failure = String;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match run(&Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("inspect: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let operator = Operator::new(&connect::store(arguments)?);
+    if let Some(user) = &arguments.acl {
+        println!("{}", operator.acl_rule(user).map_err(told)?);
+        return Ok(());
+    }
+    match arguments.change() {
+        Some(Change { verb, namespace, key }) => act::act(&operator, arguments, verb, namespace, key).await,
+        None => list::list(&operator, arguments).await,
+    }
+}
+
+fn told(error: tower_distributed::Error) -> Failure {
+    error.to_string()
+}

@@ -1,0 +1,424 @@
+//! Operators: what they list and show, and what they change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use deadpool_redis::redis;
+use tower_distributed::dedupe::{Claimed, Dedupe};
+use tower_distributed::operator::{Entry, Kind, Operator, State};
+use tower_distributed::single_flight::Json;
+use tower_distributed::{
+    BloomFilter, Key, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
+};
+
+use crate::stores::{Place, SOON, with_servers};
+use crate::support::eventually;
+use crate::support::program::since_7_0;
+use crate::support::redis_server::RedisServer;
+
+async fn list(operator: &Operator, namespace: &str) -> Vec<Entry> {
+    let (mut scan, mut entries) = (operator.scan_namespace(namespace).unwrap(), BTreeSet::new());
+    while let Some(page) = scan.next().await.unwrap() {
+        assert!(!page.is_empty());
+        entries.extend(page);
+    }
+    entries.into_iter().collect()
+}
+
+/// All keys of a namespace on all servers, what they hold, and when they expire.
+fn dump(place: &Place, namespace: &str) -> BTreeMap<String, (Vec<u8>, i64)> {
+    let mut all = BTreeMap::new();
+    for server in place.servers() {
+        for key in
+            server.query::<Vec<String>>(&["KEYS", &place.part(&format!("{namespace}:*"), "*")]).unwrap()
+        {
+            let ttl = server.query(&["PTTL", &key]).unwrap();
+            all.insert(key.clone(), (server.query(&["DUMP", &key]).unwrap(), ttl));
+        }
+    }
+    all
+}
+
+async fn leases(operator: &Operator, entry: &Entry) -> tower_distributed::operator::Snapshot {
+    let state = operator.inspect(entry).await.unwrap().unwrap();
+    state.leases().unwrap_or_else(|| panic!("{entry} has no holders: {state:?}")).clone()
+}
+
+pub(crate) async fn each_kind_is_listed_and_shown(place: &Place, name: &str) {
+    let (operator, filters) = (place.operator(), &format!("{name}.filter"));
+    assert!(list(&operator, name).await.is_empty());
+    TokenBucket::new(place, name, [Quota::per_hour(10), Quota::non_refilling(50)])
+        .unwrap()
+        .allow_n("bucket", 3)
+        .await
+        .unwrap();
+    let permit = WaitGroup::new(place, name, 5).unwrap().add_n("permits", 2).await.unwrap();
+    let lock = Mutex::new(place, name).unwrap().lock("lock").await.unwrap();
+    let shared = RwLock::new(place, name).unwrap();
+    let readers = [shared.read("shared").await.unwrap(), shared.read("shared").await.unwrap()];
+    let writer = shared.write("written").await.unwrap();
+    let answers =
+        SingleFlight::<String>::builder(Json).ttl(Duration::from_secs(60)).build(place, name).unwrap();
+    answers.run("answer", || async { "seven".to_owned() }).await.unwrap();
+    let items = Dedupe::exact(place, name).remember_for(Duration::from_secs(3600)).build().unwrap();
+    let Claimed::New(claim) = items.try_claim("handled").await.unwrap() else { panic!("it is new") };
+    assert!(claim.confirm().await.unwrap());
+    let Claimed::New(claim) = items.try_claim("in flight").await.unwrap() else { panic!("it is new") };
+    let filter = BloomFilter::builder().capacity(1000).false_positive_rate(0.01);
+    let filter = filter.remember_for(Duration::from_secs(3600)).build(place, filters).unwrap();
+    filter.insert_all(["a", "b", "c"]).await.unwrap();
+    let Claimed::New(filtered) = Dedupe::new(&filter).unwrap().try_claim("d").await.unwrap() else {
+        panic!("it is new")
+    };
+
+    let before = [name, filters].map(|name| dump(place, name));
+    let (entries, of_filter) = (list(&operator, name).await, list(&operator, filters).await);
+    let listed: Vec<_> = entries.iter().map(|entry| (entry.kind(), entry.key_text())).collect();
+    let kinds: Vec<_> = listed.iter().map(|(kind, key)| (*kind, &key[..])).collect();
+    let claimed = &listed.iter().find(|(kind, _)| *kind == Kind::ExactClaim).unwrap().1[..];
+    let expected = [
+        (Kind::TokenBucket, "bucket"),
+        (Kind::WaitGroup, "permits"),
+        (Kind::Mutex, "lock"),
+        (Kind::RwLock, "shared"),
+        (Kind::RwLock, "written"),
+        (Kind::SingleFlight, "answer"),
+        (Kind::Dedupe, ""),
+        (Kind::ExactClaim, claimed),
+    ];
+    assert_eq!(kinds, expected);
+    let kinds: Vec<_> = of_filter.iter().map(Entry::kind).collect();
+    assert_eq!(kinds, [Kind::BloomFilter, Kind::FilterClaim]);
+    let everything = {
+        let (mut scan, mut all) = (operator.scan(), Vec::new());
+        while let Some(page) = scan.next().await.unwrap() {
+            all.extend(page);
+        }
+        all
+    };
+    assert!(entries.iter().chain(&of_filter).all(|entry| everything.contains(entry)));
+
+    let Some(State::Bucket(bucket)) = operator.inspect(&entries[0]).await.unwrap() else {
+        panic!("a bucket")
+    };
+    let balances: Vec<_> = bucket.balances().map(|balance| (balance.limit(), balance.remaining())).collect();
+    assert_eq!(balances, [(10, 7), (50, 47)]);
+    let seen = leases(&operator, &entries[1]).await;
+    assert_eq!((seen.in_use(), seen.waiting(), seen.holders().len()), (2, 0, 1));
+    let holder = &seen.holders()[0];
+    assert_eq!((holder.token(), holder.weight(), holder.fence()), (permit.token(), 2, None));
+    assert!(holder.time_left() > Duration::from_secs(10) && holder.time_left() <= Duration::from_secs(30));
+    let seen = leases(&operator, &entries[2]).await;
+    let holder = &seen.holders()[0];
+    assert_eq!((holder.token(), holder.fence()), (lock.token(), Some(lock.fence())));
+    assert!(holder.is_exclusive() && seen.holders().len() == 1);
+    let seen = leases(&operator, &entries[3]).await;
+    let mut tokens: Vec<_> = seen.holders().iter().map(|holder| holder.token()).collect();
+    tokens.sort_unstable();
+    assert_eq!(tokens, {
+        let mut own = readers.each_ref().map(|reader| reader.token());
+        own.sort_unstable();
+        own
+    });
+    assert!(!seen.holders()[0].is_exclusive());
+    let seen = leases(&operator, &entries[4]).await;
+    assert!(seen.holders()[0].is_exclusive() && seen.holders()[0].fence() == Some(writer.fence()));
+    let Some(State::Flight(flight)) = operator.inspect(&entries[5]).await.unwrap() else {
+        panic!("a flight")
+    };
+    let answer = flight.answer().unwrap();
+    assert!(flight.runs().is_free() && answer.codec().is_some() && answer.bytes() >= "seven".len() as u64);
+    assert!(answer.fresh_for() > Duration::from_secs(30) && answer.kept_for() >= answer.fresh_for());
+    let Some(State::Dedupe(dedupe)) = operator.inspect(&entries[6]).await.unwrap() else {
+        panic!("a Dedupe")
+    };
+    assert_eq!((dedupe.remember_for(), dedupe.is_handled()), (Duration::from_secs(3600), None));
+    for (item, handled) in [("handled", true), ("in flight", false), ("new", false)] {
+        let item = Entry::new(Kind::Dedupe, name, item).unwrap();
+        let Some(State::Dedupe(dedupe)) = operator.inspect(&item).await.unwrap() else { panic!("an item") };
+        assert_eq!(dedupe.is_handled(), Some(handled), "{item}");
+    }
+    assert_eq!(leases(&operator, &entries[7]).await.in_use(), 1);
+    let Some(State::Filter(seen)) = operator.inspect(&of_filter[0]).await.unwrap() else {
+        panic!("a filter")
+    };
+    assert_eq!((seen.bits(), seen.hashes(), seen.keys()), (filter.bits(), filter.hashes(), filter.keys()));
+    assert_eq!((seen.remember_for(), seen.estimated_count()), (Some(Duration::from_secs(3600)), 3));
+    assert!(leases(&operator, &of_filter[1]).await.holders()[0].is_exclusive());
+    for kind in
+        [Kind::TokenBucket, Kind::WaitGroup, Kind::Mutex, Kind::RwLock, Kind::SingleFlight, Kind::Dedupe]
+    {
+        let none = Entry::new(kind, &format!("{name}.none"), "k").unwrap();
+        assert!(operator.inspect(&none).await.unwrap().is_none(), "{none}");
+    }
+
+    // Nothing has changed, and nothing is kept longer.
+    for (name, before) in [name, filters].into_iter().zip(before) {
+        let after = dump(place, name);
+        assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+        for (key, (value, ttl)) in after {
+            let (was, lasted) = &before[&key];
+            assert!(value == *was && ttl <= *lasted, "{key} has changed");
+        }
+    }
+    assert!(claim.release().await.unwrap() && filtered.release().await.unwrap());
+    assert!(permit.done().await.unwrap() && lock.unlock().await.unwrap());
+    for reader in readers {
+        assert!(reader.release().await.unwrap());
+    }
+    assert!(writer.release().await.unwrap());
+    let left: Vec<_> = list(&operator, name).await.iter().map(Entry::kind).collect();
+    assert_eq!(left, [Kind::TokenBucket, Kind::SingleFlight, Kind::Dedupe]);
+}
+
+pub(crate) async fn a_bucket_is_reset_and_answers_are_forgotten(place: &Place, name: &str) {
+    let operator = place.operator();
+    let bucket = TokenBucket::new(place, name, Quota::non_refilling(5)).unwrap();
+    bucket.allow_n("k", 5).await.unwrap();
+    let entry = Entry::new(Kind::TokenBucket, name, "k").unwrap();
+    operator.reset(&entry).await.unwrap();
+    assert_eq!(bucket.peek("k").await.unwrap().remaining(), 5);
+    assert!(operator.inspect(&entry).await.unwrap().is_none());
+
+    let answers = SingleFlight::<u32>::builder(Json).ttl(Duration::from_secs(60)).build(place, name).unwrap();
+    assert_eq!(answers.run("k", || async { 1 }).await.unwrap(), 1);
+    let answer = Entry::new(Kind::SingleFlight, name, "k").unwrap();
+    assert!(operator.forget(&answer).await.unwrap());
+    assert!(!operator.forget(&answer).await.unwrap());
+    assert_eq!(answers.run("k", || async { 2 }).await.unwrap(), 2);
+
+    let items = Dedupe::exact(place, name).remember_for(Duration::from_secs(3600)).build().unwrap();
+    let claim = async || match items.try_claim("k").await.unwrap() {
+        Claimed::New(claim) => claim.confirm().await.unwrap(),
+        Claimed::Duplicate => false,
+    };
+    assert!(claim().await && !claim().await);
+    let item = Entry::new(Kind::Dedupe, name, "k").unwrap();
+    assert!(operator.forget(&item).await.unwrap() && claim().await);
+    assert!(items.forget("k").await.unwrap() && !items.forget("k").await.unwrap() && claim().await);
+
+    let filter = BloomFilter::new(place, &format!("{name}.filter"), 1000, 0.01).unwrap();
+    filter.insert("k").await.unwrap();
+    let whole = Entry::whole(Kind::BloomFilter, filter.name()).unwrap();
+    let lock = Entry::new(Kind::Mutex, name, "k").unwrap();
+    for refused in [operator.forget(&whole).await, operator.forget(&lock).await] {
+        assert!(refused.unwrap_err().is_invalid());
+    }
+    assert!(operator.reset(&lock).await.unwrap_err().is_invalid());
+    assert!(filter.contains("k").await.unwrap());
+}
+
+pub(crate) async fn a_revoked_permit_goes_to_the_next_waiter(place: &Place, name: &str) {
+    let (operator, exports) = (place.operator(), WaitGroup::new(place, name, 1).unwrap());
+    let stuck = exports.add("k").await.unwrap();
+    let next = {
+        let exports = exports.clone();
+        tokio::spawn(async move { exports.add("k").await.unwrap() })
+    };
+    let entry = Entry::new(Kind::WaitGroup, name, "k").unwrap();
+    eventually("a waiter", SOON, async || leases(&operator, &entry).await.waiting() == 1).await;
+    let seen = leases(&operator, &entry).await;
+    assert!(operator.revoke(&entry, &seen.holders()[0]).await.unwrap());
+    let next = tokio::time::timeout(SOON, next).await.unwrap().unwrap();
+    assert!(!operator.revoke(&entry, &seen.holders()[0]).await.unwrap(), "another holds it now");
+    assert!(next.is_held() && stuck.extend().await.unwrap_err().is_lost() && !stuck.is_held());
+    assert!(next.done().await.unwrap() && !stuck.done().await.unwrap());
+    let bucket = Entry::new(Kind::TokenBucket, name, "k").unwrap();
+    assert!(operator.revoke(&bucket, &seen.holders()[0]).await.unwrap_err().is_invalid());
+}
+
+pub(crate) async fn a_revoked_lock_is_lost_at_the_next_renewal(place: &Place, name: &str) {
+    let ttl = Duration::from_millis(600);
+    let mutex = Mutex::builder().ttl(ttl).build(place, name).unwrap();
+    let stuck = mutex.lock("k").await.unwrap();
+    let seen = mutex.inspect("k").await.unwrap();
+    assert!(mutex.revoke("k", &seen.holders()[0]).await.unwrap());
+    let next = tokio::time::timeout(SOON, mutex.lock("k")).await.unwrap().unwrap();
+    tokio::time::timeout(SOON, stuck.lost()).await.unwrap();
+    assert!(next.fence() > stuck.fence() && next.is_held());
+    assert!(!mutex.revoke("k", &seen.holders()[0]).await.unwrap());
+
+    let shared = RwLock::new(place, name).unwrap();
+    let writer = shared.write("k").await.unwrap();
+    let seen = shared.inspect("k").await.unwrap();
+    assert!(shared.revoke("k", &seen.holders()[0]).await.unwrap());
+    let reader = shared.try_read("k").await.unwrap();
+    assert!(writer.extend().await.unwrap_err().is_lost() && reader.is_held());
+}
+
+/// Listed keys can be given back as they are shown.
+pub(crate) async fn any_key_is_shown_and_found_again(place: &Place, name: &str) {
+    let long = [b'x'; 300];
+    let keys: [&[u8]; 10] =
+        [b"", b"a}:{b", b"%7b", b"%#", b"\xff\0", b" a ", b"layout", b"0", "ä:\u{202e}".as_bytes(), &long];
+    let (operator, bucket) =
+        (place.operator(), TokenBucket::new(place, name, Quota::non_refilling(5)).unwrap());
+    for key in keys {
+        bucket.allow(key).await.unwrap();
+    }
+    let entries = list(&operator, name).await;
+    assert_eq!(entries.len(), keys.len(), "{entries:?}");
+    let known: BTreeSet<_> = entries.iter().filter_map(Entry::key).collect();
+    let short = keys.iter().filter(|key| key.len() < 256).map(|key| Key::from(*key));
+    assert!(short.clone().all(|key| known.contains(&key)));
+    for entry in entries {
+        let text = entry.key_text();
+        assert!(!text.contains(|c: char| c.is_control() || c == '\u{202e}'), "{text:?}");
+        let again = Entry::parse(Kind::TokenBucket, name, &text).unwrap();
+        assert!(matches!(operator.inspect(&again).await.unwrap(), Some(State::Bucket(_))), "{again}");
+        operator.reset(&again).await.unwrap();
+    }
+    assert!(list(&operator, name).await.is_empty());
+    assert_eq!(bucket.peek(&long).await.unwrap().remaining(), 5);
+}
+
+/// Two stores are two processes.
+#[tokio::test]
+async fn a_revoked_lock_wakes_a_waiter_of_another_process() {
+    for (place, _) in with_servers().await {
+        let name = "revoked_elsewhere";
+        let (mutex, other) = (Mutex::new(&place, name).unwrap(), Mutex::new(&place.again(), name).unwrap());
+        let stuck = mutex.lock("k").await.unwrap();
+        let next = tokio::spawn(async move { other.lock("k").await.unwrap() });
+        place.lined_up(&format!("{name}:k"), 1).await;
+        let (operator, entry) = (place.operator(), Entry::new(Kind::Mutex, name, "k").unwrap());
+        let seen = leases(&operator, &entry).await;
+        assert!(operator.revoke(&entry, &seen.holders()[0]).await.unwrap());
+        // The ttl is 30 s: only the revocation ends the wait.
+        let next = tokio::time::timeout(SOON, next).await.unwrap().unwrap();
+        assert!(next.fence() > stuck.fence());
+        assert!(stuck.extend().await.unwrap_err().is_lost());
+    }
+}
+
+/// The ids of waiters are those of their process: a grant for a waiter of one process is for no waiter of another.
+#[tokio::test]
+async fn a_permit_that_another_process_releases_goes_to_its_waiter() {
+    for (place, _) in with_servers().await {
+        let (name, other_place) = ("released_elsewhere", place.again());
+        let [here, there] = [&*place, &other_place].map(|store| WaitGroup::new(store, name, 1).unwrap());
+        let id = here.add("k").await.unwrap().into_id();
+        let other = there.add("other").await.unwrap();
+        let next = {
+            let here = here.clone();
+            tokio::spawn(async move { here.add("k").await.unwrap() })
+        };
+        let mut beside = {
+            let there = there.clone();
+            tokio::spawn(async move { there.add("other").await.unwrap() })
+        };
+        for key in ["k", "other"] {
+            place.lined_up(&format!("{name}:{key}"), 1).await;
+        }
+        assert!(there.done(&id).await.unwrap());
+        let next = tokio::time::timeout(SOON, next).await.unwrap().unwrap();
+        assert!(next.is_held() && other.is_held() && !beside.is_finished(), "two hold one permit");
+        assert!(other.done().await.unwrap());
+        assert!((&mut beside).await.unwrap().is_held());
+    }
+}
+
+/// What other programs keep under names like ours is not listed, or shown as an error, and stays.
+#[tokio::test]
+async fn keys_of_others_are_told_apart() {
+    let server = RedisServer::start().await;
+    let operator = Operator::new(&Store::redis(&server.url()).unwrap());
+    let list_key = ["RPUSH", "td:{x:list}:tat", "a"];
+    for command in [
+        &["SET", "td:{x:k}:other", "1"][..],
+        &["SET", "tdx:{x:k}:tat", "1"],
+        &["SET", "td:x:k:tat", "1"],
+        &["SET", "td:{x:%zz}:tat", "1"],
+        &["SET", "td:{x y:k}:tat", "1"],
+        &list_key,
+        &["SET", "td:{x:text}:tat", "hello"],
+        &[
+            "SET",
+            "td:{x:huge}:tat",
+            "0 9007199254740000 0 9007199254740000 0 9007199254740000 1 9007199254740000",
+        ],
+        &["SET", "td:{x:null}:tat", "0 1 0 1 0 0 0 0"],
+        &["SET", "td:{x:0}:config", "bloom1 4294967295 0 0 9223372036854775807 0"],
+        &["SET", "td:{x:layout}:layout", "exact1 4294967295 9223372036854775807"],
+        &["SET", "td:{x:k}:flight:answer", "hello"],
+        &["SET", "td:{x:k}:lock", "of another library"],
+        &["RPUSH", "td:{x:list}:lock", "a"],
+        &["ZADD", "td:{x:k}:permits:holders", "inf", "a", "9e15", "b/x/y", "-inf", "c"],
+        &["ZADD", "td:{x:k}:rw:holders", "inf", "a", "9e15", "b", "-inf", "c"],
+    ] {
+        server.query::<redis::Value>(command).unwrap();
+    }
+    let all = || server.cli(&["KEYS", "*"]).lines().map(str::to_owned).collect::<BTreeSet<_>>();
+    let before = all();
+    let shown: Vec<_> = list(&operator, "x").await;
+    let mut told = BTreeMap::new();
+    for entry in &shown {
+        let text = match operator.inspect(entry).await {
+            Ok(None) => "nothing".to_owned(),
+            Ok(Some(State::Leases(leases))) => format!("{} holders", leases.holders().len()),
+            Ok(Some(State::Flight(flight))) => format!("{} bytes", flight.answer().unwrap().bytes()),
+            Ok(Some(other)) => format!("{other:?}"),
+            Err(error) => {
+                assert!(error.is_wrong_type(), "{entry}: {error}");
+                "wrong type".to_owned()
+            }
+        };
+        told.insert(format!("{} {}", entry.kind(), entry.key_text()), text);
+    }
+    let told: Vec<_> = told.iter().map(|(entry, text)| (&entry[..], &text[..])).collect();
+    assert_eq!(
+        told,
+        [
+            ("bloom_filter ", "nothing"),
+            ("dedupe ", "nothing"),
+            ("mutex k", "1 holders"),
+            ("mutex list", "wrong type"),
+            ("rw_lock k", "0 holders"),
+            ("single_flight k", "5 bytes"),
+            ("token_bucket huge", "wrong type"),
+            ("token_bucket list", "wrong type"),
+            ("token_bucket null", "wrong type"),
+            ("token_bucket text", "wrong type"),
+            ("wait_group k", "0 holders"),
+        ]
+    );
+    assert_eq!(all(), before);
+    // A lock that another library took with this name can be revoked, too.
+    let lock = Entry::new(Kind::Mutex, "x", "k").unwrap();
+    let seen = leases(&operator, &lock).await;
+    assert_eq!((seen.holders()[0].token(), seen.holders()[0].fence()), ("of another library", None));
+    assert!(operator.revoke(&lock, &seen.holders()[0]).await.unwrap());
+    assert!(!all().contains("td:{x:k}:lock"));
+}
+
+/// More keys than one call of `SCAN` looks at, on each master.
+#[tokio::test]
+async fn a_cluster_is_listed_by_urls_and_by_a_pool() {
+    if !since_7_0() {
+        return;
+    }
+    let cluster = crate::support::cluster::RedisCluster::start().await;
+    let store = Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
+    let bucket = TokenBucket::new(&store, "many", Quota::non_refilling(5)).unwrap();
+    for chunk in (0..4000_u32).collect::<Vec<_>>().chunks(500) {
+        let allowed = chunk.iter().map(|key| bucket.allow(*key));
+        futures::future::join_all(allowed).await.into_iter().for_each(|allowed| assert!(allowed.is_ok()));
+    }
+    for node in cluster.nodes() {
+        node.cli(&["SET", &format!("other:{{{}}}", free_tag(&cluster, node)), "1"]);
+    }
+    let pool = deadpool_redis::cluster::Config::from_urls(cluster.urls());
+    let pool = pool.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
+    let pooled = Store::builder().timeout(SOON).pool(pool).unwrap();
+    let fresh = Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
+    for store in [fresh, store, pooled] {
+        let entries = list(&Operator::new(&store), "many").await;
+        assert_eq!(entries.len(), 4000, "{store:?}");
+    }
+}
+
+/// A hash tag of a slot that a node has.
+fn free_tag(cluster: &crate::support::cluster::RedisCluster, node: &RedisServer) -> String {
+    let mut tags = (0..).map(|tag: u32| tag.to_string());
+    tags.find(|tag| cluster.node_of(tag).port() == node.port()).unwrap()
+}
