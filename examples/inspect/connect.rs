@@ -18,11 +18,17 @@ pub(crate) fn store(arguments: &Arguments) -> Result<Store, Failure> {
     match (arguments.cluster, &arguments.sentinel, &arguments.urls[..]) {
         (true, _, urls) => cluster(builder, urls),
         (_, Some(master), urls) => sentinel(builder, urls, master),
-        (_, None, [url]) => builder.redis(url).map_err(told),
+        (_, None, [url]) => builder.redis(url).map_err(|error| format!("{}: {error}", without_secret(url))),
         (_, None, urls) => {
             Err(format!("{} URLs: add --cluster or --sentinel, or name one server", urls.len()))
         }
     }
+}
+
+/// The host and the path of a URL, without the user, the password and the parameters.
+fn without_secret(url: &str) -> &str {
+    let url = url.split('?').next().unwrap_or(url);
+    url.rsplit('@').next().unwrap_or(url)
 }
 
 #[cfg(feature = "cluster")]

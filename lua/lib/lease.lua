@@ -99,11 +99,11 @@ local function new_lease()
   end
 
   function lease.list(most, fence)
-    local found = call('ZRANGE', holders, string.format('(%d', now), '(4503599627370496', 'BYSCORE', 'LIMIT', 0, most,
+    local members = call('ZRANGE', holders, string.format('(%d', now), '(4503599627370496', 'BYSCORE', 'LIMIT', 0, most,
       'WITHSCORES')
     local list = {}
-    for i = 1, #found, 2 do
-      list[#list + 1], list[#list + 2], list[#list + 3] = found[i], tonumber(found[i + 1]), fence
+    for i = 1, #members, 2 do
+      list[#list + 1], list[#list + 2], list[#list + 3] = members[i], tonumber(members[i + 1]), fence
     end
     return list
   end

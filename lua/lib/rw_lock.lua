@@ -57,7 +57,7 @@ function kind.more()
   end
 
   function kind.list(most)
-    return call('ZCOUNT', holders, string.format('(%d', now), '+inf'), lease.list(most, (marked()))
+    return call('ZCOUNT', holders, string.format('(%d', now), '(4503599627370496'), lease.list(most, (marked()))
   end
 
   function kind.extend(token, expiry)

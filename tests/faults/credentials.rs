@@ -6,7 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
-use tower_distributed::{BloomFilter, Credentials, Error, Mutex, Quota, Store, TokenBucket};
+use tower_distributed::dedupe::{Claimed, Dedupe};
+use tower_distributed::operator::{Entry, Kind, Operator};
+use tower_distributed::single_flight::Json;
+use tower_distributed::{
+    BloomFilter, Credentials, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
+};
 
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
@@ -176,6 +181,90 @@ async fn the_rule_allows_what_a_store_does_and_nothing_else() {
         let denied = client.query::<()>(denied).unwrap_err();
         assert_eq!(denied.code(), Some("NOPERM"), "{denied}");
     }
+}
+
+/// A user with the permissions of an operator and `more`.
+async fn operator(server: &RedisServer, more: &[&str]) -> Operator {
+    let store = Store::builder().credentials(Credentials::new("ops", "secret")).redis(&server.url()).unwrap();
+    let operator = Operator::new(&store);
+    let rule = operator.acl_rule("ops").unwrap();
+    server.cli(&rule.split(' ').chain(["on", ">secret"]).chain(more.iter().copied()).collect::<Vec<_>>());
+    operator
+}
+
+async fn listed(operator: &Operator) -> Result<Vec<Entry>, Error> {
+    let (mut scan, mut entries) = (operator.scan(), Vec::new());
+    while let Some(page) = scan.next().await? {
+        entries.extend(page);
+    }
+    Ok(entries)
+}
+
+#[tokio::test]
+async fn the_rule_of_an_operator_allows_what_it_does_and_nothing_else() {
+    let server = RedisServer::start().await;
+    let (operator, store) = (operator(&server, &[]).await, Store::redis(&server.url()).unwrap());
+    allow(&store).await.unwrap();
+    let guard = Mutex::new(&store, "x").unwrap().lock("k").await.unwrap();
+    let permits = WaitGroup::new(&store, "x", 3).unwrap();
+    let held = (permits.add_n("k", 2).await.unwrap(), permits.add("k").await.unwrap());
+    let waiters =
+        [(); 6].map(|()| permits.clone()).map(|permits| tokio::spawn(async move { permits.add("k").await }));
+    let shared = RwLock::new(&store, "x").unwrap();
+    let reader = shared.read("k").await.unwrap();
+    let writer = tokio::spawn(async move { shared.write("k").await });
+    let answers = SingleFlight::<u32>::builder(Json).ttl(SOON).build(&store, "x").unwrap();
+    answers.run("k", || async { 7 }).await.unwrap();
+    let items = Dedupe::exact(&store, "x").remember_for(SOON).build().unwrap();
+    let Claimed::New(claim) = items.try_claim("k").await.unwrap() else { panic!("it is new") };
+    claim.confirm().await.unwrap();
+    let Claimed::New(claim) = items.try_claim("other").await.unwrap() else { panic!("it is new") };
+    BloomFilter::new(&store, "x", 1000, 0.01).unwrap().insert("item").await.unwrap();
+    let item = Entry::new(Kind::Dedupe, "x", "k").unwrap();
+    eventually("all of them", SOON, async || {
+        let waiting = permits.inspect("k").await.unwrap().waiting() == 6;
+        waiting && listed(&operator).await.unwrap().len() == 8
+    })
+    .await;
+    for entry in listed(&operator).await.unwrap().into_iter().chain([item]) {
+        let state = operator.inspect(&entry).await.unwrap().unwrap();
+        for holder in state.leases().map_or(&[][..], |leases| leases.holders()) {
+            operator.revoke(&entry, holder).await.unwrap();
+        }
+        match entry.kind() {
+            Kind::TokenBucket => operator.reset(&entry).await.unwrap(),
+            Kind::SingleFlight => assert!(operator.forget(&entry).await.unwrap()),
+            Kind::Dedupe if entry.key().is_some() => assert!(operator.forget(&entry).await.unwrap()),
+            _ => {}
+        }
+    }
+    assert!(writer.await.unwrap().unwrap().is_held(), "it was woken");
+    assert!(futures::future::select_all(waiters).await.0.unwrap().is_ok());
+    let log = server.cli(&["ACL", "LOG"]);
+    let denied = log.lines().collect::<Vec<_>>();
+    let denied = denied.windows(2).filter(|two| two[0] == "object").map(|two| two[1]);
+    let denied: Vec<_> = denied.filter(|object| !["client", "client|setinfo"].contains(object)).collect();
+    assert!(denied.is_empty(), "{denied:?}");
+    let mut client = server.client().unwrap();
+    client.query::<()>(cmd("AUTH").arg("ops").arg("secret")).unwrap();
+    for denied in [cmd("GET").arg("other:key"), &mut cmd("FLUSHALL"), cmd("KEYS").arg("*")] {
+        assert_eq!(client.query::<()>(denied).unwrap_err().code(), Some("NOPERM"));
+    }
+    drop((guard, held, reader, claim));
+}
+
+#[tokio::test]
+async fn a_user_of_a_service_may_not_list() {
+    let server = RedisServer::start().await;
+    let service = Operator::new(&user(&server, &[]).await);
+    let error = listed(&service).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        error.is_unavailable() && text.contains("'scan'") && text.contains("Operator::acl_rule"),
+        "{text}"
+    );
+    assert!(Operator::new(&Store::in_memory()).acl_rule("ops").unwrap_err().is_invalid());
+    assert!(operator(&server, &[]).await.acl_rule("ops on").unwrap_err().is_invalid());
 }
 
 /// A name with more words in it would give the user more than the rule says.

@@ -27,7 +27,8 @@ use crate::{Error, Key};
 /// # async fn write_report() {}
 /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
 /// let lock = reports.lock("2026-11").await?; // the guard of a lock derefs to its lease
-/// println!("{} holds {:?} for {:?}", lock.token(), lock.key(), lock.until() - Instant::now());
+/// println!("{} holds {:?} for {:?}", lock.token(), lock.key(), lock.time_left());
+/// assert!(lock.until() > Instant::now());
 ///
 /// let lost = lock.lost();
 /// let work = tokio::spawn(async move {
@@ -110,6 +111,12 @@ impl Lease {
     #[must_use]
     pub fn until(&self) -> Instant {
         self.state.tenure.until()
+    }
+
+    /// Returns how long the lease is valid if it is not renewed; zero once it has ended.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        self.state.time_left()
     }
 
     /// Returns whether the lease is valid now. Once it is not, it never is again.
@@ -289,9 +296,9 @@ impl fmt::Debug for Lease {
 /// assert_eq!((handle.key(), handle.token(), handle.until()), (lock.key(), lock.token(), lock.until()));
 /// assert_eq!(handle.fence(), Some(lock.fence())); // what the task writes to checks it
 ///
-/// assert!(handle.is_held());
+/// assert!(handle.is_held() && handle.time_left().as_secs() > 20); // of 30, until it is renewed
 /// lock.unlock().await?;
-/// assert!(!handle.is_held());
+/// assert!(!handle.is_held() && handle.time_left().is_zero());
 /// handle.lost().await;
 /// # Ok(()) }
 /// ```
@@ -323,6 +330,12 @@ impl LeaseHandle {
     #[must_use]
     pub fn until(&self) -> Instant {
         self.0.tenure.until()
+    }
+
+    /// Returns how long the lease is valid if it is not renewed; zero once it has ended.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        self.0.time_left()
     }
 
     /// Returns whether the lease is valid now.

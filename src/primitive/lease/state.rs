@@ -163,6 +163,11 @@ impl LeaseState {
         !self.retained.load(Ordering::Acquire) && self.is_kept()
     }
 
+    /// Returns how long the holder has the lease if it is not renewed.
+    pub(crate) fn time_left(&self) -> Duration {
+        if self.is_held() { self.tenure.left() } else { Duration::ZERO }
+    }
+
     /// Returns whether the lease lasts: for its holder, or because it is [retained](Self::retain).
     pub(super) fn is_kept(&self) -> bool {
         !self.is_given_up() && self.tenure.is_valid()

@@ -161,9 +161,9 @@ impl Mutex {
     /// whether the holder still held it.
     ///
     /// The holder is not asked. It learns that its lock is [lost](Lease::lost) at its next renewal, a third of its ttl later
-    /// at most; without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then it may believe that it holds the
-    /// lock, as may waiters of its process that it hands the lock to. Their fencing tokens are lower than that of the next
-    /// holder.
+    /// at most; without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
+    /// resource must check the [fencing token](MutexGuard::fence), which is higher for the next holder. Waiters of the
+    /// holder's own process stand in one line with it, and wait for its next renewal, too.
     ///
     /// ```
     /// # use tower_distributed::{Mutex, Store};

@@ -134,7 +134,7 @@ impl Operator {
     ///
     /// The holder is not asked. It learns that its lease is [lost](crate::Lease::lost) at its next renewal, a third of its ttl
     /// later at most; without a watchdog when the ttl ends. Until then two holders may work at once: see
-    /// [`Mutex::revoke`](crate::Mutex::revoke).
+    /// [`Mutex::revoke`](crate::Mutex::revoke). A revoked claim or flight is begun again by another caller.
     ///
     /// # Errors
     ///

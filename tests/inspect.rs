@@ -1,0 +1,171 @@
+//! The example `inspect` as a process, on a real Redis.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use tower_distributed::{Mutex, Quota, Store, TokenBucket, WaitGroup};
+
+use support::eventually;
+use support::redis_server::RedisServer;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// The example, which `cargo test` has built beside the tests.
+fn program() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let program = tests.parent().unwrap().parent().unwrap().join("examples/inspect");
+    assert!(
+        program.exists(),
+        "{program:?} is missing: run cargo test without --test, or cargo build --examples"
+    );
+    program
+}
+
+/// Runs a program to its end. Returns whether it succeeded, and what it has printed and told.
+async fn run(program: &str, arguments: &[&str], stdin: &str) -> (bool, String, String) {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.kill_on_drop(true).spawn().unwrap();
+    let mut input = process.stdin.take().unwrap();
+    // A program that does not ask closes its input.
+    let _ = input.write_all(stdin.as_bytes()).await;
+    let ended = async {
+        let output = process.wait_with_output().await.unwrap();
+        drop(input);
+        output
+    };
+    let Output { status, stdout, stderr } = tokio::time::timeout(SOON, ended).await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.success(), text(stdout), text(stderr))
+}
+
+async fn inspect(arguments: &[&str]) -> (bool, String, String) {
+    run(program().to_str().unwrap(), arguments, "").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_lists_and_changes_what_a_service_holds() {
+    let server = RedisServer::start().await;
+    let (store, url) = (Store::redis(&server.url()).unwrap(), server.url());
+    assert_eq!(inspect(&[&url]).await, (true, "Nothing is stored.\n".into(), String::new()));
+
+    let bucket = TokenBucket::new(&store, "api", Quota::non_refilling(10)).unwrap();
+    bucket.allow_n("ann\x1b[2J", 3).await.unwrap();
+    bucket.allow_n([b'x'; 60].as_slice(), 3).await.unwrap();
+    let reports = Mutex::new(&store, "reports").unwrap();
+    let stuck = reports.lock("2026-11").await.unwrap();
+    let elsewhere = Mutex::new(&Store::redis(&url).unwrap(), "reports").unwrap();
+    let next = tokio::spawn(async move { elsewhere.lock("2026-11").await.unwrap() });
+    eventually("a waiter", SOON, async || reports.inspect("2026-11").await.unwrap().waiting() == 1).await;
+    let exports = WaitGroup::new(&store, "exports", 10).unwrap();
+    let permits = [exports.add_n("acme", 7).await.unwrap(), exports.add("acme").await.unwrap()];
+    server.cli(&["SET", "other", "1"]);
+
+    let (ok, printed, told) = inspect(&[&url]).await;
+    assert!(ok && told.is_empty(), "{told}");
+    let lines: Vec<_> = printed.lines().collect();
+    assert!(lines.iter().all(|line| line.chars().count() <= 100), "{printed}");
+    let rows: Vec<_> =
+        lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(rows[0], "KIND NAMESPACE KEY STATE");
+    assert_eq!(rows[1], "token_bucket api ann%1b[2J 7 of 10 left, never refills");
+    assert_eq!(rows[2], format!("token_bucket api {}… 7 of 10 left, never refills", "x".repeat(27)));
+    assert_eq!(rows[3], "wait_group exports acme 8 in use");
+    assert!(
+        permits.iter().all(|permit| printed.contains(&format!("    holder {}", permit.token()))),
+        "{printed}"
+    );
+    assert!(printed.contains(", weight 7, "));
+    assert_eq!(rows[6], "mutex reports 2026-11 held, 1 waiting");
+    assert!(
+        lines[7].starts_with(&format!("    holder {}, fence {}, ", stuck.token(), stuck.fence())),
+        "{printed}"
+    );
+    assert_eq!(rows[8..], ["4 entries in 3 namespaces"]);
+    let column = |line: &str, word: &str| line.find(word).unwrap();
+    assert_eq!(column(lines[0], "STATE"), column(lines[1], "7 of 10"));
+    let (_, printed, _) = inspect(&[&url, "--namespace", "api", "--limit", "1", "--full"]).await;
+    assert!(printed.contains("1 entry in 1 namespace\n") && printed.contains("There are more"), "{printed}");
+    let (_, printed, _) = inspect(&[&url, "--kind", "mutex"]).await;
+    assert!(printed.contains("1 entry in 1 namespace\n"), "{printed}");
+
+    // Without a yes nothing happens.
+    let revoke = [&*url, "--revoke", "reports", "2026-11"];
+    let (ok, printed, told) = inspect(&revoke).await;
+    assert!(!ok && printed.is_empty() && told.contains("--yes"), "{told}");
+    for answer in ["n\n", "\n", "yesterday\n"] {
+        let Some((printed, _)) = at_a_terminal(&revoke, answer).await else { break };
+        assert!(printed.contains("[y/N]") && printed.contains("nothing is changed"), "{printed}");
+    }
+    assert!(stuck.extend().await.is_ok() && !next.is_finished());
+
+    let (ok, printed, told) = inspect(&[&revoke[..], &["--yes"]].concat()).await;
+    assert!(ok && printed.ends_with("The lease is revoked.\n"), "{printed}{told}");
+    let next = tokio::time::timeout(SOON, next).await.unwrap().unwrap();
+    assert!(next.fence() > stuck.fence() && stuck.extend().await.unwrap_err().is_lost());
+
+    let (ok, _, told) = inspect(&[&url, "--revoke", "exports", "acme", "--yes"]).await;
+    assert!(!ok && told.contains("2 holders") && told.contains(permits[1].token()), "{told}");
+    let light = ["--holder", permits[1].token(), "--yes"];
+    let (ok, _, told) = inspect(&[&[&*url, "--revoke", "exports", "acme"][..], &light].concat()).await;
+    assert!(ok && exports.count("acme").await.unwrap() == 7, "{told}");
+
+    let (ok, _, told) = inspect(&[&url, "--reset", "api", "ann%1b[2J", "--yes"]).await;
+    assert!(ok && bucket.peek("ann\x1b[2J").await.unwrap().remaining() == 10, "{told}");
+    if let Some((printed, ok)) = at_a_terminal(&[&url, "--reset", "api", &"x".repeat(60)], "y\n").await {
+        assert!(ok && printed.contains("The bucket is full."), "{printed}");
+        assert_eq!(bucket.peek([b'x'; 60].as_slice()).await.unwrap().remaining(), 10);
+    }
+    let (ok, _, told) = inspect(&[&url, "--forget", "api", "ann", "--yes"]).await;
+    assert!(!ok && told.contains("nothing to forget") && told.contains("\"ann\""), "{told}");
+    assert_eq!(server.cli(&["GET", "other"]), "1");
+}
+
+/// Runs the tool at a terminal. `None` if there is no program `script`, which makes one.
+async fn at_a_terminal(arguments: &[&str], answer: &str) -> Option<(String, bool)> {
+    if std::process::Command::new("script").arg("--version").output().is_err() {
+        eprintln!("there is no program `script`: the question is not tested");
+        return None;
+    }
+    let quoted = arguments.iter().map(|argument| format!(" '{argument}'")).collect::<String>();
+    let command = format!("'{}'{quoted}", program().display());
+    let (ok, printed, _) = run("script", &["-qec", &command, "/dev/null"], answer).await;
+    Some((printed, ok))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_say_what_is_wrong() {
+    let server = RedisServer::start().await;
+    let url = server.url();
+    let down = format!("redis://127.0.0.1:{}", support::ports::free_port());
+    let (_, rule, _) = inspect(&[&url, "--acl", "ops"]).await;
+    assert!(rule.starts_with("ACL SETUSER ops resetkeys ~td:* ") && rule.contains("+scan"), "{rule}");
+    let denied: Vec<_> = rule.trim().split(' ').chain(["on", ">secret", "-scan"]).collect();
+    server.cli(&denied);
+    let denied = format!("redis://ops:secret@127.0.0.1:{}", server.port());
+    for (arguments, expected) in [
+        (&["http://ops:secret@10.0.0.7/"][..], "10.0.0.7/: "),
+        (&["127.0.0.1"], "127.0.0.1: "),
+        (&[&down], down.trim_start_matches("redis://")),
+        (&[&denied], "Operator::acl_rule"),
+        (&[&url, &url], "--cluster or --sentinel"),
+        (&[&url, "--namespace", "a b"], "\"a b\""),
+        (&[&url, "--kind", "lock"], "mutex"),
+        (&[&url, "--reset", "api", "%zz", "--yes"], "%zz"),
+        (&[&url, "--revoke", "api", "k", "--yes"], "nothing to revoke"),
+        (&[&url, "--reset", "api"], "--reset"),
+        (&[], "REDIS_URL"),
+    ] {
+        let (ok, printed, told) = inspect(arguments).await;
+        assert!(!ok && told.contains(expected) && printed.is_empty(), "{arguments:?}: {told}");
+        assert!(!told.contains("secret"), "{told}");
+    }
+    let (ok, help, _) = inspect(&["--help"]).await;
+    assert!(ok && help.contains("--revoke <NAMESPACE> <KEY>"), "{help}");
+}
