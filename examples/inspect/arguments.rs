@@ -7,10 +7,11 @@ use tower_distributed::operator::Kind;
 
 /// Shows what a store of tower-distributed holds in Redis, and changes single states
 ///
-/// Without --reset, --revoke or --forget it lists. Keys are shown, and given, with %, control characters and bytes that are
-/// not UTF-8 as %XX, and keys of more than 256 bytes as %# and their SHA-256 digest.
+/// Without --reset, --revoke or --forget it lists. Keys are shown, and given, with %, control
+/// characters and bytes that are not UTF-8 as %XX, and keys of more than 256 bytes as %# and their
+/// SHA-256 digest.
 #[derive(Debug, Parser)]
-#[command(name = "inspect", max_term_width = 100)]
+#[command(name = "inspect", verbatim_doc_comment)]
 pub(crate) struct Arguments {
     /// The server; with --cluster or --sentinel, the URLs of some nodes
     #[arg(value_name = "REDIS_URL", required = true)]
