@@ -37,6 +37,8 @@ impl Store {
     ///
     /// * Locks with [`exact_names`](crate::mutex::MutexBuilder::exact_names) need their names as well, and `~*:shop:*` for
     ///   what is kept beside them.
+    /// * To list what is stored, make another user with the rule of
+    ///   [`Operator::acl_rule`](crate::operator::Operator::acl_rule).
     /// * The client library tells the server its name with `CLIENT SETINFO`, and ignores a refusal. From Redis 7.2 on,
     ///   `+client|setinfo` keeps these refusals out of the server's `ACL LOG`.
     /// * A store on a pool, or with [`wakeups`](crate::StoreBuilder::wakeups), needs `+select` as well if the URL has a

@@ -186,7 +186,7 @@ pub(crate) enum KeySpace {
 pub(crate) type RedisKey = SmallVec<[u8; 64]>;
 
 /// A longer key is replaced by its digest, so that no caller fills the memory of the server with names.
-const LONGEST: usize = 256;
+pub(super) const LONGEST: usize = 256;
 
 impl KeySpace {
     pub(crate) fn new(prefix: &str, namespace: &str) -> Self {
@@ -321,51 +321,6 @@ fn named(beginning: &[u8], key: &[u8]) -> RedisKey {
     name
 }
 
-/// The key in a name in Redis.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Stem {
-    Key(Key),
-    /// The SHA-256 digest of a long key, in hexadecimal digits.
-    Digest(Key),
-}
-
-/// Takes the name of a key in Redis apart: the namespace, the key, and the rest. `None` if no store with this prefix
-/// writes such a name.
-pub(crate) fn parse<'a>(prefix: &str, name: &'a [u8]) -> Option<(&'a str, Stem, &'a str)> {
-    let tagged = name.strip_prefix(prefix.as_bytes())?.strip_prefix(b":{")?;
-    let end = tagged.iter().position(|byte| *byte == b'}')?;
-    let (tag, rest) = (&tagged[..end], tagged[end..].strip_prefix(b"}:")?);
-    let colon = tag.iter().position(|byte| *byte == b':')?;
-    let (namespace, escaped) = (std::str::from_utf8(&tag[..colon]).ok()?, &tag[colon + 1..]);
-    check_name("a namespace", namespace).ok()?;
-    let stem = match escaped.strip_prefix(b"%#") {
-        Some(digest) => {
-            let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-            Stem::Digest((digest.len() == 64 && digest.iter().all(is_digit)).then(|| Key::new(digest))?)
-        }
-        None => Stem::Key(unescaped(escaped)?),
-    };
-    Some((namespace, stem, std::str::from_utf8(rest).ok()?))
-}
-
-/// Returns the key that is escaped in a name; `None` if [`named`] does not escape a key like this.
-fn unescaped(escaped: &[u8]) -> Option<Key> {
-    let mut key = SmallVec::new();
-    let mut rest = escaped;
-    while let Some((byte, after)) = rest.split_first() {
-        let (byte, after) = match (byte, after) {
-            (b'%', [b'2', b'5', after @ ..]) => (b'%', after),
-            (b'%', [b'7', b'b', after @ ..]) => (b'{', after),
-            (b'%', [b'7', b'd', after @ ..]) => (b'}', after),
-            (b'%' | b'{', _) => return None,
-            (byte, after) => (*byte, after),
-        };
-        key.push(byte);
-        rest = after;
-    }
-    (key.len() <= LONGEST).then_some(Key(key))
-}
-
 /// Returns the part of a key that decides its slot on a Cluster, or `None` if the whole key decides (Redis Cluster
 /// specification, "hash tags").
 pub(crate) fn hash_tag(key: &[u8]) -> Option<&[u8]> {
@@ -480,45 +435,6 @@ mod tests {
         assert_eq!(long.len(), "td:{api:%#}:".len() + 64);
         assert_ne!(long, name(&[b'x'; (1 << 20) - 1]));
         assert_ne!(long, name(long.trim_start_matches("td:{api:").trim_end_matches("}:").as_bytes()));
-    }
-
-    #[test]
-    fn names_are_taken_apart_again() {
-        for key in [&b""[..], b"user-7", b"a:b}:{c%25%#", b"\xff\0", &[b'%'; 256]] {
-            let name = bucket_name(key);
-            let parsed = parse("td", &name);
-            assert_eq!(parsed, Some(("api", Stem::Key(Key::new(key)), "tat")), "{}", key.escape_ascii());
-        }
-        let long = bucket_name(&[b'x'; 257]);
-        let Some(("api", Stem::Digest(digest), "tat")) = parse("td", &long) else { panic!("{long:?}") };
-        let mut again = Vec::new();
-        KeySpace::digests("td", "api").keys(digest.as_bytes(), &["tat"], &mut |name| again = name.to_vec());
-        assert_eq!(again, long);
-        let many = [&b"td:{api:"[..], &[b'x'; 257], b"}:tat"].concat();
-        for foreign in [
-            &b"td:{api}:tat"[..],
-            b"td:{api:a",
-            b"td:{api:a}tat",
-            b"td:{a b:a}:tat",
-            b"td:{:a}:tat",
-            b"td:{api:%7B}:tat",
-            b"td:{api:%41}:tat",
-            b"td:{api:%}:tat",
-            b"td:{api:{a}:tat",
-            b"td:{api:%#ab}:tat",
-            b"td:api:a}:tat",
-            b"other:{api:a}:tat",
-            b"td:{api:a}:\xff",
-            &many,
-        ] {
-            assert_eq!(parse("td", foreign), None, "{}", foreign.escape_ascii());
-        }
-    }
-
-    fn bucket_name(key: &[u8]) -> Vec<u8> {
-        let mut name = Vec::new();
-        KeySpace::new("td", "api").keys(key, &["tat"], &mut |part| name = part.to_vec());
-        name
     }
 
     #[test]

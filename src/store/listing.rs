@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::key::{Stem, parse};
 use super::redis::scan::Position;
 use super::redis::{RedisStore, ended};
+use super::redis_name::{Stem, parse};
 use super::{Backend, Store};
 use crate::{Error, Key};
 

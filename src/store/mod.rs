@@ -16,6 +16,7 @@ mod operation;
 mod owed;
 mod ping;
 mod redis;
+mod redis_name;
 mod scheduler;
 mod stats;
 pub(crate) mod timer;
@@ -33,7 +34,7 @@ pub use self::credentials::{Credentials, ProvideCredentials};
 pub use self::failure::StoreFailure;
 pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
-pub(crate) use self::key::{Stem, check_exact, check_name, parts};
+pub(crate) use self::key::{check_exact, check_name, parts};
 pub(crate) use self::listing::{Found, Listing};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
 pub(crate) use self::notifier::{
@@ -45,6 +46,7 @@ pub use self::ping::{BreakerState, Ping};
 pub(crate) use self::redis::send_queue::Padded;
 #[cfg(test)]
 pub(crate) use self::redis::source::Source;
+pub(crate) use self::redis_name::Stem;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler};
 pub use self::stats::StoreStats;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]

@@ -62,6 +62,10 @@ mod tests {
             ),
             ("ERR", "ACL failure in script: User app has no permissions to run the 'set' command script: 1"),
         ];
+        let scan = [
+            ("NOPERM", "this user has no permissions to run the 'scan' command"),
+            ("NOPERM", "User app has no permissions to run the 'scan' command"),
+        ];
         let keys = [
             ("NOPERM", "this user has no permissions to access one of the keys used as arguments"),
             ("NOPERM", "No permissions to access a key"),
@@ -86,6 +90,7 @@ mod tests {
         ];
         for (errors, remedy) in [
             (&commands[..], "allow the commands"),
+            (&scan, "Operator::acl_rule"),
             (&keys, "allow the keys"),
             (&channels, "allow the channels"),
             (&unknown, "renamed, disabled or missing"),
