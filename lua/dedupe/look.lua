@@ -10,6 +10,6 @@ for _, hash in ipairs(KEYS) do
     if string.find(found.err, 'WRONGTYPE', 1, true) then return {now, -1} end
     return found
   end
-  if found == 1 and tonumber(redis.call('HGET', hash, 's') or 0) >= oldest then return {now, 1} end
+  if found == 1 and (tonumber(redis.call('HGET', hash, 's') or 0) or 0) >= oldest then return {now, 1} end
 end
 return {now, 0}

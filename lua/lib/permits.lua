@@ -92,7 +92,9 @@ function kind.more()
     local excess = weights > 0 and call('ZSCORE', holders, 'excess')
     if excess then
       weights = weights + tonumber(excess) - lift
-      for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now)) do weights = weights + 1 - (size(token) or 1) end
+      for _, token in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now)) do
+        weights = weights + 1 - (size(token) or 1)
+      end
     end
     return weights, lease.list(most, 0)
   end

@@ -75,9 +75,7 @@ impl InMemory {
         namespaces.insert(name, weak);
         cells
     }
-}
 
-impl InMemory {
     /// Returns the names of the namespaces with this type of cells.
     pub(crate) fn names_of<C: Cell>(&self) -> Vec<String> {
         let namespaces = lock(&self.shared.namespaces);

@@ -329,21 +329,22 @@ impl RedisStore {
     }
 
     async fn ping_at(&self, links: &RuntimeLinks, route: &Route) -> Result<Ping, Outage> {
-        let (breaker, sent) = (links.breaker(), Instant::now());
-        self.ask_at(links, route, &redis::cmd("PING"), false).await?;
+        let breaker = links.breaker();
+        let (_, round_trip) = self.ask_at(links, route, &redis::cmd("PING"), false).await?;
         let version = route.link.version().map(|version| version.to_string());
-        Ok(Ping::new(sent.elapsed(), version, breaker))
+        Ok(Ping::new(round_trip, version, breaker))
     }
 
-    /// Sends a command other than a script call to a master, even while the breaker is open. `alone`: also the connection
-    /// of a pool for a Cluster sends it to this master, and to no other.
+    /// Sends a command other than a script call to a master, even while the breaker is open. Returns the reply, and how
+    /// long it took without connecting. `alone`: also the connection of a pool for a Cluster sends it to this master, and to
+    /// no other.
     pub(super) async fn ask_at(
         &self,
         links: &RuntimeLinks,
         route: &Route,
         command: &redis::Cmd,
         alone: bool,
-    ) -> Result<redis::Value, Outage> {
+    ) -> Result<(redis::Value, Duration), Outage> {
         let mut held = route.link.hold(&links.runtime).await.inspect_err(|_| {
             self.source.look_for_masters(None);
         })?;
@@ -357,7 +358,7 @@ impl RedisStore {
                 if !held.connection.is_cluster() {
                     self.succeeded(route);
                 }
-                return Ok(reply);
+                return Ok((reply, sent.elapsed()));
             }
             Some(Err(error)) => failure::outage(error),
             None => self.timed_out(),

@@ -37,7 +37,7 @@ impl RedisStore {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(LOOKED_AT);
         let links = self.links(runtime);
-        let reply = self.ask_at(&links, &links.route(links.number(master, 0)), &scan, true).await?;
+        let (reply, _) = self.ask_at(&links, &links.route(links.number(master, 0)), &scan, true).await?;
         let (cursor, names) = read(reply).ok_or_else(|| {
             Error::unavailable(Cause::Unexpected, "SCAN returned something other than a cursor and names")
         })?;
