@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 pub mod client;
 pub mod clock_shim;
 pub mod cluster;
+pub mod example;
+pub mod interval_bound;
 pub mod keys;
 pub mod ports;
 pub mod processes;
