@@ -80,6 +80,11 @@ pub(crate) struct Place {
     /// The namespace of the primitive. Default: a new one for each run, so that no state is left from an earlier run
     #[arg(long)]
     pub(crate) name: Option<String>,
+}
+
+/// What the calls of a primitive are about.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Keys {
     /// How many keys the calls are spread over
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) keys: u64,
@@ -111,6 +116,8 @@ pub(crate) struct Http {
 pub(crate) struct TokenBucket {
     #[command(flatten)]
     pub(crate) place: Place,
+    #[command(flatten)]
+    pub(crate) keys: Keys,
     /// The quota of each key, such as 100/s or '100/min, burst 20'
     #[arg(long)]
     pub(crate) quota: Quota,
@@ -134,6 +141,8 @@ pub(crate) struct Holding {
 pub(crate) struct WaitGroup {
     #[command(flatten)]
     pub(crate) place: Place,
+    #[command(flatten)]
+    pub(crate) keys: Keys,
     /// The most permits of a key at once
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) cap: u32,
@@ -145,6 +154,8 @@ pub(crate) struct WaitGroup {
 pub(crate) struct Lock {
     #[command(flatten)]
     pub(crate) place: Place,
+    #[command(flatten)]
+    pub(crate) keys: Keys,
     #[command(flatten)]
     pub(crate) holding: Holding,
 }
@@ -162,6 +173,8 @@ pub(crate) struct RwLock {
 pub(crate) struct SingleFlight {
     #[command(flatten)]
     pub(crate) place: Place,
+    #[command(flatten)]
+    pub(crate) keys: Keys,
     /// How long the origin takes
     #[arg(long, default_value = "50", value_name = "MS", value_parser = millis)]
     pub(crate) origin_ms: Duration,
@@ -228,6 +241,18 @@ impl Target {
             | Self::RwLock(RwLock { lock: Lock { place, .. }, .. })
             | Self::SingleFlight(SingleFlight { place, .. })
             | Self::Dedupe(Dedupe { place, .. }) => Some(place),
+        }
+    }
+
+    /// Returns how many keys the calls are spread over.
+    pub(crate) fn keys(&self) -> u64 {
+        match self {
+            Self::Http(_) | Self::Dedupe(_) => 1,
+            Self::TokenBucket(TokenBucket { keys, .. })
+            | Self::WaitGroup(WaitGroup { keys, .. })
+            | Self::Mutex(Lock { keys, .. })
+            | Self::RwLock(RwLock { lock: Lock { keys, .. }, .. })
+            | Self::SingleFlight(SingleFlight { keys, .. }) => keys.keys,
         }
     }
 

@@ -9,7 +9,8 @@
 //!
 //! The checks find no breach where there is none: an admission happened between the start of its call and its answer, so
 //! only calls that lie within an interval as a whole count for it; a lease counts as held from when it was granted to
-//! just before it is released. What happens within the time of one call stays unseen.
+//! just before it is released. What happens within the time of one call stays unseen. The clock of the server must not be
+//! set during a run, and the machine must not sleep: tokens come back by the server's clock.
 
 mod args;
 #[allow(dead_code)]

@@ -15,8 +15,10 @@ pub(crate) fn draw(target: &Target, limit: Option<&Limit>, totals: &Totals) -> D
     let (joined, bars) = bars(&totals.bins);
     let bar = BIN_SECONDS * joined as f64;
     let end = bar * bars.len() as f64;
-    let keys = target.place().map_or(1, |place| place.keys) as f64;
-    let allowed = |at: f64| limit.map(|limit| keys * limit.allowed(at));
+    let keys = target.keys();
+    let allowed = |at: f64| limit.map(|limit| keys as f64 * limit.allowed(at));
+    let formula =
+        if keys > 1 { format!("{keys} · (burst + rate · t)") } else { "burst + rate · t".to_owned() };
     let all = totals.counts();
     let title = "Load: admitted and refused";
     let subtitle = format!(
@@ -39,7 +41,7 @@ pub(crate) fn draw(target: &Target, limit: Option<&Limit>, totals: &Totals) -> D
         panel.area(&so_far, STEEL, 0.7)?;
         if let Some(at_end) = allowed(end) {
             panel.dashed((0.0, allowed(0.0).unwrap_or(0.0)), (end, at_end), ACCENT, 1.6)?;
-            panel.label((end, top), (0.0, -13.0), "allowed: burst + rate · t", ACCENT, Align::Right)?;
+            panel.label((end, top), (0.0, -13.0), &format!("allowed: {formula}"), ACCENT, Align::Right)?;
         }
 
         let rate = |counts: &Counts| (counts.admitted as f64 / bar, counts.refused as f64 / bar);

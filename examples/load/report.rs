@@ -7,8 +7,11 @@ use hdrhistogram::Histogram;
 
 use crate::args::Target;
 use crate::check::Verdict;
-use crate::message::{Counts, Done};
+use crate::message::Counts;
 use crate::totals::Totals;
+
+/// Different errors that are printed.
+const MOST_ERRORS: usize = 5;
 
 /// Whether the run is a success, and what there is to say.
 #[derive(Debug)]
@@ -56,8 +59,10 @@ fn write(text: &mut String, target: &Target, totals: &Totals) -> std::fmt::Resul
         line(text, &index.to_string(), process.counts, latencies.as_ref())?;
     }
     line(text, "all", totals.counts(), totals.latencies().as_ref())?;
-    list(text, "answers", totals, |done| &done.answers)?;
-    list(text, "errors", totals, |done| &done.errors)?;
+    let answers = totals.texts(|done| &done.answers);
+    let counts: Vec<_> = answers.iter().map(|(answer, count)| format!("{answer}: {count}")).collect();
+    writeln!(text, "answers: {}", counts.join(", "))?;
+    errors(text, totals)?;
     let (not_started, lost): (u64, u64) =
         totals.done().fold((0, 0), |sum, done| (sum.0 + done.not_started, sum.1 + done.lost));
     if not_started > 0 {
@@ -67,7 +72,6 @@ fn write(text: &mut String, target: &Target, totals: &Totals) -> std::fmt::Resul
         writeln!(text, "{lost} leases were lost while they were held; they are left out of the checks")?;
     }
     if let Target::SingleFlight(_) = target {
-        let answers = totals.texts(|done| &done.answers);
         let of = |text| answers.get(text).copied().unwrap_or(0);
         let calls = of("called the origin");
         writeln!(text, "{calls} calls of the origin for {} answers", calls + of("shared"))?;
@@ -96,16 +100,16 @@ fn short(micros: u64) -> String {
     format!("{:.1?}", Duration::from_micros(micros))
 }
 
-fn list(
-    text: &mut String,
-    title: &str,
-    totals: &Totals,
-    of: impl Fn(&Done) -> &std::collections::BTreeMap<String, u64>,
-) -> std::fmt::Result {
-    let counts = totals.texts(of);
-    if counts.is_empty() {
-        return Ok(());
+/// The most frequent errors.
+fn errors(text: &mut String, totals: &Totals) -> std::fmt::Result {
+    let mut errors: Vec<_> = totals.texts(|done| &done.errors).into_iter().collect();
+    errors.sort_unstable_by_key(|&(_, count)| std::cmp::Reverse(count));
+    for (error, count) in errors.iter().take(MOST_ERRORS) {
+        writeln!(text, "error, {count} times: {error}")?;
     }
-    let counts: Vec<_> = counts.iter().map(|(text, count)| format!("{text}: {count}")).collect();
-    writeln!(text, "{title}: {}", counts.join(", "))
+    let others: u64 = errors.iter().skip(MOST_ERRORS).map(|(_, count)| count).sum();
+    if others > 0 {
+        writeln!(text, "error, {others} times: others")?;
+    }
+    Ok(())
 }

@@ -59,7 +59,7 @@ async fn two_processes_share_a_bucket_and_keep_its_bound() {
     assert!(all[0] > 20 && all[0] <= 2 * (10 + 50 * 3) && all[2] == 0, "{text}");
     assert!(one[0] > 0 && other[0] > 0 && all[1] > 0, "{text}");
     let svg = std::fs::read_to_string(svg).unwrap();
-    assert!(svg.starts_with("<svg") && svg.contains("allowed: burst + rate"), "{svg}");
+    assert!(svg.starts_with("<svg") && svg.contains("allowed: 2 · (burst + rate · t)"), "{svg}");
 }
 
 #[tokio::test]

@@ -18,6 +18,8 @@ pub(crate) struct Http {
     method: Method,
     url: Url,
     headers: HeaderMap,
+    /// Whether there is a quota to check.
+    is_limited: bool,
 }
 
 impl Http {
@@ -33,7 +35,8 @@ impl Http {
         for (name, value) in &arguments.header {
             headers.append(name, value.clone());
         }
-        Ok(Self { client, method: arguments.method.clone(), url: arguments.url.clone(), headers })
+        let args::Http { method, url, quota, .. } = arguments.clone();
+        Ok(Self { client, method, url, headers, is_limited: quota.is_some() })
     }
 
     pub(super) async fn call(&self, call: Call<'_>) {
@@ -46,6 +49,7 @@ impl Http {
             Ok::<_, reqwest::Error>((to, outcome, status))
         };
         match answered.await {
+            Ok((_, outcome, status)) if !self.is_limited => call.answered(outcome, status.as_str()),
             Ok((to, outcome, status)) => call.decided(0, to, outcome, status.as_str()),
             Err(error) => call.failed(&chain(&error.without_url())),
         }

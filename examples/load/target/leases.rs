@@ -27,22 +27,22 @@ enum Kind {
 impl Leases {
     pub(super) fn permits(arguments: &args::WaitGroup, store: &Store, name: &str) -> Result<Self, Error> {
         let permits = WaitGroup::builder(arguments.cap).max_wait(arguments.holding.max_wait_ms);
-        Ok(Self::new(Kind::Permits(permits.build(store, name)?), &arguments.place, &arguments.holding))
+        Ok(Self::new(Kind::Permits(permits.build(store, name)?), &arguments.keys, &arguments.holding))
     }
 
     pub(super) fn mutex(arguments: &args::Lock, store: &Store, name: &str) -> Result<Self, Error> {
         let mutex = Mutex::builder().max_wait(arguments.holding.max_wait_ms);
-        Ok(Self::new(Kind::Mutex(mutex.build(store, name)?), &arguments.place, &arguments.holding))
+        Ok(Self::new(Kind::Mutex(mutex.build(store, name)?), &arguments.keys, &arguments.holding))
     }
 
     pub(super) fn rw_lock(arguments: &args::RwLock, store: &Store, name: &str) -> Result<Self, Error> {
-        let args::RwLock { lock: args::Lock { place, holding }, writes } = arguments;
+        let args::RwLock { lock: args::Lock { keys, holding, .. }, writes } = arguments;
         let lock = RwLock::builder().max_wait(holding.max_wait_ms).build(store, name)?;
-        Ok(Self::new(Kind::RwLock { lock, writes: *writes }, place, holding))
+        Ok(Self::new(Kind::RwLock { lock, writes: *writes }, keys, holding))
     }
 
-    fn new(kind: Kind, place: &args::Place, holding: &args::Holding) -> Self {
-        Self { kind, keys: place.keys, hold: holding.hold_ms }
+    fn new(kind: Kind, keys: &args::Keys, holding: &args::Holding) -> Self {
+        Self { kind, keys: keys.keys, hold: holding.hold_ms }
     }
 
     pub(super) async fn call(&self, call: Call<'_>) {

@@ -16,6 +16,8 @@ use crate::recorder::{Call, Outcome};
 
 /// Longer than any run.
 const REMEMBERED: Duration = Duration::from_secs(86_400);
+/// How much longer than the origin takes a flight keeps its lease, even if its process stands still.
+const SPARE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Flights {
@@ -29,11 +31,11 @@ impl Flights {
         let flights = SingleFlight::builder(Postcard)
             .ttl(arguments.ttl_ms)
             .max_wait(arguments.max_wait_ms)
-            // Only these runs are promised to be alone: not those without the store, or without their lease.
+            .lease_ttl(arguments.origin_ms + SPARE)
+            // Runs without the store are not promised to be alone.
             .on_store_failure(StoreFailure::FailClosed)
-            .cancel_when_lost(true)
             .build(store, name)?;
-        Ok(Self { flights, keys: arguments.place.keys, origin: arguments.origin_ms })
+        Ok(Self { flights, keys: arguments.keys.keys, origin: arguments.origin_ms })
     }
 
     pub(super) async fn call(&self, call: Call<'_>) {
@@ -41,11 +43,17 @@ impl Flights {
         let (has_run, origin, recorder) =
             (Arc::new(AtomicBool::new(false)), self.origin, call.recorder.clone());
         let ran = Arc::clone(&has_run);
+        // The lease was granted after the call began. Later than this it may be lost, and another run be promised.
+        let is_held_until = call.from + self.origin + SPARE;
         let work = move || async move {
             let from = clock::now();
             tokio::time::sleep(origin).await;
             ran.store(true, Ordering::Relaxed);
-            recorder.held(from, || true, Held { key, from: 0, to: 0, shared: false, fence: 0 });
+            recorder.held(
+                from,
+                || clock::now() < is_held_until,
+                Held { key, from: 0, to: 0, shared: false, fence: 0 },
+            );
             key
         };
         match self.flights.run(key, work).await {
@@ -61,10 +69,12 @@ impl Flights {
 pub(crate) struct Items {
     dedupe: Dedupe,
     repeat: u64,
+    /// Begins each item, so that items of an earlier run in the same namespace are others.
+    run: String,
 }
 
 impl Items {
-    pub(super) fn new(arguments: &args::Dedupe, store: &Store, name: &str) -> Result<Self, Error> {
+    pub(super) fn new(arguments: &args::Dedupe, store: &Store, name: &str, run: &str) -> Result<Self, Error> {
         let dedupe = if arguments.exact {
             let exact = Dedupe::exact(store, name).capacity(arguments.capacity);
             exact.remember_for(REMEMBERED).build()?
@@ -77,14 +87,14 @@ impl Items {
             // Above its capacity it then still lets no item pass twice.
             Dedupe::builder().on_filter_full(FilterFull::FailClosed).build(&filter)?
         };
-        Ok(Self { dedupe, repeat: arguments.repeat })
+        Ok(Self { dedupe, repeat: arguments.repeat, run: run.to_owned() })
     }
 
     pub(super) async fn call(&self, call: Call<'_>) {
         // The same items in every process, each so often.
         let item = call.number / self.repeat;
         let recorder = call.recorder;
-        match self.dedupe.claim(item.to_be_bytes(), Duration::from_secs(5)).await {
+        match self.dedupe.claim(format!("{}:{item}", self.run), Duration::from_secs(5)).await {
             Ok(Claimed::New(claim)) => match claim.confirm().await {
                 Ok(true) => {
                     recorder.note(Note::Passed(item));
