@@ -13,7 +13,7 @@ const FILE: &str = include_str!("../../examples/prometheus/alerts.yml");
 #[test]
 fn every_alert_is_complete_and_names_metrics_and_labels_that_exist() {
     let (files, names) = (YamlLoader::load_from_str(FILE).unwrap(), Names::documented());
-    let rules: Vec<_> = files[0]["groups"].as_vec().unwrap().iter().flat_map(|group| rules(group)).collect();
+    let rules: Vec<_> = files[0]["groups"].as_vec().unwrap().iter().flat_map(rules).collect();
     for alert in ["Outage", "BreakerOpen", "LeaseLost", "FilterNearlyFull", "FilterFull"] {
         assert!(
             rules.iter().any(|rule| text(&rule["alert"]) == format!("TowerDistributed{alert}")),
