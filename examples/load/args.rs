@@ -24,7 +24,10 @@ pub(crate) struct Load {
 const EXAMPLES: &str = "Examples:
   load http http://127.0.0.1:3000/limited --processes 2 --rate 20 --quota 5/s --burst 10
   load token-bucket --redis redis://127.0.0.1/ --quota 100/s --burst 20 --keys 4 --processes 4 --svg load.svg
-  load mutex --redis redis://127.0.0.1/ --processes 4 --seconds 5";
+  load mutex --redis redis://127.0.0.1/ --processes 4 --seconds 5
+
+All keys that a run leaves in Redis expire: buckets and leases within their ttl, filters and items of dedupe within a day,
+fencing tokens after 8 days.";
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Target {
@@ -77,7 +80,8 @@ pub(crate) struct Place {
     /// The URL is that of a node of a Redis Cluster (needs the feature `cluster`)
     #[arg(long, conflicts_with = "in_memory")]
     pub(crate) cluster: bool,
-    /// The namespace of the primitive. Default: a new one for each run, so that no state is left from an earlier run
+    /// The namespace of the primitive. Default: a new one for each run. With a name, the run shares the state of whatever
+    /// uses it: for example the locks of your service
     #[arg(long)]
     pub(crate) name: Option<String>,
 }

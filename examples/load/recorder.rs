@@ -149,7 +149,7 @@ impl Call<'_> {
             Outcome::Refused => counts.refused = 1,
             Outcome::Failed => counts.errors = 1,
         }
-        let bin = usize::try_from(self.recorder.before(at) / BIN).unwrap_or(usize::MAX);
+        let bin = usize::try_from(self.recorder.before(at) / BIN).unwrap_or(0);
         let latency = u64::try_from(at.saturating_sub(self.due).as_micros()).unwrap_or(u64::MAX);
         let mut tally = self.recorder.tally();
         tally.progress.bins.entry(bin).or_default().add(counts);

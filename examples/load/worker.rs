@@ -16,8 +16,6 @@ use crate::target::Callee;
 
 /// How often it tells.
 const TELL_EVERY: Duration = Duration::from_millis(100);
-/// After the end, so many calls of a schedule at most are counted as not started.
-const MOST_COUNTED: f64 = 1e15;
 
 /// Runs to the end of the load. `run` is the name of the run.
 pub(crate) async fn work(load: &Load, run: &str) -> Result<(), String> {
@@ -144,6 +142,6 @@ impl Schedule {
         let Some(every) = self.every else { return 0 };
         let planned = (now.min(self.end) - self.start).as_secs_f64() / every;
         // Truncated: the call at the very end is not due.
-        (planned.min(MOST_COUNTED) as u64).saturating_sub(self.next.load(Ordering::Relaxed))
+        (planned as u64).saturating_sub(self.next.load(Ordering::Relaxed))
     }
 }

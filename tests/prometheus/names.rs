@@ -43,14 +43,13 @@ impl Names {
 
     /// Whether the page names a value of this label. Servers and namespaces are the user's.
     pub(crate) fn has_value(label: &str, value: &str) -> bool {
-        match label {
-            "event" | "outcome" => PAGE.contains(&format!("\n| `{value}` | ")),
-            "limiter" | "kind" | "result" => {
-                PAGE.split(&format!("`{label}` is")).chain(PAGE.split("`result`:")).any(|rest| {
-                    rest.split('.').next().is_some_and(|sentence| sentence.contains(&format!("`{value}`")))
-                })
-            }
-            _ => true,
-        }
+        let begin = match label {
+            "event" | "outcome" => return PAGE.contains(&format!("\n| `{value}` | ")),
+            "result" => "`result`:".to_owned(),
+            "limiter" | "kind" => format!("`{label}` is"),
+            _ => return true,
+        };
+        let sentence = PAGE.split(&begin).nth(1).and_then(|rest| rest.split('.').next()).unwrap();
+        sentence.contains(&format!("`{value}`"))
     }
 }

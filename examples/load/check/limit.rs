@@ -3,7 +3,7 @@
 use tower_distributed::{Error, Quota, Store, TokenBucket};
 
 use super::{Verdict, at, grouped};
-use crate::interval_bound::{Bound, Interval, Span};
+use crate::interval_bound::{Bound, Interval};
 use crate::message::Note;
 
 /// Added to each interval: the server's clock and the one of this machine tick apart.
@@ -22,12 +22,10 @@ pub(crate) struct Limit {
 
 impl Limit {
     pub(crate) async fn of(quota: Quota) -> Result<Self, Error> {
-        let (burst, _) = fill(quota.clone()).await?;
+        let own = fill(quota.clone()).await?;
+        let burst = own.0;
         // The rate does not depend on the burst. Rates that cannot have a large burst are slow: their own tells enough.
-        let (tokens, period) = match fill(quota.clone().burst(burst.max(MANY))).await {
-            Ok(filled) => filled,
-            Err(_) => fill(quota.clone()).await?,
-        };
+        let (tokens, period) = fill(quota.clone().burst(burst.max(MANY))).await.unwrap_or(own);
         // `None`: tokens never come back.
         let (tokens, period_us) = period.map_or((0, 1), |period| (u64::from(tokens), period.max(1)));
         let bound =
@@ -47,7 +45,7 @@ impl Limit {
             _ => None,
         });
         let beyond = |interval: Interval| interval.admitted as f64 - self.bound.allowed(interval);
-        let worst = admitted.iter().filter_map(|(key, spans)| Some((key, self.worst(spans)?)));
+        let worst = admitted.iter().filter_map(|(key, spans)| Some((key, self.bound.worst(spans)?)));
         let Some((key, worst)) = worst.max_by(|one, other| beyond(one.1).total_cmp(&beyond(other.1))) else {
             return Verdict {
                 holds: true,
@@ -71,10 +69,6 @@ impl Limit {
             DRIFT_PPM as f64 / 1e4,
         );
         Verdict { holds, text }
-    }
-
-    fn worst(&self, spans: &[Span]) -> Option<Interval> {
-        self.bound.worst(spans)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::message::{Held, Note};
 use crate::recorder::{Call, Outcome};
 
 /// Longer than any run.
-const REMEMBERED: Duration = Duration::from_secs(86_400);
+const REMEMBERED: Duration = Duration::from_secs(2 * 3600);
 /// How much longer than the origin takes a flight keeps its lease, even if its process stands still.
 const SPARE: Duration = Duration::from_secs(10);
 
