@@ -1,8 +1,10 @@
 //! What the benches have in common: a redis-server of their own, what they are asked for, and how they tell it.
 
+pub mod report;
 pub mod server;
 pub mod settings;
 pub mod stats;
+pub mod table;
 
 use std::process::ExitCode;
 
@@ -24,7 +26,9 @@ pub fn run(measure: impl FnOnce(&Bench) -> Result<(), String>) -> ExitCode {
         let settings = Settings::read()?;
         let runtime = runtime()?;
         let bench = Bench { settings, server: Server::start()?, runtime };
-        measure(&bench)
+        measure(&bench)?;
+        report::summary();
+        Ok::<_, String>(())
     };
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -41,17 +45,10 @@ pub fn runtime() -> Result<Runtime, String> {
     builder.worker_threads(2).enable_all().build().map_err(|error| format!("no runtime: {error}"))
 }
 
-/// The line that scripts read.
-pub fn figure(name: &str, value: f64) {
-    // Three digits after the point, or as many as there are zeros and three; none for nothing at all.
-    let digits = if value == 0.0 { 0.0 } else { (2.0 - value.abs().log10().floor()).clamp(0.0, 12.0) };
-    println!("figure {name} {value:.*}", digits as usize);
-}
-
 /// Says that a figure is asked for, and what it needs.
 #[allow(dead_code, reason = "not every build lacks something")]
 pub fn missing(bench: &Bench, name: &str, what: &str) {
     if bench.settings.wants(name) {
-        println!("\nno {name}: it needs {what}");
+        report::note(format!("no {name}: it needs {what}"));
     }
 }

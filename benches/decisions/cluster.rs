@@ -10,8 +10,9 @@ use deadpool_redis::cluster::Config;
 use tokio::task::JoinHandle;
 use tower_distributed::{Quota, Store, TokenBucket};
 
+use crate::common::Bench;
+use crate::common::report::{figure, note};
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
 use crate::support::cluster::RedisCluster;
 
 const NAME: &str = "cluster-healthy-share";
@@ -32,14 +33,13 @@ pub fn run(bench: &Bench) {
     if !bench.settings.wants(NAME) {
         return;
     }
-    println!();
     let cluster = bench.runtime.block_on(RedisCluster::start());
     for node in cluster.nodes() {
         // Or the healthy ones would stop too when they find that a master is gone.
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
     let shares: Vec<f64> = (0..bench.settings.rounds).map(|_| round(bench, &cluster)).collect();
-    figure(NAME, median(shares));
+    figure(NAME, "calls served for keys of two masters after the third was killed ÷ before", median(shares));
 }
 
 fn round(bench: &Bench, cluster: &RedisCluster) -> f64 {
@@ -66,12 +66,12 @@ fn round(bench: &Bench, cluster: &RedisCluster) -> f64 {
     let outage = healthy.outage.get().cloned();
     stop(bench, &[healthy, ill], tasks);
 
-    println!(
+    note(format!(
         "{CALLERS} callers per master; for keys of two healthy ones {before} served in the {SPAN:?} before the third was \
          killed, {after} in those after it, {failed} failed; for its own keys {ill_served} served, {ill_failed} failed"
-    );
+    ));
     if let Some(outage) = outage {
-        println!("    the first call for a healthy one that failed: {outage}");
+        note(format!("The first call for a healthy one that failed: {outage}"));
     }
     bench.runtime.block_on(async {
         doomed.restart().await;

@@ -8,8 +8,9 @@ use governor::{DefaultKeyedRateLimiter, Quota as GovernorQuota};
 use tower_distributed::{Quota, Store, TokenBucket};
 
 use crate::cell::{self, Sample};
+use crate::common::Bench;
+use crate::common::report::{Better, Versus, figure, note, number};
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
 use crate::contestants::Contestant;
 use crate::workload::Workload;
 
@@ -77,14 +78,31 @@ fn prefetch(bench: &Bench) {
         theirs.push(round(bench, Governor(Arc::new(DefaultKeyedRateLimiter::keyed(quota)))));
     }
     let refused = 1.0 - of(&ours, |round| round.sample.admitted);
-    println!("\none key, {CALLERS} callers, tokens charged ahead for 10 ms: {refused:.4} refused");
-    figure("prefetch-decisions-per-second", of(&ours, |round| round.sample.per_second));
-    figure("prefetch-p50-us", of(&ours, |round| round.sample.p50 / 1000.0));
-    println!("p99: {:.2} µs", of(&ours, |round| round.sample.p99 / 1000.0));
-    figure("prefetch-scripts-per-second", of(&ours, |round| round.scripts));
-    let governor = of(&theirs, |round| round.sample.per_second);
-    println!("governor's keyed limiter, in memory: {governor:.0}/s");
-    figure("prefetch-hot-key-vs-governor", of(&ours, |round| round.sample.per_second) / governor);
+    let p99 = number(of(&ours, |round| round.sample.p99 / 1000.0));
+    note(format!("One key, {CALLERS} callers, prefetch of 10 ms: share refused {refused:.4}, p99 {p99} µs."));
+    figure(
+        "prefetch-decisions-per-second",
+        "decisions/s, one key, prefetch of 10 ms, 256 callers",
+        of(&ours, |round| round.sample.per_second),
+    );
+    figure("prefetch-p50-us", "p50 of the same, µs", of(&ours, |round| round.sample.p50 / 1000.0));
+    figure(
+        "prefetch-scripts-per-second",
+        "scripts/s that Redis runs for the same",
+        of(&ours, |round| round.scripts),
+    );
+    let rates =
+        ours.iter().zip(&theirs).map(|(ours, theirs)| (ours.sample.per_second, theirs.sample.per_second));
+    Versus {
+        name: "prefetch-hot-key-vs-governor",
+        measures: "decisions/s, one key, prefetch of 10 ms, 256 callers",
+        ours: of(&ours, |round| round.sample.per_second),
+        peer: "governor, keyed, in memory",
+        theirs: of(&theirs, |round| round.sample.per_second),
+        ratio: median(rates.map(|(ours, theirs)| ours / theirs)),
+        better: Better::Higher,
+    }
+    .tell();
 }
 
 fn gate(bench: &Bench) {
@@ -96,16 +114,20 @@ fn gate(bench: &Bench) {
     }
     let scripts = (of(&gated, |round| round.scripts), of(&exact, |round| round.scripts));
     let admitted = (of(&gated, |round| round.admitted), of(&exact, |round| round.admitted));
-    println!(
-        "\none key at 50 000/s, {CALLERS} callers: {:.0} and {:.0} admitted/s with the gate and without",
-        admitted.0, admitted.1
-    );
-    println!(
-        "{:.0} and {:.0} scripts/s; {:.0} decisions/s without",
-        scripts.0,
-        scripts.1,
-        of(&exact, |round| round.sample.per_second)
-    );
-    figure("gate-decisions-per-second", of(&gated, |round| round.sample.per_second));
-    figure("gate-admitted-vs-exact", admitted.0 / admitted.1);
+    let [with, without] = [scripts.0, scripts.1].map(|rate| number(rate.round()));
+    note(format!(
+        "One key at 50 000/s, {CALLERS} callers: {with} scripts/s with cached refusals, {without} without."
+    ));
+    let measures = "decisions/s, one key at 50 000/s, cached refusals, 256 callers";
+    figure("gate-decisions-per-second", measures, of(&gated, |round| round.sample.per_second));
+    Versus {
+        name: "gate-admitted-vs-exact",
+        measures: "admitted/s, one key at 50 000/s, cached refusals, 256 callers",
+        ours: admitted.0,
+        peer: "our bucket, every refusal from Redis",
+        theirs: admitted.1,
+        ratio: admitted.0 / admitted.1,
+        better: Better::Higher,
+    }
+    .tell();
 }

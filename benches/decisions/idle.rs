@@ -1,15 +1,15 @@
 //! What a store costs a process that makes no calls, by copies of this process.
 
-use std::collections::HashMap;
-use std::fs;
 use std::process::ExitCode;
 use std::thread;
 
 use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
 use crate::child::{self, Role, tell};
+use crate::common::report::{figure, note};
 use crate::common::settings::seconds;
-use crate::common::{Bench, figure, runtime};
+use crate::common::{Bench, runtime};
+use crate::cpu::nanos_by_thread;
 
 const NAME: &str = "idle-cpu-ms-per-minute";
 pub const ON_REDIS: &str = "idle-on-redis";
@@ -22,16 +22,15 @@ pub fn run(bench: &Bench) {
         return;
     }
     bench.server.empty();
-    println!();
     // Both at the same time: an idle process does not disturb another.
     let mut children = [ON_REDIS, IN_MEMORY].map(|role| (role, child::start(1, role, &bench.server.url)));
     let worst = children.iter_mut().map(|(role, children)| {
         let per_minute = children[0].numbers::<f64>()[0];
-        println!("{role}, {KEYS} keys seen: {per_minute:.1} ms per minute");
+        note(format!("{role}, {KEYS} keys seen: {per_minute:.1} ms per minute."));
         per_minute
     });
     let worst = worst.fold(0.0, f64::max);
-    figure(NAME, worst);
+    figure(NAME, "ms of CPU per minute of a process that makes no calls", worst);
 }
 
 /// Does the part of a copy: sees many keys, and then counts the time on a CPU of all its threads.
@@ -45,9 +44,9 @@ pub fn play(role: &Role) -> ExitCode {
     runtime.block_on(see_keys(&store));
     child::wait_for_the_others();
 
-    let before = nanos_on_cpu();
+    let before = nanos_by_thread("self");
     thread::sleep(idle);
-    let after = nanos_on_cpu();
+    let after = nanos_by_thread("self");
     let spent: u64 = after.iter().map(|(thread, nanos)| nanos - before.get(thread).unwrap_or(&0)).sum();
     drop(store);
     tell(&[spent as f64 / 1e6 * 60.0 / idle.as_secs_f64()]);
@@ -64,16 +63,4 @@ async fn see_keys(store: &Store) {
     for key in 0..LOCKS {
         assert!(mutex.lock(format!("key-{key:016}")).await.unwrap().unlock().await.unwrap());
     }
-}
-
-/// By thread. Finer than the 10 ms of /proc/self/stat.
-fn nanos_on_cpu() -> HashMap<String, u64> {
-    let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap());
-    let nanos = |schedstat: String| schedstat.split_whitespace().next()?.parse().ok();
-    threads
-        .map(|thread| {
-            let schedstat = fs::read_to_string(thread.path().join("schedstat")).unwrap();
-            (thread.file_name().into_string().unwrap(), nanos(schedstat).unwrap())
-        })
-        .collect()
 }

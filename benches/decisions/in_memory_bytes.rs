@@ -12,7 +12,8 @@ use malloc_info::malloc_info;
 use tower_distributed::{Quota, Store, TokenBucket};
 
 use crate::child::{self, Role, tell};
-use crate::common::{Bench, figure, runtime};
+use crate::common::report::{figure, note};
+use crate::common::{Bench, runtime};
 
 const NAME: &str = "in-memory-bytes-after-idle-ratio";
 pub const ROLE: &str = "in-memory-bytes";
@@ -32,14 +33,14 @@ pub fn run(bench: &Bench) {
     let numbers = child::start(1, ROLE, &bench.server.url)[0].numbers::<f64>();
     let [before, most, after] = numbers[..] else { panic!("{numbers:?}") };
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
-    println!(
-        "\n{KEYS} keys in memory: {:.1} MiB in use before, {:.1} MiB after the last, {:.1} MiB when all had been idle for \
+    note(format!(
+        "{KEYS} keys in memory: {:.1} MiB in use before, {:.1} MiB after the last, {:.1} MiB when all had been idle for \
          {IDLE:?}",
         mib(before),
         mib(most),
         mib(after)
-    );
-    figure(NAME, after / (before + BASE));
+    ));
+    figure(NAME, "bytes after 5 000 000 keys were idle ÷ those before and 16 MiB", after / (before + BASE));
 }
 
 /// Does the part of the copy.

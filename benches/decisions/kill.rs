@@ -8,7 +8,8 @@ use std::time::Duration;
 use deadpool_redis::redis;
 use tower_distributed::{Store, TokenBucket};
 
-use crate::common::{Bench, figure};
+use crate::common::Bench;
+use crate::common::report::{figure, note};
 use crate::workload::Workload;
 
 const NAME: &str = "kill-refused";
@@ -29,13 +30,12 @@ pub fn run(bench: &Bench) {
     if !bench.settings.wants(NAME) {
         return;
     }
-    println!();
     // Of all kills: one failure would be one too many.
     let mut refused = 0;
     for _ in 0..bench.settings.rounds {
         refused += Workload::ALL.map(|workload| kill(bench, workload)).iter().sum::<u32>();
     }
-    figure(NAME, refused.into());
+    figure(NAME, "calls failed that were not in flight, all connections killed, 256 callers", refused.into());
 }
 
 /// How many calls failed beyond those that had no answer yet when the connections were closed.
@@ -65,11 +65,11 @@ fn kill(bench: &Bench, workload: Workload) -> u32 {
 
     let failed = calls.failed.load(Ordering::Relaxed);
     let served_after = calls.served.load(Ordering::Relaxed) - served_before;
-    println!(
+    note(format!(
         "{kill} connections killed under {CALLERS} callers, {in_flight} calls in flight: {failed} failed, {served_after} \
          served within {SPAN:?}; {}",
         workload.title()
-    );
+    ));
     assert!(served_after > 0, "nothing is served after the kill");
     failed_before + (failed - failed_before).saturating_sub(in_flight)
 }

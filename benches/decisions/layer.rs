@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use http::{Request, StatusCode};
 
 use self::stacks::{Inner, Service, time};
+use crate::common::Bench;
+use crate::common::report::{Better, Versus, figure};
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
 
 #[path = "../layer/stacks.rs"]
 pub mod stacks;
@@ -31,17 +32,16 @@ pub fn run(bench: &Bench) {
         let runtime = stacks::runtime();
         time(&runtime, &mut ours, stacks::request_with_header, 1, ok);
         time(&runtime, &mut governor, stacks::request_with_header, 1, ok);
-        let of = "refused, by header";
-        figure(REFUSED, compare(bench, of, stacks::request_with_header, ours, governor, refused).1);
+        let of = "a refused request, key from a header";
+        compare(bench, of, stacks::request_with_header, ours, governor, refused).tell(REFUSED);
     }
     if !bench.settings.wants(ADDED) && !bench.settings.wants(RATIO) {
         return;
     }
-    println!();
     // Whichever kind of key is worse for ours is the figure.
     let by_header = compare(
         bench,
-        "by header",
+        "an admitted request, key from a header",
         stacks::request_with_header,
         stacks::ours_by_header(),
         stacks::governor_by_header(),
@@ -49,34 +49,63 @@ pub fn run(bench: &Bench) {
     );
     let by_peer = compare(
         bench,
-        "by peer address",
+        "an admitted request, key from the address",
         stacks::request_with_peer,
         stacks::ours_by_peer(),
         stacks::governor_by_peer(),
         StatusCode::OK,
     );
-    figure(ADDED, by_header.0.max(by_peer.0));
-    figure(RATIO, by_header.1.max(by_peer.1));
+    let measures = "ns that the layer adds to an admitted request, in memory";
+    figure(ADDED, measures, by_header.added.max(by_peer.added));
+    let worse = if by_header.ratio > by_peer.ratio { by_header } else { by_peer };
+    worse.tell(RATIO);
 }
 
-/// What ours adds, and its time beside tower_governor's.
+/// Nanoseconds per request.
+struct Compared {
+    by: &'static str,
+    added: f64,
+    inner: f64,
+    ours: f64,
+    governor: f64,
+    ratio: f64,
+}
+
+impl Compared {
+    fn tell(&self, name: &str) {
+        Versus {
+            name,
+            measures: &format!("ns per request in memory ({:.0} are the service's): {}", self.inner, self.by),
+            ours: self.ours,
+            peer: "tower_governor",
+            theirs: self.governor,
+            ratio: self.ratio,
+            better: Better::Lower,
+        }
+        .tell();
+    }
+}
+
 fn compare(
     bench: &Bench,
-    by: &str,
+    by: &'static str,
     request: fn() -> Request<()>,
     mut ours: impl Service,
     mut governor: impl Service,
     status: StatusCode,
-) -> (f64, f64) {
+) -> Compared {
     let rounds: Vec<Round> = (0..bench.settings.rounds)
         .map(|_| round(request, &mut ours, &mut governor, status, bench.settings.length))
         .collect();
     let of = |read: fn(&Round) -> f64| median(rounds.iter().map(read));
-    let (inner, mine, theirs) = (of(|round| round.inner), of(|round| round.ours), of(|round| round.governor));
-    println!(
-        "{by}, per request: inner {inner:.0} ns, in ours {mine:.0} ns, in tower_governor {theirs:.0} ns"
-    );
-    (of(|round| round.ours - round.inner), of(|round| round.ours / round.governor))
+    Compared {
+        by,
+        added: of(|round| round.ours - round.inner),
+        inner: of(|round| round.inner),
+        ours: of(|round| round.ours),
+        governor: of(|round| round.governor),
+        ratio: of(|round| round.ours / round.governor),
+    }
 }
 
 fn round(

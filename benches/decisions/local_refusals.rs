@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use tower_distributed::{Quota, Store, TokenBucket};
 
+use crate::common::Bench;
+use crate::common::report::{figure, note, number};
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
 
 const PER_SECOND: &str = "local-refusals-per-second";
 const CALLS: &str = "script-calls-per-1000-refusals";
@@ -23,7 +24,6 @@ pub fn run(bench: &Bench) {
     if !bench.settings.wants(PER_SECOND) && !bench.settings.wants(CALLS) {
         return;
     }
-    println!();
     let mut alone = Vec::new();
     let mut together = Vec::new();
     for _ in 0..bench.settings.rounds {
@@ -31,11 +31,11 @@ pub fn run(bench: &Bench) {
         together.push(round(bench, 2));
     }
     let of = |rounds: &[Round], read: fn(&Round) -> f64| median(rounds.iter().map(read));
-    println!("a refused key, local answers: {:.0}/s by one task", of(&alone, |round| round.per_second));
-    println!("a refused key, local answers: {:.0}/s by two tasks", of(&together, |round| round.per_second));
-    figure(PER_SECOND, of(&alone, |round| round.per_second));
+    let [alone_rate, together] = [&alone, &together].map(|rounds| of(rounds, |round| round.per_second));
+    note(format!("A refused key, refusals from memory by two tasks: {}/s.", number(together.round())));
+    figure(PER_SECOND, "refusals/s from memory, one key, one task", alone_rate);
     // The fewer refusals, the more calls per 1000.
-    figure(CALLS, of(&alone, |round| round.calls_per_1000));
+    figure(CALLS, "calls of Redis per 1000 refusals from memory", of(&alone, |round| round.calls_per_1000));
 }
 
 fn round(bench: &Bench, tasks: usize) -> Round {

@@ -24,6 +24,8 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod contestants;
+#[path = "../common/cpu.rs"]
+mod cpu;
 mod hot;
 mod idle;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

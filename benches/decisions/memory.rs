@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tower_distributed::{Quota, Store, TokenBucket};
 
-use crate::common::{Bench, figure};
+use crate::common::Bench;
+use crate::common::report::{figure, note};
 
 const NAME: &str = "redis-bytes-per-key";
 const KEY: &str = "key-0000000000000001";
@@ -15,13 +16,11 @@ pub fn run(bench: &Bench) {
     }
     bench.server.empty();
     let store = Store::redis(&bench.server.url).unwrap();
-    println!();
     // What is stored is a bare number only where a token comes every whole number of microseconds.
     let odd = measure(bench, &store, "odd", Quota::new(7, Duration::from_secs(3600)));
-    println!("a key of 20 bytes, 7 per hour: {odd} bytes");
     let plain = measure(bench, &store, "plain", Quota::per_hour(10));
-    println!("a key of 20 bytes, 10 per hour: {plain} bytes");
-    figure(NAME, odd.max(plain) as f64);
+    note(format!("A key of 20 bytes: {odd} bytes with 7 tokens per hour, {plain} with 10 per hour."));
+    figure(NAME, "bytes in Redis of a key of 20 bytes", odd.max(plain) as f64);
 }
 
 fn measure(bench: &Bench, store: &Store, family: &str, quota: Quota) -> u64 {

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use deadpool_redis::redis::Value;
 use tower_distributed::{Quota, Store, TokenBucket};
 
+use crate::common::Bench;
+use crate::common::report::{Better, Versus};
 use crate::common::stats::{median, percentile};
-use crate::common::{Bench, figure};
 use crate::contestants::{Bare, Contestant, connect};
 
 const NAME: &str = "single-caller-p50-vs-bare-evalsha";
@@ -44,12 +45,16 @@ pub fn run(bench: &Bench) {
         })
         .collect();
     let of = |read: fn(&Round) -> f64| median(rounds.iter().map(read)) / 1000.0;
-    println!(
-        "\none caller, p50: ours {:.2} µs, bare {:.2} µs",
-        of(|round| round.ours),
-        of(|round| round.bare)
-    );
-    figure(NAME, median(rounds.iter().map(|round| round.ours / round.bare)));
+    Versus {
+        name: NAME,
+        measures: "p50 of a decision, µs, one caller",
+        ours: of(|round| round.ours),
+        peer: "our script, one EVALSHA each",
+        theirs: of(|round| round.bare),
+        ratio: median(rounds.iter().map(|round| round.ours / round.bare)),
+        better: Better::Lower,
+    }
+    .tell();
 }
 
 async fn round(ours: TokenBucket, mut bare: Bare, length: Duration) -> Round {

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 
 use crate::cell::Sample;
+use crate::common::Bench;
+use crate::common::report::{Better, Versus, note, number};
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
+use crate::common::table::Table;
 use crate::contestants::{Contestants, Kind};
 use crate::workload::Workload;
 
@@ -122,39 +124,48 @@ fn print_table(cells: &[Cell], samples: &Samples, workload: Workload) {
     if cells.is_empty() {
         return;
     }
-    println!("\n{}", workload.title());
-    println!(
-        "{:>7}  {:<29} {:>11} {:>9} {:>9} {:>10}",
-        "callers", "", "decisions/s", "p50 µs", "p99 µs", "admitted"
-    );
+    let columns = ["callers", "contestant", "decisions/s", "p50 µs", "p99 µs", "admitted"];
+    let mut table = Table::new(workload.title(), columns);
     for cell in cells {
         let of = |read: fn(&Sample) -> f64| median(samples[cell].iter().map(read));
-        println!(
-            "{:>7}  {:<29} {:>11.0} {:>9.1} {:>9.1} {:>9.2}%",
-            cell.callers,
-            cell.kind.title(),
-            of(|sample| sample.per_second),
-            of(|sample| sample.p50) / 1000.0,
-            of(|sample| sample.p99) / 1000.0,
-            of(|sample| sample.admitted) * 100.0,
-        );
+        table.row([
+            cell.callers.to_string(),
+            cell.kind.title().to_owned(),
+            number(of(|sample| sample.per_second).round()),
+            number(of(|sample| sample.p50) / 1000.0),
+            number(of(|sample| sample.p99) / 1000.0),
+            format!("{:.2} %", of(|sample| sample.admitted) * 100.0),
+        ]);
     }
-    println!();
+    table.print();
 }
 
 fn print_ratio(samples: &Samples, ratio: &Ratio) {
-    let per_workload = ratio.workloads.iter().map(|&workload| {
+    let versus = |&workload: &Workload| {
         let of = |kind| &samples[&Cell { workload, callers: RATIO_CALLERS, kind }];
         let against_the_peer = |kind| {
             let rounds = of(kind).iter().zip(of(ratio.peer));
             median(rounds.map(|(ours, theirs)| ours.per_second / theirs.per_second))
         };
-        let value = against_the_peer(Kind::Ours);
-        println!("{}: {value:.2} with {}", ratio.name, workload.title());
         if let Some(alike) = ratio.alike {
-            println!("    {}: {:.2}", alike.title(), against_the_peer(alike));
+            let (alike, value) = (alike.title(), number(against_the_peer(alike)));
+            note(format!("{}: {alike} ÷ {}: {value}.", workload.title(), ratio.peer.title()));
         }
-        value
-    });
-    figure(ratio.name, per_workload.fold(f64::INFINITY, f64::min));
+        let per_second = |kind| median(of(kind).iter().map(|sample| sample.per_second));
+        (workload, per_second(Kind::Ours), per_second(ratio.peer), against_the_peer(Kind::Ours))
+    };
+    let all = ratio.workloads.iter().map(versus);
+    let Some((workload, ours, theirs, by)) = all.min_by(|one, other| one.3.total_cmp(&other.3)) else {
+        return;
+    };
+    Versus {
+        name: ratio.name,
+        measures: &format!("decisions/s, {}, {RATIO_CALLERS} callers", workload.short()),
+        ours,
+        peer: ratio.peer.title(),
+        theirs,
+        ratio: by,
+        better: Better::Higher,
+    }
+    .tell();
 }

@@ -36,6 +36,14 @@ impl Workload {
         }
     }
 
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::HotRefused => "one key, refused",
+            Self::HotAdmitted => "one key, admitted",
+            Self::Many => "100 000 keys",
+        }
+    }
+
     pub fn burst(self) -> u16 {
         match self {
             Self::HotRefused => 1,

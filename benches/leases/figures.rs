@@ -1,5 +1,6 @@
 //! The cells of the table, and the figures that come from them.
 
+use crate::common::report::Better::{self, Higher, Lower};
 use crate::contestants::Kind::{self, Mutex, Rslock, RslockEager, WaitGroup};
 use crate::load::Load::{
     self, Crowd, FourProcesses, FourProcessesGreedy, KeyEachGreedy, OneKey, OneKeyGreedy,
@@ -36,65 +37,78 @@ pub const CELLS: [Cell; 13] = [
 
 pub struct Figure {
     pub name: &'static str,
+    /// With its unit.
+    pub measures: &'static str,
     /// Ours first, then the peer's if there is one.
     pub cells: &'static [Cell],
-    /// From the samples of these cells in one round.
-    pub value: fn(&[Sample]) -> f64,
+    /// Of a cell in one round.
+    pub value: fn(&Sample) -> f64,
+    pub better: Better,
 }
 
 pub const FIGURES: [Figure; 9] = [
     Figure {
         name: "mutex-contended-vs-rslock",
+        measures: "locks/s, one key, 64 callers",
         cells: &[cell(Mutex, OneKey), cell(Rslock, OneKey)],
-        value: throughput,
+        value: |sample| sample.per_second,
+        better: Higher,
     },
     Figure {
         name: "mutex-contended-p99-vs-rslock",
+        measures: "p99 of a wait for a lock, ms, one key, 64 callers",
         cells: &[cell(Mutex, OneKey), cell(Rslock, OneKey)],
-        value: p99,
+        value: |sample| sample.p99 / 1e6,
+        better: Lower,
     },
     Figure {
         name: "mutex-greedy-vs-rslock",
+        measures: "locks/s, one key, 64 greedy callers",
         cells: &[cell(Mutex, OneKeyGreedy), cell(Rslock, OneKeyGreedy)],
-        value: throughput,
+        value: |sample| sample.per_second,
+        better: Higher,
     },
     Figure {
         name: "mutex-4x16-vs-rslock",
+        measures: "locks/s, one key, 4 processes × 16",
         cells: &[cell(Mutex, FourProcesses), cell(Rslock, FourProcesses)],
-        value: throughput,
+        value: |sample| sample.per_second,
+        better: Higher,
     },
     Figure {
         name: "mutex-greedy-4x16-vs-rslock",
+        measures: "locks/s, one key, 4 processes × 16, greedy",
         cells: &[cell(Mutex, FourProcessesGreedy), cell(Rslock, FourProcessesGreedy)],
-        value: throughput,
+        value: |sample| sample.per_second,
+        better: Higher,
     },
     Figure {
         name: "mutex-greedy-4x16-p99-vs-rslock",
+        measures: "p99 of a wait for a lock, ms, one key, 4 processes × 16, greedy",
         cells: &[cell(Mutex, FourProcessesGreedy), cell(Rslock, FourProcessesGreedy)],
-        value: p99,
+        value: |sample| sample.p99 / 1e6,
+        better: Lower,
     },
     // Of the greedy load: where all lock equally often, none has less than its share.
     Figure {
         name: "mutex-4x16-least-share",
+        measures: "least share of a process, of its fair share, one key, 4 processes × 16, greedy",
         cells: &[cell(Mutex, FourProcessesGreedy)],
-        value: |samples| samples[0].least_share,
+        value: |sample| sample.least_share,
+        better: Higher,
     },
     Figure {
         name: "mutex-uncontended-vs-rslock",
+        measures: "locks/s, 64 keys, 64 callers",
         cells: &[cell(Mutex, KeyEachGreedy), cell(Rslock, KeyEachGreedy)],
-        value: throughput,
+        value: |sample| sample.per_second,
+        better: Higher,
     },
     Figure {
         name: "wait-group-pairs-vs-mutex-contended-rslock",
+        measures: "permits/s (16 at once, 256 callers); rslock: locks/s, 64 callers",
         cells: &[cell(WaitGroup, Crowd), cell(Rslock, OneKey)],
-        value: throughput,
+        value: |sample| sample.per_second,
+        better: Higher,
     },
 ];
-
-fn throughput(samples: &[Sample]) -> f64 {
-    samples[0].per_second / samples[1].per_second
-}
-
-fn p99(samples: &[Sample]) -> f64 {
-    samples[0].p99 / samples[1].p99
-}

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use tower_distributed::{Mutex, Store};
 
+use crate::common::Bench;
+use crate::common::report::{figure, note};
 use crate::common::server::calls;
 use crate::common::settings::seconds;
-use crate::common::{Bench, figure};
 
 const NAME: &str = "idle-waiter-commands-per-second";
 const WAITERS: usize = 1000;
@@ -36,11 +37,11 @@ pub fn run(bench: &Bench) -> Result<(), String> {
     let released = Instant::now();
     assert!(bench.runtime.block_on(guard.unlock()).unwrap());
     waiters.into_iter().for_each(|waiter| bench.runtime.block_on(waiter).unwrap());
-    println!(
-        "\n{WAITERS} waiters watched for {idle:?}: {calls} commands; then all were served within {:.0} ms",
+    note(format!(
+        "{WAITERS} waiters watched for {idle:?}: {calls} commands; then all were served within {:.0} ms.",
         released.elapsed().as_secs_f64() * 1000.0
-    );
-    figure(NAME, per_second);
+    ));
+    figure(NAME, "commands/s of 1000 waiters for one lock", per_second);
     Ok(())
 }
 

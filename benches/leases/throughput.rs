@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use crate::common::Bench;
+use crate::common::report::{Versus, figure, note, number};
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
+use crate::common::table::Table;
 use crate::figures::{CELLS, Cell, FIGURES, Figure};
 use crate::processes;
 use crate::sample::Sample;
@@ -60,29 +62,35 @@ fn sample(bench: &Bench, cell: Cell) -> Sample {
 }
 
 fn print_table(cells: &[Cell], samples: &Samples) {
-    println!("\n{:<36}{:<30} {:>9} {:>11} {:>11}  least served", "", "", "pairs/s", "p50 µs", "p99 µs");
+    let columns = ["load", "contestant", "pairs/s", "p50 µs", "p99 µs", "least served"];
+    let mut table = Table::new("Pairs of lock and unlock", columns);
     for cell in cells {
         let of = |read: fn(&Sample) -> f64| median(samples[cell].iter().map(read));
-        println!(
-            "{:<36}{:<30} {:>9.0} {:>11.1} {:>11.1} {:>13.2}",
-            cell.load.title(),
-            cell.kind.title(),
-            of(|sample| sample.per_second),
-            of(|sample| sample.p50) / 1000.0,
-            of(|sample| sample.p99) / 1000.0,
-            of(|sample| sample.least_share),
-        );
+        table.row([
+            cell.load.title().to_owned(),
+            cell.kind.title().to_owned(),
+            number(of(|sample| sample.per_second).round()),
+            number(of(|sample| sample.p50) / 1000.0),
+            number(of(|sample| sample.p99) / 1000.0),
+            format!("{:.2}", of(|sample| sample.least_share)),
+        ]);
     }
-    println!(
-        "p50, p99: waits for a lock; least served: of the processes or callers, against the fair share\n"
-    );
+    table.print();
+    note("p50 and p99: waits for a lock. Least served: of the processes or callers, of its fair share.");
 }
 
-fn print_figure(samples: &Samples, Figure { name, cells, value }: &Figure) {
-    let rounds = samples[&cells[0]].len();
-    let round = |round: usize| {
-        let samples: Vec<_> = cells.iter().map(|cell| samples[cell][round]).collect();
-        value(&samples)
-    };
-    figure(name, median((0..rounds).map(round)));
+fn print_figure(samples: &Samples, Figure { name, measures, cells, value, better }: &Figure) {
+    let of = |cell: &Cell| samples[cell].iter().map(value);
+    let ours = median(of(&cells[0]));
+    let Some(peer) = cells.get(1) else { return figure(name, measures, ours) };
+    Versus {
+        name,
+        measures,
+        ours,
+        peer: peer.kind.title(),
+        theirs: median(of(peer)),
+        ratio: median(of(&cells[0]).zip(of(peer)).map(|(ours, theirs)| ours / theirs)),
+        better: *better,
+    }
+    .tell();
 }

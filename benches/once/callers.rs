@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::Barrier;
 
+use crate::common::report::{Better, Versus, number};
 use crate::common::stats::{median, percentile};
+use crate::common::table::Table;
 
 /// How many callers there are.
 pub const CALLERS: usize = 256;
@@ -84,13 +86,33 @@ async fn work(
     (calls, latencies)
 }
 
-/// The medians of the rounds.
-pub fn print(title: &str, samples: &[Sample]) {
-    let of = |read: fn(&Sample) -> f64| median(samples.iter().map(read));
-    println!(
-        "{title:<44} {:>10.0}/s, p50 {:.1} µs, p99 {:.1} µs",
-        of(|sample| sample.per_second),
-        of(|sample| sample.p50) / 1000.0,
-        of(|sample| sample.p99) / 1000.0,
-    );
+/// The medians of the rounds of those that have any.
+pub fn print(title: &str, contestants: &[(&str, &[Sample])]) {
+    let mut table = Table::new(title, ["contestant", "calls/s", "p50 µs", "p99 µs"]);
+    for (contestant, samples) in contestants.iter().filter(|(_, samples)| !samples.is_empty()) {
+        let of = |read: fn(&Sample) -> f64| median(samples.iter().map(read));
+        table.row([
+            (*contestant).to_owned(),
+            number(of(|sample| sample.per_second).round()),
+            number(of(|sample| sample.p50) / 1000.0),
+            number(of(|sample| sample.p99) / 1000.0),
+        ]);
+    }
+    table.print();
+}
+
+/// Tells how often ours calls where the peer calls once.
+pub fn versus(name: &str, measures: &str, ours: &[Sample], peer: &str, theirs: &[Sample]) {
+    let of = |samples: &[Sample]| median(samples.iter().map(|sample| sample.per_second));
+    let ratio = |(ours, theirs): (&Sample, &Sample)| ours.per_second / theirs.per_second;
+    Versus {
+        name,
+        measures,
+        ours: of(ours),
+        peer,
+        theirs: of(theirs),
+        ratio: median(ours.iter().zip(theirs).map(ratio)),
+        better: Better::Higher,
+    }
+    .tell();
 }

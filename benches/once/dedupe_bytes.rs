@@ -6,7 +6,9 @@ use futures::stream::{self, StreamExt as _};
 use tower_distributed::dedupe::{Claimed, Dedupe};
 use tower_distributed::{BloomFilter, Store};
 
-use crate::common::{Bench, figure};
+use crate::common::Bench;
+use crate::common::report::{figure, number};
+use crate::common::table::Table;
 
 const EXACT: &str = "dedupe-exact-bytes-per-message";
 const FILTER: &str = "dedupe-filter-bytes-per-message";
@@ -21,34 +23,37 @@ pub fn run(bench: &Bench) {
     if bench.settings.wants(EXACT) {
         bench.server.empty();
         let exact = Dedupe::exact(&store(), "bench").capacity(CAPACITY).remember_for(WEEK).build().unwrap();
-        println!("\nexact mode, capacity {CAPACITY}, remembering for a week, ids of 36 bytes");
-        figure(EXACT, fill(bench, &exact));
+        let bytes = fill(bench, "Exact, capacity 1 000 000, remember_for a week, ids of 36 bytes", &exact);
+        figure(EXACT, "bytes in Redis per message of 1 000 000, exact", bytes);
     }
     if bench.settings.wants(FILTER) {
         bench.server.empty();
         let builder = BloomFilter::builder().capacity(CAPACITY).false_positive_rate(RATE);
         let open = |span| Dedupe::new(&builder.remember_for(span).build(&store(), "bench").unwrap()).unwrap();
-        println!("\nfilter, capacity {CAPACITY}, false_positive_rate {RATE}, remembering for a week");
-        figure(FILTER, fill(bench, &open(WEEK)));
+        let title = format!("Filter, capacity {CAPACITY}, false_positive_rate {RATE}, remember_for a week");
+        let measures = "bytes in Redis per message of 1 000 000, filter at 1e-6";
+        figure(FILTER, measures, fill(bench, &title, &open(WEEK)));
         bench.server.empty();
-        println!("the same in its second generation, made by remembering for 1 s: as after a week");
-        fill(bench, &open(Duration::from_secs(1)));
+        let title = "The same in its second generation, made by remember_for 1 s: as after a week";
+        fill(bench, title, &open(Duration::from_secs(1)));
     }
 }
 
 /// Bytes a message once there are as many as it is for.
-fn fill(bench: &Bench, dedupe: &Dedupe) -> f64 {
+fn fill(bench: &Bench, title: &str, dedupe: &Dedupe) -> f64 {
     // Connections and scripts take memory too.
     bench.runtime.block_on(handle(dedupe, u64::MAX - 1000..u64::MAX));
     bench.server.empty();
     let before = used(bench);
     let (mut done, mut bytes) = (0, 0.0);
+    let mut table = Table::new(title, ["messages", "bytes each"]);
     for mark in MARKS {
         bench.runtime.block_on(handle(dedupe, done..mark));
         done = mark;
         bytes = (used(bench) as f64 - before as f64) / mark as f64;
-        println!("{mark:>8} messages: {bytes:.1} bytes each");
+        table.row([mark.to_string(), number(bytes)]);
     }
+    table.print();
     bytes
 }
 

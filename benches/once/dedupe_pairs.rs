@@ -9,9 +9,8 @@ use deadpool_redis::redis::{self, AsyncConnectionConfig};
 use tower_distributed::Store;
 use tower_distributed::dedupe::{Claimed, Dedupe};
 
-use crate::callers::{self, Caller, Sample};
-use crate::common::stats::median;
-use crate::common::{Bench, figure};
+use crate::callers::{self, Caller};
+use crate::common::Bench;
 
 const NAME: &str = "dedupe-pairs-vs-setnx";
 const OURS: &str = "Dedupe::exact: claim and confirm";
@@ -41,15 +40,10 @@ pub fn run(bench: &Bench) {
             }
         }
     }
-    println!("\nnew messages, claimed and confirmed, {} callers, ids of 36 bytes", callers::CALLERS);
-    for (title, samples) in
-        [(OURS, &ours), (SETNX, &theirs)].into_iter().filter(|(_, samples)| !samples.is_empty())
-    {
-        callers::print(title, samples);
-    }
+    let title = format!("New messages, claimed and confirmed, {} callers, ids of 36 bytes", callers::CALLERS);
+    callers::print(&title, &[(OURS, &ours), (SETNX, &theirs)]);
     if bench.settings.only().is_none() {
-        let ratio = |(ours, theirs): (&Sample, &Sample)| ours.per_second / theirs.per_second;
-        figure(NAME, median(ours.iter().zip(&theirs).map(ratio)));
+        callers::versus(NAME, "messages/s, claimed and confirmed, 256 callers", &ours, SETNX, &theirs);
     }
 }
 

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tower_distributed::{BloomFilter, Store};
 
-use crate::callers::{self, Caller, Sample};
-use crate::common::stats::median;
-use crate::common::{Bench, figure};
+use crate::callers::{self, Caller};
+use crate::common::Bench;
 use crate::one_script_each::Bare;
 
 const NAME: &str = "bloom-vs-one-script-each";
@@ -42,20 +41,13 @@ pub fn run(bench: &Bench) {
             }
         }
     }
-    println!(
-        "\nnew items, {} callers, capacity {CAPACITY}, rate {RATE}: {} bits, {} hashes",
-        callers::CALLERS,
-        filter.bits(),
-        filter.hashes()
+    let (callers, bits, hashes) = (callers::CALLERS, filter.bits(), filter.hashes());
+    let title = format!(
+        "New items, {callers} callers, capacity {CAPACITY}, rate {RATE}: {bits} bits, {hashes} hashes"
     );
-    for (title, samples) in
-        [(OURS, &ours), (BARE, &theirs)].into_iter().filter(|(_, samples)| !samples.is_empty())
-    {
-        callers::print(title, samples);
-    }
+    callers::print(&title, &[(OURS, &ours), (BARE, &theirs)]);
     if bench.settings.only().is_none() {
-        let ratio = |(ours, theirs): (&Sample, &Sample)| ours.per_second / theirs.per_second;
-        figure(NAME, median(ours.iter().zip(&theirs).map(ratio)));
+        callers::versus(NAME, "new items/s in a Bloom filter, 256 callers", &ours, BARE, &theirs);
     }
 }
 

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant, SystemTime};
 use tower_distributed::{SingleFlight, Store};
 
 use crate::child::{self, Child, Role, tell};
+use crate::common::report::{figure, number};
 use crate::common::settings::Settings;
 use crate::common::stats::{median, percentile};
-use crate::common::{self, Bench, figure};
+use crate::common::table::Table;
+use crate::common::{self, Bench};
 
 const P50: &str = "follower-p50-ms";
 const P99: &str = "follower-p99-ms";
@@ -29,19 +31,23 @@ pub fn run(bench: &Bench) {
             rounds.push(round(followers, &bench.server.url));
         }
     }
-    println!(
-        "\nfrom the end of the leader's work to a follower's answer in another process, work of {WORK:?}"
+    let mut table = Table::new(
+        format!(
+            "From the end of the leader's work to a follower's answer in another process, work of {WORK:?}"
+        ),
+        ["followers", "p50 ms", "p99 ms", "answers"],
     );
     let of = |rounds: &[Round], read: fn(&Round) -> f64| median(rounds.iter().map(read)) / 1e6;
     let (mut p50, mut p99) = (0.0_f64, 0.0_f64);
     for (rounds, followers) in rounds.iter().zip(FOLLOWERS) {
         let here = (of(rounds, |round| round.p50), of(rounds, |round| round.p99));
         let answers: usize = rounds.iter().map(|round| round.answers).sum();
-        println!("{followers} following: p50 {:.3} ms, p99 {:.3} ms, {answers} answers", here.0, here.1);
+        table.row([followers.to_string(), number(here.0), number(here.1), answers.to_string()]);
         (p50, p99) = (p50.max(here.0), p99.max(here.1));
     }
-    figure(P50, p50);
-    figure(P99, p99);
+    table.print();
+    figure(P50, "p50 from the end of the leader's work to a follower's answer elsewhere, ms", p50);
+    figure(P99, "p99 of the same, ms", p99);
 }
 
 struct Round {

@@ -13,8 +13,9 @@ use tower_distributed::response::AnswerCodec;
 use tower_distributed::web::single_flight;
 use tower_distributed::{SingleFlight, Store};
 
+use crate::common::Bench;
+use crate::common::report::figure;
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
 
 const HIT: &str = "l1-hit-ns";
 const FAILING: &str = "failing-origin-seconds";
@@ -26,16 +27,13 @@ pub fn run(bench: &Bench) {
     if bench.settings.wants(HIT) {
         let hits = (0..bench.settings.rounds).map(|_| bench.runtime.block_on(hit(&bench.server.url)));
         let nanos = median(hits.collect::<Vec<_>>());
-        println!("\na request through http::single_flight, {BODY} bytes in the local cache: {nanos:.0} ns");
-        figure(HIT, nanos);
+        figure(HIT, "ns of a request through web::single_flight, 10 KiB in the local cache", nanos);
     }
     if bench.settings.wants(FAILING) {
         bench.server.empty();
         let seconds = bench.runtime.block_on(failing(&bench.server.url));
-        println!(
-            "\n{CALLERS} callers at once over 2 stores, an origin that answers 500 after 1 s: {seconds:.2} s"
-        );
-        figure(FAILING, seconds);
+        let measures = "s until 100 callers over 2 stores are answered; the origin answers 500 after 1 s";
+        figure(FAILING, measures, seconds);
     }
 }
 

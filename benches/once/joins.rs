@@ -6,8 +6,9 @@ use tower_distributed::single_flight::Postcard;
 use tower_distributed::{SingleFlight, Store};
 
 use crate::callers::{self, Caller, Sample};
+use crate::common::Bench;
+use crate::common::report::figure;
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
 
 const NAME: &str = "flight-joins-per-second";
 const IN_MEMORY: &str = "flight-joins-in-memory-per-second";
@@ -37,13 +38,14 @@ pub fn run(bench: &Bench) {
             }
         }
     }
-    println!("\none process, one key, {} callers, no work, answers live for 1 s", callers::CALLERS);
-    for ((title, _), samples) in stores.iter().zip(&samples).filter(|((title, _), _)| wanted(title)) {
-        callers::print(title, samples);
-    }
+    let contestants: Vec<_> =
+        stores.iter().zip(&samples).map(|((title, _), samples)| (*title, &**samples)).collect();
+    let title = format!("One process, one key, {} callers, no work, answers live for 1 s", callers::CALLERS);
+    callers::print(&title, &contestants);
     if bench.settings.only().is_none() {
-        for (name, samples) in [NAME, IN_MEMORY, LOCAL].into_iter().zip(&samples) {
-            figure(name, median(samples.iter().map(|sample| sample.per_second)));
+        for (name, (title, samples)) in [NAME, IN_MEMORY, LOCAL].into_iter().zip(contestants) {
+            let measures = format!("callers/s that get an answer of one key, 256 callers: {title}");
+            figure(name, &measures, median(samples.iter().map(|sample| sample.per_second)));
         }
     }
 }

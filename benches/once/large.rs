@@ -15,7 +15,8 @@ use tower_distributed::response::{AnswerCodec, Responses};
 use tower_distributed::web::single_flight;
 use tower_distributed::{SingleFlight, Store};
 
-use crate::common::{Bench, figure};
+use crate::common::Bench;
+use crate::common::report::{figure, note};
 
 const PEAK: &str = "large-answer-peak-factor";
 const HELD: &str = "large-answer-held-factor";
@@ -30,14 +31,14 @@ pub fn run(bench: &Bench) {
     bench.server.empty();
     let (peak, held) = bench.runtime.block_on(large(&bench.server.url));
     let size = (CHUNK * CHUNKS) as f64;
-    println!(
-        "\nan answer of {size} bytes, {READERS} callers over 2 stores of one process: {:.0} MiB at the peak, {:.0} MiB while \
+    note(format!(
+        "An answer of {size} bytes, {READERS} callers over 2 stores of one process: {:.0} MiB at the peak, {:.0} MiB while \
          all of them have it",
         peak / f64::from(1 << 20),
         held / f64::from(1 << 20)
-    );
-    figure(PEAK, peak / size);
-    figure(HELD, held / size);
+    ));
+    figure(PEAK, "memory at the peak ÷ size of an answer of 63 MiB, 32 callers over 2 stores", peak / size);
+    figure(HELD, "memory while all callers have it ÷ its size", held / size);
 }
 
 /// How many bytes the process has taken, at its peak and then.

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tower::{Service, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_distributed::{BloomFilter, Dedupe, DedupeLayer, Store};
 
-use crate::common::{Bench, figure};
+use crate::common::Bench;
+use crate::common::report::figure;
 
 const BEFORE: &str = "dedupe-round-trips-before";
 const ALL: &str = "dedupe-round-trips";
@@ -37,7 +38,6 @@ pub fn run(bench: &Bench) {
         before += calls_before_the_handler.load(Ordering::Relaxed) - calls;
         all += bench.server.script_calls() - calls;
     }
-    println!("\n{MESSAGES} new messages: {before} calls of scripts before the handler, {all} in all");
-    figure(BEFORE, before as f64 / MESSAGES as f64);
-    figure(ALL, all as f64 / MESSAGES as f64);
+    figure(BEFORE, "script calls per new message before the handler", before as f64 / MESSAGES as f64);
+    figure(ALL, "script calls per new message in all", all as f64 / MESSAGES as f64);
 }

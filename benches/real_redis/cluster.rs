@@ -5,8 +5,9 @@ use deadpool_redis::redis::cluster_async::ClusterConnection;
 use deadpool_redis::redis::{Script, cmd};
 use tower_distributed::{Quota, Store, TokenBucket};
 
+use crate::common::Bench;
+use crate::common::report::{Better, Versus};
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
 use crate::drive::per_second;
 use crate::support::cluster::RedisCluster;
 
@@ -54,9 +55,19 @@ pub fn run(bench: &Bench) {
                 async move { assert!(by_hand.allow(spread(request, keys)).await) }
             });
             eprintln!("{name}: {ours:.0}/s, by hand {by_hand:.0}/s");
-            ours / by_hand
+            (ours, by_hand)
         };
-        figure(name, median((0..bench.settings.rounds).map(round)));
+        let rounds: Vec<_> = (0..bench.settings.rounds).map(round).collect();
+        Versus {
+            name,
+            measures: &format!("decisions/s on 3 masters, {keys} keys, {CALLERS} callers"),
+            ours: median(rounds.iter().map(|round| round.0)),
+            peer: "one EVALSHA each, redis-rs",
+            theirs: median(rounds.iter().map(|round| round.1)),
+            ratio: median(rounds.iter().map(|(ours, by_hand)| ours / by_hand)),
+            better: Better::Higher,
+        }
+        .tell();
     }
 }
 

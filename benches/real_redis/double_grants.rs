@@ -8,8 +8,9 @@ use tokio::time::sleep;
 use tower_distributed::mutex::MutexGuard;
 use tower_distributed::{Mutex, Store, StoreBuilder};
 
+use crate::common::Bench;
+use crate::common::report::figure;
 use crate::common::settings::seconds;
-use crate::common::{Bench, figure};
 use crate::support::eventually;
 use crate::support::sentinel::Sentinel;
 
@@ -39,7 +40,11 @@ pub fn run(bench: &Bench) {
         eprintln!(
             "{name}: {kills} kills, {granted} locks granted before, {twice} of them granted again after"
         );
-        figure(name, twice as f64);
+        figure(
+            name,
+            &format!("locks granted again, of {granted}, after {kills} kills of a master"),
+            twice as f64,
+        );
     }
 }
 

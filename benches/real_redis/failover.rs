@@ -9,8 +9,9 @@ use deadpool_redis::redis::{RedisResult, cmd};
 use tokio::time::{sleep, timeout};
 use tower_distributed::{Quota, Store, TokenBucket};
 
+use crate::common::Bench;
+use crate::common::report::{Better, Versus};
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
 use crate::support::cluster::RedisCluster;
 use crate::support::sentinel::Sentinel;
 
@@ -26,16 +27,32 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 pub fn run(bench: &Bench) {
     let rounds = bench.settings.rounds.min(5);
     if bench.settings.wants(CLUSTER) {
-        let ratios: Vec<f64> = (0..rounds).map(|_| bench.runtime.block_on(cluster())).collect();
-        figure(CLUSTER, median(ratios));
+        tell(CLUSTER, "redis-rs, Cluster", (0..rounds).map(|_| bench.runtime.block_on(cluster())).collect());
     }
     if bench.settings.wants(SENTINEL) {
-        let ratios: Vec<f64> = (0..rounds).map(|_| bench.runtime.block_on(sentinel())).collect();
-        figure(SENTINEL, median(ratios));
+        tell(
+            SENTINEL,
+            "redis-rs, Sentinel",
+            (0..rounds).map(|_| bench.runtime.block_on(sentinel())).collect(),
+        );
     }
 }
 
-async fn cluster() -> f64 {
+fn tell(name: &str, peer: &str, rounds: Vec<[Duration; 2]>) {
+    let [ours, theirs] = [0, 1].map(|of| median(rounds.iter().map(|round| round[of].as_secs_f64())));
+    Versus {
+        name,
+        measures: "s without a successful call in a failover",
+        ours,
+        peer,
+        theirs,
+        ratio: median(rounds.iter().map(|[ours, bare]| ours.as_secs_f64() / bare.as_secs_f64())),
+        better: Better::Lower,
+    }
+    .tell();
+}
+
+async fn cluster() -> [Duration; 2] {
     let cluster = RedisCluster::start().await;
     let _replica = cluster.replica_of(0).await;
     let key = |name: &str| {
@@ -61,7 +78,7 @@ async fn cluster() -> f64 {
     told("cluster", ours.await.unwrap(), bare.await.unwrap())
 }
 
-async fn sentinel() -> f64 {
+async fn sentinel() -> [Duration; 2] {
     let sentinel = Sentinel::start().await;
     let name = sentinel.service_name().to_owned();
     let bucket = bucket(&Store::builder().sentinel(sentinel.sentinel_urls(), &name).unwrap());
@@ -105,7 +122,7 @@ async fn recovery(mut ask: impl AsyncFnMut() -> bool) -> Duration {
     }
 }
 
-fn told(what: &str, ours: Duration, bare: Duration) -> f64 {
+fn told(what: &str, ours: Duration, bare: Duration) -> [Duration; 2] {
     eprintln!("{what}: back after {ours:?}, the bare client after {bare:?}");
-    ours.as_secs_f64() / bare.as_secs_f64()
+    [ours, bare]
 }

@@ -8,9 +8,10 @@ use std::thread;
 use tower_distributed::{Mutex, Store};
 
 use crate::child::{self, Child, Role, tell};
+use crate::common::report::{Better, Versus, figure};
 use crate::common::settings::Settings;
 use crate::common::stats::{median, percentile};
-use crate::common::{self, Bench, figure};
+use crate::common::{self, Bench};
 use crate::support::cluster::RedisCluster;
 
 const RATE: &str = "cluster-handovers-vs-one-server";
@@ -33,7 +34,7 @@ pub fn run(bench: &Bench) {
             (0..).map(|number| format!("key-{number}")).find(is_here).unwrap()
         })
         .collect();
-    let (mut ratios, mut waits) = (Vec::new(), Vec::new());
+    let (mut rates, mut waits) = (Vec::new(), Vec::new());
     for round in 0..bench.settings.rounds {
         bench.server.empty();
         let key = &keys[round % keys.len()];
@@ -42,11 +43,20 @@ pub fn run(bench: &Bench) {
         eprintln!(
             "hand-overs: one server {one:.0}/s, cluster {all:.0}/s, p99 from unlock to lock {wait:.2} ms"
         );
-        ratios.push(all / one);
+        rates.push((all, one));
         waits.push(wait);
     }
-    figure(RATE, median(ratios));
-    figure(WAKE, median(waits));
+    Versus {
+        name: RATE,
+        measures: "hand-overs/s of one mutex on a Cluster, 2 processes × 16",
+        ours: median(rates.iter().map(|round| round.0)),
+        peer: "our mutex on one server",
+        theirs: median(rates.iter().map(|round| round.1)),
+        ratio: median(rates.iter().map(|(all, one)| all / one)),
+        better: Better::Higher,
+    }
+    .tell();
+    figure(WAKE, "p99 from an unlock to the next lock, ms", median(waits));
 }
 
 /// Hand-overs per second, and the 99th percentile of the time from an unlock to the next lock, in ms.

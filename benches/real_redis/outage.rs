@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use tower_distributed::{Quota, Store, TokenBucket};
 
+use crate::common::Bench;
+use crate::common::report::figure;
 use crate::common::settings::seconds;
 use crate::common::stats::{median, percentile};
-use crate::common::{Bench, figure};
 use crate::support::redis_server::RedisServer;
 
 const LATENCY: &str = "outage-p99-ms";
@@ -25,8 +26,16 @@ pub fn run(bench: &Bench) {
     }
     let away = seconds("AWAY", 10.0).unwrap();
     let rounds: Vec<_> = (0..bench.settings.rounds.min(3)).map(|_| round(bench, away)).collect();
-    figure(LATENCY, median(rounds.iter().map(|(p99, _)| *p99)));
-    figure(RECOVERY, median(rounds.iter().map(|(_, recovery)| *recovery)));
+    figure(
+        LATENCY,
+        "p99 of a call while the server is away, ms, 256 callers",
+        median(rounds.iter().map(|(p99, _)| *p99)),
+    );
+    figure(
+        RECOVERY,
+        "ms from the server's return to the first success",
+        median(rounds.iter().map(|(_, recovery)| *recovery)),
+    );
 }
 
 fn round(bench: &Bench, away: Duration) -> (f64, f64) {

@@ -3,8 +3,9 @@
 use tower_distributed::{Quota, Store, Tls, TokenBucket};
 
 use crate::certificates::{Authority, TlsServer};
+use crate::common::Bench;
+use crate::common::report::{Better, Versus};
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
 use crate::drive::per_second;
 
 const NAME: &str = "tls-hot-key-share";
@@ -30,7 +31,17 @@ pub fn run(bench: &Bench) {
             })
         });
         eprintln!("{NAME}: plain {plain:.0}/s, TLS {tls:.0}/s");
-        tls / plain
+        (tls, plain)
     };
-    figure(NAME, median((0..bench.settings.rounds).map(round)));
+    let rounds: Vec<_> = (0..bench.settings.rounds).map(round).collect();
+    Versus {
+        name: NAME,
+        measures: "decisions/s over TLS, one key, 256 callers",
+        ours: median(rounds.iter().map(|round| round.0)),
+        peer: "our bucket without TLS",
+        theirs: median(rounds.iter().map(|round| round.1)),
+        ratio: median(rounds.iter().map(|(tls, plain)| tls / plain)),
+        better: Better::Higher,
+    }
+    .tell();
 }

@@ -12,6 +12,8 @@ use tower_distributed::single_flight::Postcard;
 use tower_distributed::{BloomFilter, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup};
 
 use crate::common::Bench;
+use crate::common::report::{note, number};
+use crate::common::table::Table;
 use crate::meter::Meter;
 use crate::operations::patient;
 
@@ -31,8 +33,8 @@ type Make = Arc<dyn Fn(u64) -> BoxFuture<'static, Box<dyn Any + Send>> + Send + 
 type Maker = fn(&Store, u64) -> Make;
 
 pub fn run(bench: &Bench) {
-    println!("\nbytes of the server, keys of 20 bytes, items of 36 bytes");
-    println!("{:<38} {:>10} {:>14} {:>14}", "", "bytes each", "computed MiB", "measured MiB");
+    let columns = ["state", "bytes each", "computed MiB", "measured MiB"];
+    let mut table = Table::new("Bytes of the server, keys of 20 bytes, items of 36 bytes", columns);
     let makes: [(&str, Maker); 9] = [
         ("token bucket: a key", bucket),
         ("mutex: held", held),
@@ -48,17 +50,16 @@ pub fn run(bench: &Bench) {
     for (title, make) in makes.into_iter().filter(|(title, _)| wanted(title)) {
         let each = grown(bench, make, FEW) / FEW as f64;
         let many = grown(bench, make, MANY);
-        println!("{title:<38} {each:>10.1} {:>14.1} {:>14.1}", each * MANY as f64 / MIB, many / MIB);
+        let [each, computed, measured] = [each, each * MANY as f64 / MIB, many / MIB].map(number);
+        table.row([title.to_owned(), each, computed, measured]);
     }
     // The optimum of Bloom filters, in bytes.
     let each = (1.0 / RATE).ln() / LN_2.powi(2) / 8.0;
-    println!(
-        "{:<38} {each:>10.2} {:>14.1} {:>14.1}",
-        "dedupe, filter at 1e-6, of the capacity",
-        each * FILTER as f64 / MIB,
-        filter(bench, FILTER) / MIB
-    );
-    println!("measured: {MANY} keys; the filter: a capacity of {FILTER}");
+    let [each, computed, measured] =
+        [each, each * FILTER as f64 / MIB, filter(bench, FILTER) / MIB].map(number);
+    table.row(["dedupe, filter at 1e-6, of the capacity".to_owned(), each, computed, measured]);
+    table.print();
+    note(format!("Measured: {MANY} keys; the filter: a capacity of {FILTER}."));
 }
 
 /// How much the memory of the server grows.

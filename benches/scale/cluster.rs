@@ -1,7 +1,9 @@
 //! A Cluster of three masters: what an operation costs each of them.
 
 use crate::common::Bench;
+use crate::common::report::number;
 use crate::common::stats::median;
+use crate::common::table::Table;
 use crate::cpu::CALLERS;
 use crate::drive::{Operation, drive};
 use crate::meter::{Meter, Reading};
@@ -23,28 +25,27 @@ pub fn run(bench: &Bench) {
     drive(&bench.runtime, &operation, CALLERS, 0..WARM_UP);
     let spread: Vec<_> = (0..rounds).map(|_| spread(bench, &urls, &operation)).collect();
     let of = |read: fn(&Spread) -> f64| median(spread.iter().map(read));
-    println!("\ndecisions on 100 000 keys, on a Cluster of 3 masters, 256 callers");
-    println!(
-        "µs of all masters per decision {:.2}, calls per decision {:.3}; per second of 3 masters: computed {:.0}, \
-         measured {:.0}",
+    let columns = ["µs of all masters", "calls per decision", "computed/s", "measured/s"];
+    let mut table = Table::new("Decisions on 100 000 keys, on a Cluster of 3 masters, 256 callers", columns);
+    let row = [
         of(|spread| spread.cpu),
         of(|spread| spread.calls),
-        3e6 / of(|spread| spread.cpu),
-        of(|spread| spread.replayed),
-    );
+        (3e6 / of(|spread| spread.cpu)).round(),
+        of(|spread| spread.replayed).round(),
+    ];
+    table.row(row.map(number));
+    table.print();
 
     let operation = operations::handover(&stores);
     drive(&bench.runtime, &operation, 32, 0..WARM_UP);
     let handovers: Vec<_> = (0..rounds).map(|_| handover(bench, &urls, &operation)).collect();
     let of = |read: fn(&[f64; 4]) -> f64| median(handovers.iter().map(read));
-    println!("hand-overs of one mutex, 2 processes of 16 callers");
-    println!(
-        "per hand-over: µs of the master of the key {:.2}, of each other master {:.2}, messages {:.2}; {:.0} per second",
-        of(|round| round[0]),
-        of(|round| round[1]),
-        of(|round| round[2]),
-        of(|round| round[3]),
-    );
+    let columns = ["µs of the key's master", "µs of each other master", "messages", "hand-overs/s"];
+    let mut table = Table::new("Hand-overs of one mutex on the Cluster, 2 processes of 16 callers", columns);
+    let row =
+        [of(|round| round[0]), of(|round| round[1]), of(|round| round[2]), of(|round| round[3]).round()];
+    table.row(row.map(number));
+    table.print();
 }
 
 struct Spread {

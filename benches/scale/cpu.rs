@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use crate::common::Bench;
+use crate::common::report::number;
 use crate::common::stats::median;
+use crate::common::table::Table;
 use crate::drive::drive;
 use crate::meter::Meter;
 use crate::operations::{KINDS, Kind, patient};
@@ -20,26 +22,24 @@ const WARM_UP: u64 = 2000;
 const SOON: Duration = Duration::from_secs(10);
 
 pub fn run(bench: &Bench) {
-    println!("\nCPU time of the server per operation, 256 callers in each process, or one caller");
-    println!(
-        "{:<32} {:>9} {:>9} {:>10} {:>12} {:>12} {:>12}",
-        "", "µs, 256", "calls/op", "µs, alone", "computed/s", "measured/s", "of a core"
-    );
+    let columns = ["operation", "µs, 256", "calls/op", "µs, alone", "computed/s", "measured/s", "of a core"];
+    let title = "CPU time of the server per operation, 256 callers in each process, or one caller";
+    let mut table = Table::new(title, columns);
     let wanted = |kind: &&Kind| bench.settings.only().is_none_or(|part| kind.title.contains(part));
     for kind in KINDS.iter().filter(wanted) {
         let rounds: Vec<_> = (0..bench.settings.rounds).map(|_| round(bench, kind)).collect();
         let of = |read: fn(&Round) -> f64| median(rounds.iter().map(read));
-        println!(
-            "{:<32} {:>9.2} {:>9.3} {:>10.2} {:>12.0} {:>12.0} {:>12.2}",
-            kind.title,
-            of(|round| round.crowd),
-            of(|round| round.calls),
-            of(|round| round.alone),
-            1e6 / of(|round| round.crowd),
-            of(|round| round.replayed),
-            of(|round| round.share),
-        );
+        table.row([
+            kind.title.to_owned(),
+            number(of(|round| round.crowd)),
+            number(of(|round| round.calls)),
+            number(of(|round| round.alone)),
+            number((1e6 / of(|round| round.crowd)).round()),
+            number(of(|round| round.replayed).round()),
+            number(of(|round| round.share)),
+        ]);
     }
+    table.print();
 }
 
 struct Round {

@@ -9,7 +9,9 @@ use futures::stream::{self, StreamExt as _};
 use tower_distributed::{Mutex, MutexGuard};
 
 use crate::common::Bench;
+use crate::common::report::number;
 use crate::common::settings::seconds;
+use crate::common::table::Table;
 use crate::meter::Meter;
 use crate::operations::patient;
 
@@ -18,11 +20,8 @@ const TTL: Duration = Duration::from_secs(30);
 
 pub fn run(bench: &Bench) {
     let idle = seconds("IDLE", 20.0).unwrap();
-    println!("\nmutexes that are held, ttl {TTL:?}, in one process");
-    println!(
-        "{:>8} {:>12} {:>10} {:>16} {:>14} {:>6}",
-        "", "renewals/s", "calls/s", "ms of CPU per s", "µs per renewal", "lost"
-    );
+    let columns = ["leases", "renewals/s", "calls/s", "ms of CPU per s", "µs per renewal", "lost"];
+    let mut table = Table::new(format!("Mutexes that are held, ttl {TTL:?}, in one process"), columns);
     for leases in LEASES {
         bench.server.empty();
         let mutex =
@@ -36,16 +35,18 @@ pub fn run(bench: &Bench) {
         thread::sleep(idle);
         let (used, watched) = (meter.read() - before, began.elapsed().as_secs_f64());
         let renewals = leases as f64 / (TTL.as_secs_f64() / 3.0);
-        println!(
-            "{leases:>8} {renewals:>12.0} {:>10.1} {:>16.1} {:>14.2} {:>6}",
-            used.scripts / watched,
-            used.cpu / 1000.0 / watched,
-            used.cpu / watched / renewals,
-            lost.load(Ordering::Relaxed)
-        );
+        table.row([
+            leases.to_string(),
+            number(renewals.round()),
+            number(used.scripts / watched),
+            number(used.cpu / 1000.0 / watched),
+            number(used.cpu / watched / renewals),
+            lost.load(Ordering::Relaxed).to_string(),
+        ]);
         let unlock = async |guard: MutexGuard| assert!(guard.unlock().await.unwrap(), "no lease was lost");
         bench.runtime.block_on(stream::iter(guards).map(unlock).buffer_unordered(512).collect::<()>());
     }
+    table.print();
 }
 
 /// How many have been told so far that their lease is lost.

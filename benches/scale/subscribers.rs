@@ -8,6 +8,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::common::Bench;
+use crate::common::report::number;
+use crate::common::table::Table;
 use crate::meter::Meter;
 use crate::support::eventually;
 
@@ -19,17 +21,16 @@ const ALL: &str = "all";
 const SOON: Duration = Duration::from_secs(30);
 
 pub fn run(bench: &Bench) {
-    println!("\nsubscribed processes, each to a channel of its own and one of all");
-    println!(
-        "{:>9} {:>16} {:>20} {:>20} {:>24}",
-        "", "bytes each", "µs, message to one", "µs, message to all", "messages delivered/s"
-    );
+    let columns =
+        ["processes", "bytes each", "µs, message to one", "µs, message to all", "messages delivered/s"];
+    let mut table = Table::new("Subscribed processes, each to a channel of its own and one of all", columns);
     for processes in PROCESSES {
-        bench.runtime.block_on(measure(bench, processes));
+        table.row(bench.runtime.block_on(measure(bench, processes)));
     }
+    table.print();
 }
 
-async fn measure(bench: &Bench, processes: u64) {
+async fn measure(bench: &Bench, processes: u64) -> [String; 5] {
     let url = &bench.server.url;
     let mut meter = Meter::new(&[url]);
     let connections = || bench.server.query::<String>(&["INFO", "memory"]);
@@ -68,7 +69,7 @@ async fn measure(bench: &Bench, processes: u64) {
     };
     let (one, _) = publish(TO_ONE, &|message| format!("own-{}", message % processes)).await;
     let (all, rate) = publish(TO_ALL, &|_| ALL.to_owned()).await;
-    println!("{processes:>9} {bytes:>16.0} {one:>20.2} {all:>20.2} {:>24.0}", rate * processes as f64);
     tasks.into_iter().for_each(|task| task.abort());
     eventually("the end of all subscriptions", SOON, async || subscribed() == 0).await;
+    [processes as f64, bytes.round(), one, all, (rate * processes as f64).round()].map(number)
 }

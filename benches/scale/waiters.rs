@@ -8,7 +8,9 @@ use futures::future::join_all;
 use tower_distributed::Mutex;
 
 use crate::common::Bench;
+use crate::common::report::number;
 use crate::common::settings::seconds;
+use crate::common::table::Table;
 use crate::meter::Meter;
 use crate::operations::patient;
 
@@ -18,18 +20,16 @@ const SOON: Duration = Duration::from_secs(60);
 
 pub fn run(bench: &Bench) {
     let idle = seconds("IDLE", 20.0).unwrap();
-    println!("\nwaiters for one lock, of two processes");
-    println!(
-        "{:>8} {:>12} {:>10} {:>16} {:>16} {:>14}",
-        "", "bytes each", "ms to wait", "calls/s waiting", "ms of CPU per s", "served/s"
-    );
+    let columns = ["waiters", "bytes each", "ms to wait", "calls/s waiting", "ms of CPU per s", "served/s"];
+    let mut table = Table::new("Waiters for one lock, of two processes", columns);
     for waiters in WAITERS {
         bench.server.empty();
-        measure(bench, waiters, idle);
+        table.row(measure(bench, waiters, idle));
     }
+    table.print();
 }
 
-fn measure(bench: &Bench, waiters: u64, idle: Duration) {
+fn measure(bench: &Bench, waiters: u64, idle: Duration) -> [String; 6] {
     let url = &bench.server.url;
     let stores = [(); 2].map(|()| patient().redis(url).unwrap());
     let mutexes =
@@ -66,11 +66,13 @@ fn measure(bench: &Bench, waiters: u64, idle: Duration) {
         assert!(guard.unlock().await.unwrap());
         join_all(tasks).await.into_iter().for_each(Result::unwrap);
     });
-    println!(
-        "{waiters:>8} {bytes:>12.0} {:>10.0} {:>16.1} {:>16.1} {:>14.0}",
-        until_all_wait.as_secs_f64() * 1000.0,
+    [
+        waiters as f64,
+        bytes.round(),
+        (until_all_wait.as_secs_f64() * 1000.0).round(),
         used.scripts / watched,
         used.cpu / 1000.0 / watched,
-        waiters as f64 / began.elapsed().as_secs_f64()
-    );
+        (waiters as f64 / began.elapsed().as_secs_f64()).round(),
+    ]
+    .map(number)
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::CLUSTER;
+use crate::common::report::{note, number};
 use crate::common::stats::{median, percentile};
+use crate::common::table::Table;
 use crate::load::Load;
 use crate::routes::Route;
 use crate::watch::Sample;
@@ -36,35 +38,37 @@ impl Judged<'_> {
     pub fn print(&self) {
         let Self { name, length, load, .. } = self;
         let answered: usize = load.latencies.iter().map(Vec::len).sum();
-        println!(
-            "\n{name}, {length:?}: {:.0} responses per second, {} requests given up",
-            answered as f64 / length.as_secs_f64(),
-            load.given_up
-        );
-        println!("{:<28} {:>9} {:>9} {:>9} {:>9}  statuses", "", "requests", "p50 ms", "p99 ms", "max ms");
+        let per_second = number((answered as f64 / length.as_secs_f64()).round());
+        let title =
+            format!("{name}, {length:?}: {per_second} responses/s, {} requests given up", load.given_up);
+        let mut table = Table::new(title, ["route", "requests", "p50 ms", "p99 ms", "max ms", "statuses"]);
         for route in Route::ALL {
             let latencies = &load.latencies[route as usize];
             let of = |share| percentile(latencies, share) / 1000.0;
             let statuses = load.statuses.range((route as usize, 0)..=(route as usize, u16::MAX));
             let statuses: Vec<_> =
                 statuses.map(|((_, status), count)| format!("{status}: {count}")).collect();
-            println!(
-                "{:<28} {:>9} {:>9.2} {:>9.2} {:>9.2}  {}",
-                route.title(),
-                latencies.len(),
-                of(0.5),
-                of(0.99),
-                of(1.0),
-                statuses.join(", ")
-            );
+            let [p50, p99, longest] = [0.5, 0.99, 1.0].map(|share| number(of(share)));
+            table.row([
+                route.title().to_owned(),
+                number(latencies.len() as f64),
+                p50,
+                p99,
+                longest,
+                statuses.join(", "),
+            ]);
         }
+        table.print();
         let thirds = |read: fn(&Sample) -> u64| {
             self.thirds(read).map(|bytes| format!("{:.1}", bytes / MIB)).join(", ")
         };
-        println!("medians of each third: RSS of the gateway {} MiB,", thirds(|sample| sample.rss));
-        println!("    used_memory of all servers {} MiB", thirds(|sample| sample.used_memory));
         let (calls, subscriptions) = self.connections();
-        println!("connections to one server, at most: {calls} for calls, {subscriptions} subscribed");
+        note(format!(
+            "Medians of each third: RSS of the gateway {} MiB; used_memory of all servers {} MiB. Connections to one \
+             server: at most {calls} for calls, {subscriptions} subscribed.",
+            thirds(|sample| sample.rss),
+            thirds(|sample| sample.used_memory)
+        ));
     }
 
     /// Each bound that does not hold.

@@ -14,8 +14,10 @@ use tower_distributed::{Quota, Store, TokenBucket};
 
 use self::burst::{Asked, Burst, InTurn, Nothing, Tally, fail_open};
 use self::leases::Leases;
+use crate::common::Bench;
+use crate::common::report::{Better, Versus, figure, note, number};
 use crate::common::stats::median;
-use crate::common::{Bench, figure};
+use crate::common::table::Table;
 
 const UNAVAILABLE: &str = "overload-unavailable";
 const FAILED_OPEN: &str = "overload-failed-open";
@@ -43,31 +45,62 @@ pub fn run(bench: &Bench) {
     if !figures.iter().any(|figure| bench.settings.wants(figure)) {
         return;
     }
-    println!("\n{REQUESTS} requests with unique keys");
-    let rounds: Vec<Round> = (0..bench.settings.rounds).map(|_| round(bench)).collect();
+    let columns = [
+        "load",
+        "served/s",
+        "served",
+        "overloaded",
+        "told an outage",
+        "let through",
+        "next after ms",
+        "leases lost",
+    ];
+    let mut table = Table::new(format!("{REQUESTS} requests with unique keys, each round"), columns);
+    let rounds: Vec<Round> = (0..bench.settings.rounds).map(|_| round(bench, &mut table)).collect();
+    table.print();
 
     let sum = |read: fn(&Round) -> u32| rounds.iter().map(|round| f64::from(read(round))).sum::<f64>();
     // What must not happen is counted over all rounds, and the slowest recovery counts.
-    figure(UNAVAILABLE, sum(|round| round.burst.tally.unavailable));
-    figure(FAILED_OPEN, sum(|round| round.open.tally.undecided));
+    figure(
+        UNAVAILABLE,
+        "requests that were told an outage, 500 000 at once",
+        sum(|round| round.burst.tally.unavailable),
+    );
+    figure(
+        FAILED_OPEN,
+        "requests let through unlimited, 500 000 at once, fail open",
+        sum(|round| round.open.tally.undecided),
+    );
     let recovery = rounds.iter().map(|round| round.recovery).max().unwrap_or_default();
-    figure(RECOVERY, recovery.as_secs_f64() * 1000.0);
+    figure(RECOVERY, "ms from the last answer to the next that is served", recovery.as_secs_f64() * 1000.0);
     let share = |of: fn(&Round) -> &Burst| {
         let share = |round: &Round| round.burst.served_per_second() / of(round).served_per_second();
         median(rounds.iter().map(share))
     };
-    println!("{GOODPUT}: {:.2} of the same tasks, 256 at a time", share(|round| &round.in_turn));
-    figure(GOODPUT, share(|round| &round.even));
-    figure(LEASES_LOST, sum(|round| round.leases_lost as u32));
+    let in_turn = number(share(|round| &round.in_turn));
+    note(format!("All at once ÷ the same tasks, {EVEN_CALLERS} at a time: {in_turn} of the served/s."));
+    let per_second =
+        |of: fn(&Round) -> &Burst| median(rounds.iter().map(|round| of(round).served_per_second()));
+    Versus {
+        name: GOODPUT,
+        measures: "served/s, 500 000 requests at once",
+        ours: per_second(|round| &round.burst),
+        peer: "our bucket under 256 callers",
+        theirs: per_second(|round| &round.even),
+        ratio: share(|round| &round.even),
+        better: Better::Higher,
+    }
+    .tell();
+    figure(LEASES_LOST, "leases lost meanwhile, of 1000", sum(|round| round.leases_lost as u32));
 }
 
-fn round(bench: &Bench) -> Round {
-    let (even, _, lost_evenly) = load(bench, "256 callers", EVEN_CALLERS, |bucket| bucket);
+fn round(bench: &Bench, table: &mut Table<8>) -> Round {
+    let (even, _, lost_evenly) = load(bench, table, "256 callers", EVEN_CALLERS, |bucket| bucket);
     let in_turn = |bucket| InTurn::new(bucket, EVEN_CALLERS);
-    let (in_turn, _, lost_in_turn) = load(bench, "256 of all at a time", REQUESTS, in_turn);
-    load(bench, "all for nothing", REQUESTS, |_| Nothing);
-    let (burst, recovery, lost) = load(bench, "all at once", REQUESTS, |bucket| bucket);
-    let (open, recovery_open, lost_open) = load(bench, "the same, fail open", REQUESTS, fail_open);
+    let (in_turn, _, lost_in_turn) = load(bench, table, "256 of all at a time", REQUESTS, in_turn);
+    load(bench, table, "all for nothing", REQUESTS, |_| Nothing);
+    let (burst, recovery, lost) = load(bench, table, "all at once", REQUESTS, |bucket| bucket);
+    let (open, recovery_open, lost_open) = load(bench, table, "the same, fail open", REQUESTS, fail_open);
     Round {
         even,
         in_turn,
@@ -81,6 +114,7 @@ fn round(bench: &Bench) -> Round {
 /// One load; how long after it the next call was served, and how many leases were lost.
 fn load<A: Asked>(
     bench: &Bench,
+    table: &mut Table<8>,
     name: &str,
     callers: usize,
     asked: fn(TokenBucket) -> A,
@@ -100,13 +134,20 @@ fn load<A: Asked>(
     let lost = leases.release(bench);
 
     let Burst { tally: Tally { served, undecided, overloaded, unavailable, outage }, took } = &burst;
-    println!(
-        "{name:<20} {:>8.0} served/s for {took:>8.1?}: {served} served, {overloaded} overloaded, {unavailable} told an \
-         outage, {undecided} let through; next after {recovery:.1?}; {lost} leases lost",
-        burst.served_per_second()
-    );
+    let counts = [*served, *overloaded, *unavailable, *undecided].map(|count| number(count.into()));
+    let [served, overloaded, unavailable, undecided] = counts;
+    table.row([
+        name.to_owned(),
+        number(burst.served_per_second().round()),
+        served,
+        overloaded,
+        unavailable,
+        undecided,
+        number(recovery.as_secs_f64() * 1000.0),
+        lost.to_string(),
+    ]);
     if let Some(outage) = outage {
-        println!("    the first outage told: {outage}");
+        note(format!("{name}: the first outage told after {took:.1?}: {outage}"));
     }
     (burst, recovery, lost)
 }
