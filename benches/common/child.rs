@@ -35,23 +35,33 @@ pub fn tell<T: ToString>(numbers: &[T]) {
 
 /// Starts so many copies, and lets them all begin when the last of them is ready.
 pub fn start(count: usize, role: &str, url: &str) -> Vec<Child> {
-    let mut children: Vec<_> = (0..count).map(|_| Child::start(role, url)).collect();
+    start_all((0..count).map(|_| copy(role, url)))
+}
+
+/// What starts a copy of this process.
+pub fn copy(role: &str, url: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.env(ROLE, role).env(URL, url);
+    command
+}
+
+/// Starts programs that speak as copies do, and lets them all begin when the last of them is ready.
+pub fn start_all(commands: impl IntoIterator<Item = Command>) -> Vec<Child> {
+    let mut children: Vec<_> = commands.into_iter().map(Child::start).collect();
     children.iter_mut().for_each(|child| assert_eq!(child.next_line(), "ready"));
     children.iter_mut().for_each(Child::begin);
     children
 }
 
-/// A copy of this process. Dropping it kills it.
+/// A copy of this process, or another program that speaks as it does. Dropping it kills it.
 pub struct Child {
     process: process::Child,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Child {
-    fn start(role: &str, url: &str) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.env(ROLE, role).env(URL, url).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap();
+    fn start(mut command: Command) -> Self {
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(process.stdout.take().unwrap());
         Self { process, stdout }
     }
