@@ -1,8 +1,11 @@
 //! The claim on an item.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -90,12 +93,15 @@ impl Claim {
         hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
     ) -> Result<bool, Error> {
         let store = self.place.store().clone();
-        let (told, outcome) = oneshot::channel();
+        let (told, mut outcome) = oneshot::channel();
         let confirming = self.confirm_to_the_end(store.clone(), told);
-        match (store.background(), Handle::try_current()) {
-            (Some(background), _) => background.spawn(confirming),
-            (None, Ok(runtime)) => drop(runtime.spawn(confirming)),
-            (None, Err(_)) => confirming.await,
+        match store.background() {
+            Some(background) => background.spawn(confirming),
+            None => finish(Box::pin(confirming)).await,
+        }
+        if let Ok(confirmed) = outcome.try_recv() {
+            hear(&confirmed);
+            return confirmed;
         }
         let heard = async move {
             let confirmed = outcome.await.unwrap_or_else(|_| Err(not_run()));
@@ -176,6 +182,17 @@ impl Claim {
                 tell(name, Event::ClaimNotConfirmed, text);
             }
         }
+    }
+}
+
+/// Runs a confirmation in memory. It ends in its first poll, unless it has to be retried: then a task goes on with it.
+async fn finish(mut confirming: Pin<Box<impl Future<Output = ()> + Send + 'static>>) {
+    if poll_fn(|context| Poll::Ready(confirming.as_mut().poll(context))).await.is_ready() {
+        return;
+    }
+    match Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn(confirming)),
+        Err(_) => confirming.await,
     }
 }
 
