@@ -6,17 +6,9 @@ cd "$(dirname "$0")/.."
 
 say() { printf '%s\n' "$*" >&2; }
 
-if ! command -v chromedriver >/dev/null; then
-  as_root=""
-  [ "$(id -u)" -eq 0 ] || as_root="sudo -n"
-  if ! command -v apt-get >/dev/null; then
-    say "install Chromium and its chromedriver with your system's package manager"
-    exit 1
-  fi
-  say "installing chromium chromium-driver"
-  export DEBIAN_FRONTEND=noninteractive
-  $as_root apt-get update -qq
-  $as_root apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null
+if ! command -v chromedriver >/dev/null && ! tests/install.sh chromium chromium-driver; then
+  say "install Chromium and its chromedriver with your system's package manager"
+  exit 1
 fi
 
 cargo build --all-features --example gateway

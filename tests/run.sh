@@ -15,16 +15,10 @@ lib="/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketime.so.1"
 command -v luacheck >/dev/null || missing="$missing lua-check"
 # For the feature native-tls, which is OpenSSL on Linux.
 pkg-config --exists openssl 2>/dev/null || missing="$missing pkg-config libssl-dev"
+# shellcheck disable=SC2086
 if [ -n "$missing" ]; then
-  as_root=""
-  [ "$(id -u)" -eq 0 ] || as_root="sudo -n"
-  if command -v apt-get >/dev/null && { [ -z "$as_root" ] || sudo -n true 2>/dev/null; }; then
-    say "installing$missing"
-    export DEBIAN_FRONTEND=noninteractive
-    $as_root apt-get update -qq
-    # RUNLEVEL=1 keeps the package from starting a server.
-    # shellcheck disable=SC2086
-    $as_root env RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing >/dev/null
+  if tests/install.sh $missing; then
+    :
   elif ! command -v redis-server >/dev/null || ! pkg-config --exists openssl 2>/dev/null; then
     say "the tests need:$missing. Install these packages with your system's package manager"
     say "(redis-server 7.0 or later; the headers of OpenSSL and pkg-config; libfaketime is Debian's, at $lib;"
