@@ -1,12 +1,13 @@
 //! What the page shows of requests: who waits, who works, and how it ended.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -18,6 +19,8 @@ const REMEMBERED: usize = 60;
 const REMEMBERED_FOR: Duration = Duration::from_secs(16);
 /// Addresses beyond this number are counted as one.
 const CALLERS: usize = 200;
+/// How many characters of a text of the client are shown. A header may have 400 KB, and each event has all of them.
+const SHOWN: usize = 80;
 
 /// Everything that has happened. Clones share it.
 #[derive(Clone)]
@@ -41,10 +44,17 @@ struct Log {
 #[derive(Default)]
 struct Visits {
     latest: VecDeque<Visit>,
+    /// All that have not ended, by id.
+    present: HashMap<u64, Present>,
     arrived: u64,
     worked: u64,
     /// Answered with success, and without work of its own.
     spared: u64,
+}
+
+struct Present {
+    method: Method,
+    works: bool,
 }
 
 /// One request. It waits until it works; what never works was refused, or got the answer of another.
@@ -124,12 +134,20 @@ impl Board {
         requests.collect()
     }
 
-    /// How many requests of each route arrived, worked, and were spared the work.
+    /// How many requests of each route arrived, worked, and were spared the work, and how many wait and work now.
     pub(crate) fn routes(&self) -> Value {
         let log = self.log();
         let routes = log.routes.iter().map(|(route, visits)| {
-            let Visits { arrived, worked, spared, .. } = visits;
-            (route.clone(), json!({ "arrived": arrived, "worked": worked, "spared": spared }))
+            let Visits { arrived, worked, spared, present, .. } = visits;
+            let mut working = BTreeMap::<&str, u64>::new();
+            for visit in present.values().filter(|visit| visit.works) {
+                *working.entry(visit.method.as_str()).or_default() += 1;
+            }
+            let waiting = present.values().filter(|visit| !visit.works).count();
+            let route_now = json!({
+                "arrived": arrived, "worked": worked, "spared": spared, "waiting": waiting, "working": working,
+            });
+            (route.clone(), route_now)
         });
         Value::Object(routes.collect())
     }
@@ -187,10 +205,19 @@ struct Leaves(OnItsWay);
 impl Drop for Leaves {
     fn drop(&mut self) {
         self.0.change(|visits| {
+            visits.present.remove(&self.0.id);
             if let Some(visit) = visits.visit(self.0.id) {
                 visit.ended = Some(Instant::now());
             }
         });
+    }
+}
+
+/// The beginning of a text of the client.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -219,13 +246,14 @@ pub(crate) async fn follow(State(seat): State<Seat>, mut request: Request, next:
         let mut log = board.log();
         log.arrived += 1;
         let id = log.arrived;
-        let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-        let webhook = request.headers().get("webhook-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let (method, path) = (shown(request.method().as_str()), shown(request.uri().path()));
+        let webhook = request.headers().get("webhook-id").and_then(|id| id.to_str().ok()).map(shown);
         let (began_work, ended, status, lease) = (None, None, None, None);
         let (gateway, arrived) = (seat.gateway, Instant::now());
         let visit = Visit { id, gateway, method, path, webhook, arrived, began_work, ended, status, lease };
         let visits = log.routes.entry(route.clone()).or_default();
         visits.arrived += 1;
+        visits.present.insert(id, Present { method: request.method().clone(), works: false });
         visits.latest.push_back(visit);
         if visits.latest.len() > REMEMBERED {
             visits.latest.pop_front();
@@ -237,10 +265,11 @@ pub(crate) async fn follow(State(seat): State<Seat>, mut request: Request, next:
     let leaves = Leaves(on_its_way);
     let response = next.run(request).await;
     leaves.0.change(|visits| {
-        let Some(visit) = visits.visit(id) else { return };
-        visit.status = Some(response.status().as_u16());
-        let spared = response.status().is_success() && visit.began_work.is_none();
-        visits.spared += u64::from(spared);
+        let waited = visits.present.get(&id).is_some_and(|visit| !visit.works);
+        visits.spared += u64::from(response.status().is_success() && waited);
+        if let Some(visit) = visits.visit(id) {
+            visit.status = Some(response.status().as_u16());
+        }
     });
     response
 }
@@ -251,6 +280,9 @@ pub(crate) async fn work(request: Request, next: Next) -> Response {
     if let Some(on_its_way) = request.extensions().get::<OnItsWay>() {
         on_its_way.change(|visits| {
             visits.worked += 1;
+            if let Some(visit) = visits.present.get_mut(&on_its_way.id) {
+                visit.works = true;
+            }
             if let Some(visit) = visits.visit(on_its_way.id) {
                 (visit.began_work, visit.lease) = (Some(Instant::now()), lease);
             }

@@ -21,14 +21,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, Query, Request, State};
-use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
+use axum::http::{HeaderValue, Method, StatusCode};
+use axum::middleware::{Next, from_fn};
 use axum::response::sse::{Event, Sse};
-use axum::response::{Html, IntoResponse};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
+use tokio::time::MissedTickBehavior;
 
 pub(crate) use self::fleet::Fleet;
 
@@ -47,11 +49,22 @@ pub(crate) fn routes(fleet: &Arc<Fleet>) -> Router {
         .route("/burst/{what}", post(burst))
         .route("/traffic/{to}", post(traffic))
         .route("/store/{to}", post(store))
+        .route_layer(from_fn(of_no_other_site))
         .with_state(Arc::clone(fleet))
         .fallback(move |request: Request| {
             let fleet = Arc::clone(&first);
             async move { fleet.answer(0, request).await }
         })
+}
+
+/// Refuses what other pages in the same browser send: they must not press these buttons.
+async fn of_no_other_site(request: Request, next: Next) -> Response {
+    let site = request.headers().get("sec-fetch-site").map(HeaderValue::as_bytes);
+    let is_of_other_site = matches!(site, Some(b"cross-site" | b"same-site"));
+    if request.method() == Method::POST && is_of_other_site {
+        return StatusCode::FORBIDDEN.into_response();
+    }
+    next.run(request).await
 }
 
 async fn page() -> impl IntoResponse {
@@ -66,7 +79,9 @@ async fn state(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
 /// The first event is sent at once, from what is known.
 async fn events(State(fleet): State<Arc<Fleet>>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let watching = fleet.board().watch();
-    let ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(EVERY);
+    // A slow reader is sent what is now, not what it has missed.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let states = stream::unfold((fleet, ticks, watching), async |(fleet, mut ticks, watching)| {
         ticks.tick().await;
         let event = Event::default().data(fleet.state().to_string());
