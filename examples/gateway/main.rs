@@ -13,6 +13,8 @@ mod page;
 mod policies;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use axum::extract::ConnectInfo;
 use axum::http::StatusCode;
@@ -27,7 +29,17 @@ use tower_distributed::{Error, Quota, Store, TokenBucket, web};
 use self::page::board::{Board, Seat};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> ExitCode {
+    match serve().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     let port = match std::env::var("PORT") {
         Ok(port) => port.parse().map_err(|_| format!("PORT must be 0 to 65535, is {port:?}"))?,
         Err(_) => 3000,
@@ -56,7 +68,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("  for i in 1 2; do curl -s -X POST {base}/billing & done; wait");
 
     let app = page::routes(&fleet).into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, app).with_graceful_shutdown(interrupted()).await?;
+    tokio::select! {
+        served = axum::serve(listener, app).with_graceful_shutdown(interrupted()) => served?,
+        () = overdue() => eprintln!("some requests have not ended"),
+    }
     Ok(())
 }
 
@@ -108,4 +123,11 @@ async fn interrupted() {
         // Without a signal handler it runs until it is killed.
         std::future::pending::<()>().await;
     }
+}
+
+/// The end of the time in which requests may end: a client that does not read its response would keep the process. Billing
+/// takes 8 s. A second signal ends it at once.
+async fn overdue() {
+    interrupted().await;
+    let _ = tokio::time::timeout(Duration::from_secs(10), interrupted()).await;
 }

@@ -203,6 +203,7 @@ impl Fleet {
 
     async fn keep_asking(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(super::EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             ticks.tick().await;
             if self.board.is_watched() {

@@ -2,6 +2,9 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::http::Uri;
 use tokio::io::copy_bidirectional;
@@ -55,29 +58,41 @@ fn parts(url: &str) -> Option<(String, String, String)> {
 }
 
 async fn forward_all(listener: TcpListener, server: String, away: watch::Sender<bool>) {
-    while let Ok((connection, _)) = listener.accept().await {
+    let is_known_to_fail = Arc::new(AtomicBool::new(false));
+    loop {
+        let Ok((connection, _)) = listener.accept().await else {
+            // No file descriptor is free.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
         let mut cut = away.subscribe();
         if *cut.borrow_and_update() {
             continue;
         }
-        let server = server.clone();
+        let (server, is_known_to_fail) = (server.clone(), Arc::clone(&is_known_to_fail));
         tokio::spawn(async move {
-            let forwarded = tokio::select! {
-                forwarded = forward(connection, &server) => forwarded,
-                _ = cut.wait_for(|away| *away) => Ok(()),
+            let connected = tokio::select! {
+                connected = TcpStream::connect(&server) => connected,
+                _ = cut.wait_for(|away| *away) => return,
             };
-            if let Err(error) = forwarded {
-                eprintln!("cannot connect to {server}: {error}");
+            // Said once, not for each try.
+            let is_new = is_known_to_fail.swap(connected.is_err(), Ordering::Relaxed) != connected.is_err();
+            let upstream = match connected {
+                Ok(upstream) => upstream,
+                Err(error) if is_new => return eprintln!("cannot connect to {server}: {error}"),
+                Err(_) => return,
+            };
+            // The end of a connection is no failure of the way.
+            tokio::select! {
+                _ = forward(connection, upstream) => {}
+                _ = cut.wait_for(|away| *away) => {}
             }
         });
     }
 }
 
-async fn forward(mut connection: TcpStream, server: &str) -> io::Result<()> {
-    let mut upstream = TcpStream::connect(server).await?;
+async fn forward(mut connection: TcpStream, mut upstream: TcpStream) -> io::Result<()> {
     connection.set_nodelay(true)?;
     upstream.set_nodelay(true)?;
-    // The end of a connection is no failure of the way.
-    let _ = copy_bidirectional(&mut connection, &mut upstream).await;
-    Ok(())
+    copy_bidirectional(&mut connection, &mut upstream).await.map(drop)
 }
