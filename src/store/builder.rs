@@ -225,7 +225,7 @@ impl StoreBuilder {
     }
 
     /// Sets the runtime for work that must not depend on any caller: renewals, heartbeats, the subscription,
-    /// releases after a drop, and calls made outside of any runtime. Default: a thread of this crate,
+    /// releases after a drop, the look-up of a Cluster's masters, and calls made outside of any runtime. Default: a thread of this crate,
     /// `tower-distributed`, one for all stores of the process.
     ///
     /// It must be a multi_thread runtime that runs as long as the store is used. A current_thread runtime runs only
@@ -312,6 +312,9 @@ impl StoreBuilder {
     ///
     /// A connection stays authenticated when its credentials expire, and when the server drops it the next one gets new
     /// ones. The time that the closure takes counts as connecting.
+    ///
+    /// The closure must not block: it also runs on the [`background`](Self::background) thread, where it would delay the
+    /// renewals of all leases. Use `tokio::task::spawn_blocking` for what blocks.
     ///
     /// ```no_run
     /// use tower_distributed::{Credentials, Store};

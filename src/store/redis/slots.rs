@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+// Not tokio's: a caller's runtime may have paused its clock, the one that reads the masters has not.
+use std::time::{Duration, Instant};
 
 use crc16::{State, XMODEM};
 use deadpool_redis::redis::{Value, cmd};
-
-use tokio::time::Instant;
 
 use super::failure;
 use super::source::Connection;
@@ -137,15 +136,27 @@ impl Masters {
     where
         A: Future<Output = Result<Topology, Outage>> + Send + 'static,
     {
-        let (masters, began) = (Arc::clone(self), Instant::now());
-        let task =
-            self.home.handle().map(|home| home.spawn(async move { masters.read(began, answer).await }));
+        let (masters, reader, began) = (Arc::clone(self), Arc::clone(self), Instant::now());
+        let task = self.home.handle().map(|home| home.spawn(async move { reader.read(began, answer).await }));
         async move {
-            if let Ok(task) = task {
-                // An error: it has panicked, or its runtime has ended.
-                let _ = task.await;
-            }
+            let why = match task {
+                Ok(task) => match task.await {
+                    Ok(()) => return,
+                    Err(error) if error.is_panic() => "reading the masters has panicked".into(),
+                    Err(_) => {
+                        "the masters cannot be read: the background runtime of the store has ended".into()
+                    }
+                },
+                Err(error) => error.to_string().into(),
+            };
+            let outage = Outage { cause: Cause::NotSent, text: why, source: None };
+            masters.ended(LONGEST_PAUSE, Some(outage));
         }
+    }
+
+    /// Notes the end of a refresh.
+    fn ended(&self, pause: Duration, outage: Option<Outage>) {
+        *lock(&self.last) = Some(Refresh { ended: Instant::now(), pause, outage });
     }
 
     async fn read(&self, began: Instant, answer: impl Future<Output = Result<Topology, Outage>>) {
@@ -160,10 +171,9 @@ impl Masters {
             }
             Err(outage) => (false, Some(outage)),
         };
-        let mut last = lock(&self.last);
-        let before = last.as_ref().map_or(PAUSE, |last| last.pause);
+        let before = lock(&self.last).as_ref().map_or(PAUSE, |last| last.pause);
         let pause = if changed { PAUSE } else { (2 * before).min(LONGEST_PAUSE) };
-        *last = Some(Refresh { ended: Instant::now(), pause, outage });
+        self.ended(pause, outage);
     }
 }
 
@@ -274,6 +284,28 @@ mod tests {
         assert_eq!([masters.of(0), masters.of(9)], [1, 1]);
         assert_eq!(masters.number_of("10.0.0.1:7000"), Some(0));
         assert_eq!(masters.number_of("10.0.0.9:7000"), Some(3));
+    }
+
+    /// The caller's clock stands still, and that of the background thread does not.
+    #[tokio::test(start_paused = true)]
+    async fn masters_are_read_again_while_the_clock_of_the_caller_is_paused() {
+        let masters = Arc::new(Masters::new(&Background::thread()));
+        for port in [7000, 7001] {
+            masters.refresh(async move { Ok(vec![(0, 16383, format!("a:{port}"))]) }).await;
+            assert_eq!(masters.addresses(), [format!("a:{port}")]);
+            std::thread::sleep(2 * PAUSE);
+            assert!(masters.is_due());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_background_runtime_that_has_ended_is_named() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let masters = Arc::new(Masters::new(&Background::runtime(runtime.handle().clone()).unwrap()));
+        runtime.shutdown_background();
+        masters.refresh(async { Ok(vec![(0, 16383, "a:7000".to_owned())]) }).await;
+        let outage = masters.outage().unwrap();
+        assert!(outage.text.contains("the background runtime of the store has ended"), "{}", outage.text);
     }
 
     #[test]
