@@ -25,13 +25,14 @@ impl StoreStats {
         self.queued
     }
 
-    /// Returns how many operations were sent to the server since the store was built.
+    /// Returns how many operations have left the queue since the store was built. They count also if the server was away,
+    /// and if an open breaker kept them from being sent.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Returns in how many batches they were sent. A batch is sent at once; on a Cluster as a call for each slot.
+    /// Returns in how many batches they have left. A batch is sent at once; on a Cluster as a call for each slot.
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.batches

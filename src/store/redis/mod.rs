@@ -79,7 +79,7 @@ pub(crate) struct RedisStore {
     pub(crate) names: Names,
     subscription: Subscription,
     telemetry: Server,
-    /// What has been sent.
+    /// What has left the queues.
     operations: AtomicU64,
     batches: AtomicU64,
 }
