@@ -45,7 +45,7 @@ pub(crate) fn draw() -> Done<String> {
             Align::Right,
         )?;
         panel.label((100.0, 1.0), (-8.0, -14.0), "1 %, as configured", INK, Align::Right)?;
-        panel.label((130.0, theory(130.0)), (10.0, 14.0), "measured", ACCENT, Align::Left)?;
+        panel.label((130.0, theory(130.0)), (10.0, 14.0), "counted", ACCENT, Align::Left)?;
         Ok(())
     })
 }
