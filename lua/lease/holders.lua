@@ -7,6 +7,6 @@
 kind.more()
 if kind.read then kind.read() end
 return lease.each(3, function()
-  local used, list = kind.list(tonumber(ARGV[1]))
-  return used, lease.ahead(kind.counts), list
+  local sum, list = kind.list(tonumber(ARGV[1]))
+  return sum, lease.ahead(kind.counts), list
 end)

@@ -1,10 +1,12 @@
 //! Settings of the engine, readiness, and a clean exit.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use tower_distributed::{BreakerState, Mutex, Store, StoreStats};
+use tower_distributed::operator::Operator;
+use tower_distributed::{BreakerState, Mutex, Quota, Store, StoreStats, TokenBucket};
 
 use crate::scene::{
     CALL, MACHINE, RECOVERY, connections, current_thread, is_free, is_served, long_locks, multi_thread,
@@ -179,6 +181,50 @@ fn a_ping_needs_no_runtime() {
         futures::executor::block_on(Store::redis(&server.url()).unwrap().ping()).unwrap();
         futures::executor::block_on(Store::in_memory().ping()).unwrap();
     });
+}
+
+#[test]
+fn a_scan_needs_no_runtime() {
+    let _turn = MACHINE.blocking_read();
+    let server = start_server();
+    server.cli(&["SET", "td:{x:k}:tat", "9000000000000000 0 1000 1 5"]);
+    within(LIMIT, "the test", move || {
+        let operator = Operator::new(&Store::redis(&server.url()).unwrap());
+        let page = futures::executor::block_on(operator.scan().next()).unwrap().unwrap();
+        assert_eq!(page[0].to_string(), "token_bucket x k");
+        assert!(futures::executor::block_on(operator.inspect(&page[0])).unwrap().is_some());
+    });
+}
+
+/// A scan that an outage has stopped begins again at the same server: nothing is left out.
+#[tokio::test]
+async fn a_scan_goes_on_after_an_outage() {
+    let _turn = MACHINE.read().await;
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let bucket = TokenBucket::new(&Store::redis(&server.url()).unwrap(), "x", Quota::per_hour(5)).unwrap();
+    let allowed = join_all((0..3000_u32).map(|key| bucket.allow(key))).await;
+    assert!(allowed.iter().all(Result::is_ok));
+    let operator = Operator::new(&Store::redis(&proxy.url()).unwrap());
+    let (mut scan, mut entries) = (operator.scan(), BTreeSet::new());
+    entries.extend(scan.next().await.unwrap().unwrap());
+    assert!(entries.len() < 3000, "one page is not all");
+    proxy.cut();
+    let error = tokio::time::timeout(CALL, scan.next()).await.expect("the scan hangs").unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    proxy.heal();
+    eventually("the next page", RECOVERY, async || match scan.next().await {
+        Ok(page) => {
+            entries.extend(page.unwrap());
+            true
+        }
+        Err(_) => false,
+    })
+    .await;
+    while let Some(page) = scan.next().await.unwrap() {
+        entries.extend(page);
+    }
+    assert_eq!(entries.len(), 3000);
 }
 
 /// On return all releases that were owed have been made, and no connection is left.
