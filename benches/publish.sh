@@ -7,15 +7,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_INCREMENTAL=0
 
+say() { printf '%s\n' "$*" >&2; }
+
 names=(stack decisions leases once real_redis peers scale soak)
 readme=benches/README.md
+[ -r /proc/stat ] || { say "this script needs Linux: it reads how busy the machine is from /proc/stat"; exit 1; }
 out=target/publish
 # With these packages alone: those of the library's tests switch features of tokio on that cost time.
 features=cluster,rustls,sentinel
 benches=(cargo bench -p tower-distributed-benches --features "$features")
 soak=(cargo bench -p tower-distributed-soak --features cluster)
 
-say() { printf '%s\n' "$*" >&2; }
 
 [ $# -eq 0 ] || names=("$@")
 for name in "${names[@]}"; do
@@ -81,8 +83,14 @@ machine() {
 mkdir -p "$out"
 command -v wrk >/dev/null || tests/install.sh wrk || say "wrk cannot be installed: the bench stack says what it passes over"
 say "compiling"
-"${benches[@]}" --benches --no-run
-"${soak[@]}" --bench soak --no-run
+# What is asked for, so that nothing compiles while it is measured.
+targets=()
+for name in "${names[@]}"; do [ "$name" = soak ] || targets+=(--bench "$name"); done
+[ "${#targets[@]}" -eq 0 ] || "${benches[@]}" "${targets[@]}" --no-run
+[[ " ${names[*]} " != *" soak "* ]] || "${soak[@]}" --bench soak --no-run
+running=
+# `timeout` passes the signal on to the bench and its servers.
+trap '[ -z "$running" ] || kill "$running" 2>/dev/null || true; exit 130' INT TERM
 end=$(($(date +%s) + ${BUDGET:-25} * 60))
 failed=0
 for name in "${names[@]}"; do
@@ -101,7 +109,9 @@ for name in "${names[@]}"; do
   fi
   say "$name: ${set[*]}, for $left s at most"
   began=$(date +%s)
-  if ! timeout --foreground "$left" env "${set[@]}" "${command[@]}" >"$out/$name.txt"; then
+  timeout --kill-after=10 "$left" env "${set[@]}" "${command[@]}" >"$out/$name.txt" &
+  running=$!
+  if ! wait "$running"; then
     say "passed over: $name has failed, or the time is over: $out/$name.txt. Its section stays as it was"
     failed=1
     continue
@@ -111,7 +121,7 @@ for name in "${names[@]}"; do
     printf '`%s`\n\n' "$(tr -s " " <<<"${set[*]} ${command[*]#env}")"
     printf '%s, in %s s. %s. ' "$(date -u +%F)" "$took" "$(machine "$name")"
     printf 'Before, the machine used %s %% of its CPU time.' "$busy"
-    [ "$busy" -le 10 ] || printf ' **Other programs ran beside: the ratios are fair, the absolute figures are not.**'
+    [ "$busy" -le 10 ] || printf ' **Other programs ran beside: the absolute figures are too low, and the ratios less exact.**'
     [ -z "${QUICK:-}" ] || printf ' **A short run of one round: not to be quoted.**'
     printf '\n'
     grep -v '^figure ' "$out/$name.txt" | cat -s

@@ -4,6 +4,7 @@
 //! ```text
 //! cargo bench --bench stack                               the shares; needs wrk and redis-server
 //! cargo bench --bench stack -- prefetch                   only the figures whose names contain that
+//! cargo bench --bench stack -- table                      the table of all services, without figures
 //! ROUNDS=9 SECONDS=2 cargo bench --bench stack            rounds (at least 5 for a figure to count), whole seconds of each
 //! ONLY=five cargo bench --bench stack                     one service alone, for a profiler
 //! BUILD=1 cargo bench --bench stack -- cold page          the two figures that compile: minutes

@@ -58,7 +58,17 @@ fn build() -> Result<f64, String> {
 }
 
 fn first_event() -> Result<f64, String> {
-    let output = cargo(["test", "-p", "tower-distributed", "--test", "gateway", TEST, "--", "--nocapture"])?;
+    let output = cargo([
+        "test",
+        "--all-features",
+        "-p",
+        "tower-distributed",
+        "--test",
+        "gateway",
+        TEST,
+        "--",
+        "--nocapture",
+    ])?;
     let value = output
         .lines()
         .find_map(|line| line.split_once(FIRST_EVENT)?.1.split_whitespace().next()?.parse().ok());

@@ -40,12 +40,14 @@ pub enum Service {
     FiveLayers,
     /// The rate limit alone, on Redis, by user.
     Redis,
-    /// The same with one key for all, and tokens charged ahead.
+    /// The same with one key for all.
+    RedisOneKey,
+    /// The same with tokens charged ahead.
     RedisPrefetch,
 }
 
 impl Service {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Bare,
         Self::RateLimit,
         Self::Dedupe,
@@ -54,6 +56,7 @@ impl Service {
         Self::SingleFlight,
         Self::FiveLayers,
         Self::Redis,
+        Self::RedisOneKey,
         Self::RedisPrefetch,
     ];
 
@@ -67,6 +70,7 @@ impl Service {
             Self::SingleFlight => "single flight, in memory",
             Self::FiveLayers => "all five layers, in memory",
             Self::Redis => "rate limit on Redis, 100 users",
+            Self::RedisOneKey => "rate limit on Redis, one key",
             Self::RedisPrefetch => "rate limit on Redis, one key, prefetch",
         }
     }
@@ -85,7 +89,7 @@ impl Service {
     /// From the inside to the outside.
     fn layered(self, mut app: Router, url: &str) -> Result<Router, Error> {
         let store = match self {
-            Self::Redis | Self::RedisPrefetch => Store::redis(url)?,
+            Self::Redis | Self::RedisOneKey | Self::RedisPrefetch => Store::redis(url)?,
             _ => Store::in_memory(),
         };
         let bucket = || TokenBucket::new(&store, "users", Quota::per_second(ENOUGH));
@@ -107,6 +111,9 @@ impl Service {
         }
         if has(Self::RateLimit) || self == Self::Redis {
             app = app.layer(web::rate_limit(bucket()?, extract::header("x-user")?));
+        }
+        if self == Self::RedisOneKey {
+            app = app.layer(web::rate_limit(bucket()?, |_: &Request| "all"));
         }
         if self == Self::RedisPrefetch {
             app = app.layer(web::rate_limit(bucket()?.prefetch(HOLD)?, |_: &Request| "all"));
