@@ -5,9 +5,9 @@ cd "$(dirname "$0")/.."
 
 copy=target/minimal-versions
 mkdir -p "$copy"
-rm -rf "$copy/src" "$copy/lua" "$copy/Cargo.lock"
-cp -r src lua "$copy"
-cp README.md "$copy"
+rm -rf "$copy/src" "$copy/lua" "$copy/docs" "$copy/Cargo.lock"
+# The docs of the library show the pictures.
+cp -r src lua docs README.md "$copy"
 # Without the dependencies of tests and examples, which may ask for later versions.
 awk '
   /^\[/ { skip = /^\[workspace\]/ || /dev-dependencies\]/ || /^\[\[/ }
