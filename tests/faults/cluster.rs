@@ -1,5 +1,7 @@
 //! One master of a Cluster is away, or slots are moved.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::Runtime;
@@ -126,6 +128,32 @@ fn a_runtime_that_stands_still_hides_no_masters() {
     proxy.heal();
     let served = async || bucket.allow("k").await.is_ok();
     moving.block_on(eventually("a call to be served", SOON, served));
+}
+
+/// What the caller no longer waits for must not hold up the next ones.
+#[tokio::test]
+async fn a_look_up_that_hangs_ends_with_the_time_to_connect() {
+    if !since_7_0() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    let asked = Arc::new(AtomicBool::new(false));
+    let credentials = move || {
+        let is_first = !asked.swap(true, Ordering::Relaxed);
+        async move {
+            if is_first {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, std::io::Error>(Credentials::new("default", ""))
+        }
+    };
+    let store = Store::builder().credentials(credentials).connect_timeout(Duration::from_millis(500));
+    let store = store.cluster([&cluster.urls()[0]]).unwrap();
+    let bucket = TokenBucket::new(&store, "x", Quota::per_second(1000)).unwrap();
+    let began = std::time::Instant::now();
+    eventually("a call to be served", SOON, async || bucket.allow("k").await.is_ok()).await;
+    // The breaker sends a probe once per second.
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
 /// A node that has left its cluster still answers, but names no masters.

@@ -48,7 +48,8 @@ impl StoreBuilder {
                 "`wakeups` must be unset for `cluster`, which subscribes at each master: it is for a pool",
             ));
         }
-        let nodes = Arc::new(Nodes::new(Urls::new("a Cluster", urls, &self.access)?)?);
+        let nodes =
+            Arc::new(Nodes::new(Urls::new("a Cluster", urls, &self.access)?, self.limits.connect_timeout)?);
         let home = self.home()?;
         let masters = Arc::new(Masters::new(&home));
         let subscriber = Subscriber::Cluster(Arc::clone(&nodes), Arc::clone(&masters));
@@ -150,7 +151,10 @@ impl StoreBuilder {
         {
             use crate::store::redis::several::Nodes;
             let urls = Urls::new("a Cluster", &self.wakeups, &self.access)?;
-            return Ok(vec![Subscriber::Cluster(Arc::new(Nodes::new(urls)?), Arc::clone(masters))]);
+            return Ok(vec![Subscriber::Cluster(
+                Arc::new(Nodes::new(urls, self.limits.connect_timeout)?),
+                Arc::clone(masters),
+            )]);
         }
         #[cfg(not(feature = "cluster"))]
         let _ = source;

@@ -70,46 +70,50 @@ mod cluster {
     /// How long one node alone may take to name the masters. Then the next one is asked as well.
     const PATIENCE: Duration = Duration::from_millis(250);
 
-    /// How long all nodes together may take.
-    const LONGEST: Duration = Duration::from_secs(10);
-
     /// A Cluster.
     #[derive(Debug)]
-    pub(crate) struct Nodes(Urls);
+    pub(crate) struct Nodes {
+        urls: Urls,
+        /// How long all nodes together may take to name the masters: as long as a caller waits. A longer look-up would hold
+        /// up the next one.
+        longest: Duration,
+    }
 
     impl Nodes {
-        pub(crate) fn new(urls: Urls) -> Result<Self, Error> {
+        pub(crate) fn new(urls: Urls, longest: Duration) -> Result<Self, Error> {
             // Checks that they go together.
             let built = ClusterClientBuilder::new(urls.infos.clone()).build();
-            built.map(|_| Self(urls)).map_err(|error| Error::invalid(format!("not a Cluster: {error}")))
+            built
+                .map(|_| Self { urls, longest })
+                .map_err(|error| Error::invalid(format!("not a Cluster: {error}")))
         }
 
         pub(in crate::store::redis) fn is_tls(&self) -> bool {
-            self.0.is_tls()
+            self.urls.is_tls()
         }
 
         /// Whether both are certainly the same Cluster: a node is in one.
         pub(in crate::store::redis) fn is_same(&self, other: &Self) -> bool {
-            self.0.overlap(&other.0)
+            self.urls.overlap(&other.urls)
         }
 
         /// Whether a server is one of the nodes that the URLs name.
         pub(in crate::store::redis) fn names(&self, server: &Endpoint) -> bool {
-            self.0.infos.iter().any(|info| info.addr() == server.info.addr())
+            self.urls.infos.iter().any(|info| info.addr() == server.info.addr())
         }
 
         /// The nodes that the URLs name.
         fn named(&self) -> impl Iterator<Item = Endpoint> {
-            self.0.infos.iter().map(|info| self.endpoint(info))
+            self.urls.infos.iter().map(|info| self.endpoint(info))
         }
 
         pub(in crate::store::redis) fn first(&self) -> Endpoint {
             // There is at least one.
-            self.endpoint(&self.0.infos[0])
+            self.endpoint(&self.urls.infos[0])
         }
 
         fn endpoint(&self, info: &ConnectionInfo) -> Endpoint {
-            Endpoint { info: info.clone(), access: self.0.access.clone() }
+            Endpoint { info: info.clone(), access: self.urls.access.clone() }
         }
 
         /// A node of the Cluster, by `host:port`.
@@ -117,15 +121,16 @@ mod cluster {
             self.first().at(address)
         }
 
-        /// Reads the masters of the Cluster again, or waits until another task has done so.
-        /// See [`Masters::refresh`].
+        /// Reads the masters of the Cluster again, or waits until another task has done so. See [`Masters::refresh`].
         pub(in crate::store::redis) fn look_for(
             self: &Arc<Self>,
             masters: &Arc<Masters>,
         ) -> impl Future<Output = ()> + use<> + Send {
             let (nodes, known) = (Arc::clone(self), Arc::clone(masters));
             masters.refresh(async move {
-                timeout(LONGEST, nodes.topology(&known)).await.unwrap_or_else(|_| Err(nodes.unanswered()))
+                timeout(nodes.longest, nodes.topology(&known))
+                    .await
+                    .unwrap_or_else(|_| Err(nodes.unanswered()))
             })
         }
 
@@ -165,7 +170,7 @@ mod cluster {
 
     impl fmt::Display for Nodes {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "the cluster of {}", self.0.addresses())
+            write!(f, "the cluster of {}", self.urls.addresses())
         }
     }
 }
