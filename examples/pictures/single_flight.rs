@@ -36,7 +36,7 @@ pub(crate) fn draw() -> Done<String> {
             for run in events.iter().filter(|event| event.what == "run") {
                 panel.dot((run.at, 6.0), 3.2, ACCENT)?;
             }
-            let text = format!("without: {} calls", last(&requests));
+            let text = format!("{} requests; without, each is a call", last(&requests));
             panel.label((2.6, 520.0), (-12.0, -8.0), &text, INK, Align::Right)?;
             let text = format!("with single flight: {} calls, {answered} answers", last(&runs));
             panel.label((END, last(&runs)), (-6.0, -16.0), &text, ACCENT, Align::Right)
