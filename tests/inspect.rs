@@ -122,6 +122,29 @@ async fn it_lists_and_changes_what_a_service_holds() {
         assert!(ok && printed.contains("The bucket is full."), "{printed}");
         assert_eq!(bucket.peek([b'x'; 60].as_slice()).await.unwrap().remaining(), 10);
     }
+    // Another library may lock with any bytes.
+    server.cli(&[
+        "EVAL",
+        r"return redis.call('SET', KEYS[1], '\255\27[2J', 'PX', 60000)",
+        "1",
+        "td:{reports:raw}:lock",
+    ]);
+    let (ok, printed, told) = inspect(&[&url, "--revoke", "reports", "raw", "--yes"]).await;
+    assert!(
+        ok && printed.ends_with("The lease is revoked.\n") && !printed.contains('\x1b'),
+        "{printed}{told}"
+    );
+    assert_eq!(server.cli(&["EXISTS", "td:{reports:raw}:lock"]), "0");
+
+    // A reader that ends early is no failure.
+    let (ok, _, told) = run(
+        "bash",
+        &["-c", "\"$0\" \"$1\" | true; exit ${PIPESTATUS[0]}", program().to_str().unwrap(), &url],
+        "",
+    )
+    .await;
+    assert!(ok && told.is_empty(), "{told}");
+
     let (ok, _, told) = inspect(&[&url, "--forget", "api", "ann", "--yes"]).await;
     assert!(!ok && told.contains("nothing to forget") && told.contains("\"ann\""), "{told}");
     assert_eq!(server.cli(&["GET", "other"]), "1");

@@ -204,11 +204,15 @@ impl<K: Tried> Side<K> {
             Step::Inspect => format!("{:?}", self.run(&self.inspect, &key, Inspect(PhantomData)).await),
             Step::Look => {
                 let seen = self.run(&self.look, &key, Look(PhantomData)).await;
-                let tokens: Vec<_> = seen.holders().iter().map(|holder| holder.whole_token()).collect();
+                let tokens: Vec<_> = seen
+                    .holders()
+                    .iter()
+                    .map(|holder| holder.whole_token().escape_ascii().to_string())
+                    .collect();
                 format!("{seen:?} {tokens:?}")
             }
             Step::Revoke(token) => {
-                let revoke = Revoke::new(Arc::clone(&scene.channels), scene.spans, token);
+                let revoke = Revoke::new(Arc::clone(&scene.channels), scene.spans, token.as_bytes());
                 format!("{:?}", self.run(&self.revoke, &key, revoke).await)
             }
         }

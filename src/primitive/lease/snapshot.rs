@@ -44,6 +44,8 @@ pub struct Snapshot {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
     token: Arc<str>,
+    /// The token, if it is not UTF-8: other libraries write any bytes.
+    bytes: Option<Arc<[u8]>>,
     fence: Option<u64>,
     weight: i64,
     exclusive: bool,
@@ -86,10 +88,12 @@ impl Holder {
             exclusive: K::is_exclusive(&token),
             time_left: Duration::from_micros(u64::try_from(ends.saturating_sub(now)).unwrap_or(0)),
             token,
+            bytes: None,
         }
     }
 
-    /// Returns the name of the holder: what its [`Lease::token`](crate::Lease::token) returns.
+    /// Returns the name of the holder: what its [`Lease::token`](crate::Lease::token) returns. Bytes of another library that
+    /// are not UTF-8 are written as U+FFFD.
     #[must_use]
     pub fn token(&self) -> &str {
         super::state::name_in(&self.token)
@@ -123,8 +127,8 @@ impl Holder {
         self.time_left
     }
 
-    pub(crate) fn whole_token(&self) -> &Arc<str> {
-        &self.token
+    pub(crate) fn whole_token(&self) -> &[u8] {
+        self.bytes.as_deref().unwrap_or(self.token.as_bytes())
     }
 }
 
@@ -150,13 +154,13 @@ pub(crate) struct Look<K>(pub(crate) PhantomData<fn(K)>);
 pub(crate) struct Revoke<K> {
     channels: Arc<str>,
     spans: Spans,
-    token: Arc<str>,
+    token: Arc<[u8]>,
     kind: PhantomData<fn(K)>,
 }
 
 impl<K: Kind> Revoke<K> {
-    pub(crate) fn new(channels: Arc<str>, spans: Spans, token: Arc<str>) -> Self {
-        Self { channels, spans, token, kind: PhantomData }
+    pub(crate) fn new(channels: Arc<str>, spans: Spans, token: &[u8]) -> Self {
+        Self { channels, spans, token: token.into(), kind: PhantomData }
     }
 }
 
@@ -180,9 +184,10 @@ impl<K: Kind> Operation for Look<K> {
         let (mut list, mut holders) = (fields.list()?, Vec::new());
         while let Ok(token) = list.next() {
             let Field::Text(token) = token else { return Err(Garbled("a token is not a text")) };
-            let token = String::from_utf8_lossy(token).into();
             let (ends, fence) = (list.integer()?, list.integer()?);
-            holders.push(Holder::new::<K>(token, ends, fence, now));
+            let bytes = std::str::from_utf8(token).is_err().then(|| token.into());
+            let holder = Holder::new::<K>(String::from_utf8_lossy(token).into(), ends, fence, now);
+            holders.push(Holder { bytes, ..holder });
         }
         Ok(Snapshot { holders, in_use, waiting })
     }
@@ -214,7 +219,7 @@ impl<K: Kind> Operation for Revoke<K> {
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.text(Arc::clone(&self.token));
+        call.bytes(Arc::clone(&self.token));
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Was, Garbled> {
@@ -227,7 +232,9 @@ impl<K: Kind> Operation for Revoke<K> {
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Was {
-        state.release(&self.token, false, now, self.spans)
+        // In memory all tokens are texts.
+        let Ok(token) = std::str::from_utf8(&self.token) else { return Was::Neither };
+        state.release(&token.into(), false, now, self.spans)
     }
 }
 
@@ -241,9 +248,9 @@ pub(crate) async fn revoke<K: Kind>(
     store: &Store,
     namespace: &Namespace<StateOf<K>>,
     key: Key,
-    token: &Arc<str>,
+    token: &[u8],
 ) -> Result<Was, Error> {
-    let revoke = Revoke::new(store.channels().into(), spans(store), Arc::clone(token));
+    let revoke = Revoke::new(store.channels().into(), spans(store), token);
     namespace.client::<Revoke<K>>().run(key, revoke).await
 }
 
@@ -254,7 +261,7 @@ impl<K: Kind> Admission<K> {
     }
 
     /// Releases the lease or the place of a token, which may be of another process.
-    pub(crate) async fn revoke(&self, key: Key, token: &Arc<str>) -> Result<Was, Error> {
+    pub(crate) async fn revoke(&self, key: Key, token: &[u8]) -> Result<Was, Error> {
         revoke::<K>(&self.store, &self.namespace, key, token).await
     }
 }

@@ -236,7 +236,7 @@ impl WaitGroup {
             )));
         }
         // The permit may be of another process, as may be the next waiter.
-        Ok(self.leases.admission.revoke(id.key.clone(), &id.token).await? == Was::Held)
+        Ok(self.leases.admission.revoke(id.key.clone(), id.token.as_bytes()).await? == Was::Held)
     }
 
     /// Returns the name of the namespace.
