@@ -1,6 +1,7 @@
 //! The listing.
 
 use std::collections::BTreeSet;
+use std::io::{ErrorKind, Write as _};
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use tower_distributed::operator::{Entry, Operator};
@@ -26,11 +27,15 @@ pub(crate) async fn list(operator: &Operator, arguments: &Arguments) -> Result<(
     let rows: Vec<_> = states.try_filter_map(async |row| Ok(row)).try_collect().await.map_err(told)?;
     let mut table = Table::new(arguments.full);
     rows.iter().for_each(|(entry, state)| table.add(entry, state.as_ref()));
-    print!("{table}");
+    // A reader such as `head` may end before it has read all.
+    let mut text = table.to_string();
     if more {
-        println!("There are more: choose a --namespace, or raise --limit {}.", arguments.limit);
+        text += &format!("There are more: choose a --namespace, or raise --limit {}.\n", arguments.limit);
     }
-    Ok(())
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the entries to list, sorted, and whether there are more.
