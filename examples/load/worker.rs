@@ -140,7 +140,7 @@ impl Schedule {
     /// Returns how many calls of the schedule had to begin before `now`, and did not.
     fn not_started(&self, now: Duration) -> u64 {
         let Some(every) = self.every else { return 0 };
-        let planned = (now.min(self.end) - self.start).as_secs_f64() / every;
+        let planned = now.min(self.end).saturating_sub(self.start).as_secs_f64() / every;
         // Truncated: the call at the very end is not due.
         (planned as u64).saturating_sub(self.next.load(Ordering::Relaxed))
     }

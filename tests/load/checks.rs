@@ -70,6 +70,10 @@ async fn two_holders_and_fences_that_do_not_rise_are_found() {
     assert_eq!(kept("mutex --in-memory", vec![held(10, 20, false, 2), one]).await, [true, true]);
     assert_eq!(kept("mutex --in-memory", vec![held(9, 20, false, 2), one]).await, [false, true]);
     assert_eq!(kept("mutex --in-memory", vec![held(10, 20, false, 1), one]).await, [true, false]);
+    // Two that were held within the same microsecond, told in the other order.
+    let (first, second) = (held(20, 20, false, 2), held(20, 20, false, 3));
+    assert_eq!(kept("mutex --in-memory", vec![one, second, first]).await, [true, true]);
+    assert_eq!(kept("mutex --in-memory", vec![one, first, first]).await, [true, false]);
 }
 
 #[tokio::test]

@@ -46,7 +46,8 @@ pub(super) fn fences_rise(leases: &ByKey) -> Verdict {
     let mut count = 0;
     for (key, leases) in leases {
         let mut alone: Vec<_> = leases.iter().filter(|lease| !lease.shared).collect();
-        alone.sort_unstable_by_key(|lease| lease.from);
+        // Leases that were held for less than a microsecond can begin at the same time.
+        alone.sort_unstable_by_key(|lease| (lease.from, lease.fence));
         count += alone.len();
         let falls = alone.windows(2).find(|pair| pair[1].fence <= pair[0].fence);
         if let Some([earlier, later]) = falls {
