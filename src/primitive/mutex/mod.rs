@@ -163,7 +163,8 @@ impl Mutex {
     /// The holder is not asked. It learns that its lock is [lost](Lease::lost) at its next renewal, a third of its ttl later
     /// at most; without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
     /// resource must check the [fencing token](MutexGuard::fence), which is higher for the next holder. Waiters of the
-    /// holder's own process stand in one line with it, and wait for its next renewal, too.
+    /// holder's own process stand in one line with it, and wait for its next renewal, too. A holder that hands the lock on to
+    /// one of them knows nothing of the loss: even [`unlock_checked`](MutexGuard::unlock_checked) succeeds.
     ///
     /// ```
     /// # use tower_distributed::{Mutex, Store};
