@@ -15,12 +15,16 @@ const WARM_UP: usize = 16;
 pub async fn play(task: Task, url: &str, length: Duration) {
     let quota = Quota::per_second(100_000_000);
     let bucket = TokenBucket::new(&Store::redis(url).unwrap(), "bench", quota).unwrap();
-    // Any keys, spread evenly: the programs of the peers draw theirs at random too.
+    // Those of the peer's program, which draws them at random. These are spread as evenly.
+    let names: Vec<_> = (0..KEYS).map(|key| format!("key-{key:016}")).collect();
     let key = |caller: usize, call: usize| match task {
         Task::OneKey => 0,
         _ => ((call * task.callers() + caller) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) % KEYS,
     };
-    let decide = async |caller, call| assert!(bucket.allow(key(caller, call)).await.unwrap().is_admitted());
+    let decide = async |caller, call| {
+        let name = &names[key(caller, call) as usize];
+        assert!(bucket.allow(name).await.unwrap().is_admitted());
+    };
     let warm_up = async |caller| {
         for call in 0..WARM_UP {
             decide(caller, call).await;

@@ -1,6 +1,6 @@
 """redis.lock.Lock: each caller is a thread that locks and unlocks, and tells when it had the lock.
 
-Arguments: lock-each or lock-one, URL, callers, seconds, pause between two tries in seconds. Or: check.
+Arguments: lock-each, lock-one or pairs-one, URL, callers, seconds, pause between two tries in seconds. Or: check.
 """
 
 import os

@@ -7,7 +7,8 @@ cd "$(dirname "$0")/../.."
 say() { printf '%s\n' "$*" >&2; }
 
 node=(rate-limiter-flexible@11.4.0 ioredis@6.0.0)
-python=(redis==8.1.0)
+# With its fast parser.
+python=('redis[hiredis]==8.1.0')
 mkdir -p target/peers
 
 # Installs once: a file names what is there.

@@ -13,10 +13,11 @@ pub enum Task {
     ManyKeys,
     LockEach,
     LockOne,
+    PairsOne,
 }
 
 impl Task {
-    const ALL: [Self; 4] = [Self::OneKey, Self::ManyKeys, Self::LockEach, Self::LockOne];
+    const ALL: [Self; 5] = [Self::OneKey, Self::ManyKeys, Self::LockEach, Self::LockOne, Self::PairsOne];
 
     /// As the programs of the peers call it.
     pub fn name(self) -> &'static str {
@@ -25,6 +26,7 @@ impl Task {
             Self::ManyKeys => "many-keys",
             Self::LockEach => "lock-each",
             Self::LockOne => "lock-one",
+            Self::PairsOne => "pairs-one",
         }
     }
 
@@ -38,6 +40,9 @@ impl Task {
             Self::ManyKeys => "decisions/s, 100 000 keys, admitted, 256 callers",
             Self::LockEach => "pairs of lock and unlock/s, a key each, 2 processes × 16 callers",
             Self::LockOne => "hand-overs/s of one lock between callers, 2 processes × 16 callers",
+            Self::PairsOne => {
+                "pairs of lock and unlock/s, one lock, also by one caller in a row, 2 processes × 16 callers"
+            }
         }
     }
 
@@ -47,6 +52,7 @@ impl Task {
             Self::ManyKeys => "many-keys-vs-rate-limiter-flexible",
             Self::LockEach => "uncontended-lock-vs-redis-py",
             Self::LockOne => "contended-lock-vs-redis-py",
+            Self::PairsOne => "contended-pairs-vs-redis-py",
         }
     }
 
@@ -60,7 +66,7 @@ impl Task {
     }
 
     pub fn is_lock(self) -> bool {
-        matches!(self, Self::LockEach | Self::LockOne)
+        matches!(self, Self::LockEach | Self::LockOne | Self::PairsOne)
     }
 
     /// The others. The first is the one that the figure is about.
