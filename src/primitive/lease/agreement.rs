@@ -94,7 +94,7 @@ for i = 1, #ends, 2 do
 end
 ";
 
-const SEQUENCES: usize = 3_400;
+const SEQUENCES: usize = 2_400;
 const IN_STEP: usize = 100;
 const STEPS: usize = 24;
 
