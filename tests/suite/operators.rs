@@ -354,6 +354,8 @@ async fn keys_of_others_are_told_apart() {
         &["SET", "td:{x:null}:tat", "0 1 0 1 0 0 0 0"],
         &["SET", "td:{x:0}:config", "bloom1 4294967295 0 0 9223372036854775807 0"],
         &["SET", "td:{x:layout}:layout", "exact1 4294967295 9223372036854775807"],
+        &["SET", "td:{damaged:0}:config", "garbage"],
+        &["SET", "td:{damaged:layout}:layout", "garbage"],
         &["SET", "td:{x:k}:flight:answer", "hello"],
         &["SET", "td:{x:k}:lock", "of another library"],
         &["RPUSH", "td:{x:list}:lock", "a"],
@@ -364,7 +366,7 @@ async fn keys_of_others_are_told_apart() {
     }
     let all = || server.cli(&["KEYS", "*"]).lines().map(str::to_owned).collect::<BTreeSet<_>>();
     let before = all();
-    let shown: Vec<_> = list(&operator, "x").await;
+    let shown = [list(&operator, "x").await, list(&operator, "damaged").await].concat();
     let mut told = BTreeMap::new();
     for entry in &shown {
         let text = match operator.inspect(entry).await {
@@ -377,25 +379,29 @@ async fn keys_of_others_are_told_apart() {
                 "wrong type".to_owned()
             }
         };
-        told.insert(format!("{} {}", entry.kind(), entry.key_text()), text);
+        told.insert(entry.to_string(), text);
     }
     let told: Vec<_> = told.iter().map(|(entry, text)| (&entry[..], &text[..])).collect();
     assert_eq!(
         told,
         [
-            ("bloom_filter ", "nothing"),
-            ("dedupe ", "nothing"),
-            ("mutex k", "1 holders"),
-            ("mutex list", "wrong type"),
-            ("rw_lock k", "nothing"),
-            ("single_flight k", "5 bytes"),
-            ("token_bucket huge", "wrong type"),
-            ("token_bucket list", "wrong type"),
-            ("token_bucket null", "wrong type"),
-            ("token_bucket text", "wrong type"),
-            ("wait_group k", "nothing"),
+            ("bloom_filter damaged", "wrong type"),
+            ("bloom_filter x", "wrong type"),
+            ("dedupe damaged", "wrong type"),
+            ("dedupe x", "wrong type"),
+            ("mutex x k", "1 holders"),
+            ("mutex x list", "wrong type"),
+            ("rw_lock x k", "nothing"),
+            ("single_flight x k", "5 bytes"),
+            ("token_bucket x huge", "wrong type"),
+            ("token_bucket x list", "wrong type"),
+            ("token_bucket x null", "wrong type"),
+            ("token_bucket x text", "wrong type"),
+            ("wait_group x k", "nothing"),
         ]
     );
+    let item = Entry::new(Kind::Dedupe, "damaged", "k").unwrap();
+    assert!(operator.forget(&item).await.unwrap_err().is_wrong_type());
     assert_eq!(all(), before);
     // A lock that another library took with this name can be revoked, too.
     let lock = Entry::new(Kind::Mutex, "x", "k").unwrap();

@@ -61,7 +61,14 @@ impl FilterState {
     }
 }
 
-/// Reads one shard: the stored text, and the set bits in the sample of each array.
+const WRONG_TYPE: Garbled =
+    Garbled("WRONGTYPE a key of the filter has a value of another type: delete the key");
+
+const UNREADABLE: Garbled = Garbled(
+    "WRONGTYPE the configuration of the filter is not one that this version reads: delete the key or use another name",
+);
+
+/// Reads one shard: the stored configuration, and the set bits in the sample of each array.
 #[derive(Debug)]
 struct Look;
 
@@ -69,19 +76,36 @@ struct Look;
 #[derive(Debug)]
 struct Seen {
     now: i64,
-    stored: Option<(String, [u64; 2])>,
+    stored: Option<Shard>,
 }
 
-/// Reads a filter. `None` if there is none under the name, or if its configuration is not of this version.
+/// What a shard has stored.
+#[derive(Debug)]
+struct Shard {
+    layout: Layout,
+    /// The newest generation.
+    newest: i64,
+    /// The set bits in the sample of each array.
+    ones: [u64; 2],
+}
+
+impl Shard {
+    /// `None` if no filter has such a configuration.
+    fn new(text: &str, ones: [u64; 2]) -> Option<Self> {
+        let (layout, newest) = read(text)?;
+        Some(Self { layout, newest, ones })
+    }
+}
+
+/// Reads a filter. `None` if there is none under the name.
 pub(crate) async fn look(namespace: &Namespace<Bits>) -> Result<Option<FilterState>, Error> {
     let client = namespace.client();
-    let Some((stored, _)) = client.run(shard_key(0), Look).await?.stored else { return Ok(None) };
-    let Some((layout, _)) = read(&stored) else { return Ok(None) };
+    let Some(Shard { layout, .. }) = client.run(shard_key(0), Look).await?.stored else { return Ok(None) };
     let (mut filled, mut items) = ([0.0; 2], 0.0);
     for shard in 0..layout.shards {
         let Seen { now, stored } = client.run(shard_key(shard), Look).await?;
-        let known = stored.and_then(|(text, ones)| Some((read(&text)?, ones)));
-        let Some(((_, newest), ones)) = known.filter(|((other, _), _)| *other == layout) else { continue };
+        let same = stored.filter(|shard| shard.layout == layout);
+        let Some(Shard { newest, ones, .. }) = same else { continue };
         let current = layout.generation(now).max(newest);
         let back = i64::from(layout.forget > 0);
         for generation in (current - back..=current).filter(|one| (newest - 1..=newest).contains(one)) {
@@ -130,17 +154,14 @@ impl Operation for Look {
         let text = match fields.next()? {
             Field::Text(text) => String::from_utf8_lossy(text).into_owned(),
             Field::Integer(0) => return Ok(Seen { now, stored: None }),
-            _ => {
-                return Err(Garbled(
-                    "WRONGTYPE a key of the filter has a value of another type: delete the key",
-                ));
-            }
+            _ => return Err(WRONG_TYPE),
         };
         let mut ones = || fields.integer().map(|ones| u64::try_from(ones).unwrap_or(0));
-        Ok(Seen { now, stored: Some((text, [ones()?, ones()?])) })
+        let shard = Shard::new(&text, [ones()?, ones()?]).ok_or(UNREADABLE)?;
+        Ok(Seen { now, stored: Some(shard) })
     }
 
     fn apply(self, bits: &mut Bits, now: i64) -> Seen {
-        Seen { now, stored: bits.look(now) }
+        Seen { now, stored: bits.look(now).and_then(|(text, ones)| Shard::new(&text, ones)) }
     }
 }

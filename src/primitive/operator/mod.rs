@@ -92,8 +92,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable): the store gives no answer, or a key holds something else
-    /// ([`is_wrong_type`](Error::is_wrong_type)).
+    /// [`is_unavailable`](Error::is_unavailable): the store gives no answer, or a key holds something else, such as a configuration that
+    /// this version does not read ([`is_wrong_type`](Error::is_wrong_type)).
     pub async fn inspect(&self, entry: &Entry) -> Result<Option<State>, Error> {
         let name = &entry.namespace;
         match entry.kind {

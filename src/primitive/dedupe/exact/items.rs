@@ -16,6 +16,10 @@ const WRONG_TYPE: Garbled = Garbled(
     "WRONGTYPE a key of handled items has a value of another type: delete the key or use another name",
 );
 
+const UNREADABLE: Garbled = Garbled(
+    "WRONGTYPE the layout of handled items is not one that this version reads: delete the key or use another name",
+);
+
 /// Reads the stored layout.
 #[derive(Debug)]
 struct ReadLayout;
@@ -28,10 +32,10 @@ struct Look(Arc<Layout>, Digest);
 #[derive(Debug)]
 struct Forget(Digest);
 
-/// Returns the layout that is stored under a name, if there is one that this version reads.
+/// Returns the layout that is stored under a name.
 pub(crate) async fn stored(store: &Store, name: &str) -> Result<Option<Layout>, Error> {
     let client = Namespace::<Stored>::open(store, name).client();
-    Ok(client.run(Key::from("layout"), ReadLayout).await?.as_deref().and_then(Layout::parse))
+    client.run(Key::from("layout"), ReadLayout).await
 }
 
 /// Returns whether an item was handled.
@@ -61,21 +65,21 @@ fn flag(mut fields: Fields<'_>) -> Result<bool, Garbled> {
 
 impl Operation for ReadLayout {
     type Cell = Stored;
-    type Reply = Option<String>;
+    type Reply = Option<Layout>;
     type Undo = Never<Stored>;
     const SCRIPT: Script = script!("dedupe/layout");
     const PARTS: &'static [&'static str] = &["layout"];
 
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Option<String>, Garbled> {
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Option<Layout>, Garbled> {
         match fields.next()? {
-            Field::Text(layout) => Ok(Some(String::from_utf8_lossy(layout).into_owned())),
+            Field::Text(text) => Layout::parse(&String::from_utf8_lossy(text)).map(Some).ok_or(UNREADABLE),
             Field::Integer(0) => Ok(None),
             _ => Err(WRONG_TYPE),
         }
     }
 
-    fn apply(self, stored: &mut Stored, now: i64) -> Option<String> {
-        stored.0.as_ref().filter(|(_, until)| *until > now).map(|(layout, _)| layout.to_string())
+    fn apply(self, stored: &mut Stored, now: i64) -> Option<Layout> {
+        stored.0.as_ref().filter(|(_, until)| *until > now).and_then(|(layout, _)| Layout::parse(layout))
     }
 }
 
