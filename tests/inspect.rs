@@ -136,6 +136,16 @@ async fn it_lists_and_changes_what_a_service_holds() {
     );
     assert_eq!(server.cli(&["EXISTS", "td:{reports:raw}:lock"]), "0");
 
+    // A key that holds something else under one kind is no obstacle for the others.
+    server.cli(&["SET", "td:{reports:both}:permits:holders", "1"]);
+    let revoke = [&*url, "--revoke", "reports", "both", "--yes"];
+    let (ok, _, told) = inspect(&revoke).await;
+    assert!(!ok && told.contains("wait_group reports both: ") && told.contains("of another type"), "{told}");
+    let stuck = reports.lock("both").await.unwrap();
+    let (ok, printed, told) = inspect(&revoke).await;
+    assert!(ok && printed.contains("mutex reports both: held"), "{printed}{told}");
+    assert!(stuck.extend().await.unwrap_err().is_lost());
+
     // A reader that ends early is no failure.
     let (ok, _, told) = run(
         "bash",

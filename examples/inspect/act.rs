@@ -51,7 +51,8 @@ async fn find(
     namespace: &str,
     key: &str,
 ) -> Result<(Entry, State), Failure> {
-    let mut found = Vec::new();
+    // Of a key that another program also uses, one kind may be readable and another not.
+    let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     for kind in Kind::ALL.into_iter().filter(|one| kind.is_none_or(|kind| kind == *one)) {
         // Only some keys are those of claims, and a filter has none.
         let entry = match Entry::parse(kind, namespace, key) {
@@ -61,9 +62,11 @@ async fn find(
         if !is_for(verb, kind) {
             continue;
         }
-        match operator.inspect(&entry).await.map_err(told)? {
-            Some(state) if has_something(verb, &state) => found.push((entry, state)),
-            _ => {}
+        match operator.inspect(&entry).await {
+            Ok(Some(state)) if has_something(verb, &state) => found.push((entry, state)),
+            Err(error) if error.is_wrong_type() => unreadable.push(format!("{entry}: {error}")),
+            Err(error) => return Err(told(error)),
+            Ok(_) => {}
         }
     }
     if found.len() > 1 {
@@ -72,6 +75,9 @@ async fn find(
     }
     if let Some(found) = found.pop() {
         return Ok(found);
+    }
+    if !unreadable.is_empty() {
+        return Err(unreadable.join("\n"));
     }
     if let (Verb::Forget, Ok(filter)) = (verb, Entry::whole(Kind::BloomFilter, namespace))
         && operator.inspect(&filter).await.map_err(told)?.is_some()
