@@ -160,6 +160,31 @@ async fn it_lists_and_changes_what_a_service_holds() {
     assert_eq!(server.cli(&["GET", "other"]), "1");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_tells_that_a_list_of_holders_is_cut() {
+    let server = RedisServer::start().await;
+    let (store, url) = (Store::redis(&server.url()).unwrap(), server.url());
+    let exports = WaitGroup::new(&store, "exports", 2000).unwrap();
+    let permits = futures::future::join_all((0..1001).map(|_| exports.add("acme"))).await;
+    let mut permits: Vec<_> = permits.into_iter().map(|permit| permit.unwrap()).collect();
+    let revoke = [&*url, "--revoke", "exports", "acme", "--yes"];
+    let (ok, _, told) = inspect(&revoke).await;
+    assert!(!ok && told.contains("more than 1000 holders"), "{told}");
+    let choose = async |token| inspect(&[&revoke[..], &["--holder", token]].concat()).await;
+    let (ok, _, told) = choose("nobody").await;
+    assert!(!ok && told.contains("none of the 1000 holders whose leases end first"), "{told}");
+    let (_, printed, _) = inspect(&[&url]).await;
+    assert!(printed.contains("    and at least 995 more: see --full\n"), "{printed}");
+    let (_, printed, _) = inspect(&[&url, "--full"]).await;
+    assert!(printed.contains("    and more, whose leases end later\n"), "{printed}");
+
+    assert!(permits.pop().unwrap().done().await.unwrap());
+    let (ok, _, told) = choose("nobody").await;
+    assert!(!ok && told.contains("no holder has the token \"nobody\""), "{told}");
+    let (_, printed, _) = inspect(&[&url, "--full"]).await;
+    assert!(!printed.contains("and more"), "{printed}");
+}
+
 /// Runs the tool at a terminal. `None` if there is no program `script`, which makes one.
 async fn at_a_terminal(arguments: &[&str], answer: &str) -> Option<(String, bool)> {
     if std::process::Command::new("script").arg("--version").output().is_err() {

@@ -117,20 +117,28 @@ fn word(verb: Verb) -> &'static str {
 /// Returns the holder to revoke.
 fn chosen<'a>(state: &'a State, arguments: &Arguments) -> Result<&'a Holder, Failure> {
     let holders = state.leases().map_or(&[][..], |leases| leases.holders());
+    let is_cut = state.leases().is_some_and(show::is_cut);
     match (&arguments.holder, holders) {
         (None, [holder]) => Ok(holder),
         (None, holders) => {
             let lines: Vec<_> =
                 holders.iter().map(|holder| format!("\n  {}", show::holder(holder))).collect();
             Err(format!(
-                "there are {} holders: choose one with --holder TOKEN{}",
+                "there are {}{} holders: choose one with --holder TOKEN{}",
+                if is_cut { "more than " } else { "" },
                 holders.len(),
                 lines.concat()
             ))
         }
         (Some(token), holders) => {
             let is_it = |holder: &&Holder| holder.token() == token;
-            holders.iter().find(is_it).ok_or_else(|| format!("no holder has the token {token:?}"))
+            holders.iter().find(is_it).ok_or_else(|| match is_cut {
+                true => format!(
+                    "none of the {} holders whose leases end first has the token {token:?}, and the others are not listed",
+                    holders.len()
+                ),
+                false => format!("no holder has the token {token:?}"),
+            })
         }
     }
 }

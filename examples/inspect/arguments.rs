@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) limit: usize,
 
-    /// Cuts no name or key, and shows all holders
+    /// Cuts no name or key, and shows up to 1000 holders of each
     #[arg(long)]
     pub(crate) full: bool,
 

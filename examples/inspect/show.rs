@@ -32,8 +32,12 @@ impl Table {
         let all = leases.map_or(&[][..], Snapshot::holders);
         let shown = if self.full { all.len() } else { all.len().min(MOST_HOLDERS) };
         let mut holders: Vec<_> = all[..shown].iter().map(holder).collect();
+        let is_cut = leases.is_some_and(is_cut);
         if shown < all.len() {
-            holders.push(format!("and {} more: see --full", all.len() - shown));
+            let least = if is_cut { "at least " } else { "" };
+            holders.push(format!("and {least}{} more: see --full", all.len() - shown));
+        } else if is_cut {
+            holders.push("and more, whose leases end later".to_owned());
         }
         let cut = |text: &str, most: usize| match text.char_indices().nth(most - 1) {
             Some((at, c)) if !self.full && at + c.len_utf8() < text.len() => format!("{}…", &text[..at]),
@@ -64,6 +68,11 @@ impl fmt::Display for Table {
         let (entries, namespaces) = (count(self.rows.len(), "entry", "entries"), self.namespaces.len());
         writeln!(f, "{entries} in {}", count(namespaces, "namespace", "namespaces"))
     }
+}
+
+/// Whether there are more holders than the snapshot has: it ends after the first 1000.
+pub(crate) fn is_cut(leases: &Snapshot) -> bool {
+    leases.holders().iter().map(Holder::weight).sum::<u64>() < leases.in_use()
 }
 
 /// Describes a holder.
