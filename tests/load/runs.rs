@@ -91,9 +91,10 @@ async fn every_primitive_keeps_its_promises() {
     let server = RedisServer::start().await;
     for (target, promise) in [
         ("wait-group --cap 3", "at most 3 permits at once kept: at most 3,"),
-        ("mutex", "at most 1 holders at once kept: at most 1,"),
+        ("wait-group --cap 1", "at most 1 permit at once kept: at most 1,"),
+        ("mutex", "at most 1 holder at once kept: at most 1,"),
         ("rw-lock --writes 30", "writers alone kept: "),
-        ("single-flight --keys 3", "at most 1 runs of the origin at once kept: "),
+        ("single-flight --keys 3", "at most 1 run of the origin at once kept: "),
         ("dedupe", "no item passes twice kept: "),
         ("dedupe --exact", "no false positives kept: 0 of "),
     ] {

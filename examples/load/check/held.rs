@@ -14,11 +14,12 @@ pub(super) fn by_key(notes: &[Note]) -> ByKey {
     })
 }
 
-/// Checks that at most `cap` leases of a key were held at the same time.
-pub(super) fn at_most(leases: &ByKey, cap: u64, what: &str) -> Verdict {
+/// Checks that at most `cap` leases of a key were held at the same time. `one` and `many` name them.
+pub(super) fn at_most(leases: &ByKey, cap: u64, [one, many]: [&str; 2]) -> Verdict {
     let Peak { count, key, time } = peak(leases, |_| 1);
     let holds = count <= cap;
     let mark = if holds { "kept" } else { "BROKEN" };
+    let what = if cap == 1 { one } else { many };
     Verdict {
         holds,
         text: format!("at most {cap} {what} at once {mark}: at most {count}, of key {key} at {}", at(time)),

@@ -27,11 +27,15 @@ pub(crate) fn check(target: &Target, limit: Option<&Limit>, totals: &Totals) -> 
             limit.map(|limit| limit.check(&totals.notes)).into_iter().collect()
         }
         Target::WaitGroup(args::WaitGroup { cap, .. }) => {
-            vec![held::at_most(&leases(), u64::from(*cap), "permits")]
+            vec![held::at_most(&leases(), u64::from(*cap), ["permit", "permits"])]
         }
-        Target::Mutex(_) => vec![held::at_most(&leases(), 1, "holders"), held::fences_rise(&leases())],
+        Target::Mutex(_) => {
+            vec![held::at_most(&leases(), 1, ["holder", "holders"]), held::fences_rise(&leases())]
+        }
         Target::RwLock(_) => vec![held::writers_alone(&leases()), held::fences_rise(&leases())],
-        Target::SingleFlight(_) => vec![held::at_most(&leases(), 1, "runs of the origin")],
+        Target::SingleFlight(_) => {
+            vec![held::at_most(&leases(), 1, ["run of the origin", "runs of the origin"])]
+        }
         Target::Dedupe(dedupe) => items::check(dedupe, totals),
     }
 }
