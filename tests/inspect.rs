@@ -155,6 +155,13 @@ async fn it_lists_and_changes_what_a_service_holds() {
     .await;
     assert!(ok && told.is_empty(), "{told}");
 
+    // A digest can be that of a key, and of no item.
+    let digest = format!("%#{}", "0a".repeat(32));
+    let forget = [&*url, "--forget", "api", &digest, "--yes"];
+    let (ok, _, told) = inspect(&forget).await;
+    assert!(!ok && told.contains("nothing to forget"), "{told}");
+    let (ok, _, told) = inspect(&[&forget[..], &["--kind", "dedupe"]].concat()).await;
+    assert!(!ok && told.contains("name the item itself"), "{told}");
     let (ok, _, told) = inspect(&[&url, "--forget", "api", "ann", "--yes"]).await;
     assert!(!ok && told.contains("nothing to forget") && told.contains("\"ann\""), "{told}");
     assert_eq!(server.cli(&["GET", "other"]), "1");

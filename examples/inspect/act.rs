@@ -46,22 +46,20 @@ pub(crate) async fn act(
 /// Finds the one entry of a key for which the verb has something to do.
 async fn find(
     operator: &Operator,
-    kind: Option<Kind>,
+    only: Option<Kind>,
     verb: Verb,
     namespace: &str,
     key: &str,
 ) -> Result<(Entry, State), Failure> {
     // Of a key that another program also uses, one kind may be readable and another not.
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
-    for kind in Kind::ALL.into_iter().filter(|one| kind.is_none_or(|kind| kind == *one)) {
-        // Only some keys are those of claims, and a filter has none.
+    for kind in
+        Kind::ALL.into_iter().filter(|kind| only.is_none_or(|only| only == *kind) && is_for(verb, *kind))
+    {
         let entry = match Entry::parse(kind, namespace, key) {
-            Err(_) if matches!(kind, Kind::ExactClaim | Kind::FilterClaim | Kind::BloomFilter) => continue,
+            Err(_) if only.is_none() && has_keys_of_a_form(kind) => continue,
             entry => entry.map_err(told)?,
         };
-        if !is_for(verb, kind) {
-            continue;
-        }
         match operator.inspect(&entry).await {
             Ok(Some(state)) if has_something(verb, &state) => found.push((entry, state)),
             Err(error) if error.is_wrong_type() => unreadable.push(format!("{entry}: {error}")),
@@ -86,6 +84,12 @@ async fn find(
         operator.forget(&filter).await.map_err(told)?;
     }
     Err(format!("nothing to {} in the namespace {namespace:?} at the key {key:?}", word(verb)))
+}
+
+/// Whether not every text that is a key of other kinds is one of this kind: a claim has a key of a certain form, and an item
+/// cannot be named by a digest.
+fn has_keys_of_a_form(kind: Kind) -> bool {
+    matches!(kind, Kind::ExactClaim | Kind::FilterClaim | Kind::Dedupe)
 }
 
 fn is_for(verb: Verb, kind: Kind) -> bool {

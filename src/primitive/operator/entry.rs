@@ -196,10 +196,16 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// The same as [`new`](Self::new), and [`is_invalid`](Error::is_invalid) if `text` is not in this form.
+    /// The same as [`new`](Self::new), and [`is_invalid`](Error::is_invalid) if `text` is not in this form, or is a digest
+    /// for [`Kind::Dedupe`], whose items are not found by such a digest.
     pub fn parse(kind: Kind, namespace: &str, text: &str) -> Result<Self, Error> {
         if let Some(digest) = text.strip_prefix("%#") {
             let entry = Self::new(kind, namespace, "")?;
+            if kind == Kind::Dedupe {
+                return Err(Error::invalid(format!(
+                    "a dedupe has no item with the name {text:?}: name the item itself"
+                )));
+            }
             let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
             if digest.len() == 64 && digest.bytes().all(is_digit) {
                 return Ok(Self { stem: Some(Stem::Digest(Key::from(digest))), ..entry });
@@ -335,12 +341,14 @@ mod tests {
         }
         let digest = format!("%#{}", "0a".repeat(32));
         let entry = Entry::parse(Kind::Mutex, "x", &digest).unwrap();
-        assert_eq!((entry.key(), entry.key_text()), (None, digest));
+        assert_eq!((entry.key(), entry.key_text()), (None, digest.clone()));
         for bad in ["%", "%2", "%zz", "%#0a", "%+1"] {
             let error = Entry::parse(Kind::Mutex, "x", bad).unwrap_err();
             assert!(error.is_invalid() && error.to_string().contains(bad), "{error}");
         }
         assert!(Entry::new(Kind::FilterClaim, "x", "order-7").unwrap_err().is_invalid());
+        // It would be taken for the whole namespace.
+        assert!(Entry::parse(Kind::Dedupe, "x", &digest).unwrap_err().is_invalid());
     }
 
     /// Each part that shows a state is one of its kind, and other parts show nothing.
