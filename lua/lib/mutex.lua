@@ -1,6 +1,7 @@
 -- mutex: one holder at a time. The lock is a string with a ttl, as SET NX PX writes it, so locks of other libraries
 -- count. It holds the token. If the token contains `:`, it holds only the value after the `:`, which other holders
--- may use too; the part before the `:` is then stored behind the fence in the mark.
+-- may use too; the whole token is then stored behind the fence in the mark. After the lock has expired, this token may
+-- stand beside the lock of another library, which has another value.
 -- The mark is the first fence of the last grant. Each grant has 32 fences: a process hands the lock on to its own
 -- waiters, each time with the next fence. The mark is kept for at least a week after the last grant or renewal, or
 -- for the fence_ttl in the token of the holder. In the first case its number tells on which day its ttl was set. In
@@ -39,10 +40,10 @@ function kind.free()
   return not value
 end
 
--- Returns the value in a token and the part before it; nil: the token has no value.
-local function parts_of(token)
+-- Returns the value in a token; nil: the token has no value.
+local function value_of(token)
   local colon = find(token, ':', 17, true)
-  if colon then return string.sub(token, colon + 1), string.sub(token, 1, colon - 1) end
+  return colon and string.sub(token, colon + 1)
 end
 
 local function read_mark()
@@ -53,20 +54,19 @@ end
 -- Returns whether a token holds the lock.
 local function is_own(token)
   if not value or value == token then return value == token end
-  local content, head = parts_of(token)
-  return value == content and string.match(read_mark() or '', ' (.*)') == head
+  return value == value_of(token) and string.match(read_mark() or '', ' (.*)') == token
 end
 
 -- A fence is higher than all before it, also than those of a server that lost its data: it is at least the time.
 function kind.hold(token, expiry)
-  local fence, content, head = now, parts_of(token)
+  local fence, content = now, value_of(token)
   if kind.fenced then
     local before = whole(read_mark())
     if before + 32 > now then fence = before + 32 end
     if fence ~= fenced then fenced, digits = fence, string.format('%d', fence) end
     local ttl, own = fence_ttl(token, expiry)
-    if head or own then
-      last = digits .. ' ' .. (head or '')
+    if content or own then
+      last = digits .. ' ' .. (content and token or '')
       call('SET', mark, last, 'PX', ttl, 'GET')
     elseif fence - fence % (24 * 3600 * 1000000) > before or #last ~= #digits then
       last = digits
@@ -129,9 +129,10 @@ function kind.more()
   function kind.list()
     local holder = call('GET', lock) -- fails on a key of another type, unlike MGET
     if not holder then return 0, {} end
-    local head = kind.fenced and string.match(read_mark() or '', ' (.+)')
-    if head then holder = head .. ':' .. holder end
-    local is_ours = head or string.match(holder, '^%x+%-()') == 18
+    local token = kind.fenced and string.match(read_mark() or '', ' (.+)')
+    local has_value = token and value_of(token) == holder
+    if has_value then holder = token end
+    local is_ours = has_value or string.match(holder, '^%x+%-()') == 18
     return 1, {holder, kind.expires(holder), is_ours and kind.fenced and whole(read_mark()) or 0}
   end
 

@@ -411,6 +411,27 @@ async fn keys_of_others_are_told_apart() {
     assert!(!all().contains("td:{x:k}:lock"));
 }
 
+/// The lock of a mutex with values expires, and another library locks: it has no fence of the holder before it.
+#[tokio::test]
+async fn the_lock_of_another_library_has_no_fence_of_an_expired_one() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let builder = Mutex::builder().value_with(|| "host-7:ä".to_owned());
+    let mutex = builder.ttl(Duration::from_millis(500)).watchdog(false).build(&store, "jobs").unwrap();
+    let lock = mutex.lock("k").await.unwrap();
+    let holder = |seen: tower_distributed::operator::Snapshot| {
+        (seen.holders()[0].token().to_owned(), seen.holders()[0].fence())
+    };
+    assert_eq!(holder(mutex.inspect("k").await.unwrap()), ("host-7:ä".to_owned(), Some(lock.fence())));
+    eventually("the end of the lock", SOON, async || !mutex.is_locked("k").await.unwrap()).await;
+    assert_eq!(server.cli(&["SET", "td:{jobs:k}:lock", "theirs", "NX", "PX", "60000"]), "OK");
+    let seen = mutex.inspect("k").await.unwrap();
+    assert_eq!(holder(seen.clone()), ("theirs".to_owned(), None));
+    assert!(!lock.unlock().await.unwrap());
+    assert!(mutex.revoke("k", &seen.holders()[0]).await.unwrap());
+    assert_eq!(server.cli(&["EXISTS", "td:{jobs:k}:lock"]), "0");
+}
+
 /// More keys than one call of `SCAN` looks at, on each master.
 #[tokio::test]
 async fn a_cluster_is_listed_by_urls_and_by_a_pool() {
