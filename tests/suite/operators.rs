@@ -56,7 +56,7 @@ async fn is_answered(operator: &Operator, entry: &Entry) {
 pub(crate) async fn each_kind_is_listed_and_shown(place: &Place, name: &str) {
     let (operator, filters) = (place.operator(), &format!("{name}.filter"));
     assert!(list(&operator, name).await.is_empty());
-    TokenBucket::new(place, name, [Quota::per_hour(10), Quota::non_refilling(50)])
+    TokenBucket::new(place, name, [Quota::per_hour(10), Quota::per_day(50)])
         .unwrap()
         .allow_n("bucket", 3)
         .await
@@ -186,7 +186,7 @@ pub(crate) async fn each_kind_is_listed_and_shown(place: &Place, name: &str) {
 
 pub(crate) async fn a_bucket_is_reset_and_answers_are_forgotten(place: &Place, name: &str) {
     let operator = place.operator();
-    let bucket = TokenBucket::new(place, name, Quota::non_refilling(5)).unwrap();
+    let bucket = TokenBucket::new(place, name, Quota::per_day(5)).unwrap();
     bucket.allow_n("k", 5).await.unwrap();
     let entry = Entry::new(Kind::TokenBucket, name, "k").unwrap();
     operator.reset(&entry).await.unwrap();
@@ -265,8 +265,7 @@ pub(crate) async fn any_key_is_shown_and_found_again(place: &Place, name: &str) 
     let long = [b'x'; 300];
     let keys: [&[u8]; 10] =
         [b"", b"a}:{b", b"%7b", b"%#", b"\xff\0", b" a ", b"layout", b"0", "ä:\u{202e}".as_bytes(), &long];
-    let (operator, bucket) =
-        (place.operator(), TokenBucket::new(place, name, Quota::non_refilling(5)).unwrap());
+    let (operator, bucket) = (place.operator(), TokenBucket::new(place, name, Quota::per_day(5)).unwrap());
     for key in keys {
         bucket.allow(key).await.unwrap();
     }

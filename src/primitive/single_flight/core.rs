@@ -277,7 +277,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::invalid("a single flight spawns a task: call it within a tokio runtime"));
         };
-        let task = runtime.spawn(in_current_span(flight));
+        // Boxed, since tokio would copy so large a future several times.
+        let task = runtime.spawn(Box::pin(in_current_span(flight)));
         caller.runs(run, task.abort_handle());
         let outcome = tokio::select! {
             biased;
