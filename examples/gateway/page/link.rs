@@ -28,7 +28,7 @@ impl Link {
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let here = listener.local_addr()?;
-        println!("the switch of the page is at {here}, before {server}: errors of the store name it");
+        eprintln!("the switch of the page is at {here}, before {server}: errors of the store name it");
         let url = format!("redis://{before}{here}{after}");
         tokio::spawn(forward_all(listener, server, away.clone()));
         Ok((Self { away, is_forwarded: true }, Some(url)))
