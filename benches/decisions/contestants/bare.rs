@@ -9,6 +9,7 @@ use super::Contestant;
 const SCRIPT: &str = concat!(
     include_str!("../../../lua/lib/clock.lua"),
     include_str!("../../../lua/lib/bucket.lua"),
+    include_str!("../../../lua/lib/bare.lua"),
     include_str!("../../../lua/token_bucket/reserve.lua"),
 );
 
