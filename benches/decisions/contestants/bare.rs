@@ -8,6 +8,7 @@ use super::Contestant;
 /// As the crate puts it together.
 const SCRIPT: &str = concat!(
     include_str!("../../../lua/lib/clock.lua"),
+    include_str!("../../../lua/lib/quick.lua"),
     include_str!("../../../lua/lib/bucket.lua"),
     include_str!("../../../lua/lib/bare.lua"),
     include_str!("../../../lua/token_bucket/reserve.lua"),
