@@ -33,10 +33,8 @@ impl Messages {
     }
 
     pub(crate) async fn send(&self, deliveries: &[String]) {
-        for chunk in deliveries.chunks(1000) {
-            let mut push = redis::cmd("RPUSH");
-            let _: u64 = push.arg("queue").arg(chunk).query_async(&mut self.0.clone()).await.unwrap();
-        }
+        let mut push = redis::cmd("RPUSH");
+        let _: u64 = push.arg("queue").arg(deliveries).query_async(&mut self.0.clone()).await.unwrap();
     }
 
     /// The next delivery, if there is one.
@@ -66,6 +64,15 @@ impl Messages {
                 return;
             }
         }
+    }
+
+    pub(crate) async fn how_many_queued(&self) -> usize {
+        redis::cmd("LLEN").arg("queue").query_async(&mut self.0.clone()).await.unwrap()
+    }
+
+    /// How many deliveries a process has taken and not yet answered.
+    pub(crate) async fn how_many_pending(&self, process: &str) -> usize {
+        redis::cmd("LLEN").arg(pending(process)).query_async(&mut self.0.clone()).await.unwrap()
     }
 
     pub(crate) async fn how_many_taken(&self) -> usize {

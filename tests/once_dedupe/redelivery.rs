@@ -9,7 +9,7 @@ use futures::future::join_all;
 use http::header::RETRY_AFTER;
 use http::{Request, Response, StatusCode};
 use rand::seq::SliceRandom as _;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tower::{Service, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_distributed::{Dedupe, extract, web};
 
@@ -20,8 +20,11 @@ use crate::referee::Referee;
 use crate::support::eventually;
 use crate::support::processes::{Child, is_child, setting};
 
+/// At least.
 const MESSAGES: usize = 20_000;
 const TIMES: usize = 3;
+/// Deliveries that wait to be taken.
+const QUEUED: usize = 2000;
 const PROCESSES: usize = 4;
 const TASKS: usize = 32;
 const KILLS: usize = 12;
@@ -150,9 +153,10 @@ impl Workers<'_> {
         self.start();
     }
 
-    /// Stops one for longer than its claims last.
-    async fn stop(&self) {
-        let child = &self.alive.last().unwrap().1;
+    /// Stops one that works for longer than its claims last.
+    async fn stop(&self, messages: &Messages) {
+        let (name, child) = self.alive.last().unwrap();
+        eventually("it to work", LONG, async || messages.how_many_pending(name).await >= TASKS / 2).await;
         child.pause();
         let stopped = Instant::now();
         eventually("its claims to run out", LONG, async || stopped.elapsed() > TTL * 3 / 2).await;
@@ -160,45 +164,64 @@ impl Workers<'_> {
     }
 }
 
+/// Sends messages until it is told that it is enough; so all that work have work, however long a stop takes.
+///
+/// The [`TIMES`] deliveries of one are sent at about the same time, and some of them much later. Returns how many
+/// messages were sent.
+async fn send(messages: Messages, mut enough: oneshot::Receiver<()>) -> usize {
+    let (mut sent, mut much_later) = (0, Vec::new());
+    while enough.try_recv().is_err() {
+        if messages.how_many_queued().await >= QUEUED {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            continue;
+        }
+        let of_one = |message| (0..TIMES).map(move |time| format!("m{message}:{time}"));
+        let mut deliveries: Vec<_> = (sent..sent + 100).flat_map(of_one).collect();
+        sent += 100;
+        deliveries.shuffle(&mut rand::rng());
+        much_later.extend(deliveries.drain(..20));
+        if much_later.len() > QUEUED {
+            much_later.shuffle(&mut rand::rng());
+            deliveries.extend(much_later.drain(..20));
+        }
+        messages.send(&deliveries).await;
+    }
+    messages.send(&much_later).await;
+    sent
+}
+
 #[tokio::test]
 async fn each_webhook_is_handled_once_or_it_is_reported() {
     let fleet = &Fleet::start().await;
     let messages = Messages::at(&fleet.refereeing.url()).await;
-    let deliveries = (0..MESSAGES * TIMES).map(|number| format!("m{}:{}", number / TIMES, number % TIMES));
-    let mut deliveries: Vec<_> = deliveries.collect();
-    // The three are sent at about the same time, and some of them much later.
-    for chunk in deliveries.chunks_mut(300) {
-        chunk.shuffle(&mut rand::rng());
-    }
-    for _ in 0..MESSAGES / 10 {
-        let (one, other) = (rand::random_range(0..deliveries.len()), rand::random_range(0..deliveries.len()));
-        deliveries.swap(one, other);
-    }
-    messages.send(&deliveries).await;
+    let (enough, when_enough) = oneshot::channel();
+    let sending = tokio::spawn(send(messages.clone(), when_enough));
     let began = Instant::now();
     let mut workers = Workers { fleet, alive: Vec::new(), dead: Vec::new(), started: 0 };
     (0..PROCESSES).for_each(|_| workers.start());
     for kill in 1..=KILLS {
-        let until = kill * MESSAGES * TIMES / (KILLS + 2);
+        let until = kill * MESSAGES * TIMES / KILLS;
         eventually("deliveries", LONG, async || messages.how_many_taken().await >= until).await;
         // Now and then, and until one held a claim meanwhile.
         if kill % 4 == 0 || kill > 4 && fleet.referee.count("messages", "unsure").await == 0 {
-            workers.stop().await;
+            workers.stop(&messages).await;
         }
         workers.replace().await;
     }
+    enough.send(()).unwrap();
+    let sent = sending.await.unwrap();
     let dead = workers.dead.clone();
     eventually("all deliveries", LONG, async || {
         // What they have sent may arrive after they are gone.
         for process in &dead {
             messages.take_back(process).await;
         }
-        messages.how_many_taken().await == MESSAGES * TIMES
+        messages.how_many_taken().await == sent * TIMES
     })
     .await;
     let took = began.elapsed();
     let verdict = judge(&fleet.referee.notes("messages").await).unwrap();
     println!("{verdict:?} in {took:?}");
-    assert_eq!((verdict.handled, verdict.kills), (MESSAGES, KILLS));
+    assert_eq!((verdict.handled, verdict.kills), (sent, KILLS));
     assert!(verdict.unsure > 0, "no claim was lost by processes that were stopped");
 }
