@@ -1,5 +1,6 @@
 //! Timers that also work outside of a tokio runtime. The background thread then drives them.
 
+use std::future::pending;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -33,13 +34,22 @@ async fn block_until(deadline: Instant) {
     }
 }
 
+/// Waits until the deadline, if there is one. The timer is boxed once the wait begins: it is large, and in memory most
+/// callers are answered before.
+pub(crate) async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => Box::pin(sleep_until(deadline)).await,
+        None => pending().await,
+    }
+}
+
 /// Waits for a span of time.
 pub(crate) async fn sleep(span: Duration) {
     let now = Instant::now();
     // A span that overflows the clock never ends.
     match now.checked_add(span) {
         Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 

@@ -170,6 +170,7 @@ on_every_store! {
     crate::flights::shared::what_is_forgotten_runs_anew as what_is_forgotten_runs_anew,
     crate::flights::shared::any_key_is_legal_and_apart_from_others as any_key_of_a_flight_is_legal,
     crate::flights::shared::mutexes_of_one_name_are_apart as mutexes_of_one_name_are_apart,
+    crate::flights::followers::the_longest_wait_ends_with_its_caller as the_longest_wait_ends_with_its_caller,
     crate::flights::followers::nobody_follows_longer_than_the_longest_wait as nobody_follows_longer_than_the_longest_wait,
     crate::flights::followers::the_work_of_who_was_refused_does_not_run as the_work_of_who_was_refused_does_not_run,
     crate::flights::followers::who_takes_over_follows_no_more as who_takes_over_follows_no_more,

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use super::table::{Baton, Caller, Heard, Part, Table};
 use super::verdict::{Format, Pass, Share, Times, Verdict};
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::lease::{Admission, LeaseOptions, Leases};
-use crate::store::timer::sleep_until;
+use crate::store::timer::until;
 use crate::store::{ALL, Client, Listener, Namespace, Notifier};
 use crate::telemetry::{self, Decisions, Event, Often, Outcome, in_current_span};
 use crate::{Error, Key, LeaseHandle, Store};
@@ -214,7 +213,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 let heard = tokio::select! {
                     biased;
                     heard = &mut heard => heard,
-                    () = at(work.deadline) => return Err(self.waited_too_long(&key)),
+                    () = until(work.deadline) => return Err(self.waited_too_long(&key)),
                 };
                 match heard {
                     Ok(Heard::Landed(verdict)) => {
@@ -269,32 +268,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
-        let deadline = work.deadline;
-        let (own, mut landed) = oneshot::channel();
-        let runs = Arc::new(AtomicBool::new(false));
-        let (run, key) = (baton.run(), baton.key().clone());
-        let flight = Arc::clone(self).drive(baton, work, own, Arc::clone(&runs));
+        let (own, landed) = oneshot::channel();
+        let run = baton.run();
+        let flight = Arc::clone(self).drive(baton, work, own);
         let Ok(runtime) = Handle::try_current() else {
             return Err(Error::invalid("a single flight spawns a task: call it within a tokio runtime"));
         };
         // Boxed, since tokio would copy so large a future several times.
         let task = runtime.spawn(Box::pin(in_current_span(flight)));
         caller.runs(run, task.abort_handle());
-        let outcome = tokio::select! {
-            biased;
-            outcome = &mut landed => outcome,
-            // Once its work has begun, the caller no longer follows, so the deadline does not apply. Before that the
-            // caller is refused, its work must not run, and the next waiter leads.
-            () = at(deadline) => match runs.swap(true, Ordering::AcqRel) {
-                true => landed.await,
-                false => {
-                    let error = self.waited_too_long(&key);
-                    task.abort();
-                    return Err(error);
-                }
-            },
-        };
-        match outcome {
+        match landed.await {
             Ok(outcome) => outcome,
             Err(_) => Err(why_gone(task).await),
         }
@@ -302,7 +285,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Returns the error for a passed deadline: the outage if the store is unavailable, else that it waited too
     /// long.
-    fn waited_too_long(&self, key: &Key) -> Error {
+    pub(super) fn waited_too_long(&self, key: &Key) -> Error {
         let busy = Busy { subject: Subject::Flight, why: Why::WaitedTooLong, retry_after: None };
         self.leases.outage(key).unwrap_or_else(|| busy.into())
     }
@@ -316,18 +299,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let _slot = tokio::select! {
             biased;
             slot = self.parallel.enter(&key) => slot,
-            () = at(work.deadline) => return Err(self.waited_too_long(&key)),
+            () = until(work.deadline) => return Err(self.waited_too_long(&key)),
         };
         self.decisions.count(Outcome::Admitted);
         Ok((work.work)(None).await.own)
-    }
-}
-
-/// Completes at the deadline. Without a deadline it never completes.
-async fn at(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -3,7 +3,6 @@
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -16,7 +15,7 @@ use super::table::Baton;
 use super::verdict::{Judged, Pass, Verdict};
 use crate::error::Subject;
 use crate::primitive::lease::{Ask, Got, Wait};
-use crate::store::timer::sleep;
+use crate::store::timer::{sleep, until};
 use crate::telemetry::{Event, Outcome, tell};
 use crate::{Error, Key, Lease, LeaseHandle};
 
@@ -48,7 +47,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         baton: Baton<Verdict<T, E>>,
         work: Work<P, W>,
         own: Own<R, T, E>,
-        runs: Arc<AtomicBool>,
     ) where
         P: Fn(&T) -> bool,
         W: FnOnce(Option<LeaseHandle>) -> F,
@@ -73,8 +71,26 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 );
             }
         };
+        let boarding = {
+            let mut boarding = pin!(self.board(baton.key()));
+            let in_time = tokio::select! {
+                biased;
+                boarding = &mut boarding => Some(boarding),
+                () = until(work.deadline) => None,
+            };
+            match in_time {
+                Some(boarding) => boarding,
+                // The caller was dropped, and its deadline with it.
+                None if own.is_closed() => boarding.await,
+                // The work has not begun, so the caller is refused. The next waiter leads.
+                None => {
+                    let _ = own.send(Err(self.waited_too_long(baton.key())));
+                    return;
+                }
+            }
+        };
         let (mut own, mut has_old) = (Some(own), false);
-        let (lease, counted) = match self.board(baton.key()).await {
+        let (lease, counted) = match boarding {
             Ok(Boarding::Lead(lease, old)) => {
                 has_old = old.is_some();
                 if let Some((Verdict::Answer(answer), left)) = old
@@ -99,9 +115,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             Ok(Boarding::Landed(verdict, found)) => {
                 keep(verdict.answer(), found.length(), found.fresh());
                 baton.land(Ok(&verdict));
-                if runs.swap(true, Ordering::AcqRel) {
-                    return;
-                }
                 let Some(mut own) = own else { return };
                 tokio::select! {
                     // Here and below: a caller that was dropped needs no outcome.
@@ -116,9 +129,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 return;
             }
         };
-        if runs.swap(true, Ordering::AcqRel) {
-            return;
-        }
         self.decisions.count(counted);
         let mut work = pin!((work.work)(lease.as_ref().map(Lease::handle)));
         let longest = self.max_run();

@@ -89,3 +89,18 @@ pub(crate) async fn the_work_of_who_was_refused_does_not_run(place: &Place, name
     assert_eq!(follows.run("k", other.work()).await.unwrap(), 1);
     assert_eq!(refused.runs(), 0);
 }
+
+/// A run that goes on without its caller waits for its turn without the caller's longest wait.
+pub(crate) async fn the_longest_wait_ends_with_its_caller(place: &Place, name: &str) {
+    let [leads, goes_on] =
+        [builder(), builder().max_wait(SHORT).go_on(true)].map(|builder| builder.build(place, name).unwrap());
+    let (origin, own) = (Origin::shut(), Origin::open());
+    let leader = begin_run(&leads, &origin).await;
+    let (began, work) = (Instant::now(), own.work());
+    let caller = begin(async move { goes_on.run("k", work).await }).await;
+    place.lined_up(&format!("{name}:k"), 1).await;
+    caller.abort();
+    eventually("the longest wait to be over", SOON, async || began.elapsed() > 2 * SHORT).await;
+    leader.abort();
+    own.began(1).await;
+}
