@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
+use smallvec::SmallVec;
 
 use crate::layer::rate_limit::OnResponse;
 use crate::primitive::token_bucket::{Balance, Decision};
@@ -168,16 +170,29 @@ impl RateLimitFields {
                 rest => policy(rest),
             };
             let limit = field(state.balances(), ";r=", Balance::remaining, ";t=", until, "");
-            // A layer that writes its fields twice says the same as once.
-            if !(has(headers, &POLICY, &policy) && has(headers, &RATE_LIMIT, &limit)) {
-                headers.append(POLICY, policy);
-                headers.append(RATE_LIMIT, limit);
+            match headers.entry(POLICY) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(policy);
+                    headers.append(RATE_LIMIT, limit);
+                }
+                Entry::Occupied(written) => {
+                    // A layer that writes its fields twice says the same as once.
+                    let is_same = written.iter().any(|written| *written == policy)
+                        && headers.get_all(RATE_LIMIT).iter().any(|written| *written == limit);
+                    if !is_same {
+                        headers.append(POLICY, policy);
+                        headers.append(RATE_LIMIT, limit);
+                    }
+                }
             }
+        }
+        if !self.legacy {
+            return;
         }
         let tightest = decision.state().tightest();
         let told = headers.get(X_REMAINING).and_then(|told| told.to_str().ok()?.parse::<u32>().ok());
         // These fields describe one limit: the one with the fewest tokens left.
-        if self.legacy && told.is_none_or(|told| tightest.remaining() < told) {
+        if told.is_none_or(|told| tightest.remaining() < told) {
             headers.insert(X_LIMIT, tightest.limit().into());
             headers.insert(X_REMAINING, tightest.remaining().into());
             match until(&tightest) {
@@ -193,10 +208,6 @@ impl<B> OnResponse<Response<B>> for RateLimitFields {
         let Admission { decision, key, is_weighted } = *admission;
         self.write(decision, Some(key), is_weighted, response.headers_mut());
     }
-}
-
-fn has(headers: &HeaderMap, name: &HeaderName, value: &HeaderValue) -> bool {
-    headers.get_all(name).iter().any(|written| written == value)
 }
 
 /// A hash of a key in base64, as byte sequences of RFC 9651 are written.
@@ -218,16 +229,19 @@ fn field<'a>(
     other: impl Fn(&Balance<'a>) -> Option<u64>,
     rest: &str,
 ) -> HeaderValue {
-    let (mut field, mut digits) = (String::with_capacity(64), itoa::Buffer::new());
+    let (mut field, mut digits) = (SmallVec::<[u8; 128]>::new(), itoa::Buffer::new());
     for balance in balances {
         let separator = if field.is_empty() { "\"" } else { ", \"" };
         let number = digits.format(number(&balance));
-        field.extend([separator, balance.name(), "\"", first, number]);
-        if let Some(number) = other(&balance) {
-            field.extend([second, digits.format(number)]);
+        for part in [separator, balance.name(), "\"", first, number] {
+            field.extend_from_slice(part.as_bytes());
         }
-        field.push_str(rest);
+        if let Some(number) = other(&balance) {
+            field.extend_from_slice(second.as_bytes());
+            field.extend_from_slice(digits.format(number).as_bytes());
+        }
+        field.extend_from_slice(rest.as_bytes());
     }
     // The names of quotas are printable ASCII, so this does not fail.
-    HeaderValue::try_from(field).unwrap_or(HeaderValue::from_static(""))
+    HeaderValue::from_bytes(&field).unwrap_or(HeaderValue::from_static(""))
 }
