@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::layer::leased::{Away, Config, LeaseService, Leasing, Provide, UntilResponse, settings};
+use crate::layer::leased::{Away, Config, LeaseService, Leased, Leasing, Provide, UntilResponse, settings};
 use crate::layer::rate_limit::Cost;
 use crate::primitive::lease::Wait;
-use crate::{AsError, Extracted, KeyExtractor, Permit, Store, StoreFailure, WaitGroup};
+use crate::{AsError, Extracted, Key, KeyExtractor, Permit, Store, StoreFailure, WaitGroup};
 
 /// The service of a [`ConcurrencyLimitLayer`].
 pub type ConcurrencyLimit<S, Req, H = UntilResponse, R = AsError> = LeaseService<S, Req, H, R>;
@@ -142,29 +142,48 @@ settings!(ConcurrencyLimitLayer);
 
 impl<Req> Provide<Req> for Permits<Req> {
     fn lease(&self, key: Extracted, request: &Req) -> Leasing {
-        let (group, away) = (self.group.clone(), self.away.clone());
+        let group = &self.group;
         let weight = self.weight.as_ref().map_or(1, |weight| weight.cost(request));
+        if weight == 0 {
+            return Leasing::Ready(Ok(None));
+        }
         let limit = self.limit.as_ref().and_then(|limit| limit.limit(request)).unwrap_or(group.limit());
         let wait = self.max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..group.wait });
-        Box::pin(async move {
-            if weight == 0 {
-                return Ok(None);
-            }
-            let Some(key) = group.decisions.extracted(key.await)? else { return Ok(None) };
-            let asked = async {
-                let asked = group.with_limit(limit)?.acquire(key.clone(), weight, wait).await;
-                let local = |(replicas, local): LocalShare, outage| async move {
-                    let share = (limit / replicas).max(1);
-                    let asked = local.with_limit(share)?.acquire(key, weight, wait).await;
-                    // A request that is too heavy for the share only is refused because of the outage.
-                    asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
-                };
-                away.settle(asked, local).await
-            };
-            let permit = group.decisions.settle(asked.await)?;
-            Ok(permit.map(Permit::into_lease))
-        })
+        let asked = Asked { weight, limit, wait };
+        Leasing::new(
+            group.is_in_memory() && wait.is_none(),
+            key,
+            async |key| acquire(group, &self.away, key, asked).await,
+            |key| {
+                let (group, away) = (group.clone(), self.away.clone());
+                async move {
+                    let Some(key) = group.decisions.extracted(key.await)? else { return Ok(None) };
+                    acquire(&group, &away, key, asked).await
+                }
+            },
+        )
     }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy)]
+struct Asked {
+    weight: u32,
+    limit: u32,
+    wait: Option<Wait>,
+}
+
+async fn acquire(group: &WaitGroup, away: &Away<LocalShare>, key: Key, asked: Asked) -> Leased {
+    let Asked { weight, limit, wait } = asked;
+    let asked = group.acquire(key.clone(), weight, limit, wait).await;
+    let local = |(replicas, local): LocalShare, outage| async move {
+        let share = (limit / replicas).max(1);
+        let asked = local.acquire(key, weight, share, wait).await;
+        // A request that is too heavy for the share only is refused because of the outage.
+        asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
+    };
+    let settled = away.settle(asked, local).await;
+    Ok(group.decisions.settle(settled)?.map(Permit::into_lease))
 }
 
 impl<Req> Clone for Permits<Req> {

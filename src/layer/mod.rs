@@ -1,5 +1,8 @@
 //! The tower tier: each primitive as a `Layer` and a `Service`.
 
+use futures_util::FutureExt as _;
+use tokio::task::coop::has_budget_remaining;
+
 pub(crate) mod concurrency_limit;
 pub(crate) mod dedupe;
 pub(crate) mod key;
@@ -13,8 +16,20 @@ pub(crate) mod single_flight;
 pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn, LookUp, look_up};
 pub use self::reject::{Admission, AsError, Refusal, RefusalKind, Reject};
 
+/// Returns the answer of a store in memory to a request that does not wait. It is there at once, so no future is stored.
+/// `None`: the budget of the task is spent, so the request is left to a later poll.
+pub(crate) fn at_once<F: Future>(asked: F) -> Option<F::Output> {
+    if has_budget_remaining() { asked.now_or_never() } else { None }
+}
+
 /// Takes the instance that was polled ready, which is the one to call. Its clone, which stays, is not ready yet.
 pub(crate) fn take_ready<S: Clone>(inner: &mut S) -> S {
     let clone = inner.clone();
     std::mem::replace(inner, clone)
+}
+
+/// Drops the instance that was polled ready, because it is not called. It may hold what others wait for, such as a permit
+/// of tower's `ConcurrencyLimit`.
+pub(crate) fn give_up_ready<S: Clone>(inner: &mut S) {
+    drop(take_ready(inner));
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::layer::leased::{Away, Config, Leasing, Provide, UntilResponse, settings};
-use crate::{AsError, Error, Extracted, KeyExtractor, Mutex, MutexGuard, Store, StoreFailure};
+use crate::layer::leased::{Away, Config, Leased, Leasing, Provide, UntilResponse, settings};
+use crate::{AsError, Error, Extracted, Key, KeyExtractor, Mutex, MutexGuard, Store, StoreFailure};
 
 /// A [`Layer`](tower_layer::Layer) that handles the requests of a key one at a time, under a mutex.
 ///
@@ -91,13 +91,27 @@ settings!(MutexLayer);
 
 impl<Req> Provide<Req> for Locks {
     fn lease(&self, key: Extracted, _: &Req) -> Leasing {
-        let Self { mutex, max_wait, away } = self.clone();
-        Box::pin(async move {
-            let Some(key) = mutex.decisions().extracted(key.await)? else { return Ok(None) };
-            let asked = mutex.acquire(key.clone(), max_wait).await;
-            let local = |local: Result<Mutex, Error>, _| async move { local?.acquire(key, max_wait).await };
-            let settled = away.settle(asked, local).await;
-            Ok(mutex.decisions().settle(settled)?.map(MutexGuard::into_lease))
-        })
+        Leasing::new(
+            self.mutex.is_in_memory() && self.max_wait.is_none(),
+            key,
+            async |key| self.acquire(key).await,
+            |key| {
+                let locks = self.clone();
+                async move {
+                    let Some(key) = locks.mutex.decisions().extracted(key.await)? else { return Ok(None) };
+                    locks.acquire(key).await
+                }
+            },
+        )
+    }
+}
+
+impl Locks {
+    async fn acquire(&self, key: Key) -> Leased {
+        let Self { mutex, max_wait, away } = self;
+        let asked = mutex.acquire(key.clone(), *max_wait).await;
+        let local = |local: Result<Mutex, Error>, _| async move { local?.acquire(key, *max_wait).await };
+        let settled = away.settle(asked, local).await;
+        Ok(mutex.decisions().settle(settled)?.map(MutexGuard::into_lease))
     }
 }

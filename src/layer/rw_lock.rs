@@ -98,12 +98,16 @@ settings!(RwLockLayer);
 
 impl<Req> Provide<Req> for Locks<Req> {
     fn lease(&self, key: Extracted, request: &Req) -> Leasing {
-        let lock = self.lock.clone();
+        let lock = &self.lock;
         let access = self.access.as_ref().map_or(Access::Write, |access| access.access(request));
         let wait = self.max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..lock.wait() });
-        Box::pin(async move {
-            let Some(key) = lock.decisions().extracted(key.await)? else { return Ok(None) };
-            lock.acquire(key, access, wait).await.map(Some)
+        let now = async |key| lock.acquire(key, access, wait).await.map(Some);
+        Leasing::new(lock.is_in_memory() && wait.is_none(), key, now, |key| {
+            let lock = lock.clone();
+            async move {
+                let Some(key) = lock.decisions().extracted(key.await)? else { return Ok(None) };
+                lock.acquire(key, access, wait).await.map(Some)
+            }
         })
     }
 }

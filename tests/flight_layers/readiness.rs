@@ -2,10 +2,11 @@
 
 use std::convert::Infallible;
 
+use futures::FutureExt as _;
 use futures::future::join_all;
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
 use tower::{BoxError, Layer as _, Service as _, ServiceExt as _};
-use tower_distributed::{Refusal, SingleFlightLayer};
+use tower_distributed::{Refusal, SingleFlightLayer, Store};
 use tower_test::mock;
 
 use crate::flights::{becomes_free, build, builder, by_name, layer, moody};
@@ -48,6 +49,19 @@ async fn a_follower_never_calls_its_own(stores: Stores) {
     assert_eq!((probe.polled_ready(), probe.calls()), (9, 1));
     assert_eq!(service.ready().await.unwrap().call("ann:9".into()).await.unwrap(), "ann:0");
     assert_eq!((probe.polled_ready(), probe.calls()), (10, 1), "an answer that is there");
+}
+
+#[tokio::test]
+async fn who_is_answered_from_the_cache_keeps_nothing_that_others_wait_for() {
+    let flight = build::<Infallible>(builder().local_cache(1 << 20), &Store::in_memory());
+    let limited = tower::limit::ConcurrencyLimit::new(Probe::default(), 1);
+    let mut first = SingleFlightLayer::new(flight, by_name).layer(limited);
+    let mut second = first.clone();
+    for _ in 0..2 {
+        assert_eq!(first.ready().await.unwrap().call("ann:1".to_owned()).await.unwrap(), "ann:1");
+    }
+    let ready = second.ready().now_or_never().expect("the permit to be free");
+    assert_eq!(ready.unwrap().call("ann:1".to_owned()).await.unwrap(), "ann:1");
 }
 
 async fn each_who_runs_calls_its_own(stores: Stores) {

@@ -1,5 +1,6 @@
 //! Readiness is the inner service's: passed on, kept for the call, carried by no clone.
 
+use futures::FutureExt as _;
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
 use tower::{Layer as _, Service as _, ServiceExt as _};
 use tower_distributed::{RateLimitLayer, Refusal, Store};
@@ -8,7 +9,11 @@ use tower_test::mock;
 use crate::probe::Probe;
 use crate::stores::{Stores, at_most, away, on_each_store};
 
-on_each_store!(the_ready_instance_is_called, a_refusal_uses_up_the_readiness);
+on_each_store!(
+    the_ready_instance_is_called,
+    a_refusal_uses_up_the_readiness,
+    a_refusal_keeps_nothing_that_others_wait_for,
+);
 
 fn by_name(name: &&'static str) -> &'static str {
     name
@@ -36,6 +41,17 @@ async fn a_refusal_uses_up_the_readiness(stores: Stores) {
     }
     assert_eq!(service.ready().await.unwrap().call("bob").await.unwrap(), "bob");
     assert_eq!((probe.polled_ready(), probe.calls()), (4, 2));
+}
+
+async fn a_refusal_keeps_nothing_that_others_wait_for(stores: Stores) {
+    let limited = tower::limit::ConcurrencyLimit::new(Probe::default(), 1);
+    let mut first = RateLimitLayer::new(at_most(1, &stores.open()), by_name).layer(limited);
+    let mut second = first.clone();
+    for admitted in [true, false] {
+        assert_eq!(first.ready().await.unwrap().call("ann").await.is_ok(), admitted);
+    }
+    let ready = second.ready().now_or_never().expect("the permit to be free");
+    assert_eq!(ready.unwrap().call("bob").await.unwrap(), "bob");
 }
 
 #[test]

@@ -11,7 +11,9 @@ use pin_project_lite::pin_project;
 use tower::Service;
 
 use super::{Away, Common, Config, DuplicateAction, Evidence, OnUnsure, Unsure};
+use crate::layer::at_once;
 use crate::primitive::dedupe::{Claim, Known, Looked};
+use crate::primitive::lease::Watch;
 use crate::telemetry::Outcome;
 use crate::{Dedupe, Error, Extracted, Key, Reject};
 
@@ -32,8 +34,11 @@ pin_project! {
 /// The inner service and the request, until the service is called. `None` after that.
 type Call<S, Req> = Option<(S, Req)>;
 
-/// A claim in progress. Its result is `None` if the request passes without a claim.
-type Claiming = BoxFuture<'static, Result<Option<Looked>, Error>>;
+/// A claim, or `None` if the request passes without a claim.
+type Claimed = Result<Option<Looked>, Error>;
+
+/// A claim in progress. `None` before its first poll.
+type Claiming = Option<BoxFuture<'static, Claimed>>;
 
 /// Whether and why to claim an item that is reported as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +76,8 @@ pin_project! {
             #[pin]
             future: S::Future,
             claim: Option<Claim>,
-            // `Some` if the inner future is dropped when the claim is lost.
-            lost: Option<BoxFuture<'static, ()>>,
+            // Drops the inner future when the claim is lost, if the settings say so.
+            watch: Watch,
         },
         // Confirms or releases the claim.
         Settling {
@@ -88,7 +93,7 @@ where
     S: Service<Req>,
 {
     pub(super) fn passing(future: S::Future, config: Arc<Config<Req, S::Response, S::Error, R>>) -> Self {
-        let state = State::Calling { future, claim: None, lost: None };
+        let state = State::Calling { future, claim: None, watch: Watch::none() };
         Self { config, key: Key::from(""), state }
     }
 
@@ -108,41 +113,62 @@ where
         request: Req,
         config: Arc<Config<Req, S::Response, S::Error, R>>,
     ) -> Self {
-        let state = claiming(&config.common, &key, Insists::No, (inner, request));
+        let state = claiming(Insists::No, (inner, request));
         Self { config, key, state }
     }
 }
 
+async fn claim(common: &Common, key: &Key, insists: Insists) -> Claimed {
+    let Common { dedupe, max_wait, away, .. } = common;
+    let claim = async |dedupe: &Dedupe| match insists {
+        Insists::No => dedupe.look(key.as_bytes(), *max_wait).await,
+        _ => dedupe.insist(key.as_bytes(), *max_wait).await,
+    };
+    let admitted = if insists == Insists::Full { Outcome::FilterFull } else { Outcome::Admitted };
+    let (claimed, outcome) = match (claim(dedupe).await, away) {
+        (Err(error), Away::FailOpen) if error.is_away() => (Ok(None), Outcome::FailedOpen),
+        (Err(error), Away::LocalShare(Some(local))) if error.is_away() => {
+            (Box::pin(claim(local)).await.map(Some), Outcome::LocalShare)
+        }
+        (claimed, _) => (claimed.map(Some), admitted),
+    };
+    match &claimed {
+        Err(error) => dedupe.decisions().count(Outcome::of_error(error)),
+        // Counted later, when it is known whether the item is a duplicate.
+        Ok(Some(Looked::Known(_))) => {}
+        Ok(Some(Looked::New(_))) if insists == Insists::LookedUp => {}
+        Ok(_) => dedupe.decisions().count(outcome),
+    }
+    claimed
+}
+
 /// Claims an item by the settings of the layer.
-fn claiming<S, Req>(common: &Common, key: &Key, insists: Insists, call: (S, Req)) -> State<S, Req>
+fn poll_claim(
+    claiming: &mut Claiming,
+    common: &Common,
+    key: &Key,
+    insists: Insists,
+    context: &mut Context<'_>,
+) -> Poll<Claimed> {
+    if claiming.is_none()
+        && common.dedupe.is_in_memory()
+        && common.max_wait.is_none()
+        && let Some(claimed) = at_once(claim(common, key, insists))
+    {
+        return Poll::Ready(claimed);
+    }
+    let claiming = claiming.get_or_insert_with(|| {
+        let (common, key) = (common.clone(), key.clone());
+        Box::pin(async move { claim(&common, &key, insists).await })
+    });
+    claiming.as_mut().poll(context)
+}
+
+fn claiming<S, Req>(insists: Insists, call: (S, Req)) -> State<S, Req>
 where
     S: Service<Req>,
 {
-    let Common { dedupe, max_wait, away, .. } = common.clone();
-    let key = key.clone();
-    let claiming = Box::pin(async move {
-        let claim = async |dedupe: &Dedupe| match insists {
-            Insists::No => dedupe.look(key.as_bytes(), max_wait).await,
-            _ => dedupe.insist(key.as_bytes(), max_wait).await,
-        };
-        let admitted = if insists == Insists::Full { Outcome::FilterFull } else { Outcome::Admitted };
-        let (claimed, outcome) = match (claim(&dedupe).await, away) {
-            (Err(error), Away::FailOpen) if error.is_away() => (Ok(None), Outcome::FailedOpen),
-            (Err(error), Away::LocalShare(Some(local))) if error.is_away() => {
-                (claim(&local).await.map(Some), Outcome::LocalShare)
-            }
-            (claimed, _) => (claimed.map(Some), admitted),
-        };
-        match &claimed {
-            Err(error) => dedupe.decisions().count(Outcome::of_error(error)),
-            // Counted later, when it is known whether the item is a duplicate.
-            Ok(Some(Looked::Known(_))) => {}
-            Ok(Some(Looked::New(_))) if insists == Insists::LookedUp => {}
-            Ok(_) => dedupe.decisions().count(outcome),
-        }
-        claimed
-    });
-    State::Claiming { claiming, insists, call: Some(call) }
+    State::Claiming { claiming: None, insists, call: Some(call) }
 }
 
 /// Confirms a claim after a success, else releases it.
@@ -177,15 +203,13 @@ fn call<S, Req, R>(
 where
     S: Service<Req>,
 {
-    let mut lost: Option<BoxFuture<'static, ()>> = None;
+    let mut watch = Watch::none();
     if let Some(claim) = &claim {
         let handle = claim.handle();
         config.on_lease.iter().for_each(|told| told.on_lease(&handle, &mut request));
-        if config.common.cancel_when_lost {
-            lost = Some(Box::pin(claim.lost()));
-        }
+        watch = Watch::new(handle, config.common.cancel_when_lost);
     }
-    State::Calling { future: inner.call(request), claim, lost }
+    State::Calling { future: inner.call(request), claim, watch }
 }
 
 impl<S, Req, R> Future for ResponseFuture<S, Req, R>
@@ -207,17 +231,20 @@ where
                     match extracted {
                         Ok(Some(found)) => {
                             *this.key = found;
-                            claiming(&config.common, this.key, Insists::No, (inner, request))
+                            claiming(Insists::No, (inner, request))
                         }
-                        Ok(None) => State::Calling { future: inner.call(request), claim: None, lost: None },
+                        Ok(None) => {
+                            State::Calling { future: inner.call(request), claim: None, watch: Watch::none() }
+                        }
                         Err(error) => return Poll::Ready(config.reject.reject(error.into())),
                     }
                 }
                 StateProjection::Claiming { claiming: asking, insists, call: kept } => {
-                    let claimed = match ready!(asking.as_mut().poll(context)) {
-                        Ok(claimed) => claimed,
-                        Err(error) => return Poll::Ready(config.reject.reject(error.into())),
-                    };
+                    let claimed =
+                        match ready!(poll_claim(asking, &config.common, this.key, *insists, context)) {
+                            Ok(claimed) => claimed,
+                            Err(error) => return Poll::Ready(config.reject.reject(error.into())),
+                        };
                     let Some((inner, request)) = kept.take() else { return Poll::Pending };
                     let (claim, known) = match claimed {
                         // The claim had to wait, so the filter was asked after all.
@@ -241,7 +268,7 @@ where
                         (Some(confirming), _) => (confirming, Evidence::LookedUp),
                         (None, Known::ByFullFilter) => {
                             let call = (inner, request);
-                            this.state.set(claiming(&config.common, this.key, Insists::Full, call));
+                            this.state.set(claiming(Insists::Full, call));
                             continue;
                         }
                         (None, Known::ByFilter) => (Box::pin(future::ready(true)) as _, Evidence::Filter),
@@ -259,7 +286,7 @@ where
                                 decisions.count(Outcome::Admitted);
                                 call(config, Some(claim), (inner, request))
                             }
-                            None => claiming(&config.common, this.key, Insists::LookedUp, (inner, request)),
+                            None => claiming(Insists::LookedUp, (inner, request)),
                         };
                         this.state.set(next);
                         continue;
@@ -278,17 +305,17 @@ where
                             return Poll::Ready(config.reject.reject(Error::duplicate().into()));
                         }
                     };
-                    State::Calling { future: inner.call(request), claim: None, lost: None }
+                    State::Calling { future: inner.call(request), claim: None, watch: Watch::none() }
                 }
-                StateProjection::Calling { future, claim, lost } => {
-                    if let Some(lost) = lost
-                        && lost.as_mut().poll(context).is_ready()
-                    {
-                        // Drops the inner future before the refusal is returned.
-                        this.state.set(State::Done);
-                        return Poll::Ready(config.reject.reject(Error::lost().into()));
-                    }
-                    let outcome = ready!(future.poll(context));
+                StateProjection::Calling { future, claim, watch } => {
+                    let outcome = match ready!(watch.poll(future, context)) {
+                        Ok(outcome) => outcome,
+                        Err(lost) => {
+                            // Drops the inner future before the refusal is returned.
+                            this.state.set(State::Done);
+                            return Poll::Ready(config.reject.reject(lost.into()));
+                        }
+                    };
                     let Some(claim) = claim.take() else {
                         this.state.set(State::Done);
                         return Poll::Ready(outcome.map_err(|error| config.reject.inner_error(error)));

@@ -6,12 +6,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
 use tower::Service;
 
 use super::slot::Slotted;
-use super::{Config, DynProvide, Hold, Leasing};
-use crate::{Error, Reject};
+use super::{Config, DynProvide, Hold, Leased, Leasing};
+use crate::primitive::lease::Watch;
+use crate::{Extracted, Reject};
 
 pin_project! {
     /// The future of [`LeaseService`](super::LeaseService).
@@ -28,13 +30,16 @@ pin_project! {
 
 /// The state while the lease is acquired.
 struct Asking<S, Req> {
-    leasing: Leasing,
+    asked: Asked,
     /// The ready service and the request. `None` after the call.
     call: Option<(S, Req)>,
 }
 
-/// Completes when a lease is lost.
-type Lost = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// How far an acquire is.
+enum Asked {
+    Not(Extracted),
+    Pending(BoxFuture<'static, Leased>),
+}
 
 pin_project! {
     #[project = StateProjection]
@@ -50,8 +55,8 @@ pin_project! {
             future: S::Future,
             // `None` if the request passed without a lease.
             lease: Option<Slotted>,
-            // `Some` if the loss of the lease drops the inner future.
-            lost: Option<Lost>,
+            // Drops the inner future when the lease is lost, if the settings say so.
+            watch: Watch,
         },
         Done,
     }
@@ -62,16 +67,19 @@ where
     S: Service<Req>,
 {
     pub(super) fn passing(future: S::Future, config: Arc<Config<Req, DynProvide<Req>, H, R>>) -> Self {
-        Self { config, state: State::Calling { future, lease: None, lost: None } }
+        Self { config, state: State::Calling { future, lease: None, watch: Watch::none() } }
     }
 
     pub(super) fn asking(
-        leasing: Leasing,
+        key: Extracted,
         inner: S,
         request: Req,
         config: Arc<Config<Req, DynProvide<Req>, H, R>>,
     ) -> Self {
-        Self { config, state: State::Asking { asking: Asking { leasing, call: Some((inner, request)) } } }
+        Self {
+            config,
+            state: State::Asking { asking: Asking { asked: Asked::Not(key), call: Some((inner, request)) } },
+        }
     }
 }
 
@@ -89,34 +97,51 @@ where
         loop {
             match this.state.as_mut().project() {
                 StateProjection::Asking { asking } => {
-                    let lease = match ready!(asking.leasing.as_mut().poll(context)) {
+                    let Asking { asked, call: Some((_, request)) } = asking else { return Poll::Pending };
+                    let leased = match asked {
+                        Asked::Pending(leasing) => ready!(leasing.as_mut().poll(context)),
+                        Asked::Not(key) => {
+                            let key = std::mem::replace(key, Extracted::NONE);
+                            match config.provide.lease(key, request) {
+                                Leasing::Ready(leased) => leased,
+                                Leasing::Pending(leasing) => {
+                                    *asked = Asked::Pending(leasing);
+                                    continue;
+                                }
+                            }
+                        }
+                    };
+                    let lease = match leased {
                         Ok(lease) => lease,
                         Err(error) => return Poll::Ready(config.reject.reject(error.into())),
                     };
                     let Some((mut inner, mut request)) = asking.call.take() else { return Poll::Pending };
-                    let mut lost: Option<Lost> = None;
+                    let mut watch = Watch::none();
                     let lease = lease.map(|lease| {
                         let handle = lease.handle();
-                        lost = config.cancel_when_lost.then(|| Box::pin(lease.lost()) as Lost);
                         let lease = Slotted::new(lease);
                         let slot = lease.slot();
                         config.on_lease.iter().for_each(|told| told.on_slot(&handle, &slot, &mut request));
+                        watch = Watch::new(handle, config.cancel_when_lost);
                         lease
                     });
                     let future = inner.call(request);
-                    this.state.set(State::Calling { future, lease, lost });
+                    this.state.set(State::Calling { future, lease, watch });
                 }
-                StateProjection::Calling { future, lease, lost } => {
-                    if lost.as_mut().is_some_and(|lost| lost.as_mut().poll(context).is_ready()) {
-                        *lost = None;
-                        // If the handler has taken the lease, the layer no longer watches it.
-                        if !lease.as_ref().is_some_and(Slotted::is_taken) {
+                StateProjection::Calling { future, lease, watch } => {
+                    let outcome = match ready!(watch.poll(future, context)) {
+                        Ok(outcome) => outcome,
+                        // The handler has taken the lease, so the layer no longer watches it.
+                        Err(_) if lease.as_ref().is_some_and(Slotted::is_taken) => {
+                            *watch = Watch::none();
+                            continue;
+                        }
+                        Err(lost) => {
                             // Drops the inner future before the caller gets the refusal.
                             this.state.set(State::Done);
-                            return Poll::Ready(config.reject.reject(Error::lost().into()));
+                            return Poll::Ready(config.reject.reject(lost.into()));
                         }
-                    }
-                    let outcome = ready!(future.poll(context));
+                    };
                     let lease = lease.take().and_then(Slotted::into_lease);
                     this.state.set(State::Done);
                     return Poll::Ready(match outcome {

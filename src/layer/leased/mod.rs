@@ -9,24 +9,50 @@ mod slot;
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
 
 pub use self::future::ResponseFuture;
 pub use self::hold::{Hold, UntilResponse};
 pub use self::service::LeaseService;
 pub use self::slot::LeaseSlot;
 
+use crate::layer::at_once;
 use crate::layer::key::DynKey;
 use crate::telemetry::Outcome;
-use crate::{AsError, Error, Extracted, Lease, LeaseHandle};
+use crate::{AsError, Error, Extracted, Key, Lease, LeaseHandle};
 
-/// A future that acquires a lease. `None`: the request passes without one.
-pub(crate) type Leasing = Pin<Box<dyn Future<Output = Result<Option<Lease>, Error>> + Send>>;
+/// The lease of a request. `None`: the request passes without one.
+pub(crate) type Leased = Result<Option<Lease>, Error>;
+
+/// A lease, or the future that acquires it.
+pub(crate) enum Leasing {
+    Ready(Leased),
+    Pending(BoxFuture<'static, Leased>),
+}
+
+impl Leasing {
+    /// Acquires a lease. `is_immediate`: the store is in memory and the request does not wait.
+    pub(crate) fn new<L: Future<Output = Leased> + Send + 'static>(
+        is_immediate: bool,
+        key: Extracted,
+        now: impl AsyncFnOnce(Key) -> Leased,
+        later: impl FnOnce(Extracted) -> L,
+    ) -> Self {
+        if is_immediate
+            && let Extracted::Ready(Ok(Some(key))) = &key
+            && let Some(leased) = at_once(now(key.clone()))
+        {
+            return Self::Ready(leased);
+        }
+        Self::Pending(Box::pin(later(key)))
+    }
+}
 
 /// Acquires the leases of requests.
 pub(crate) trait Provide<Req> {
-    /// Acquires the lease of a request after its key is known. `None`: the request passes without a lease.
+    /// Acquires the lease of a request after its key is known.
     fn lease(&self, key: Extracted, request: &Req) -> Leasing;
 }
 
@@ -65,18 +91,18 @@ pub(crate) enum Away<L> {
     LocalShare(L),
 }
 
-impl<L> Away<L> {
+impl<L: Clone> Away<L> {
     /// Turns the answer of the store into a result, with `local` for an outage. `None`: the request passes without a
     /// lease.
     pub(crate) async fn settle<T, F: Future<Output = Result<T, Error>>>(
-        self,
+        &self,
         asked: Result<T, Error>,
         local: impl FnOnce(L, Error) -> F,
     ) -> Result<(Option<T>, Outcome), Error> {
         match (asked, self) {
             (Err(error), Self::FailOpen) if error.is_away() => Ok((None, Outcome::FailedOpen)),
             (Err(error), Self::LocalShare(share)) if error.is_away() => {
-                local(share, error).await.map(|lease| (Some(lease), Outcome::LocalShare))
+                Box::pin(local(share.clone(), error)).await.map(|lease| (Some(lease), Outcome::LocalShare))
             }
             (asked, _) => asked.map(|lease| (Some(lease), Outcome::Admitted)),
         }

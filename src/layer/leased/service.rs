@@ -64,9 +64,7 @@ where
             Extracted::Ready(Ok(None)) => return ResponseFuture::passing(self.inner.call(request), config),
             key => key,
         };
-        let leasing = config.provide.lease(key, &request);
-        let inner = take_ready(&mut self.inner);
-        ResponseFuture::asking(leasing, inner, request, config)
+        ResponseFuture::asking(key, take_ready(&mut self.inner), request, config)
     }
 }
 

@@ -8,7 +8,7 @@ use tower::Service;
 
 use super::future::{Granted, ResponseFuture};
 use super::layer::Config;
-use crate::layer::take_ready;
+use crate::layer::{give_up_ready, take_ready};
 use crate::telemetry::Outcome;
 use crate::{AsError, Extracted, KeyExtractor as _, Refusal, Reject};
 
@@ -90,10 +90,11 @@ where
                 return ResponseFuture::calling(self.inner.call(request), None, None, config);
             }
             Extracted::Ready(Err(error)) => {
-                return match config.settings.passes_without_key(&error) {
-                    true => ResponseFuture::calling(self.inner.call(request), None, None, config),
-                    false => ResponseFuture::refused(error.into(), config),
-                };
+                if config.settings.passes_without_key(&error) {
+                    return ResponseFuture::calling(self.inner.call(request), None, None, config);
+                }
+                give_up_ready(&mut self.inner);
+                return ResponseFuture::refused(error.into(), config);
             }
             extracted => extracted,
         };
@@ -127,6 +128,7 @@ where
             settings.limiter.decisions().count(settings.counted(outcome, decision.is_ok()));
             return match decision {
                 Err(refusal) if !settings.shadow => {
+                    give_up_ready(&mut self.inner);
                     let refusal = refusal.of(key, config.is_weighted());
                     ResponseFuture::refused(refusal, config)
                 }

@@ -9,7 +9,7 @@ use tower::Service;
 
 use super::future::ResponseFuture;
 use super::{Capture, Captured, Config, WholeResponse};
-use crate::layer::take_ready;
+use crate::layer::{give_up_ready, take_ready};
 use crate::primitive::single_flight::{Flown, Landed, Share};
 use crate::store::lock;
 use crate::{AsError, Error, Extracted, Key, KeyExtractor as _, LeaseHandle, Reject};
@@ -86,6 +86,7 @@ where
         };
         let fits = |answer: &A| config.capture.variant(&request, answer).is_none();
         if let Some(answer) = config.flight.cached(&key, fits) {
+            give_up_ready(&mut self.inner);
             return ResponseFuture::served(config.capture.restore(answer));
         }
         ResponseFuture::flying(Box::pin(fly(config, key, take_ready(&mut self.inner), request)))

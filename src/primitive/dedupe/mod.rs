@@ -336,6 +336,13 @@ impl Dedupe {
         self.ask(item, Asked { max_wait, bypass: true }).await
     }
 
+    pub(crate) fn is_in_memory(&self) -> bool {
+        match &self.0.memory {
+            Memory::Filter(filtered) => filtered.filter.store().is_in_memory(),
+            Memory::Exact(exact) => exact.store().is_in_memory(),
+        }
+    }
+
     async fn ask(&self, item: &[u8], asked: Asked) -> Result<Looked, Error> {
         let (lease, place) = match &self.0.memory {
             Memory::Filter(filtered) => match filtered.claim(item, asked).await? {

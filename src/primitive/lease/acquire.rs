@@ -13,7 +13,7 @@ use super::seat::{Got, Heard, Seat};
 #[cfg(test)]
 use super::table::Stage;
 use crate::error::{Busy, Subject, Why};
-use crate::store::timer::sleep_until;
+use crate::store::timer::until;
 use crate::{Error, Key};
 
 /// The options of one acquire.
@@ -113,6 +113,8 @@ impl<K: Kind> Leases<K> {
             (sent, self.admission.ask(key.clone(), token, &self.holding, ask).await)
         };
         tokio::pin!(call);
+        let late = until(deadline);
+        tokio::pin!(late);
         let mut answered = false;
         loop {
             tokio::select! {
@@ -137,7 +139,7 @@ impl<K: Kind> Leases<K> {
                         Err(error) => self.admission.failed(id, &error),
                     }
                 }
-                () = at(deadline) => {
+                () = &mut late => {
                     let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
                     return Err(self.admission.outage(key).unwrap_or_else(|| busy.into()));
                 }
@@ -176,14 +178,6 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
             Got::Lease(lease, _) => Ok(lease),
             Got::Done(never) => match never {},
         }
-    }
-}
-
-/// Completes at the deadline, if there is one.
-async fn at(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => pending().await,
     }
 }
 

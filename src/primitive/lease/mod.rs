@@ -28,6 +28,7 @@ mod seat;
 pub(crate) mod snapshot;
 mod state;
 mod table;
+mod watch;
 
 pub(crate) use self::acquire::{Ask, Wait};
 pub(crate) use self::admission::{Admission, Leases};
@@ -43,3 +44,4 @@ pub(crate) use self::renewals::Renewals;
 pub(crate) use self::seat::Got;
 pub use self::snapshot::{Holder, Snapshot};
 pub(crate) use self::state::{Granted, LeaseState, Tenure};
+pub(crate) use self::watch::Watch;

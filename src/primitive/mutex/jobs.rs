@@ -1,12 +1,10 @@
 //! Work that is done under a lock.
 
 use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
-
 use super::{Mutex, MutexGuard, Place};
+use crate::primitive::lease::Watch;
 use crate::{Error, Key, LeaseHandle};
 
 /// How often a host votes for itself at a tick.
@@ -130,14 +128,8 @@ impl Mutex {
         guard: MutexGuard,
         work: impl FnOnce(LeaseHandle) -> F,
     ) -> Result<F::Output, Error> {
-        let outcome = if self.settings.cancel_when_lost {
-            match select(pin!(guard.lost()), pin!(work(guard.handle()))).await {
-                Either::Left(((), _)) => return Err(Error::lost()),
-                Either::Right((outcome, _)) => outcome,
-            }
-        } else {
-            work(guard.handle()).await
-        };
+        let watch = Watch::new(guard.handle(), self.settings.cancel_when_lost);
+        let outcome = watch.run(work(guard.handle())).await?;
         match guard.unlock().await {
             // Another holder may have overlapped with the work.
             Ok(false) if self.settings.cancel_when_lost => Err(Error::lost()),

@@ -227,6 +227,10 @@ impl Mutex {
         &self.name
     }
 
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(&self.place, Place::Store(leases) if leases.admission.store.is_in_memory())
+    }
+
     /// Locks, and waits for up to `max_wait` (`None`: does not wait). Does not count a decision.
     pub(crate) async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
         match max_wait {

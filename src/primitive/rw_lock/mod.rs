@@ -226,6 +226,10 @@ impl RwLock {
         self.settings.wait
     }
 
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.leases.admission.store.is_in_memory()
+    }
+
     pub(crate) async fn acquire(&self, key: Key, access: Access, wait: Option<Wait>) -> Result<Lease, Error> {
         let Settings { prefer, most_writers, .. } = self.settings;
         let (suffix, rank) = match access {

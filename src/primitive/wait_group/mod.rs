@@ -106,7 +106,7 @@ impl WaitGroup {
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        let added = self.acquire(key.into(), n, Some(self.wait)).await;
+        let added = self.acquire(key.into(), n, self.limit, Some(self.wait)).await;
         self.decisions.admitted(added)
     }
 
@@ -126,7 +126,7 @@ impl WaitGroup {
     ///
     /// Same as [`try_add`](Self::try_add).
     pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        let added = self.acquire(key.into(), n, None).await;
+        let added = self.acquire(key.into(), n, self.limit, None).await;
         self.decisions.admitted(added)
     }
 
@@ -254,15 +254,26 @@ impl WaitGroup {
         }
     }
 
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.leases.admission.store.is_in_memory()
+    }
+
     /// Acquires a permit. Does not count a decision.
-    pub(crate) async fn acquire(&self, key: Key, n: u32, wait: Option<Wait>) -> Result<Permit, Error> {
+    pub(crate) async fn acquire(
+        &self,
+        key: Key,
+        n: u32,
+        limit: u32,
+        wait: Option<Wait>,
+    ) -> Result<Permit, Error> {
+        check_limit(limit)?;
         if n == 0 {
             return Err(Error::invalid("the weight of a permit must be at least 1, is 0"));
         }
-        if n > self.limit {
-            return Err(Error::exceeds_limit(n, self.limit));
+        if n > limit {
+            return Err(Error::exceeds_limit(n, limit));
         }
-        let ask = Ask::new(Subject::Permit, suffix(n, self.limit), 0, wait);
+        let ask = Ask::new(Subject::Permit, suffix(n, limit), 0, wait);
         let lease = self.leases.acquire(key, ask).await?;
         Ok(Permit { lease, name: Arc::clone(&self.name) })
     }

@@ -1,0 +1,91 @@
+//! Work that ends when its lease is lost.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use futures_util::future::BoxFuture;
+
+use super::handle::LeaseHandle;
+use crate::Error;
+
+/// Watches a lease for the work that is done under it.
+///
+/// Work that is done in its first poll needs no timer. So the timer of the lease is set after that poll.
+pub(crate) struct Watch {
+    /// `None`: the work goes on when its lease is lost.
+    lease: Option<LeaseHandle>,
+    lost: Option<BoxFuture<'static, ()>>,
+}
+
+impl Watch {
+    pub(crate) fn new(lease: LeaseHandle, cancel_when_lost: bool) -> Self {
+        Self { lease: cancel_when_lost.then_some(lease), lost: None }
+    }
+
+    /// Watches nothing.
+    pub(crate) fn none() -> Self {
+        Self { lease: None, lost: None }
+    }
+
+    /// Polls the work. Fails if the lease is lost before the work is done: then this may not be called again.
+    pub(crate) fn poll<F: Future>(
+        &mut self,
+        work: Pin<&mut F>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<F::Output, Error>> {
+        let Some(lease) = &self.lease else { return work.poll(context).map(Ok) };
+        let is_lost = match &mut self.lost {
+            Some(lost) => lost.as_mut().poll(context).is_ready(),
+            None => !lease.is_held(),
+        };
+        if is_lost {
+            return Poll::Ready(Err(Error::lost()));
+        }
+        if let Poll::Ready(output) = work.poll(context) {
+            return Poll::Ready(Ok(output));
+        }
+        if self.lost.is_some() {
+            return Poll::Pending;
+        }
+        let lost = self.lost.insert(Box::pin(lease.lost()));
+        lost.as_mut().poll(context).map(|()| Err(Error::lost()))
+    }
+
+    /// Does the work. Fails if the lease is lost before the work is done.
+    pub(crate) async fn run<F: Future>(mut self, work: F) -> Result<F::Output, Error> {
+        let mut work = pin!(work);
+        poll_fn(|context| self.poll(work.as_mut(), context)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+    use crate::{Mutex, Store};
+
+    #[tokio::test]
+    async fn the_timer_is_set_once_the_work_has_to_wait() {
+        let lock = Mutex::new(&Store::in_memory(), "watched").unwrap().lock("42").await.unwrap();
+        let mut watch = Watch::new(lock.handle(), true);
+        poll_fn(|context| {
+            assert!(watch.poll(pin!(ready(())), context).is_ready());
+            assert!(watch.lost.is_none());
+            assert!(watch.poll(pin!(pending::<()>()), context).is_pending());
+            assert!(watch.lost.is_some());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn work_does_not_begin_without_its_lease() {
+        let lock = Mutex::new(&Store::in_memory(), "watched").unwrap().lock("42").await.unwrap();
+        let watch = Watch::new(lock.handle(), true);
+        lock.unlock().await.unwrap();
+        let work = async { unreachable!("the lease is lost") };
+        assert!(watch.run(work).await.is_err_and(|error: Error| error.is_lost()));
+    }
+}
