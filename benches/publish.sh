@@ -39,7 +39,8 @@ settings() {
     decisions) echo "ROUNDS=5 SECONDS=0.3 IDLE=30" ;;
     leases) echo "ROUNDS=5 SECONDS=0.5 HOLD=30 IDLE=5" ;;
     real_redis) echo "ROUNDS=5 SECONDS=0.5 KILLS=3 AWAY=10" ;;
-    scale) echo "ROUNDS=3 IDLE=5" ;;
+    # Leases are renewed every 10 s.
+    scale) echo "ROUNDS=3 IDLE=20" ;;
     soak) echo "SECONDS=30" ;;
     *) echo "ROUNDS=5 SECONDS=0.5" ;;
   esac

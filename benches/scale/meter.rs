@@ -1,8 +1,13 @@
 //! What servers tell of themselves.
 
 use std::ops::Sub;
+use std::thread;
+use std::time::Duration;
 
 use deadpool_redis::redis::{self, Connection, cmd};
+
+/// The memory of a server that falls by less than this, in bytes, has settled.
+const SETTLED: f64 = 4096.0;
 
 /// Connections to the servers that are measured.
 pub struct Meter(Vec<Connection>);
@@ -50,7 +55,22 @@ impl Meter {
     }
 
     /// The memory of the servers, without that of their connections, in bytes.
+    ///
+    /// Servers count the memory of a connection anew every second, and take its buffers back when it has been idle for 2 s.
+    /// So this waits until the memory no longer falls.
     pub fn used_memory(&mut self) -> f64 {
+        let mut last = self.used_memory_now();
+        loop {
+            thread::sleep(Duration::from_millis(2500));
+            let now = self.used_memory_now();
+            if now > last - SETTLED {
+                return now;
+            }
+            last = now;
+        }
+    }
+
+    fn used_memory_now(&mut self) -> f64 {
         let of = |server: &mut Connection| {
             let info: String = cmd("INFO").arg("memory").query(server).unwrap();
             let bytes = |name: &str| field(&info, name).parse::<f64>().unwrap();

@@ -13,10 +13,12 @@ use crate::cpu::nanos_by_thread;
 use crate::services::{RUNS, Service};
 use crate::wrk::{self, CONNECTIONS, Report};
 
-const SHARES: [(&str, Service); 3] = [
-    ("stack-share-of-bare", Service::FiveLayers),
-    ("stack-redis-share-of-bare", Service::Redis),
-    ("stack-redis-prefetch-share-of-bare", Service::RedisPrefetch),
+/// The name of a figure, the service, and the service that it is a share of.
+const SHARES: [(&str, Service, Service); 4] = [
+    ("stack-share-of-bare", Service::FiveLayers, Service::Bare),
+    ("stack-redis-share-of-bare", Service::Redis, Service::Bare),
+    ("stack-redis-prefetch-share-of-bare", Service::RedisPrefetch, Service::Bare),
+    ("stack-redis-prefetch-share-of-same-fields", Service::RedisPrefetch, Service::BareWithFields),
 ];
 const WARM_UP: Duration = Duration::from_secs(1);
 
@@ -42,7 +44,7 @@ pub fn run(bench: &Bench) -> Result<(), String> {
         None if bench.settings.wants("table") => true,
         None => SHARES
             .iter()
-            .any(|(name, layered)| bench.settings.wants(name) && [Service::Bare, *layered].contains(service)),
+            .any(|(name, layered, alone)| bench.settings.wants(name) && [layered, alone].contains(&service)),
     };
     let services: Vec<_> = Service::ALL.into_iter().filter(wanted).collect();
     if services.is_empty() {
@@ -138,15 +140,14 @@ fn print(bench: &Bench, services: &[Running]) {
         services.iter().find(of).map(|running| &running.samples[..]).unwrap_or_default()
     };
     let rate = |sample: &Sample| sample.report.per_second;
-    let bare = samples(Service::Bare);
-    for (name, service) in SHARES.into_iter().filter(|(name, _)| bench.settings.wants(name)) {
-        let layered = samples(service);
+    for (name, service, alone) in SHARES.into_iter().filter(|(name, ..)| bench.settings.wants(name)) {
+        let (layered, bare) = (samples(service), samples(alone));
         let ratios = layered.iter().zip(bare).map(|(layered, bare)| rate(layered) / rate(bare));
         Versus {
             name,
             measures: &format!("requests/s of axum: {}", service.title()),
             ours: median(layered.iter().map(rate)),
-            peer: Service::Bare.title(),
+            peer: alone.title(),
             theirs: median(bare.iter().map(rate)),
             ratio: median(ratios),
             better: Better::Higher,

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::HeaderValue;
+use axum::response::IntoResponse as _;
 use axum::routing::get;
 use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
@@ -27,9 +29,15 @@ const REMEMBER: Duration = Duration::from_secs(10);
 /// How long tokens that are charged ahead are kept.
 const HOLD: Duration = Duration::from_millis(10);
 
+/// What the rate limit writes.
+const FIELDS: [(&str, &str); 2] =
+    [("ratelimit-policy", r#""default";q=100000000;w=1"#), ("ratelimit", r#""default";r=99999999;t=1"#)];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     Bare,
+    /// The handler writes the fields that the rate limit writes.
+    BareWithFields,
     /// One layer, in memory.
     RateLimit,
     Dedupe,
@@ -47,8 +55,9 @@ pub enum Service {
 }
 
 impl Service {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Bare,
+        Self::BareWithFields,
         Self::RateLimit,
         Self::Dedupe,
         Self::ConcurrencyLimit,
@@ -63,6 +72,7 @@ impl Service {
     pub fn title(self) -> &'static str {
         match self {
             Self::Bare => "handler alone",
+            Self::BareWithFields => "handler that writes the RateLimit fields",
             Self::RateLimit => "rate limit, in memory",
             Self::Dedupe => "dedupe, in memory",
             Self::ConcurrencyLimit => "concurrency limit, in memory",
@@ -80,7 +90,13 @@ impl Service {
         let told = Arc::clone(&runs);
         let handler = async move || {
             runs.fetch_add(1, Ordering::Relaxed);
-            "hello\n"
+            let mut response = "hello\n".into_response();
+            if self == Self::BareWithFields {
+                FIELDS.into_iter().for_each(|(name, value)| {
+                    response.headers_mut().insert(name, HeaderValue::from_static(value));
+                });
+            }
+            response
         };
         let documents = self.layered(Router::new().route("/document/{id}", get(handler)), url)?;
         Ok(documents.route(RUNS, get(async move || told.load(Ordering::Relaxed).to_string())))
