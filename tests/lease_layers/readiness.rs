@@ -1,5 +1,8 @@
 //! Readiness is the inner service's: passed on, kept for the call, carried by no clone.
 
+use std::pin::pin;
+
+use futures::FutureExt as _;
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
 use tower::{Layer as _, Service as _, ServiceExt as _};
 use tower_distributed::Refusal;
@@ -12,6 +15,7 @@ use crate::stores::{HOUR, Stores, away, on_each_store};
 on_each_store!(
     the_ready_instance_is_called,
     a_refusal_uses_up_the_readiness,
+    a_refusal_keeps_nothing_and_is_final,
     it_is_kept_while_a_request_waits
 );
 
@@ -41,6 +45,22 @@ async fn a_refusal_uses_up_the_readiness(stores: Stores) {
         }
         assert_eq!(service.ready().await.unwrap().call("bob").await.unwrap(), "bob");
         assert_eq!((probe.polled_ready(), probe.calls()), (3, 1));
+    });
+    other.leaves().await;
+}
+
+async fn a_refusal_keeps_nothing_and_is_final(stores: Stores) {
+    let other = Other::holds(&stores, "ann").await;
+    on_each_layer!(stores, by_name, |layer| {
+        let probe = Probe::default();
+        let mut first = layer.layer(tower::limit::ConcurrencyLimit::new(probe.clone(), 1));
+        let mut second = first.clone();
+        let mut call = pin!(first.ready().await.unwrap().call("ann"));
+        assert!(call.as_mut().await.unwrap_err().is::<Refusal>());
+        let ready = second.ready().now_or_never().expect("the permit to be free");
+        assert_eq!(ready.unwrap().call("bob").await.unwrap(), "bob");
+        assert!(call.now_or_never().is_none(), "a poll that nobody should make");
+        assert_eq!(probe.calls(), 1);
     });
     other.leaves().await;
 }
