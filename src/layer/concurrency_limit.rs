@@ -4,9 +4,12 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::layer::leased::{Away, Config, LeaseService, Leased, Leasing, Provide, UntilResponse, settings};
+use crate::layer::leased::{
+    Acquire, Away, Config, LeaseService, Leased, Leasing, Provide, UntilResponse, settings,
+};
 use crate::layer::rate_limit::Cost;
 use crate::primitive::lease::Wait;
+use crate::telemetry::Decisions;
 use crate::{AsError, Extracted, Key, KeyExtractor, Permit, Store, StoreFailure, WaitGroup};
 
 /// The service of a [`ConcurrencyLimitLayer`].
@@ -52,12 +55,18 @@ pub struct ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError> {
 
 /// Acquires the permits of requests.
 struct Permits<Req> {
-    group: WaitGroup,
+    source: Source,
     /// `None`: every request weighs 1.
     weight: Option<Arc<dyn Cost<Req> + Send + Sync>>,
     /// `None`: the limit of the WaitGroup.
     limit: Option<Arc<dyn ChooseLimit<Req> + Send + Sync>>,
     max_wait: Option<Duration>,
+}
+
+/// Where permits come from.
+#[derive(Clone, Debug)]
+struct Source {
+    group: WaitGroup,
     away: Away<LocalShare>,
 }
 
@@ -84,7 +93,8 @@ impl<Req> ConcurrencyLimitLayer<Req> {
     /// Creates a layer that handles each request under a permit of its key.
     #[must_use]
     pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
-        let permits = Permits { group, weight: None, limit: None, max_wait: None, away: Away::FailClosed };
+        let source = Source { group, away: Away::FailClosed };
+        let permits = Permits { source, weight: None, limit: None, max_wait: None };
         Self { config: Config::new(Arc::new(key), permits) }.cancel_when_lost(false)
     }
 }
@@ -126,12 +136,12 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        let permits = &mut self.config.provide;
-        permits.away = match on_store_failure {
+        let Source { group, away } = &mut self.config.provide.source;
+        *away = match on_store_failure {
             StoreFailure::FailClosed => Away::FailClosed,
             StoreFailure::FailOpen => Away::FailOpen,
             StoreFailure::LocalShare { replicas } => {
-                Away::LocalShare((replicas, permits.group.in_store(&Store::in_memory())))
+                Away::LocalShare((replicas, group.in_store(&Store::in_memory())))
             }
         };
         self
@@ -142,26 +152,14 @@ settings!(ConcurrencyLimitLayer);
 
 impl<Req> Provide<Req> for Permits<Req> {
     fn lease(&self, key: Extracted, request: &Req) -> Leasing {
-        let group = &self.group;
+        let group = &self.source.group;
         let weight = self.weight.as_ref().map_or(1, |weight| weight.cost(request));
         if weight == 0 {
             return Leasing::Ready(Ok(None));
         }
         let limit = self.limit.as_ref().and_then(|limit| limit.limit(request)).unwrap_or(group.limit());
         let wait = self.max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..group.wait });
-        let asked = Asked { weight, limit, wait };
-        Leasing::new(
-            group.is_in_memory() && wait.is_none(),
-            key,
-            async |key| acquire(group, &self.away, key, asked).await,
-            |key| {
-                let (group, away) = (group.clone(), self.away.clone());
-                async move {
-                    let Some(key) = group.decisions.extracted(key.await)? else { return Ok(None) };
-                    acquire(&group, &away, key, asked).await
-                }
-            },
-        )
+        Leasing::new(&self.source, key, Asked { weight, limit, wait })
     }
 }
 
@@ -173,34 +171,39 @@ struct Asked {
     wait: Option<Wait>,
 }
 
-async fn acquire(group: &WaitGroup, away: &Away<LocalShare>, key: Key, asked: Asked) -> Leased {
-    let Asked { weight, limit, wait } = asked;
-    let asked = group.acquire(key.clone(), weight, limit, wait).await;
-    let local = |(replicas, local): LocalShare, outage| async move {
-        let share = (limit / replicas).max(1);
-        let asked = local.acquire(key, weight, share, wait).await;
-        // A request that is too heavy for the share only is refused because of the outage.
-        asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
-    };
-    let settled = away.settle(asked, local).await;
-    Ok(group.decisions.settle(settled)?.map(Permit::into_lease))
+impl Acquire for Source {
+    type Asked = Asked;
+
+    fn decisions(&self) -> &Decisions {
+        &self.group.decisions
+    }
+
+    fn is_immediate(&self, asked: Asked) -> bool {
+        self.group.is_in_memory() && asked.wait.is_none()
+    }
+
+    async fn take(&self, key: Key, Asked { weight, limit, wait }: Asked) -> Leased {
+        let asked = self.group.acquire(key.clone(), weight, limit, wait).await;
+        let local = |(replicas, local): LocalShare, outage| async move {
+            let share = (limit / replicas).max(1);
+            let asked = local.acquire(key, weight, share, wait).await;
+            // A request that is too heavy for the share only is refused because of the outage.
+            asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })
+        };
+        let settled = self.away.settle(asked, local).await;
+        Ok(self.decisions().settle(settled)?.map(Permit::into_lease))
+    }
 }
 
 impl<Req> Clone for Permits<Req> {
     fn clone(&self) -> Self {
-        let Self { group, weight, limit, max_wait, away } = self;
-        Self {
-            group: group.clone(),
-            weight: weight.clone(),
-            limit: limit.clone(),
-            max_wait: *max_wait,
-            away: away.clone(),
-        }
+        let Self { source, weight, limit, max_wait } = self;
+        Self { source: source.clone(), weight: weight.clone(), limit: limit.clone(), max_wait: *max_wait }
     }
 }
 
 impl<Req> std::fmt::Debug for Permits<Req> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Permits").field("group", &self.group).finish_non_exhaustive()
+        f.debug_struct("Permits").field("group", &self.source.group).finish_non_exhaustive()
     }
 }

@@ -17,7 +17,8 @@ pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn, LookUp, look_up};
 pub use self::reject::{Admission, AsError, Refusal, RefusalKind, Reject};
 
 /// Returns the answer of a store in memory to a request that does not wait. It is there at once, so no future is stored.
-/// `None`: the budget of the task is spent, so the request is left to a later poll.
+/// `None`: it would have to wait, for example because the budget of the task is spent. It is dropped then, which withdraws
+/// what it asked for, and the request is made anew.
 pub(crate) fn at_once<F: Future>(asked: F) -> Option<F::Output> {
     if has_budget_remaining() { asked.now_or_never() } else { None }
 }

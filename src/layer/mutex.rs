@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::layer::leased::{Away, Config, Leased, Leasing, Provide, UntilResponse, settings};
+use crate::layer::leased::{Acquire, Away, Config, Leased, Leasing, Provide, UntilResponse, settings};
+use crate::telemetry::Decisions;
 use crate::{AsError, Error, Extracted, Key, KeyExtractor, Mutex, MutexGuard, Store, StoreFailure};
 
 /// A [`Layer`](tower_layer::Layer) that handles the requests of a key one at a time, under a mutex.
@@ -91,23 +92,22 @@ settings!(MutexLayer);
 
 impl<Req> Provide<Req> for Locks {
     fn lease(&self, key: Extracted, _: &Req) -> Leasing {
-        Leasing::new(
-            self.mutex.is_in_memory() && self.max_wait.is_none(),
-            key,
-            async |key| self.acquire(key).await,
-            |key| {
-                let locks = self.clone();
-                async move {
-                    let Some(key) = locks.mutex.decisions().extracted(key.await)? else { return Ok(None) };
-                    locks.acquire(key).await
-                }
-            },
-        )
+        Leasing::new(self, key, ())
     }
 }
 
-impl Locks {
-    async fn acquire(&self, key: Key) -> Leased {
+impl Acquire for Locks {
+    type Asked = ();
+
+    fn decisions(&self) -> &Decisions {
+        self.mutex.decisions()
+    }
+
+    fn is_immediate(&self, (): ()) -> bool {
+        self.mutex.is_in_memory() && self.max_wait.is_none()
+    }
+
+    async fn take(&self, key: Key, (): ()) -> Leased {
         let Self { mutex, max_wait, away } = self;
         let asked = mutex.acquire(key.clone(), *max_wait).await;
         let local = |local: Result<Mutex, Error>, _| async move { local?.acquire(key, *max_wait).await };

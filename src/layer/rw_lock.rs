@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::layer::leased::{Config, Leasing, Provide, UntilResponse, settings};
+use crate::layer::leased::{Acquire, Config, Leased, Leasing, Provide, UntilResponse, settings};
 use crate::primitive::lease::Wait;
 use crate::primitive::rw_lock::Access;
-use crate::{AsError, Extracted, KeyExtractor, RwLock};
+use crate::telemetry::Decisions;
+use crate::{AsError, Extracted, Key, KeyExtractor, RwLock};
 
 /// A [`Layer`](tower_layer::Layer) that handles each request under a reader-writer lock.
 ///
@@ -98,17 +99,25 @@ settings!(RwLockLayer);
 
 impl<Req> Provide<Req> for Locks<Req> {
     fn lease(&self, key: Extracted, request: &Req) -> Leasing {
-        let lock = &self.lock;
         let access = self.access.as_ref().map_or(Access::Write, |access| access.access(request));
-        let wait = self.max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..lock.wait() });
-        let now = async |key| lock.acquire(key, access, wait).await.map(Some);
-        Leasing::new(lock.is_in_memory() && wait.is_none(), key, now, |key| {
-            let lock = lock.clone();
-            async move {
-                let Some(key) = lock.decisions().extracted(key.await)? else { return Ok(None) };
-                lock.acquire(key, access, wait).await.map(Some)
-            }
-        })
+        let wait = self.max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.lock.wait() });
+        Leasing::new(&self.lock, key, (access, wait))
+    }
+}
+
+impl Acquire for RwLock {
+    type Asked = (Access, Option<Wait>);
+
+    fn decisions(&self) -> &Decisions {
+        self.decisions()
+    }
+
+    fn is_immediate(&self, (_, wait): Self::Asked) -> bool {
+        self.is_in_memory() && wait.is_none()
+    }
+
+    async fn take(&self, key: Key, (access, wait): Self::Asked) -> Leased {
+        self.acquire(key, access, wait).await.map(Some)
     }
 }
 

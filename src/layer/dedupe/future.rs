@@ -236,14 +236,21 @@ where
                         Ok(None) => {
                             State::Calling { future: inner.call(request), claim: None, watch: Watch::none() }
                         }
-                        Err(error) => return Poll::Ready(config.reject.reject(error.into())),
+                        Err(error) => {
+                            this.state.set(State::Done);
+                            return Poll::Ready(config.reject.reject(error.into()));
+                        }
                     }
                 }
                 StateProjection::Claiming { claiming: asking, insists, call: kept } => {
                     let claimed =
                         match ready!(poll_claim(asking, &config.common, this.key, *insists, context)) {
                             Ok(claimed) => claimed,
-                            Err(error) => return Poll::Ready(config.reject.reject(error.into())),
+                            Err(error) => {
+                                // Drops the ready inner service, and keeps a later poll from claiming again.
+                                this.state.set(State::Done);
+                                return Poll::Ready(config.reject.reject(error.into()));
+                            }
                         };
                     let Some((inner, request)) = kept.take() else { return Poll::Pending };
                     let (claim, known) = match claimed {

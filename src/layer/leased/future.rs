@@ -37,7 +37,8 @@ struct Asking<S, Req> {
 
 /// How far an acquire is.
 enum Asked {
-    Not(Extracted),
+    /// `None` once the key is taken.
+    Not(Option<Extracted>),
     Pending(BoxFuture<'static, Leased>),
 }
 
@@ -78,7 +79,9 @@ where
     ) -> Self {
         Self {
             config,
-            state: State::Asking { asking: Asking { asked: Asked::Not(key), call: Some((inner, request)) } },
+            state: State::Asking {
+                asking: Asking { asked: Asked::Not(Some(key)), call: Some((inner, request)) },
+            },
         }
     }
 }
@@ -101,7 +104,7 @@ where
                     let leased = match asked {
                         Asked::Pending(leasing) => ready!(leasing.as_mut().poll(context)),
                         Asked::Not(key) => {
-                            let key = std::mem::replace(key, Extracted::NONE);
+                            let Some(key) = key.take() else { return Poll::Pending };
                             match config.provide.lease(key, request) {
                                 Leasing::Ready(leased) => leased,
                                 Leasing::Pending(leasing) => {
@@ -113,7 +116,11 @@ where
                     };
                     let lease = match leased {
                         Ok(lease) => lease,
-                        Err(error) => return Poll::Ready(config.reject.reject(error.into())),
+                        Err(error) => {
+                            // Drops the ready inner service, and keeps a later poll from acquiring again.
+                            this.state.set(State::Done);
+                            return Poll::Ready(config.reject.reject(error.into()));
+                        }
                     };
                     let Some((mut inner, mut request)) = asking.call.take() else { return Poll::Pending };
                     let mut watch = Watch::none();

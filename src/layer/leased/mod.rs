@@ -20,7 +20,7 @@ pub use self::slot::LeaseSlot;
 
 use crate::layer::at_once;
 use crate::layer::key::DynKey;
-use crate::telemetry::Outcome;
+use crate::telemetry::{Decisions, Outcome};
 use crate::{AsError, Error, Extracted, Key, Lease, LeaseHandle};
 
 /// The lease of a request. `None`: the request passes without one.
@@ -33,21 +33,34 @@ pub(crate) enum Leasing {
 }
 
 impl Leasing {
-    /// Acquires a lease. `is_immediate`: the store is in memory and the request does not wait.
-    pub(crate) fn new<L: Future<Output = Leased> + Send + 'static>(
-        is_immediate: bool,
-        key: Extracted,
-        now: impl AsyncFnOnce(Key) -> Leased,
-        later: impl FnOnce(Extracted) -> L,
-    ) -> Self {
-        if is_immediate
+    /// Acquires a lease of a key.
+    pub(crate) fn new<A: Acquire>(from: &A, key: Extracted, asked: A::Asked) -> Self {
+        if from.is_immediate(asked)
             && let Extracted::Ready(Ok(Some(key))) = &key
-            && let Some(leased) = at_once(now(key.clone()))
+            && let Some(leased) = at_once(from.take(key.clone(), asked))
         {
             return Self::Ready(leased);
         }
-        Self::Pending(Box::pin(later(key)))
+        let from = from.clone();
+        Self::Pending(Box::pin(async move {
+            let Some(key) = from.decisions().extracted(key.await)? else { return Ok(None) };
+            from.take(key, asked).await
+        }))
     }
+}
+
+/// Acquires leases of keys.
+pub(crate) trait Acquire: Clone + Send + Sync + 'static {
+    /// What a request asks for.
+    type Asked: Copy + Send + 'static;
+
+    fn decisions(&self) -> &Decisions;
+
+    /// Whether the answer is there at once: the store is in memory, and the request does not wait.
+    fn is_immediate(&self, asked: Self::Asked) -> bool;
+
+    /// Acquires a lease, and counts the decision.
+    fn take(&self, key: Key, asked: Self::Asked) -> impl Future<Output = Leased> + Send;
 }
 
 /// Acquires the leases of requests.

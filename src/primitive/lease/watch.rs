@@ -1,7 +1,7 @@
 //! Work that ends when its lease is lost.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
@@ -53,8 +53,7 @@ impl Watch {
     }
 
     /// Does the work. Fails if the lease is lost before the work is done.
-    pub(crate) async fn run<F: Future>(mut self, work: F) -> Result<F::Output, Error> {
-        let mut work = pin!(work);
+    pub(crate) async fn run<F: Future>(mut self, mut work: Pin<&mut F>) -> Result<F::Output, Error> {
         poll_fn(|context| self.poll(work.as_mut(), context)).await
     }
 }
@@ -62,6 +61,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
+    use std::pin::pin;
 
     use super::*;
     use crate::{Mutex, Store};
@@ -86,6 +86,6 @@ mod tests {
         let watch = Watch::new(lock.handle(), true);
         lock.unlock().await.unwrap();
         let work = async { unreachable!("the lease is lost") };
-        assert!(watch.run(work).await.is_err_and(|error: Error| error.is_lost()));
+        assert!(watch.run(pin!(work)).await.is_err_and(|error: Error| error.is_lost()));
     }
 }

@@ -1,6 +1,7 @@
 //! Work that is done under a lock.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use super::{Mutex, MutexGuard, Place};
@@ -129,7 +130,7 @@ impl Mutex {
         work: impl FnOnce(LeaseHandle) -> F,
     ) -> Result<F::Output, Error> {
         let watch = Watch::new(guard.handle(), self.settings.cancel_when_lost);
-        let outcome = watch.run(work(guard.handle())).await?;
+        let outcome = watch.run(pin!(work(guard.handle()))).await?;
         match guard.unlock().await {
             // Another holder may have overlapped with the work.
             Ok(false) if self.settings.cancel_when_lost => Err(Error::lost()),
