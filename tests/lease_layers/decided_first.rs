@@ -8,10 +8,11 @@ use tower_distributed::{Refusal, RefusalKind, Store};
 use tower_test::{assert_request_eq, mock};
 
 use crate::layers::{Other, becomes_free, by_name, is_free, on_each_layer};
+use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
-use crate::support::eventually;
 use crate::support::proxy::FaultProxy;
 use crate::support::redis_server::RedisServer;
+use crate::support::{eventually, spend_budget};
 
 on_each_store!(
     the_lease_lasts_as_long_as_the_call,
@@ -19,6 +20,7 @@ on_each_store!(
     while_a_request_waits_nothing_arrives,
     who_waits_too_long_is_refused,
     errors_of_calls_are_passed_on,
+    a_task_whose_budget_is_spent_is_served_too,
 );
 
 type Mock = mock::Mock<&'static str, &'static str>;
@@ -33,6 +35,21 @@ async fn the_lease_lasts_as_long_as_the_call(stores: Stores) {
         assert!(!is_free(&stores, "ann").await);
         answer.send_response("hello");
         assert_eq!(call.await.unwrap().unwrap(), "hello");
+        becomes_free(&stores, "ann").await;
+    });
+}
+
+async fn a_task_whose_budget_is_spent_is_served_too(stores: Stores) {
+    on_each_layer!(stores, by_name, |layer| {
+        let probe = Probe::default();
+        let mut service = layer.layer(probe.clone());
+        let call = tokio::spawn(async move {
+            let call = service.ready().await.unwrap().call("ann");
+            spend_budget().await;
+            call.await
+        });
+        assert_eq!(call.await.unwrap().unwrap(), "ann");
+        assert_eq!(probe.calls(), 1);
         becomes_free(&stores, "ann").await;
     });
 }

@@ -44,8 +44,10 @@ pub(crate) fn store_of_role() -> Store {
     store(&setting("URL"))
 }
 
-/// For the 100 000 items of a test at most: that it takes any new one of them for one that it knows has a probability
-/// of 100 000 · 10⁻¹¹, one in a million.
+/// The most items of a test.
+pub(crate) const CAPACITY: u64 = 100_000;
+
+/// That it takes any new one of all items for one that it knows has a probability of 100 000 · 10⁻¹¹, one in a million.
 pub(crate) fn filter(store: &Store) -> BloomFilter {
-    BloomFilter::new(store, "items", 100_000, 1e-11).unwrap()
+    BloomFilter::new(store, "items", CAPACITY, 1e-11).unwrap()
 }

@@ -13,14 +13,14 @@ use tokio::sync::{Notify, oneshot};
 use tower::{Service, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_distributed::{Dedupe, extract, web};
 
-use crate::fleet::{Fleet, LONG, filter, store_of_role};
+use crate::fleet::{CAPACITY, Fleet, LONG, filter, store_of_role};
 use crate::judge::judge;
 use crate::messages::Messages;
 use crate::referee::Referee;
 use crate::support::eventually;
 use crate::support::processes::{Child, is_child, setting};
 
-/// At least.
+/// The fewest messages that are sent.
 const MESSAGES: usize = 20_000;
 const TIMES: usize = 3;
 /// Deliveries that wait to be taken.
@@ -153,7 +153,7 @@ impl Workers<'_> {
         self.start();
     }
 
-    /// Stops one that works for longer than its claims last.
+    /// Stops one, while it works, for longer than its claims last.
     async fn stop(&self, messages: &Messages) {
         let (name, child) = self.alive.last().unwrap();
         eventually("it to work", LONG, async || messages.how_many_pending(name).await >= TASKS / 2).await;
@@ -164,9 +164,9 @@ impl Workers<'_> {
     }
 }
 
-/// Sends messages until it is told that it is enough; so all that work have work, however long a stop takes.
+/// Sends messages until it is told that it is enough, so that no worker is idle, however long a stop takes.
 ///
-/// The [`TIMES`] deliveries of one are sent at about the same time, and some of them much later. Returns how many
+/// The [`TIMES`] deliveries of a message are sent at about the same time, and some of them much later. Returns how many
 /// messages were sent.
 async fn send(messages: Messages, mut enough: oneshot::Receiver<()>) -> usize {
     let (mut sent, mut much_later) = (0, Vec::new());
@@ -210,6 +210,7 @@ async fn each_webhook_is_handled_once_or_it_is_reported() {
     }
     enough.send(()).unwrap();
     let sent = sending.await.unwrap();
+    assert!(sent <= CAPACITY as usize, "{sent} messages are too many for the filter");
     let dead = workers.dead.clone();
     eventually("all deliveries", LONG, async || {
         // What they have sent may arrive after they are gone.

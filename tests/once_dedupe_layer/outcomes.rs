@@ -9,8 +9,8 @@ use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind};
 use crate::items::{becomes_free, by_name, dedupe, is_handled, kind};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, on_each_store};
-use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
+use crate::support::{eventually, spend_budget};
 
 on_each_store!(
     an_error_gives_it_back,
@@ -19,7 +19,21 @@ on_each_store!(
     whoever_goes_away_gives_it_back,
     after_each_number_of_polls,
     what_is_answered_is_noted,
+    a_task_whose_budget_is_spent_is_served_too,
 );
+
+async fn a_task_whose_budget_is_spent_is_served_too(stores: Stores) {
+    let probe = Probe::default();
+    let mut service = DedupeLayer::new(dedupe(&stores.open()), by_name).layer(probe.clone());
+    let call = tokio::spawn(async move {
+        let call = service.ready().await.unwrap().call("ann");
+        spend_budget().await;
+        call.await
+    });
+    assert_eq!(call.await.unwrap().unwrap(), "ann");
+    assert_eq!(probe.calls(), 1);
+    assert_eq!(is_handled(&stores, "ann").await, Some(true));
+}
 
 async fn an_error_gives_it_back(stores: Stores) {
     let layer = DedupeLayer::new(dedupe(&stores.open()), by_name);

@@ -9,7 +9,10 @@
 // A harness that cannot do its work can only panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::must_use_candidate)]
 
+use std::task::Poll;
 use std::time::{Duration, Instant};
+
+use tokio::task::coop;
 
 pub mod client;
 pub mod clock_shim;
@@ -45,6 +48,17 @@ pub async fn eventually(what: &str, deadline: Duration, mut condition: impl Asyn
     if tokio::time::timeout(deadline, polling).await.is_err() {
         panic!("waited {deadline:?} for {what}");
     }
+}
+
+/// Spends what is left of the task's cooperative budget.
+pub async fn spend_budget() {
+    let spent = std::future::poll_fn(|context| {
+        while let Poll::Ready(step) = coop::poll_proceed(context) {
+            step.made_progress();
+        }
+        Poll::Ready(!coop::has_budget_remaining())
+    });
+    assert!(spent.await);
 }
 
 /// Like [`eventually`], for tests without a runtime: blocks the thread.

@@ -92,15 +92,17 @@ pub(crate) async fn the_work_of_who_was_refused_does_not_run(place: &Place, name
 
 /// A run that goes on without its caller waits for its turn without the caller's longest wait.
 pub(crate) async fn the_longest_wait_ends_with_its_caller(place: &Place, name: &str) {
-    let [leads, goes_on] =
-        [builder(), builder().max_wait(SHORT).go_on(true)].map(|builder| builder.build(place, name).unwrap());
+    let longest = 4 * SHORT;
+    let [leads, goes_on] = [builder(), builder().max_wait(longest).go_on(true)]
+        .map(|builder| builder.build(place, name).unwrap());
     let (origin, own) = (Origin::shut(), Origin::open());
     let leader = begin_run(&leads, &origin).await;
     let (began, work) = (Instant::now(), own.work());
     let caller = begin(async move { goes_on.run("k", work).await }).await;
     place.lined_up(&format!("{name}:k"), 1).await;
+    assert!(began.elapsed() < longest, "too slow to tell");
     caller.abort();
-    eventually("the longest wait to be over", SOON, async || began.elapsed() > 2 * SHORT).await;
+    eventually("the longest wait to be over", SOON, async || began.elapsed() > longest + SHORT).await;
     leader.abort();
     own.began(1).await;
 }
