@@ -30,5 +30,7 @@ if [ -n "$missing" ]; then
   fi
 fi
 
+# Most tests wait for servers and for leases to end, so more of them than cores run at once.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}"
 # One run tells all that fails.
 cargo test --all-features --no-fail-fast "$@"
