@@ -16,7 +16,7 @@ pub fn run(bench: &Bench) {
     }
     bench.server.empty();
     let store = Store::redis(&bench.server.url).unwrap();
-    // What is stored is a bare number only where a token comes every whole number of microseconds.
+    // Where a token does not come every whole number of microseconds, more digits are stored.
     let odd = measure(bench, &store, "odd", Quota::new(7, Duration::from_secs(3600)));
     let plain = measure(bench, &store, "plain", Quota::per_hour(10));
     note(format!("A key of 20 bytes: {odd} bytes with 7 tokens per hour, {plain} with 10 per hour."));

@@ -26,9 +26,10 @@ pub struct Kind {
     pub make: fn(&[Store; 2]) -> Operation,
 }
 
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 10] = [
     Kind { title: "decision, one key", count: 400_000, make: hot },
     Kind { title: "decision, 100 000 keys", count: 200_000, make: many },
+    Kind { title: "decision, 100 000 keys, a token every 10/3 ms", count: 200_000, make: thirds },
     Kind { title: "mutex: lock, unlock", count: 50_000, make: mutex },
     Kind { title: "mutex: hand-over, 2 processes", count: 30_000, make: handover },
     Kind { title: "permit: add, done", count: 50_000, make: permit },
@@ -49,12 +50,12 @@ pub fn key(number: u64) -> String {
     format!("key-{:016}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % KEYS)
 }
 
-fn bucket(store: &Store) -> TokenBucket {
-    TokenBucket::new(store, "bench", Quota::per_second(1000).burst(1_000_000_000)).unwrap()
+fn bucket(store: &Store, per_second: u32) -> TokenBucket {
+    TokenBucket::new(store, "bench", Quota::per_second(per_second).burst(1_000_000_000)).unwrap()
 }
 
 fn hot(stores: &[Store; 2]) -> Operation {
-    let bucket = bucket(&stores[0]);
+    let bucket = bucket(&stores[0], 1000);
     Arc::new(move |_| {
         let bucket = bucket.clone();
         Box::pin(async move { assert!(bucket.allow("hot").await.unwrap().is_admitted()) })
@@ -62,7 +63,15 @@ fn hot(stores: &[Store; 2]) -> Operation {
 }
 
 pub fn many(stores: &[Store; 2]) -> Operation {
-    let bucket = bucket(&stores[0]);
+    random_keys(bucket(&stores[0], 1000))
+}
+
+/// A token does not come every whole number of microseconds.
+fn thirds(stores: &[Store; 2]) -> Operation {
+    random_keys(bucket(&stores[0], 300))
+}
+
+fn random_keys(bucket: TokenBucket) -> Operation {
     Arc::new(move |number| {
         let bucket = bucket.clone();
         Box::pin(async move { assert!(bucket.allow(key(number)).await.unwrap().is_admitted()) })

@@ -1,27 +1,41 @@
--- bare: reads and writes states that are a bare number without a table. Nearly all states are such. Joined after
--- lib/bucket.
+-- bare: states as one number instead of a table: the time from now to the TAT, in den-ths of a µs; 0 if it has passed.
+-- Nearly all states are such: one quota, which refills, and one level. Joined after lib/bucket.
+local match = string.match
 
--- The text after the number in a stored bare state; nil if the quotas do not allow bare states.
-local function bare_ending()
-  if quotas == 1 and den[1] == 1 and num[1] > 0 then return format(' 0 %d 1 %d', num[1], burst[1]) end
+-- The text after the TAT in a stored bare state, and the pattern of such a state; nil if the quotas do not allow them.
+local function bare_form()
+  if quotas > 1 or num[1] == 0 then return nil end
+  local ending = format(' %d %d %d', num[1], den[1], burst[1])
+  return ending, '^(%d+) (%d+)' .. ending .. '$'
 end
 
--- The TAT of a stored bare state; nil if `raw` is not in this form.
-local function read_bare(raw, ending)
-  local digits = #raw - #ending
-  if sub(raw, digits + 1) ~= ending then return nil end
-  local tat = tonumber(sub(raw, 1, digits))
-  if tat and tat > 0 and tat < limit then return tat end
+-- The TAT of a bare state.
+local function bare_tat(ahead, parts)
+  local part = ahead % parts
+  return now + (ahead - part) / parts, part
+end
+
+-- Reads a stored state under a quota with `parts` parts of a µs. Nil if `raw` is not in the form of `pattern`, or the
+-- number would not be exact. `raw` is false if nothing is stored.
+local function read_bare(raw, pattern, parts)
+  if not raw then return 0 end
+  local whole, part = match(raw, pattern)
+  if not whole then return nil end
+  whole, part = tonumber(whole), tonumber(part)
+  local ahead = whole < now and 0 or (whole - now) * parts + part
+  if whole > 0 and whole < limit and part < parts and ahead < limit then return ahead end
 end
 
 -- Writes a state and returns the reply of Redis. `unknown`: see `save` in lib/bucket. Repeated values are formatted
 -- once.
-local last_tat, last_ending, value, ends, expiry
-local function save_bare(key, tat, ending, unknown)
-  local from = tat - tat % second
-  if from ~= ends then ends, expiry = from, pxat(tat) end
-  if tat ~= last_tat or ending ~= last_ending then
-    last_tat, last_ending, value = tat, ending, format('%d', tat) .. ending
+local last_ahead, last_ending, value, ends, expiry
+local function save_bare(key, ahead, parts, ending, unknown)
+  if ahead ~= last_ahead or ending ~= last_ending then
+    local whole, part = bare_tat(ahead, parts)
+    last_ahead, last_ending, value = ahead, ending, format('%d %d', whole, part) .. ending
+    if part > 0 then whole = whole + 1 end
+    local from = whole - whole % second
+    if from ~= ends then ends, expiry = from, pxat(whole) end
   end
   if unknown then return call('SET', key, value, 'PXAT', expiry, 'GET') end
   return call('SET', key, value, 'PXAT', expiry)

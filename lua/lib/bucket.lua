@@ -1,14 +1,14 @@
 -- bucket: reads, charges and writes the state of a token bucket (GCRA, in exact integers).
 -- ARGV[1] is the number of quotas; then per quota burst (tokens), num, den: one token every num/den microseconds
 -- (num = 0: tokens never come back). `first` is the position of the script's own first argument.
--- A state is a bare number, the theoretical arrival time (TAT, µs), if there is one quota, its interval is in whole
--- microseconds, and the state consists of the TAT only. Otherwise it is a flat table: [1] blocked until (µs, 0: not
--- blocked), then seven numbers per level, first the levels of the quotas, then those of the quotas of other calls:
+-- A state is a flat table: [1] blocked until (µs, 0: not blocked), then seven numbers per level, first the levels of the
+-- quotas, then those of the quotas of other calls:
 --   whole, part       TAT: µs and den-ths of a µs; or if tokens never come back: used tokens, -1
 --   last, rest        the latest TAT of pending reservations (not acted yet); above the TAT only after a cancellation
 --   num, den, burst   the quota
 -- The stored value is all numbers, separated by spaces; for one level and no other information only
--- `whole part num den burst`. A key expires at the end of the second in which its bucket is full and unblocked.
+-- `whole part num den burst`; see also lib/bare. A key expires at the end of the second in which its bucket is full and
+-- unblocked.
 local KEYS, ARGV, tonumber = KEYS, ARGV, tonumber
 local call, floor, max, min, format, sub = redis.pcall, math.floor, math.max, math.min, string.format, string.sub
 local quotas, first
@@ -26,7 +26,6 @@ local function read_quotas(at)
 end
 
 read_quotas(1)
-local bare = quotas == 1 and den[1] == 1 and num[1] > 0
 local limit = 9007199254740992 -- 2^53: smaller integers are exact
 local second = 1000000 -- µs
 local longest = 2 ^ 50 -- µs: the longest time in which missing tokens come back, apart from reservations

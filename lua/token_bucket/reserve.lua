@@ -3,12 +3,13 @@
 -- ARGV      quotas (see lib/bucket); then per run, or once for all runs: cost (tokens), wait (µs, the longest accepted
 --           delay), count (number of equal requests)
 -- returns   now (µs); then per run: the number of admitted requests (the first of count; -1 if the key does not hold a
---           bucket), and the state before the run
+--           bucket), and the state before the run (see lib/bucket or lib/bare)
 -- writes    charged buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills)
 -- cost      one MGET, one SET per charged bucket
 
 local on -- see lib/bucket, on_tables
-local ending = bare_ending()
+local ending, pattern = bare_form()
+local parts, per_token, per_burst = den[1], num[1], burst[1] * num[1] -- den-ths of a µs
 
 -- Charges as many of `count` requests as fit a state in table form. Returns their number.
 local function take(s, cost, wait, count)
@@ -22,31 +23,35 @@ end
 local raw, reply, n = redis.call('MGET', unpack(KEYS)), {now}, 1
 local stride = #ARGV == first + 2 and 0 or 3
 local cost, wait, count, price, top
-local last, old, new, s, charged, from
+local last, old, ahead, s, charged, from
 for i = 1, #KEYS do
   if stride > 0 or i == 1 then
     local a = first + stride * (i - 1)
     cost, wait, count = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
-    if ending then price, top = cost * num[1], now + wait + burst[1] * num[1] end
+    price, top = cost * per_token, wait * parts + per_burst
   end
   local key = KEYS[i]
   if key ~= last then
     last, old, charged, from = key, raw[i], false, n + 1
-    new, s = nil, nil
-    if ending and old then new = read_bare(old, ending) elseif ending then new = 0 end
-    if not new then
+    ahead, s = nil, nil
+    if pattern then ahead = read_bare(old, pattern, parts) end
+    if not ahead then
       on = on or on_tables()
       s, charged = on.load(old)
     end
   end
-  local before, admitted = new or 0, -1
-  if new then
+  if ahead and top >= limit then
+    -- The wait is too long for a bare state.
+    on = on or on_tables()
+    s, ahead = on.load(format('%d %d', bare_tat(ahead, parts)) .. ending), nil
+  end
+  local admitted, before = -1, 0
+  if ahead then
     -- As `take`, for a bare state. It is inlined, because nearly all calls take this path.
-    if new < now then new = now end
-    local free = top - new
-    admitted = count
+    local free = top - ahead
+    admitted, before = count, ahead
     if count * price > free then admitted = free >= price and floor(free / price) or 0 end
-    new = new + admitted * price
+    ahead = ahead + admitted * price
   elseif s then
     before = on.told(s)
     admitted = take(s, cost, wait, count)
@@ -56,7 +61,7 @@ for i = 1, #KEYS do
   charged = charged or admitted * cost > 0
   if charged and key ~= KEYS[i + 1] then
     local saved
-    if new then saved = save_bare(key, new, ending, not old) else saved = on.save(key, s, not old) end
+    if ahead then saved = save_bare(key, ahead, parts, ending, not old) else saved = on.save(key, s, not old) end
     if type(saved) == 'table' and saved.err then
       if not string.find(saved.err, 'WRONGTYPE', 1, true) then return saved end
       for run = from, n, 2 do reply[run] = -1 end

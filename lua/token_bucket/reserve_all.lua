@@ -4,18 +4,18 @@
 -- ARGV     sets of quotas (see lib/several); then per run, or once for all runs: cost (tokens), count (number of equal
 --          requests)
 -- returns  now (µs); then per run: the number of admitted requests (the first of count; -1 if a key does not hold a
---          bucket), and the state of each bucket before the run
+--          bucket), and the state of each bucket before the run (see lib/bucket or lib/bare)
 -- writes   charged buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills)
 -- cost     one MGET, one EXISTS if MGET does not find all keys, one SET per charged bucket
 local on -- see lib/bucket, on_tables
 local n = #sets
 
--- Per limit with bare states: µs per token, µs per burst, and the text after the number in the stored value.
-local pace, span, ending = {}, {}, {}
+-- Per limit with bare states: parts of a µs; per token and per burst, in parts; and its form.
+local parts, per_token, per_burst, ending, pattern = {}, {}, {}, {}, {}
 for p = 1, n do
   under(p)
-  ending[p] = bare_ending()
-  if ending[p] then pace[p], span[p] = num[1], burst[1] * num[1] end
+  parts[p], per_token[p], per_burst[p] = den[1], num[1], burst[1] * num[1]
+  if per_burst[p] < limit then ending[p], pattern[p] = bare_form() end
 end
 
 -- The first position of each key in KEYS, the list of these positions, and the stored values.
@@ -36,17 +36,13 @@ for m = 1, #met do
 end
 local are_missing = #missing == 0 or redis.call('EXISTS', unpack(missing)) == 0
 
--- Per position: TATs of bare states, other states in table form, whether a quota is new, whether the state changed.
-local tats, others, is_new, changed = {}, {}, {}, {}
+-- Per position: bare states, other states in table form, whether a quota is new, whether the state changed.
+local bare, others, is_new, changed = {}, {}, {}, {}
 for m = 1, #met do
   local i, stored = met[m], raw[m]
   local p = (i - 1) % n + 1
-  if ending[p] and stored then
-    tats[i] = read_bare(stored, ending[p])
-  elseif ending[p] and are_missing then
-    tats[i] = 0
-  end
-  if not tats[i] then
+  if pattern[p] and (stored or are_missing) then bare[i] = read_bare(stored, pattern[p], parts[p]) end
+  if not bare[i] then
     stored = stored or not are_missing and call('GET', KEYS[i])
     on = on or on_tables()
     under(p)
@@ -69,11 +65,11 @@ for run = 1, #KEYS / n do
   local admitted, base, told = count, n * (run - 1), width * (run - 1) + 2
   for p = 1, n do
     local i = at[KEYS[base + p]]
-    local tat, s = tats[i], others[i]
-    if tat then
-      reply[told + p] = tat
+    local ahead, s = bare[i], others[i]
+    if ahead then
+      reply[told + p] = ahead
       if admitted > 0 then
-        local free, price = now + span[p] - (tat < now and now or tat), cost * pace[p]
+        local free, price = per_burst[p] - ahead, cost * per_token[p]
         if admitted * price > free then admitted = free >= price and floor(free / price) or 0 end
       end
     elseif s then
@@ -91,11 +87,10 @@ for run = 1, #KEYS / n do
   reply[told] = admitted
   for p = 1, admitted >= 0 and n or 0 do
     local i = at[KEYS[base + p]]
-    local tat = tats[i]
     if admitted == 0 then
       changed[i] = changed[i] or is_new[i]
-    elseif tat then
-      tats[i], changed[i] = (tat < now and now or tat) + admitted * cost * pace[p], true
+    elseif bare[i] then
+      bare[i], changed[i] = bare[i] + admitted * cost * per_token[p], true
     else
       under(p)
       others[i], changed[i] = on.rested(others[i]), true
@@ -108,8 +103,8 @@ for m = 1, #met do
   local i, saved = met[m], nil
   if changed[i] then
     local key, p = KEYS[i], (i - 1) % n + 1
-    if tats[i] then
-      saved = save_bare(key, tats[i], ending[p])
+    if bare[i] then
+      saved = save_bare(key, bare[i], parts[p], ending[p])
     else
       under(p)
       saved = on.save(key, (on.rested(others[i])))

@@ -68,7 +68,7 @@ impl Operation for Adjust {
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<BucketState, Garbled> {
-        let bucket = read_bucket(&self.quotas, &mut fields)?;
+        let bucket = read_bucket(&self.quotas, now, &mut fields)?;
         Ok(BucketState { quotas: self.quotas, now, bucket })
     }
 

@@ -4,6 +4,7 @@
 //! clock. Keys expire by that clock, and each expiry is checked when it is written. Many sequences run
 //! concurrently, so that their operations share calls, as runs.
 
+mod exact;
 mod published;
 mod rational;
 mod runs;
@@ -18,12 +19,11 @@ use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use self::virtual_time::{CLOCK, VirtualTime};
+use self::virtual_time::VirtualTime;
 use super::{Reservation, TokenBucket};
 use crate::store::Clock;
-use crate::store::background::Background;
 use crate::support::redis_server::RedisServer;
-use crate::{Error, Key, Quota, Quotas, Store, StoreBuilder};
+use crate::{Error, Key, Quota, Quotas, Store};
 
 const SEQUENCES: usize = 10_000;
 const IN_STEP: usize = 250;
@@ -189,13 +189,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let sets = quota_sets();
     let seed = seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let pool = crate::store::Source::url(&server.url()).unwrap();
-    let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(
-        pool,
-        CLOCK,
-        Vec::new(),
-        Background::thread(),
-    );
+    let on_redis = VirtualTime::store(&server);
     let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
 
     for batch in 0..SEQUENCES / IN_STEP {

@@ -85,22 +85,26 @@ pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
     }
 }
 
-pub(super) fn read_bucket(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
-    let mut fields = match fields.next()? {
-        Field::Integer(-1) => return Err(WRONG_TYPE),
-        // A bare TAT; see `lua/lib/bucket.lua`.
-        Field::Integer(tat) => {
-            let tat = moment(tat, 0)?;
-            let mut bucket = Bucket::full(quotas);
-            for level in &mut bucket.levels {
-                (level.tat, level.last) = (tat, tat);
-            }
-            return Ok(bucket);
+/// Reads a bucket, full or bare.
+pub(super) fn read_bucket(quotas: &Quotas, now: i64, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
+    match fields.next()? {
+        Field::Integer(-1) => Err(WRONG_TYPE),
+        Field::Integer(ahead) => read_bare(quotas, now, ahead),
+        Field::List(mut fields) => read_levels(quotas, &mut fields),
+        Field::Text(_) => Err(Garbled("a script returned a text instead of a bucket")),
+    }
+}
+
+/// Reads a bucket from the bare form of `lua/lib/bare.lua`.
+fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
+    let mut bucket = Bucket::full(quotas);
+    if ahead != 0 {
+        for (level, limit) in bucket.levels.iter_mut().zip(quotas.limits()) {
+            let tat = moment(now + ahead.div_euclid(limit.den), ahead.rem_euclid(limit.den))?;
+            (level.tat, level.last) = (tat, tat);
         }
-        Field::List(fields) => fields,
-        Field::Text(_) => return Err(Garbled("a script returned a text instead of a bucket")),
-    };
-    read_levels(quotas, &mut fields)
+    }
+    Ok(bucket)
 }
 
 /// Reads whether anything was given back.
@@ -158,7 +162,7 @@ impl Operation for Reserve {
         if admitted < 0 {
             return Err(WRONG_TYPE);
         }
-        let mut bucket = read_bucket(&self.quotas, &mut fields)?;
+        let mut bucket = read_bucket(&self.quotas, now, &mut fields)?;
         // First the admitted requests of the run before this one, then this one.
         let before = admitted.min(nth);
         if before > 0 {
@@ -293,7 +297,7 @@ impl Operation for Peek {
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<BucketState, Garbled> {
-        let bucket = read_bucket(&self.quotas, &mut fields)?;
+        let bucket = read_bucket(&self.quotas, now, &mut fields)?;
         Ok(BucketState { quotas: self.quotas, now, bucket })
     }
 

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::virtual_time::{CLOCK, VirtualTime};
+use super::virtual_time::VirtualTime;
 use crate::primitive::token_bucket::{Reservation, TokenBucket};
-use crate::store::background::Background;
-use crate::store::{Clock, Source};
+use crate::store::Clock;
 use crate::support::redis_server::RedisServer;
-use crate::{Quota, Quotas, Store, StoreBuilder};
+use crate::{Quota, Quotas, Store};
 
 const START: i64 = 1_760_000_000_000_000;
 const TENTH: i64 = 100_000;
@@ -245,8 +244,6 @@ async fn go_s_cases_in_memory() {
 async fn go_s_cases_on_redis() {
     let server = RedisServer::start().await;
     let mut time = VirtualTime::new(&server);
-    let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
-    let source = Source::url(&server.url()).unwrap();
-    let store = builder.assemble(source, CLOCK, Vec::new(), Background::thread());
+    let store = VirtualTime::store(&server);
     all(&mut World::new(store, move |now| time.set(now))).await;
 }

@@ -1,14 +1,18 @@
 //! A Redis server whose scripts use a clock that the test sets, and whose keys expire by that clock.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use deadpool_redis::redis;
 use smallvec::smallvec;
 
 use crate::primitive::quota::Tokens;
 use crate::primitive::token_bucket::state::{Bucket, Level, Moment};
+use crate::store::Source;
+use crate::store::background::Background;
 use crate::support::client::Client;
 use crate::support::redis_server::RedisServer;
+use crate::{Store, StoreBuilder};
 
 /// Replaces `lua/lib/clock.lua`. It removes the expiry from every SET, and lists each written key, value and
 /// expiry.
@@ -46,6 +50,13 @@ pub(super) struct VirtualTime {
 impl VirtualTime {
     pub(super) fn new(server: &RedisServer) -> Self {
         Self { client: server.client().unwrap(), now: 0, expiries: HashMap::new() }
+    }
+
+    /// A store on the server, with this clock.
+    pub(super) fn store(server: &RedisServer) -> Store {
+        let source = Source::url(&server.url()).unwrap();
+        let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
+        builder.assemble(source, CLOCK, Vec::new(), Background::thread())
     }
 
     /// Sets the clock, and deletes the keys that have expired.

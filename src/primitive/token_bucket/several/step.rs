@@ -100,7 +100,7 @@ impl Operation for ReserveAll {
         }
         let mut states = SmallVec::new();
         for quotas in self.terms.each() {
-            let mut bucket = read_bucket(quotas, &mut fields)?;
+            let mut bucket = read_bucket(quotas, now, &mut fields)?;
             // First the admitted requests of the run before this one, then this one.
             let before = admitted.min(nth);
             if before > 0 {
