@@ -35,7 +35,7 @@ settings() {
     return
   fi
   case "$1" in
-    stack) echo "ROUNDS=5 SECONDS=1 BUILD=1" ;;
+    stack) echo "ROUNDS=9 SECONDS=1 BUILD=1" ;;
     decisions) echo "ROUNDS=5 SECONDS=0.3 IDLE=30" ;;
     leases) echo "ROUNDS=5 SECONDS=0.5 HOLD=30 IDLE=5" ;;
     real_redis) echo "ROUNDS=5 SECONDS=0.5 KILLS=3 AWAY=10" ;;
