@@ -1,5 +1,6 @@
--- bare: states as one number instead of a table: the time from now to the TAT, in den-ths of a µs; 0 if it has passed.
--- Nearly all states are such: one quota, which refills, and one level. Joined after lib/bucket.
+-- bare: states as one number instead of a table: the time from now to the TAT, in den-ths of a µs; 0 if the bucket is
+-- full. Nearly all states are such: one quota, which refills; one level, neither blocked nor with a cancelled
+-- reservation; and less than 2^53 den-ths, so that the number is exact. Joined after lib/bucket.
 local match = string.match
 
 -- The text after the TAT in a stored bare state, and the pattern of such a state; nil if the quotas do not allow them.
@@ -15,15 +16,16 @@ local function bare_tat(ahead, parts)
   return now + (ahead - part) / parts, part
 end
 
--- Reads a stored state under a quota with `parts` parts of a µs. Nil if `raw` is not in the form of `pattern`, or the
--- number would not be exact. `raw` is false if nothing is stored.
+-- Reads a stored state under a quota with `parts` parts of a µs. Nil if it is not bare. `raw` is false if nothing is
+-- stored.
 local function read_bare(raw, pattern, parts)
   if not raw then return 0 end
   local whole, part = match(raw, pattern)
   if not whole then return nil end
   whole, part = tonumber(whole), tonumber(part)
+  if whole >= limit or part >= parts then return nil end
   local ahead = whole < now and 0 or (whole - now) * parts + part
-  if whole > 0 and whole < limit and part < parts and ahead < limit then return ahead end
+  return ahead < limit and ahead or nil
 end
 
 -- Writes a state and returns the reply of Redis. `unknown`: see `save` in lib/bucket. Repeated values are formatted

@@ -1,5 +1,6 @@
--- quick: token_bucket/reserve for one bucket whose state is bare (see lib/bare) or missing. On a Cluster nearly all calls
--- are such, and creating the functions of the whole script takes longer than the work. Joined before lib/bucket.
+-- quick: token_bucket/reserve for one bucket whose state is bare (see lib/bare) or missing. On a Cluster nearly all
+-- calls are such, and creating the functions of the whole script takes longer than the work. Otherwise it does nothing,
+-- and the script goes on. Joined before lib/bucket.
 if #KEYS == 1 and ARGV[1] == '1' and ARGV[3] ~= '0' then
   local raw, limit = redis.pcall('GET', KEYS[1]), 9007199254740992
   local parts, whole, part = tonumber(ARGV[4]), 0, 0
@@ -8,10 +9,10 @@ if #KEYS == 1 and ARGV[1] == '1' and ARGV[3] ~= '0' then
     whole, part = string.match(type(raw) == 'string' and raw or '', '^(%d+) (%d+)' .. ending .. '$')
     whole, part = tonumber(whole), tonumber(part)
   end
-  if whole and (not raw or whole > 0) and whole < limit and part < parts then
+  if whole and whole < limit and part < parts then
     local price, count, top = ARGV[5] * ARGV[3], tonumber(ARGV[7]), ARGV[6] * parts + ARGV[2] * ARGV[3]
     local ahead = whole < now and 0 or (whole - now) * parts + part
-    if ahead < limit and top < limit then
+    if ahead < limit and (top < limit or ahead + count * price < limit) then
       local free, before = top - ahead, ahead
       if count * price > free then count = free >= price and math.floor(free / price) or 0 end
       if count > 0 and price > 0 then

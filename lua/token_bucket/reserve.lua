@@ -5,7 +5,7 @@
 -- returns   now (µs); then per run: the number of admitted requests (the first of count; -1 if the key does not hold a
 --           bucket), and the state before the run (see lib/bucket or lib/bare)
 -- writes    charged buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills)
--- cost      one MGET, one SET per charged bucket
+-- cost      one GET (one bucket) or MGET, one SET per charged bucket; both reads for one bucket that is not bare
 
 local on -- see lib/bucket, on_tables
 local ending, pattern = bare_form()
@@ -40,10 +40,11 @@ for i = 1, #KEYS do
       s, charged = on.load(old)
     end
   end
-  if ahead and top >= limit then
-    -- The wait is too long for a bare state.
+  if ahead and top >= limit and ahead + count * price >= limit then
+    -- The state may not be bare after the charge.
     on = on or on_tables()
-    s, ahead = on.load(format('%d %d', bare_tat(ahead, parts)) .. ending), nil
+    s = on.load(format('%d %d', bare_tat(ahead, parts)) .. ending)
+    ahead = nil
   end
   local admitted, before = -1, 0
   if ahead then

@@ -10,7 +10,7 @@
 local on -- see lib/bucket, on_tables
 local n = #sets
 
--- Per limit with bare states: parts of a µs; per token and per burst, in parts; and its form.
+-- Per limit: parts of a µs; tokens and bursts in parts; and if its states may be bare, what `bare_form` returns.
 local parts, per_token, per_burst, ending, pattern = {}, {}, {}, {}, {}
 for p = 1, n do
   under(p)

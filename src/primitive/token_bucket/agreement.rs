@@ -71,7 +71,7 @@ pub(super) fn seed() -> u64 {
 }
 
 fn quota_sets() -> Vec<Quotas> {
-    let sets: [&[Quota]; 9] = [
+    let sets: [&[Quota]; 10] = [
         &[Quota::per_second(10).burst(5)],
         &[Quota::per_second(7).burst(3)],
         &[Quota::per_second(7).burst(9).named("a"), Quota::per_second(7).burst(3).named("b")],
@@ -81,6 +81,8 @@ fn quota_sets() -> Vec<Quotas> {
         &[Quota::per_hour(1000).burst(4), Quota::non_refilling(40), Quota::per_second(999_983).burst(100)],
         &[Quota::new(1, std::time::Duration::from_secs(86_400 * 365))],
         &[Quota::new(u32::MAX, std::time::Duration::from_secs(7))],
+        // The time of the burst is more than 2^53 parts of a µs.
+        &[Quota::new(999_983, std::time::Duration::from_secs(3600)).burst(4_000_000)],
     ];
     sets.iter().map(|set| Quotas::new(set.iter().cloned()).unwrap()).collect()
 }

@@ -52,7 +52,7 @@ pub(crate) struct Reset;
 
 pub(super) const PARTS: &[&str] = &["tat"];
 
-/// The maximum number of buckets in one call of [`Reserve`] or [`Peek`]: about 0.4 ms of server time.
+/// The maximum number of buckets in one call of [`Reserve`] or [`Peek`]: about 0.4 or 0.8 ms of server time.
 const MOST_RUNS: usize = 128;
 
 /// The maximum for scripts that process and write states in table form, which takes four times as long.
@@ -61,6 +61,8 @@ pub(super) const MOST_SLOW_RUNS: usize = 64;
 /// Scripts answer -1 for a run whose key does not hold a bucket.
 pub(super) const WRONG_TYPE: Garbled =
     Garbled("WRONGTYPE the key holds a value that is not a bucket: delete the key, or choose another prefix");
+
+const OUT_OF_RANGE: Garbled = Garbled("a script returned a time out of range");
 
 /// Operations under the same quotas share one call, which contains the quotas once.
 macro_rules! under_its_quotas {
@@ -85,7 +87,7 @@ pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
     }
 }
 
-/// Reads a bucket, full or bare.
+/// Reads a bucket, in table form or bare.
 pub(super) fn read_bucket(quotas: &Quotas, now: i64, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
     match fields.next()? {
         Field::Integer(-1) => Err(WRONG_TYPE),
@@ -97,8 +99,11 @@ pub(super) fn read_bucket(quotas: &Quotas, now: i64, fields: &mut Fields<'_>) ->
 
 /// Reads a bucket from the bare form of `lua/lib/bare.lua`.
 fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
+    if !(0..1 << 53).contains(&ahead) {
+        return Err(OUT_OF_RANGE);
+    }
     let mut bucket = Bucket::full(quotas);
-    if ahead != 0 {
+    if ahead > 0 {
         for (level, limit) in bucket.levels.iter_mut().zip(quotas.limits()) {
             let tat = moment(now + ahead.div_euclid(limit.den), ahead.rem_euclid(limit.den))?;
             (level.tat, level.last) = (tat, tat);
@@ -132,7 +137,7 @@ pub(super) fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
     if (0..1 << 53).contains(&whole) && (-1..=1 << 20).contains(&part) {
         Ok(Moment { whole, part })
     } else {
-        Err(Garbled("a script returned a time out of range"))
+        Err(OUT_OF_RANGE)
     }
 }
 
