@@ -6,6 +6,7 @@ if #KEYS == 1 and ARGV[1] == '1' and ARGV[3] ~= '0' then
   local parts, whole, part = tonumber(ARGV[4]), 0, 0
   local ending = ' ' .. ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. ARGV[2]
   if raw then
+    -- An error of GET is a table.
     whole, part = string.match(type(raw) == 'string' and raw or '', '^(%d+) (%d+)' .. ending .. '$')
     whole, part = tonumber(whole), tonumber(part)
   end
@@ -17,11 +18,11 @@ if #KEYS == 1 and ARGV[1] == '1' and ARGV[3] ~= '0' then
       if count * price > free then count = free >= price and math.floor(free / price) or 0 end
       if count > 0 and price > 0 then
         ahead = ahead + count * price
-        local rest = ahead % parts
-        local tat = now + (ahead - rest) / parts
-        local idle = rest > 0 and tat + 1 or tat
+        part = ahead % parts
+        whole = now + (ahead - part) / parts
+        local idle = part > 0 and whole + 1 or whole
         local expiry = (idle - idle % 1000000 + 1000000) / 1000 -- as `pxat` in lib/bucket
-        local saved = redis.pcall('SET', KEYS[1], string.format('%d %d', tat, rest) .. ending, 'PXAT', expiry)
+        local saved = redis.pcall('SET', KEYS[1], string.format('%d %d', whole, part) .. ending, 'PXAT', expiry)
         if type(saved) == 'table' and saved.err then return saved end
       end
       return {now, count, before}

@@ -44,8 +44,6 @@ pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never,
 pub(crate) use self::owed::Owed;
 pub use self::ping::{BreakerState, Ping};
 pub(crate) use self::redis::send_queue::Padded;
-#[cfg(test)]
-pub(crate) use self::redis::source::Source;
 pub(crate) use self::redis_name::Stem;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler};
 pub use self::stats::StoreStats;

@@ -14,7 +14,6 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::{BloomFilter, BloomFilterBuilder};
 use crate::store::Clock;
-use crate::store::background::Background;
 use crate::support::redis_server::RedisServer;
 use crate::{Error, Store, StoreBuilder};
 
@@ -111,13 +110,8 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
     println!("SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let pool = crate::store::Source::url(&server.url()).unwrap();
-    let on_redis = StoreBuilder::default().timeout(Duration::from_secs(10)).assemble(
-        pool,
-        CLOCK,
-        Vec::new(),
-        Background::thread(),
-    );
+    let builder = StoreBuilder::default().timeout(Duration::from_secs(10));
+    let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
     let configurations = configurations();
 
     for batch in 0..SEQUENCES / IN_STEP {

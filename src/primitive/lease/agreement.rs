@@ -33,7 +33,6 @@ use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::{self, Flight};
 use crate::primitive::wait_group::holders::Permits;
-use crate::store::background::Background;
 use crate::store::{Cell as _, Client, Clock, Namespace, Operation, Push, lock};
 use crate::support::{self, redis_server::RedisServer};
 use crate::{Key, Store, StoreBuilder};
@@ -375,13 +374,8 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
     println!("SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let pool = crate::store::Source::url(&server.url()).unwrap();
-    let on_redis = StoreBuilder::default().timeout(Duration::from_secs(30)).assemble(
-        pool,
-        CLOCK,
-        Vec::new(),
-        Background::thread(),
-    );
+    let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
+    let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
     let in_memory = Store::with_clock(Clock::Manual(in_process.clone()));
     let mut time = Time { now: 0, in_process: in_process.clone(), server: server.client().unwrap() };
     let (mut next, mut grants, mut cut) = (0, 0, 0);

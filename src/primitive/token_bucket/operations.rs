@@ -105,7 +105,7 @@ fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
     let mut bucket = Bucket::full(quotas);
     if ahead > 0 {
         for (level, limit) in bucket.levels.iter_mut().zip(quotas.limits()) {
-            let tat = moment(now + ahead.div_euclid(limit.den), ahead.rem_euclid(limit.den))?;
+            let tat = moment(now + ahead / limit.den, ahead % limit.den)?;
             (level.tat, level.last) = (tat, tat);
         }
     }

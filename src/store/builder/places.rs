@@ -162,7 +162,13 @@ impl StoreBuilder {
         self.wakeups.iter().map(|url| endpoint(url).map(Subscriber::Server)).collect()
     }
 
-    pub(crate) fn assemble(
+    /// A store on a server. Its scripts read the time by the Lua code `clock`.
+    #[cfg(test)]
+    pub(crate) fn with_clock(self, url: &str, clock: &'static str) -> Result<Store, Error> {
+        Ok(self.assemble(Source::url(url)?, clock, Vec::new(), Background::thread()))
+    }
+
+    fn assemble(
         self,
         source: Source,
         clock: &'static str,

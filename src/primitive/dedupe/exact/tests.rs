@@ -11,8 +11,7 @@ use super::bucket::Bucket;
 use super::layout::{Digest, Layout};
 use crate::primitive::dedupe::{Claim, Claimed, Dedupe};
 use crate::primitive::lease::agreement::CLOCK;
-use crate::store::background::Background;
-use crate::store::{Cell as _, Clock, Source};
+use crate::store::{Cell as _, Clock};
 use crate::support::client::Client;
 use crate::support::redis_server::RedisServer;
 use crate::{Store, StoreBuilder};
@@ -33,9 +32,8 @@ impl World {
     async fn new() -> Self {
         let server = RedisServer::start().await;
         let micros = Arc::new(AtomicI64::new(0));
-        let source = Source::url(&server.url()).unwrap();
         let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
-        let on_redis = builder.assemble(source, CLOCK, Vec::new(), Background::thread());
+        let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
         let in_memory = Store::with_clock(Clock::Manual(micros.clone()));
         let clock = server.client().unwrap();
         let mut world = Self { server, clock, micros, stores: [on_redis, in_memory] };

@@ -8,8 +8,6 @@ use smallvec::smallvec;
 
 use crate::primitive::quota::Tokens;
 use crate::primitive::token_bucket::state::{Bucket, Level, Moment};
-use crate::store::Source;
-use crate::store::background::Background;
 use crate::support::client::Client;
 use crate::support::redis_server::RedisServer;
 use crate::{Store, StoreBuilder};
@@ -54,9 +52,8 @@ impl VirtualTime {
 
     /// A store on the server, with this clock.
     pub(super) fn store(server: &RedisServer) -> Store {
-        let source = Source::url(&server.url()).unwrap();
         let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
-        builder.assemble(source, CLOCK, Vec::new(), Background::thread())
+        builder.with_clock(&server.url(), CLOCK).unwrap()
     }
 
     /// Sets the clock, and deletes the keys that have expired.
