@@ -201,17 +201,6 @@ pub(crate) enum OperationFuture<O: Operation> {
     Pending(RedisFuture<O>),
 }
 
-impl<O: Operation> OperationFuture<O> {
-    /// Whether the operation was done, or its error; `None` while it is in flight.
-    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
-        match self {
-            Self::Ready(Some(Err(error))) => Some(Err(error.clone())),
-            Self::Ready(_) => Some(Ok(())),
-            Self::Pending(pending) => pending.outcome(),
-        }
-    }
-}
-
 impl<O: Operation> Unpin for OperationFuture<O> {}
 
 impl<O: Operation> Future for OperationFuture<O> {

@@ -31,13 +31,16 @@ pub(crate) trait PeriodicTask: Send + Sync {
     fn run(self: Arc<Self>) -> BoxFuture<'static, ()>;
 
     /// Makes the work that waits for a push due now, because pushes may have been missed.
-    fn relinked(&self);
+    fn relinked(self: Arc<Self>) {}
 
     /// Makes the work that need not wait due now.
-    fn hurry(&self) {}
+    fn hurry(self: Arc<Self>) {}
 
     /// Makes the work that was in progress due now, because its runtime has ended.
-    fn interrupted(&self);
+    fn interrupted(self: Arc<Self>) {}
+
+    /// Gives up what the process holds.
+    fn shut_down(self: Arc<Self>) {}
 }
 
 /// The periodic tasks of one store.
@@ -119,8 +122,13 @@ impl Scheduler {
 
     /// Makes the work that need not wait due now.
     pub(crate) fn hurry(self: &Arc<Self>) {
-        self.joined().iter().for_each(|task| task.hurry());
+        self.joined().into_iter().for_each(PeriodicTask::hurry);
         self.schedule(Instant::now());
+    }
+
+    /// Makes the tasks give up what the process holds.
+    pub(crate) fn shut_down(&self) {
+        self.joined().into_iter().for_each(PeriodicTask::shut_down);
     }
 
     /// Wakes the tasks up, because periodic tasks may have been dropped.
@@ -179,7 +187,7 @@ impl Task {
                 Some(()) = work.next() => {}
                 Ok(()) = link.changed() => {
                     if matches!(*link.borrow_and_update(), Link::Up(_)) {
-                        scheduler.joined().iter().for_each(|task| task.relinked());
+                        scheduler.joined().into_iter().for_each(PeriodicTask::relinked);
                     }
                 }
             }
@@ -194,7 +202,7 @@ impl Drop for Task {
             return;
         }
         lock(&self.scheduler.state).forget(self.place);
-        self.scheduler.joined().iter().for_each(|task| task.interrupted());
+        self.scheduler.joined().into_iter().for_each(PeriodicTask::interrupted);
         // On the background thread the next `schedule` starts a new task.
         if self.place.is_some() {
             self.scheduler.schedule_on(None, Instant::now());

@@ -7,12 +7,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::admission::{Admission, Leases};
+use super::key_state::Terms;
 use super::kind::{Found, Kind, Query};
+use super::operations::{AcquireRelease, Answer, Verb};
+use super::options::{Holding, micros};
 use super::outcome::Outcome as _;
-use super::seat::{Got, Heard, Seat};
-#[cfg(test)]
-use super::table::Stage;
+use super::perform::acquired;
+use super::tokens::{Effect, Event};
+use super::waiter::{Got, Received, Waiter};
 use crate::error::{Busy, Subject, Why};
+#[cfg(test)]
+use crate::store::lock;
 use crate::store::timer::until;
 use crate::{Error, Key};
 
@@ -45,12 +50,6 @@ impl Ask {
     pub(crate) fn new(subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
         Self::about((), subject, suffix, rank, wait)
     }
-}
-
-/// The token of an acquire, and the id in it.
-pub(super) struct Asked {
-    pub(super) id: u64,
-    pub(super) token: Arc<str>,
 }
 
 /// How to wait.
@@ -98,50 +97,56 @@ impl<K: Kind> Leases<K> {
         ask: &Ask<Query<K>>,
         deadline: Option<Instant>,
         asked_at: &mut Option<i64>,
-    ) -> Heard<Found<K>> {
+    ) -> Received<Found<K>> {
         let mut closed = self.holding.closed.subscribe();
         if *closed.borrow_and_update() {
             return Err(Error::interrupted());
         }
-        let seat = Seat::new(&self.holding, ask.gives_up);
-        let asked = self.admission.sit_down(key, ask, &seat);
-        let id = asked.as_ref().map(|asked| asked.id);
-        let leaver = Leaver { admission: &self.admission, key, id, seat: &seat };
+        let admission = &self.admission;
+        let about = (ask.subject, ask.suffix.clone());
+        let waiter = Waiter::new(&self.holding, about, ask.wait.is_some(), ask.gives_up);
+        // It joins the line of its process, or sends an acquire of its own.
+        let mut effects = admission.step(Event::Arrives { key: key.clone(), waiter: waiter.clone() });
+        let (id, token) = match effects.pop() {
+            Some(Effect::Acquire { id, token, .. }) => (Some(id), Some(token)),
+            _ => (None, None),
+        };
+        let mut leaver = Leaver { admission, key, waiter: &waiter, id, is_unanswered: id.is_some() };
         let call = async {
-            let Some(Asked { token, .. }) = asked else { return pending().await };
-            let sent = self.admission.sent();
-            (sent, self.admission.ask(key.clone(), token, &self.holding, ask).await)
+            let Some(token) = token else { return pending().await };
+            let sent = admission.now();
+            (sent, admission.ask(key.clone(), token, &self.holding, ask).await)
         };
         tokio::pin!(call);
         let late = until(deadline);
         tokio::pin!(late);
-        let mut answered = false;
         loop {
             tokio::select! {
                 biased;
-                heard = poll_fn(|context| seat.poll(context)) => {
+                result = poll_fn(|context| waiter.poll(context)) => {
                     // There is nothing left to take back.
                     std::mem::forget(leaver);
-                    return match heard {
-                        // The lease expired before this poll.
-                        Ok(Some(Got::Lease(lease, _))) if !lease.is_held() => Ok(None),
-                        heard => heard,
+                    return match result {
+                        // The lease was taken back, or expired before this poll.
+                        Ok(Some(Got::Lease(lease, _))) if !admission.accept(&lease.state) => Ok(None),
+                        result => result,
                     };
                 }
-                (sent, answer) = &mut call, if !answered => {
-                    answered = true;
+                (sent, answer) = &mut call, if leaver.is_unanswered => {
+                    leaver.is_unanswered = false;
                     let Some(id) = id else { continue };
-                    match answer {
+                    admission.handle(match answer {
                         Ok(answer) => {
                             asked_at.get_or_insert(answer.now);
-                            self.admission.answered(id, sent, answer, ask.subject, ask.wait.is_some());
+                            let polled = Some(waiter.clone());
+                            Event::Answered { id, sent, answer: acquired(answer), polled }
                         }
-                        Err(error) => self.admission.failed(id, &error),
-                    }
+                        Err(error) => Event::Failed { id, error },
+                    });
                 }
                 () = &mut late => {
                     let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
-                    return Err(self.admission.outage(key).unwrap_or_else(|| busy.into()));
+                    return Err(admission.outage(key).unwrap_or_else(|| busy.into()));
                 }
                 _ = closed.changed() => return Err(Error::interrupted()),
             }
@@ -157,17 +162,30 @@ impl<K: Kind> Leases<K> {
     /// process holds.
     #[cfg(test)]
     pub(crate) fn is_placed(&self, key: &Key) -> bool {
-        let table = crate::store::lock(&self.admission.table);
-        table.values().any(|entry| entry.key == *key && entry.stage != Stage::Asking)
+        lock(&self.admission.tokens).tokens.is_placed(key)
     }
 
     /// Returns whether a lease of a key is offered to a waiter that has not accepted it.
     #[cfg(test)]
     pub(crate) fn has_offered(&self, key: &Key) -> bool {
-        let table = crate::store::lock(&self.admission.table);
-        let mut tenures =
-            table.values().filter(|entry| entry.key == *key).filter_map(|entry| entry.tenure.as_ref());
-        tenures.any(|tenure| tenure.offered().is_some())
+        lock(&self.admission.tokens).tokens.leases().any(|lease| lease.key == *key && lease.is_offered())
+    }
+}
+
+impl<K: Kind> Admission<K> {
+    /// Acquires for a token.
+    pub(crate) async fn ask(
+        &self,
+        key: Key,
+        token: Arc<str>,
+        holding: &Holding,
+        ask: &Ask<Query<K>>,
+    ) -> Result<Answer<Found<K>>, Error> {
+        let max_waiters = ask.wait.map_or(0, |wait| wait.max_waiters.into());
+        let terms = Terms { ttl: micros(holding.options.ttl), max_waiters, rank: ask.rank };
+        let verb = if ask.bypass { Verb::Bypass } else { Verb::Acquire };
+        let operation = self.operation(token, verb, terms);
+        self.client().run(key, AcquireRelease { query: Some(ask.query.clone()), ..operation }).await
     }
 }
 
@@ -185,15 +203,17 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
 struct Leaver<'a, K: Kind> {
     admission: &'a Arc<Admission<K>>,
     key: &'a Key,
+    waiter: &'a Waiter<Found<K>>,
     id: Option<u64>,
-    seat: &'a Arc<Seat<Found<K>>>,
+    is_unanswered: bool,
 }
 
 impl<K: Kind> Drop for Leaver<'_, K> {
     fn drop(&mut self) {
         // The order matters: an offered lease is handed on to the waiters that remain.
-        let offered = self.seat.leave();
-        self.admission.leave(self.key, self.id, self.seat);
+        let offered = self.waiter.leave();
+        let (key, waiter) = (self.key.clone(), self.waiter.clone());
+        self.admission.handle(Event::Leaves { key, waiter, id: self.id, unanswered: self.is_unanswered });
         drop(offered);
     }
 }

@@ -1,5 +1,4 @@
-//! A namespace of leases: the holders in this process, the waiters in this process, and when their renewals and
-//! heartbeats are due.
+//! A namespace of leases: its waiters and leases in this process, and its calls to the store.
 //!
 //! The protocol in short: a waiter that gets no lease takes a place in a queue in the store. It does not poll. A
 //! release grants the lease to the first waiter in the queue, in the same script, and the grant is pushed to the
@@ -13,25 +12,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::belief::Anchor;
 use super::complete::{Complete, Completed};
-use super::fence_ttl;
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, At, Heartbeat, Inspect, Occupancy, Renew, Scene, Verb, What};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::{Look, Outcome as _};
-use super::releases::{ALIVE, GiveBack, Releases};
-use super::renewals::Renewals;
+use super::perform::Local;
 use super::state::LeaseState;
-use super::table::Table;
-use crate::error::Cause;
+use super::tokens::{Event, Release, Rules, Tokens, unexpected};
 use crate::primitive::clock;
-use crate::store::{Client, Ids, Link, Namespace, PeriodicTask, lock};
+use crate::store::{Client, Namespace, PeriodicTask, lock};
 use crate::{Error, Key, Store};
 
 /// How long a grant to a waiter lasts until it is confirmed.
 const GRANT: Duration = Duration::from_millis(1500);
+
+/// How long a waiter counts as alive after a heartbeat.
+pub(super) const ALIVE: Duration = Duration::from_secs(7);
+
+/// How often a waiter sends a heartbeat.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// How long an acquire that was withdrawn is refused if it runs late.
+const TOMBSTONE: Duration = Duration::from_secs(60);
 
 /// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
 fn grant_time(store: &Store) -> Duration {
@@ -42,11 +46,17 @@ pub(super) fn spans(store: &Store) -> Spans {
     Spans { grant: micros(grant_time(store)), alive: micros(ALIVE), tombstone: micros(TOMBSTONE) }
 }
 
-/// How often a waiter sends a heartbeat.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
-
-/// How long an acquire that was withdrawn is refused if it runs late.
-const TOMBSTONE: Duration = Duration::from_secs(60);
+pub(crate) fn rules(store: &Store, has_outcomes: bool) -> Rules {
+    Rules {
+        grant: grant_time(store),
+        alive: ALIVE,
+        heartbeat: HEARTBEAT,
+        call: store.call_limit(),
+        is_remote: !store.is_in_memory(),
+        is_durable: store.durable_within().is_some(),
+        has_outcomes,
+    }
+}
 
 /// The groups of other terms follow those of the usual terms.
 const OTHER_TERMS: usize = 1 << 31;
@@ -57,14 +67,17 @@ pub(crate) struct Admission<K: Kind> {
     pub(crate) namespace: Namespace<KeyState<K::Holders>>,
     pub(super) clients: Clients<K>,
     pub(super) scene: Arc<Scene<K>>,
-    ids: Ids,
     /// All terms in use. The index of each is its number: operations with different terms cannot share a call.
     terms: Mutex<Vec<Terms>>,
-    pub(super) table: Mutex<Table<Found<K>>>,
-    pub(super) renewals: Renewals,
-    pub(super) releases: Releases<K>,
+    pub(super) tokens: Mutex<State<K>>,
     /// The average of recent hold times, ns.
     hold_time: AtomicU64,
+}
+
+pub(super) struct State<K: Kind> {
+    pub(super) tokens: Tokens<Local<K>>,
+    /// The namespace, while the store owes it releases.
+    pub(super) keep: Option<Arc<Admission<K>>>,
 }
 
 pub(super) struct Clients<K: Kind> {
@@ -93,22 +106,21 @@ impl<K: Kind> Admission<K> {
                 },
                 namespace: namespace.clone(),
                 scene: Arc::new(Scene { channels: store.channels().into(), spans: spans(store), scope }),
-                ids,
                 terms: Mutex::default(),
-                table: Mutex::new(Table::new()),
-                renewals: Renewals::new(store),
-                releases: Releases::new(),
+                tokens: Mutex::new(State {
+                    tokens: Tokens::new(
+                        Local { process: store.notifier().process().into(), ids, kind: PhantomData },
+                        rules(store, K::Outcome::KEPT),
+                        clock::now(),
+                    ),
+                    keep: None,
+                }),
                 hold_time: AtomicU64::new(0),
             })
         });
         let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
         store.scheduler().join(task);
         admission
-    }
-
-    /// How long a grant to a waiter lasts, or its ttl if that is shorter.
-    pub(super) fn grant_time(&self) -> Duration {
-        grant_time(&self.store)
     }
 
     pub(crate) async fn inspect(&self, key: Key) -> Result<At<Occupancy>, Error> {
@@ -143,25 +155,14 @@ impl<K: Kind> Admission<K> {
         state: &LeaseState,
         entry: Entry<K>,
     ) -> Result<Completed<Found<K>>, Error> {
-        let (scene, token) = (Arc::clone(&self.scene), Arc::clone(&state.tenure.token));
+        let (scene, token) = (Arc::clone(&self.scene), Arc::clone(&state.token));
         let complete = Complete { scene, token, entry };
-        self.clients.complete.run(state.tenure.key.clone(), complete).await
+        self.clients.complete.run(state.key.clone(), complete).await
     }
 
-    /// Returns a new token, and the id in it.
-    pub(crate) fn token(
-        &self,
-        LeaseOptions { ttl, signature, fence_ttl, .. }: &LeaseOptions,
-        suffix: &str,
-    ) -> (u64, Arc<str>) {
-        let (id, process) = (self.ids.next(), self.store.notifier().process());
-        let fence_ttl = fence_ttl::in_token(*fence_ttl);
-        (id, format!("{process}-{id:x}.{:x}{fence_ttl}{signature}{suffix}", micros(*ttl)).into())
-    }
-
-    /// Returns whether pushes arrive.
-    pub(super) fn link(&self) -> Link {
-        self.store.notifier().current_link()
+    /// Returns a new token without an entry here, and the id in it.
+    pub(crate) fn token(&self, options: &LeaseOptions, suffix: &str) -> (u64, Arc<str>) {
+        lock(&self.tokens).tokens.party.named(options, suffix)
     }
 
     /// Returns an operation on a token, without a query.
@@ -181,21 +182,21 @@ impl<K: Kind> Admission<K> {
         &self.clients.acquire_release
     }
 
-    pub(super) fn release_operation(&self, back: &GiveBack) -> AcquireRelease<K> {
+    pub(super) fn release_operation(&self, back: &Release) -> AcquireRelease<K> {
         let verb = if back.withdrawn { Verb::Withdraw } else { Verb::Release };
         self.operation(Arc::clone(&back.token), verb, Terms::usual(back.ttl))
     }
 
-    pub(crate) async fn release_token(&self, back: &GiveBack) -> Result<Was, Error> {
+    pub(crate) async fn release_token(&self, back: &Release) -> Result<Was, Error> {
         Ok(self.release_answer(back).await?.0)
     }
 
     /// Releases, and returns also whether the call was sent twice.
-    pub(super) async fn release_answer(&self, back: &GiveBack) -> Result<(Was, bool), Error> {
+    pub(super) async fn release_answer(&self, back: &Release) -> Result<(Was, bool), Error> {
         let answer = self.client().run(back.key.clone(), self.release_operation(back)).await?;
         match answer.what {
             What::Released(was) => Ok((was, answer.twice)),
-            What::Acquired(_) => Err(unasked()),
+            What::Acquired(_) => Err(unexpected()),
         }
     }
 
@@ -210,25 +211,9 @@ impl<K: Kind> Admission<K> {
         self.clients.renew.run(key, Renew { token, ttl: micros(ttl), fence, kind: PhantomData }).await
     }
 
-    /// Renews a lease once.
-    pub(crate) async fn renew(self: &Arc<Self>, state: &Arc<LeaseState>) -> Result<(), Error> {
-        let (sent, tenure) = (clock::now(), &state.tenure);
-        let renewed = self.renew_token(tenure.key.clone(), Arc::clone(&tenure.token), tenure.ttl, 0).await?;
-        let anchor = Anchor { sent, now: renewed.now };
-        let drift = state.holding.options.drift;
-        let until = renewed.what.map(|expiry| anchor.until(expiry, tenure.ttl, drift));
-        if until.is_some_and(|until| tenure.renewed(sent, until)) {
-            state.counts.renewed();
-            return Ok(());
-        }
-        state.lose();
-        tenure.end();
-        self.tenure_over(tenure.id);
-        if until.is_some() && !state.is_given_up() {
-            // Too late for this process. The release saves others the wait for its expiry.
-            self.give_back(GiveBack::of(tenure));
-        }
-        Err(Error::lost())
+    /// Releases a token that has no entry here, in the background.
+    pub(crate) fn release_later(self: &Arc<Self>, release: Release) {
+        self.handle(Event::Releases(release));
     }
 
     /// Records how long a lease was held.
@@ -237,6 +222,23 @@ impl<K: Kind> Admission<K> {
         let old = self.hold_time.load(Ordering::Relaxed);
         let new = if old == 0 { held } else { old - old / 8 + held / 8 };
         self.hold_time.store(new.max(1), Ordering::Relaxed);
+    }
+
+    /// Estimates the time until a lease is free, from the end of the next lease (in `left` µs) and the recent hold times
+    /// of the waiters `before` it.
+    pub(super) fn retry_after(&self, left: i64, before: i64) -> Option<Duration> {
+        let left = u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_micros);
+        let turns = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
+        let typical = self.hold_time().map(|held| held.saturating_mul(turns));
+        match (left, typical) {
+            (Some(left), Some(typical)) => Some(left.min(typical)),
+            (left, _) => left,
+        }
+    }
+
+    /// Returns the error of the last call for the waiters of a key, if the store was unavailable.
+    pub(super) fn outage(&self, key: &Key) -> Option<Error> {
+        lock(&self.tokens).tokens.outage(key)
     }
 
     /// Returns the average of recent hold times in this process, if there are any.
@@ -284,11 +286,6 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
         let admission = store.shared(name, || Admission::new(store, &namespace(), ()));
         Self::new(admission, options, leases)
     }
-}
-
-/// The error for an answer of the wrong operation. Decoding never returns one.
-pub(super) fn unasked() -> Error {
-    Error::unavailable(Cause::Unexpected, "the reply belongs to another operation")
 }
 
 impl<K: Kind> Clone for Leases<K> {

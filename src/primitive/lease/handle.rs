@@ -66,7 +66,7 @@ pub(crate) trait Keeper: Send + Sync {
     fn release_detached(self: Arc<Self>, state: Arc<LeaseState>);
 
     /// Records that the store has released the lease.
-    fn released(&self, state: &LeaseState);
+    fn released(self: Arc<Self>, state: &LeaseState);
 
     /// Where work runs that must not depend on the caller.
     fn background(&self) -> Background;
@@ -94,7 +94,7 @@ impl Lease {
     /// Returns the key that the lease is for.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.state.tenure.key
+        &self.state.key
     }
 
     /// Returns the name of the holder in the store.
@@ -110,7 +110,7 @@ impl Lease {
     /// Returns until when the lease is valid if it is not renewed. Renewals move this time.
     #[must_use]
     pub fn until(&self) -> Instant {
-        self.state.tenure.until()
+        self.state.until()
     }
 
     /// Returns how long the lease is valid if it is not renewed; zero once it has ended.
@@ -214,14 +214,13 @@ impl Lease {
         if let Some(keeper) = self.keeper.take() {
             keeper.let_go(Arc::clone(&self.state));
         }
-        (self.state.tenure.key.clone(), Arc::clone(&self.state.tenure.token))
+        (self.state.key.clone(), Arc::clone(&self.state.token))
     }
 
     /// Records that the store has released the lease.
     pub(crate) fn settled(mut self) {
         if let Some(keeper) = self.keeper.take() {
             keeper.released(&self.state);
-            self.state.tenure.end();
         }
     }
 
@@ -242,12 +241,12 @@ impl Lease {
     }
 
     pub(crate) fn ttl(&self) -> Duration {
-        self.state.tenure.ttl
+        self.state.ttl()
     }
 
     /// When it may be released, if that is not now.
     fn not_before(&self) -> Option<Instant> {
-        let due = self.state.began.checked_add(self.at_least_for)?;
+        let due = self.state.began().checked_add(self.at_least_for)?;
         (self.is_held() && due > Instant::now()).then_some(due)
     }
 
@@ -309,7 +308,7 @@ impl LeaseHandle {
     /// Returns the key that the lease is for.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.0.tenure.key
+        &self.0.key
     }
 
     /// Returns the name of the holder in the store; see [`Lease::token`].
@@ -329,7 +328,7 @@ impl LeaseHandle {
     /// Returns until when the lease is valid if it is not renewed.
     #[must_use]
     pub fn until(&self) -> Instant {
-        self.0.tenure.until()
+        self.0.until()
     }
 
     /// Returns how long the lease is valid if it is not renewed; zero once it has ended.

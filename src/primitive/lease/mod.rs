@@ -4,44 +4,36 @@ mod acquire;
 mod admission;
 #[cfg(test)]
 pub(crate) mod agreement;
-mod belief;
 mod complete;
 mod fence_ttl;
-mod granting;
 mod handle;
-mod handover;
-mod heartbeats;
 mod keeper;
 pub(crate) mod key_state;
 pub(crate) mod kind;
-mod line;
 #[cfg(test)]
 mod model;
 pub(crate) mod operations;
 mod options;
 pub(crate) mod outcome;
+mod perform;
 pub(crate) mod queue;
-mod releases;
-mod renewals;
-mod schedule;
-mod seat;
 pub(crate) mod snapshot;
 mod state;
-mod table;
+pub(crate) mod tokens;
+mod validity;
+mod waiter;
 mod watch;
 
 pub(crate) use self::acquire::{Ask, Wait};
-pub(crate) use self::admission::{Admission, Leases};
-pub(crate) use self::belief::{Anchor, Belief, Drift};
+pub(crate) use self::admission::{Admission, Leases, rules};
 pub(crate) use self::fence_ttl::kept_until;
 pub(crate) use self::handle::Keeper;
 pub use self::handle::{Lease, LeaseHandle};
-#[cfg(test)]
-pub(crate) use self::line::LONGEST_TURN;
-pub(crate) use self::options::{LeaseOptions, micros};
-pub(crate) use self::releases::GiveBack;
-pub(crate) use self::renewals::Renewals;
-pub(crate) use self::seat::Got;
+pub(crate) use self::options::{Holding, LeaseOptions, micros};
 pub use self::snapshot::{Holder, Snapshot};
-pub(crate) use self::state::{Granted, LeaseState, Tenure};
+pub(crate) use self::state::LeaseState;
+#[cfg(test)]
+pub(crate) use self::tokens::LONGEST_TURN;
+pub(crate) use self::validity::{Anchor, Drift, Validity};
+pub(crate) use self::waiter::Got;
 pub(crate) use self::watch::Watch;

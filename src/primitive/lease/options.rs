@@ -1,11 +1,12 @@
 //! The options of leases.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::belief::Drift;
 use super::fence_ttl;
+use super::validity::Drift;
 use crate::Error;
 use crate::telemetry::Leases;
 
@@ -65,13 +66,19 @@ impl LeaseOptions {
                 self.at_least_for
             )));
         }
-        if self.drift.sure(ttl) < SHORTEST / 2 {
+        if self.drift.certain(ttl) < SHORTEST / 2 {
             return Err(Error::invalid(format!(
                 "the ttl less the drift must be at least 5 ms, is {:?} (ttl {ttl:?}, drift_factor {factor})",
-                self.drift.sure(ttl)
+                self.drift.certain(ttl)
             )));
         }
         fence_ttl::check(self.fence_ttl, ttl)
+    }
+
+    /// Returns the token with an id.
+    pub(crate) fn token(&self, process: &str, id: u64, suffix: &str) -> Arc<str> {
+        let (ttl, fence_ttl) = (micros(self.ttl), fence_ttl::in_token(self.fence_ttl));
+        format!("{process}-{id:x}.{ttl:x}{fence_ttl}{}{suffix}", self.signature).into()
     }
 }
 

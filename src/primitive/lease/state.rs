@@ -1,15 +1,15 @@
 //! The holder's view of a lease. Its validity is counted by the clock of this process.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::belief::{Belief, Drift};
-use super::options::{Holding, LeaseOptions};
+use super::options::{Holding, micros};
+use super::tokens::{Grant, Release};
+use super::validity::Validity;
 use crate::Key;
 use crate::primitive::clock;
 use crate::store::lock;
@@ -19,52 +19,33 @@ use crate::telemetry::LeaseCounts;
 /// How often [`LeaseState::lost`] checks whether the host was suspended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A lease that the store granted to this process under one token. It serves one holder, or several one after the
-/// other.
-pub(crate) struct Tenure {
+/// The state of a lease in this process, shared by its guard and all its handles.
+pub(crate) struct LeaseState {
     pub(crate) key: Key,
     pub(crate) token: Arc<str>,
     /// The id in the token.
     pub(crate) id: u64,
-    pub(crate) ttl: Duration,
-    drift: Drift,
-    belief: Mutex<Belief>,
-    changed: Notify,
-    /// Whether the acquire was sent twice. Then one copy may run after the release.
-    pub(crate) twice: bool,
-    /// The waiter that the lease is offered to and that has not accepted it yet, and since when.
-    offered: Mutex<Option<(Arc<dyn Offer>, Instant)>>,
-}
-
-/// The parts of a new [`Tenure`].
-pub(crate) struct Granted {
-    pub(crate) key: Key,
-    pub(crate) token: Arc<str>,
-    pub(crate) id: u64,
-    pub(crate) ttl: Duration,
-    /// How far clocks may drift apart.
-    pub(crate) drift: Drift,
-    pub(crate) twice: bool,
-}
-
-/// A waiter that a lease is offered to.
-pub(crate) trait Offer: Send + Sync {
-    /// Takes the lease back, and hands it on or releases it, unless the waiter has accepted it.
-    fn take_back(&self);
-}
-
-/// The state of a lease in this process, shared by its guard and all its handles.
-#[derive(Debug)]
-pub(crate) struct LeaseState {
-    pub(crate) tenure: Arc<Tenure>,
     pub(crate) fence: i64,
-    pub(crate) began: Instant,
-    /// Whether the lease was handed on, released, or left for others to release.
-    ended: AtomicBool,
-    /// Whether the holder is done with the lease, but the store keeps it for a while.
-    retained: AtomicBool,
+    /// Whether the acquire was sent twice. Then one copy may run after the release.
+    twice: bool,
+    began: Instant,
     pub(crate) holding: Arc<Holding>,
     pub(crate) counts: LeaseCounts,
+    state: Mutex<(Validity, Phase)>,
+    changed: Notify,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Its waiter has not accepted it yet.
+    Offered,
+    Held,
+    /// The holder is done with the lease, but the store keeps it for a while.
+    Retained,
+    /// The holder has given it up.
+    Ended,
+    /// It was taken back, since its waiter did not accept it.
+    TakenBack,
 }
 
 /// The name of the holder in a token: the token, or the value in it that the user's function returned.
@@ -72,155 +53,165 @@ pub(super) fn name_in(token: &str) -> &str {
     token.split_once(':').map_or(token, |(_, value)| value)
 }
 
-impl Tenure {
-    pub(crate) fn new(granted: Granted, belief: Belief) -> Arc<Self> {
-        let Granted { key, token, id, ttl, drift, twice } = granted;
-        let (belief, changed) = (Mutex::new(belief), Notify::new());
-        Arc::new(Self { key, token, id, ttl, drift, belief, changed, twice, offered: Mutex::new(None) })
-    }
-
-    /// Returns whether the ttl and the drift are the same as in the options.
-    pub(super) fn suits(&self, options: &LeaseOptions) -> bool {
-        (options.ttl, options.drift) == (self.ttl, self.drift)
-    }
-
-    /// Returns until when the lease is valid, by the clock of timers and users.
-    pub(crate) fn until(&self) -> Instant {
-        clock::without_suspend(lock(&self.belief).until())
-    }
-
-    /// Returns how long the store may keep the lease, whether or not this process believes in it.
-    pub(super) fn lasts(&self) -> Duration {
-        lock(&self.belief).until().saturating_duration_since(clock::now())
-    }
-
-    /// Returns how long the lease is still valid.
-    pub(crate) fn left(&self) -> Duration {
-        let now = clock::now();
-        let mut belief = lock(&self.belief);
-        if belief.holds(now) { belief.until() - now } else { Duration::ZERO }
-    }
-
-    pub(crate) fn is_valid(&self) -> bool {
-        lock(&self.belief).holds(clock::now())
-    }
-
-    /// Records the validity that the store returned for a call sent at `sent`. Returns whether the lease is still
-    /// valid.
-    pub(crate) fn renewed(&self, sent: Instant, until: Instant) -> bool {
-        let mut belief = lock(&self.belief);
-        let before = belief.until();
-        let holds = belief.renewed(sent, until, clock::now());
-        let earlier = belief.until() < before;
-        drop(belief);
-        if earlier {
-            self.changed.notify_waiters();
-        }
-        holds
-    }
-
-    /// Ends the lease, and notifies all tasks that wait for its end.
-    pub(crate) fn end(&self) {
-        lock(&self.belief).end();
-        self.changed.notify_waiters();
-    }
-
-    pub(super) fn offer(&self, to: Arc<dyn Offer>) {
-        *lock(&self.offered) = Some((to, Instant::now()));
-    }
-
-    /// Records that the lease was accepted, or is no longer offered.
-    pub(super) fn taken_up(&self) {
-        lock(&self.offered).take();
-    }
-
-    /// Returns the waiter that the lease is offered to and that has not accepted it, and since when.
-    pub(super) fn offered(&self) -> Option<(Arc<dyn Offer>, Instant)> {
-        lock(&self.offered).clone()
-    }
-}
-
 impl LeaseState {
-    pub(crate) fn new(tenure: Arc<Tenure>, fence: i64, holding: &Arc<Holding>) -> Arc<Self> {
+    pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Arc<Self> {
+        let Grant { key, token, id, fence, twice, validity, offered } = grant;
+        let phase = if offered { Phase::Offered } else { Phase::Held };
         Arc::new(Self {
-            tenure,
+            key,
+            token,
+            id,
             fence,
+            twice,
             began: Instant::now(),
-            ended: AtomicBool::new(false),
-            retained: AtomicBool::new(false),
-            holding: Arc::clone(holding),
             counts: holding.leases.lease(),
+            holding: Arc::clone(holding),
+            state: Mutex::new((validity, phase)),
+            changed: Notify::new(),
         })
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.holding.options.ttl
+    }
+
+    pub(crate) fn began(&self) -> Instant {
+        self.began
     }
 
     /// Returns the name of the holder: the token, or the value in it that the user's function returned.
     pub(crate) fn name(&self) -> &str {
-        name_in(&self.tenure.token)
+        name_in(&self.token)
+    }
+
+    /// Returns until when the lease is valid, by the clock of timers and users.
+    pub(crate) fn until(&self) -> Instant {
+        clock::without_suspend(lock(&self.state).0.until())
     }
 
     /// Returns whether the holder has the lease.
     pub(crate) fn is_held(&self) -> bool {
-        !self.retained.load(Ordering::Acquire) && self.is_kept()
+        !self.time_left().is_zero()
     }
 
     /// Returns how long the holder has the lease if it is not renewed.
     pub(crate) fn time_left(&self) -> Duration {
-        if self.is_held() { self.tenure.left() } else { Duration::ZERO }
+        let now = clock::now();
+        let mut state = lock(&self.state);
+        let (validity, Phase::Offered | Phase::Held) = &mut *state else { return Duration::ZERO };
+        if validity.holds(now) { validity.until() - now } else { Duration::ZERO }
     }
 
-    /// Returns whether the lease lasts: for its holder, or because it is [retained](Self::retain).
-    pub(super) fn is_kept(&self) -> bool {
-        !self.is_given_up() && self.tenure.is_valid()
+    /// Accepts the lease for its waiter. Returns `false` if it was taken back, or has ended.
+    pub(super) fn accept(&self) -> bool {
+        let now = clock::now();
+        let mut state = lock(&self.state);
+        let (validity, phase) = &mut *state;
+        let accepts = *phase == Phase::Offered && validity.holds(now);
+        if accepts {
+            *phase = Phase::Held;
+        }
+        accepts
+    }
+
+    pub(super) fn is_offered(&self) -> bool {
+        lock(&self.state).1 == Phase::Offered
+    }
+
+    /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.
+    pub(crate) fn renewed(&self, sent: Instant, until: Instant) -> bool {
+        let mut state = lock(&self.state);
+        let before = state.0.until();
+        let holds = state.0.renewed(sent, until, clock::now());
+        let earlier = state.0.until() < before;
+        drop(state);
+        if earlier {
+            self.changed.notify_waiters();
+        }
+        if holds {
+            self.counts.renewed();
+        }
+        holds
+    }
+
+    /// Ends the lease. Its tasks learn of that by [`notify`](Self::notify).
+    pub(super) fn end(&self, taken_back: bool) {
+        let (validity, phase) = &mut *lock(&self.state);
+        validity.end();
+        if taken_back {
+            *phase = Phase::TakenBack;
+        }
+    }
+
+    /// Notifies all tasks that wait for the end of the lease, and counts its loss.
+    pub(super) fn notify(&self) {
+        self.changed.notify_waiters();
+        if !matches!(lock(&self.state).1, Phase::Ended | Phase::TakenBack) {
+            self.counts.lost();
+        }
+    }
+
+    /// Ends the lease, which is lost.
+    pub(crate) fn lose(&self) {
+        self.end(false);
+        self.notify();
     }
 
     /// Ends the lease for its holder. No other holder gets it yet.
     pub(super) fn retain(&self) {
-        self.retained.store(true, Ordering::Release);
-        self.tenure.changed.notify_waiters();
+        lock(&self.state).1 = Phase::Retained;
+        self.changed.notify_waiters();
     }
 
-    /// Ends the lease for this holder; the next holder may have it. Returns whether it was held until now, or
-    /// `None` if it had ended before.
-    pub(crate) fn give_up(&self) -> Option<bool> {
-        let was_held = self.tenure.is_valid();
-        if self.ended.swap(true, Ordering::AcqRel) {
-            return None;
+    /// Ends the lease for this holder. Returns whether it was held until now.
+    pub(crate) fn give_up(&self) -> bool {
+        let now = clock::now();
+        let mut state = lock(&self.state);
+        let (validity, phase) = &mut *state;
+        let was_held = validity.holds(now);
+        let before = *phase;
+        if matches!(before, Phase::Ended | Phase::TakenBack) {
+            return false;
         }
-        self.tenure.changed.notify_waiters();
-        if !was_held {
+        *phase = Phase::Ended;
+        validity.end();
+        drop(state);
+        self.changed.notify_waiters();
+        if !was_held && before != Phase::Offered {
             self.counts.lost();
         }
-        Some(was_held)
+        was_held
     }
 
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-
-    /// Counts the lease as lost, unless its holder has given it up.
-    pub(crate) fn lose(&self) {
-        if !self.is_given_up() {
-            self.counts.lost();
+    /// Returns what to release.
+    pub(super) fn release(&self, alive: Duration) -> Release {
+        let lasts = lock(&self.state).0.until().saturating_duration_since(clock::now());
+        Release {
+            key: self.key.clone(),
+            token: Arc::clone(&self.token),
+            withdrawn: self.twice,
+            ttl: micros(self.ttl()),
+            left: lasts + alive,
         }
     }
 
     /// Completes when the lease ends. It has its own timer, so it does not depend on renewals.
     pub(crate) async fn lost(self: Arc<Self>) {
         loop {
-            let changed = self.tenure.changed.notified();
+            let changed = self.changed.notified();
             if !self.is_held() {
                 return;
             }
             tokio::select! {
-                () = sleep_until(self.tenure.until().min(Instant::now() + LOOK_EVERY)) => {}
+                () = sleep_until(self.until().min(Instant::now() + LOOK_EVERY)) => {}
                 () = changed => {}
             }
         }
     }
 }
 
-impl fmt::Debug for Tenure {
+impl fmt::Debug for LeaseState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tenure").field("token", &self.token).finish_non_exhaustive()
+        f.debug_struct("LeaseState").field("token", &self.token).finish_non_exhaustive()
     }
 }

@@ -1,9 +1,10 @@
 //! A mutex on several independent servers (Redlock).
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -18,12 +19,13 @@ use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::clock;
 use crate::primitive::lease::key_state::{Standing, Was};
 use crate::primitive::lease::operations::What;
+use crate::primitive::lease::tokens::{Effect, Event, Grant, Now, Party, Release, Renewed, Tokens};
 use crate::primitive::lease::{
-    Anchor, Ask, Belief, GiveBack, Granted, Keeper, Lease, LeaseState, Leases, Renewals, Tenure, micros,
+    Anchor, Ask, Holding, Keeper, Lease, LeaseState, Leases, Validity, micros, rules,
 };
 use crate::store::background::Background;
 use crate::store::timer::within;
-use crate::store::{PeriodicTask, check_exact};
+use crate::store::{Link, PeriodicTask, Scheduler, check_exact, lock};
 use crate::{Error, Key, Store, random};
 
 pub(super) struct Quorum {
@@ -33,7 +35,31 @@ pub(super) struct Quorum {
     patience: Duration,
     fail_fast: bool,
     shuffle: bool,
-    renewals: Renewals,
+    scheduler: Arc<Scheduler>,
+    /// The leases, which have no waiters here.
+    tokens: Mutex<Tokens<Voters>>,
+}
+
+/// The leases of a quorum. Nobody waits for them in a queue.
+#[derive(Debug)]
+struct Voters;
+
+impl Party for Voters {
+    type Waiter = Infallible;
+    type Lease = Arc<LeaseState>;
+    type Found = Infallible;
+
+    fn options(waiter: &Infallible) -> &Arc<Holding> {
+        match *waiter {}
+    }
+
+    fn token(&mut self, waiter: &Infallible) -> (u64, Arc<str>) {
+        match *waiter {}
+    }
+
+    fn lease(&mut self, waiter: &Infallible, _: Grant) -> Arc<LeaseState> {
+        match *waiter {}
+    }
 }
 
 /// The answers of the nodes so far.
@@ -58,7 +84,8 @@ impl Quorum {
             patience: ttl.mul_f64(settings.timeout_factor).max(Duration::from_millis(1)),
             fail_fast: settings.fail_fast,
             shuffle: settings.shuffle_nodes,
-            renewals: Renewals::new(store),
+            scheduler: Arc::clone(store.scheduler()),
+            tokens: Mutex::new(Tokens::new(Voters, rules(store, false), clock::now())),
         });
         let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&quorum);
         store.scheduler().join(task);
@@ -82,9 +109,40 @@ impl Quorum {
         Anchor { sent, now: 0 }.until(micros(self.ttl()), self.ttl(), self.nodes[0].options().drift)
     }
 
-    fn back(&self, key: Key, token: Arc<str>, withdrawn: bool) -> GiveBack {
+    fn release_of(&self, key: &Key, token: &Arc<str>, withdrawn: bool) -> Release {
         let (ttl, left) = (micros(self.ttl()), self.ttl() + self.patience);
-        GiveBack { key, token, withdrawn, ttl, left }
+        Release { key: key.clone(), token: Arc::clone(token), withdrawn, ttl, left }
+    }
+
+    /// Releases on all nodes, in the background. An acquire may still run on the nodes that have not `answered`.
+    fn release_all(&self, key: &Key, token: &Arc<str>, answered: &HashSet<usize>) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.admission.release_later(self.release_of(key, token, !answered.contains(&index)));
+        }
+    }
+
+    /// Handles an event of a lease. Returns the leases to renew.
+    fn handle(&self, event: Event<Voters>) -> Vec<Arc<LeaseState>> {
+        let mut tokens = lock(&self.tokens);
+        let effects = tokens.step(event, Now { at: clock::now(), link: Link::Down });
+        let due = tokens.due();
+        drop(tokens);
+        let mut renewals = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Renew { lease } => renewals.push(lease),
+                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until)),
+                Effect::Lost { lease, .. } => lease.lose(),
+                // It may have been renewed too late for this process, and is still on the nodes.
+                Effect::Release { release, .. } => {
+                    self.release_all(&release.key, &release.token, &HashSet::new())
+                }
+                Effect::Acquire { .. } | Effect::Settled | Effect::Subscribe | Effect::Heartbeat { .. } => {}
+                Effect::Give { waiter, .. } | Effect::Tell { waiter, .. } => match waiter {},
+            }
+        }
+        due.into_iter().for_each(|due| self.scheduler.schedule(clock::without_suspend(due)));
+        renewals
     }
 
     fn majority(&self) -> usize {
@@ -125,18 +183,21 @@ impl Quorum {
         // Each node counts its own fences. Once a majority stores the highest fence, every later majority contains a
         // node that issues a higher one.
         let raised = ballot.raise(votes.fence).await;
-        let belief = Belief::granted(self.until(sent), clock::now());
-        let (Some(belief), true) = (belief, raised >= self.majority()) else {
+        let validity = Validity::granted(self.until(sent), clock::now());
+        let (Some(validity), true) = (validity, raised >= self.majority()) else {
             return Err(Error::unavailable(Cause::TimedOut, "a majority of the quorum answered too late"));
         };
         ballot.won = true;
         let answered = std::mem::take(&mut ballot.answered);
-        let (key, token) = (ballot.key.clone(), Arc::clone(&ballot.token));
-        let granted = Granted { key, token, id, ttl: self.ttl(), drift: first.options().drift, twice: false };
-        let tenure = Tenure::new(granted, belief);
-        let state = LeaseState::new(tenure, votes.fence, &first.holding);
-        self.renewals.add(&state, false);
-        Ok(Lease::new(state, Arc::new(Votees { quorum: Arc::clone(&self), answered })))
+        let (key, token, fence, options) =
+            (&ballot.key, &ballot.token, votes.fence, Arc::clone(&first.holding));
+        let (of, token) = (key.clone(), Arc::clone(token));
+        let grant =
+            Grant { key: of, token, id, fence, twice: false, validity: validity.clone(), offered: false };
+        let lease = LeaseState::new(grant, &options);
+        let (key, token) = (key.clone(), Arc::clone(&lease.token));
+        self.handle(Event::Holds { id, key, token, lease: Arc::clone(&lease), options, validity, fence });
+        Ok(Lease::new(lease, Arc::new(Votees { quorum: Arc::clone(&self), answered })))
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -157,38 +218,28 @@ impl Quorum {
 
     /// Renews the lease. If an outage leaves the result open, the lease stays as it was, and the caller may try again
     /// until the lease expires.
-    async fn renew(&self, state: &Arc<LeaseState>) -> Result<(), Error> {
-        let (sent, tenure) = (clock::now(), &state.tenure);
-        let (mut renewed, mut gone, mut outage) = (0, 0, None);
-        for renewal in self.renew_all(&tenure.key, &tenure.token, 0).await {
+    async fn renew(&self, state: &Arc<LeaseState>, scheduled: bool) -> Result<(), Error> {
+        let (sent, majority) = (clock::now(), self.majority());
+        let (mut held, mut gone, mut outage) = (0, 0, None);
+        for renewal in self.renew_all(&state.key, &state.token, 0).await {
             match renewal {
-                Ok(true) => renewed += 1,
+                Ok(true) => held += 1,
                 Ok(false) => gone += 1,
                 Err(error) => outage = Some(error),
             }
         }
-        if renewed >= self.majority() {
-            if tenure.renewed(sent, self.until(sent)) {
-                state.counts.renewed();
-                return Ok(());
-            }
-            state.lose();
-            return Err(Error::lost());
-        }
-        match outage {
-            Some(error) if self.nodes.len() - gone >= self.majority() => Err(error),
+        let renewed = match &outage {
+            _ if held >= majority => Renewed::Valid { sent, until: self.until(sent) },
+            Some(_) if self.nodes.len() - gone >= majority => Renewed::Unknown,
             // A majority can no longer hold the lease.
-            _ => {
-                state.lose();
-                tenure.end();
-                Err(Error::lost())
-            }
+            _ => Renewed::Gone,
+        };
+        self.handle(Event::Renewed { id: state.id, renewed, scheduled });
+        match (renewed, outage) {
+            (Renewed::Unknown, Some(error)) => Err(error),
+            (Renewed::Valid { .. }, _) if state.is_held() => Ok(()),
+            _ => Err(Error::lost()),
         }
-    }
-
-    async fn watch_over(self: Arc<Self>, state: Arc<LeaseState>) {
-        let renewed = self.renew(&state).await;
-        self.renewals.renewed(&state, renewed.is_ok());
     }
 }
 
@@ -261,11 +312,7 @@ impl Ballot {
 impl Drop for Ballot {
     fn drop(&mut self) {
         if !self.won {
-            for (index, node) in self.quorum.nodes.iter().enumerate() {
-                let (key, token) = (self.key.clone(), Arc::clone(&self.token));
-                let withdrawn = !self.answered.contains(&index);
-                node.admission.give_back(self.quorum.back(key, token, withdrawn));
-            }
+            self.quorum.release_all(&self.key, &self.token, &self.answered);
         }
     }
 }
@@ -282,19 +329,22 @@ impl Votes {
 
 impl PeriodicTask for Quorum {
     fn due(&self) -> Option<Instant> {
-        self.renewals.due()
+        lock(&self.tokens).due().map(clock::without_suspend)
     }
 
     fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
-        let due = self.renewals.take_due(Instant::now()).into_iter();
-        let renewals = join_all(due.map(|state| Arc::clone(&self).watch_over(state)));
-        Box::pin(async move { drop(renewals.await) })
+        let due = self.handle(Event::Due);
+        Box::pin(async move {
+            join_all(due.iter().map(|state| self.renew(state, true))).await;
+        })
     }
 
-    fn relinked(&self) {}
+    fn interrupted(self: Arc<Self>) {
+        self.handle(Event::Interrupted);
+    }
 
-    fn interrupted(&self) {
-        self.renewals.interrupted();
+    fn shut_down(self: Arc<Self>) {
+        self.handle(Event::Shutdown);
     }
 }
 
@@ -306,14 +356,10 @@ struct Votees {
 }
 
 impl Votees {
-    /// The release for a node.
-    fn back(&self, index: usize, tenure: &Tenure) -> GiveBack {
-        let (key, token) = (tenure.key.clone(), Arc::clone(&tenure.token));
-        self.quorum.back(key, token, !self.answered.contains(&index))
-    }
-
-    fn release_node(&self, index: usize, tenure: &Tenure) {
-        self.quorum.nodes[index].admission.give_back(self.back(index, tenure));
+    /// Ends the lease for its holder. Another holder can get the lock as soon as the release is sent.
+    fn end(&self, state: &LeaseState) {
+        state.give_up();
+        self.quorum.handle(Event::Forgotten { id: state.id, fence: state.fence });
     }
 }
 
@@ -323,32 +369,28 @@ impl Keeper for Votees {
             if !state.is_held() {
                 return Err(Error::lost());
             }
-            self.quorum.renew(&state).await
+            self.quorum.renew(&state, false).await
         })
     }
 
     fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>> {
         let quorum = Arc::clone(&self.quorum);
-        self.released(&state);
-        // Another holder can get the lock as soon as the release is sent.
-        state.tenure.end();
+        self.end(&state);
         Box::pin(async move {
-            let tenure = &state.tenure;
             let releases = quorum.nodes.iter().enumerate().map(|(index, node)| {
-                let back = self.back(index, tenure);
+                let release = quorum.release_of(&state.key, &state.token, !self.answered.contains(&index));
                 let quorum = Arc::clone(&quorum);
-                async move { quorum.within(node.admission.release_token(&back)).await }
+                async move {
+                    let released = quorum.within(node.admission.release_token(&release)).await;
+                    released.inspect_err(|_| node.admission.release_later(release))
+                }
             });
             let (mut was_held, mut was_gone, mut outage) = (0, 0, None);
-            let outcomes = join_all(releases).await;
-            for (index, release) in outcomes.into_iter().enumerate() {
+            for release in join_all(releases).await {
                 match release {
                     Ok(Was::Held) => was_held += 1,
                     Ok(_) => was_gone += 1,
-                    Err(error) => {
-                        outage = Some(error);
-                        self.release_node(index, tenure);
-                    }
+                    Err(error) => outage = Some(error),
                 }
             }
             match outage {
@@ -361,14 +403,12 @@ impl Keeper for Votees {
     }
 
     fn release_detached(self: Arc<Self>, state: Arc<LeaseState>) {
-        self.released(&state);
-        state.tenure.end();
-        (0..self.quorum.nodes.len()).for_each(|index| self.release_node(index, &state.tenure));
+        self.end(&state);
+        self.quorum.release_all(&state.key, &state.token, &self.answered);
     }
 
-    fn released(&self, state: &LeaseState) {
-        state.give_up();
-        self.quorum.renewals.forget(state.tenure.id);
+    fn released(self: Arc<Self>, state: &LeaseState) {
+        self.end(state);
     }
 
     fn background(&self) -> Background {

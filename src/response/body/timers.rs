@@ -64,10 +64,6 @@ impl PeriodicTask for Timers {
         }
         Box::pin(ready(()))
     }
-
-    fn relinked(&self) {}
-
-    fn interrupted(&self) {}
 }
 
 /// Lets the scheduler's task end.

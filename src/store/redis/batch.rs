@@ -309,16 +309,6 @@ impl<O: Operation> Batch<O> {
         };
         reply.map(|reply| (item.key.clone(), reply))
     }
-
-    /// Whether an operation has ended, and its error if it failed without a usable reply; `None` while it waits.
-    pub(super) fn outcome(&self, index: usize) -> Option<Result<(), Error>> {
-        match &self.state().items[index].phase {
-            Phase::Waiting(_) => None,
-            Phase::Landed(place) => Some(place.reply(self.replies.get()).and_then(confirmed)),
-            Phase::Decoded(Some(decoded)) => Some(decoded.as_ref().as_ref().map(drop).map_err(Clone::clone)),
-            Phase::Decoded(None) | Phase::Left => Some(Ok(())),
-        }
-    }
 }
 
 /// Whether the call of a reply counts.

@@ -45,17 +45,6 @@ impl<O: Operation> RedisFuture<O> {
     pub(crate) fn new(step: Step<O>) -> Self {
         Self(step)
     }
-
-    /// Whether the operation has ended, and its error; `None` if it has not.
-    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
-        match &self.0 {
-            Step::Queued(Queued { batch, index, .. }) | Step::Sending(_, Queued { batch, index, .. }) => {
-                batch.outcome(*index)
-            }
-            Step::Failed(error) => Some(Err(error.clone())),
-            Step::Asked(_) | Step::Done => None,
-        }
-    }
 }
 
 impl<O: Operation> Unpin for RedisFuture<O> {}

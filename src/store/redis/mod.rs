@@ -235,6 +235,7 @@ impl RedisStore {
     /// Waits until nothing is owed, then closes all connections. After `limit` it returns how many operations are
     /// still owed.
     pub(super) async fn shutdown(&self, limit: Duration) -> Result<(), usize> {
+        self.scheduler.shut_down();
         self.scheduler.hurry();
         let none = tokio::time::timeout(limit, self.owed.none()).await;
         self.subscription.stop();

@@ -1,7 +1,7 @@
 //! No waiter waits for ever. Whatever went wrong before: once no message is under way and nothing more goes wrong,
 //! every waiter is served within a bounded time. No new arrival is needed for that.
 
-use super::super::table::Stage;
+use super::super::tokens::Stage;
 use super::Modelled;
 use super::rules::Flaw;
 use super::server::Verb;
@@ -83,10 +83,10 @@ impl<H: Modelled> World<H> {
             if self.believed(line).is_none() {
                 return Some(Event::Notices(line));
             }
-            if self.is_due_back(held) {
+            if self.is_due_back(line) {
                 return Some(Event::TakesBack(line));
             }
-            if held.offered.is_none() && !keeps {
+            if !held.is_offered && !keeps {
                 return Some(if self.rules.faults.completes {
                     Event::Completes(line)
                 } else {
@@ -97,14 +97,14 @@ impl<H: Modelled> World<H> {
                 return once(held.token, Verb::Renew).then_some(Event::Renews(line));
             }
         }
-        let entry = client.entry.as_ref()?;
+        let (token, entry) = client.entry()?;
         match entry.stage {
-            Stage::Asking if self.is_abandoned(entry) => {
+            Stage::Acquiring { .. } if self.is_abandoned(line) => {
                 (!self.rules.has(Flaw::AbandonedUnnoticed)).then_some(Event::Abandons(line))
             }
-            Stage::Asking => Some(Event::Fails(line)),
-            Stage::Queued(_) => once(entry.token, Verb::Heartbeat).then_some(Event::Heartbeats(line)),
-            Stage::Holding => None,
+            Stage::Acquiring { .. } => Some(Event::Fails(line)),
+            Stage::Queued { .. } => once(token, Verb::Heartbeat).then_some(Event::Heartbeats(line)),
+            Stage::Held(_) => None,
         }
     }
 }

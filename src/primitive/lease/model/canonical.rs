@@ -5,11 +5,11 @@ use std::hash::{Hash, Hasher};
 
 use tokio::time::Instant;
 
-use super::super::belief::Anchor;
 use super::super::key_state::Standing;
 use super::super::kind::Holders as _;
 use super::super::queue::Queue;
-use super::super::table::Stage;
+use super::super::tokens::{Notice, Stage};
+use super::super::validity::Anchor;
 use super::Modelled;
 use super::client::Client;
 use super::rules::{Flaw, TICK};
@@ -102,8 +102,9 @@ impl<H: Modelled> World<H> {
 
     /// The form of a line, with its state on the server and its messages.
     fn line_form(&self, line: usize, fences: &[i64]) -> Form {
-        let Client { asks, entry, held, crashed } = &self.clients[line];
-        let mut form = vec![number(*asks as i64), i16::from(*crashed)];
+        let client = &self.clients[line];
+        let Client { tokens, asker, held, crashed, .. } = client;
+        let mut form = vec![number(tokens.party.asks as i64), i16::from(*crashed)];
         let seats = &self.rules.seats;
         let first = seats.iter().position(|seat| seat.line == line).unwrap_or(0);
         for seat in (0..seats.len()).filter(|seat| seats[*seat].line == line) {
@@ -114,36 +115,40 @@ impl<H: Modelled> World<H> {
             form.extend([of.ttl, of.weight, of.rank, flags.into(), place].map(number));
         }
         let token = |token: usize| number((token - first * self.rules.asks) as i64);
-        if let Some(entry) = entry {
-            form.push(token(entry.token));
-            form.extend(entry.line.iter().map(|seat| number((*seat - first) as i64)));
+        if let Some((own, entry)) = client.entry() {
+            form.push(token(own));
+            form.extend(entry.line.iter().map(|waiter| number((waiter.seat - first) as i64)));
             form.push(-1);
             let can_hand_over = entry.line.clone().hand_over(self.local).is_some();
-            form.push(match entry.stage {
-                Stage::Asking => 1000,
-                Stage::Holding => 1001 + i16::from(can_hand_over),
-                Stage::Queued(anchor) => self.anchor(anchor),
-            });
-            form.push(entry.driver.map_or(-1, |seat| number((seat - first) as i64)));
-            form.extend([
-                i16::from(entry.twice),
-                entry.early.as_ref().map_or(-1, |news| self.news(news, fences)),
-            ]);
-            if let Stage::Queued(anchor) = entry.stage
-                && self.rules.has(Flaw::PushCutAtAnchor)
-            {
-                form.push(self.age(anchor.sent));
+            match &entry.stage {
+                Stage::Acquiring { in_background, failed, early } => {
+                    let asker =
+                        asker.filter(|_| !in_background).map_or(-1, |seat| number((seat - first) as i64));
+                    let early = early.as_ref().map_or(-1, |news| self.early(news, fences));
+                    form.extend([1000 + i16::from(*in_background) + 2 * i16::from(*failed), asker, early]);
+                }
+                Stage::Held(held) => {
+                    form.push(1010 + i16::from(can_hand_over));
+                    form.push(held.offered.map_or(-1, |since| self.age(since)));
+                }
+                Stage::Queued { anchor, .. } => {
+                    form.push(self.anchor(*anchor));
+                    if self.rules.has(Flaw::PushCutAtAnchor) {
+                        form.push(self.age(anchor.sent));
+                    }
+                }
             }
+            form.push(i16::from(entry.twice));
         }
         form.push(-2);
         if let Some(held) = held {
             form.extend([token(held.token), number((held.seat - first) as i64)]);
-            form.extend([self.until_form(held.belief.until()), self.rank(fences, held.fence)]);
+            form.extend([self.until_form(held.validity.until()), self.rank(fences, held.fence)]);
             form.push(i16::from(held.twice));
             if self.rules.faults.repeats {
-                form.push(held.belief.sent.map_or(-1, |sent| self.age(sent)));
+                form.push(held.validity.sent.map_or(-1, |sent| self.age(sent)));
             }
-            form.push(held.offered.map_or(-1, |since| self.age(since)));
+            form.extend([held.is_offered, held.by_push].map(i16::from));
         }
         form.push(-3);
         for own in self.rules.tokens().filter(|own| self.rules.of(*own).line == line) {
@@ -219,6 +224,13 @@ impl<H: Modelled> World<H> {
         }
     }
 
+    fn early(&self, news: &Notice<()>, fences: &[i64]) -> i16 {
+        match *news {
+            Notice::Granted { expiry, fence } => self.news(&News::Granted { expiry, fence }, fences),
+            Notice::Gone | Notice::Found(()) => 1000,
+        }
+    }
+
     /// Returns how far the server's clock is ahead of the time that an anchor gives.
     fn anchor(&self, anchor: Anchor) -> i16 {
         let age = i64::try_from(self.local.duration_since(anchor.sent).as_micros()).unwrap_or(i64::MAX);
@@ -241,8 +253,8 @@ impl<H: Modelled> World<H> {
         let answers = rules.has(Flaw::HolderAnswersPush);
         messages.retain(|Message { token, what }| {
             let client = &clients[rules.of(*token).line];
-            let entry = client.entry.as_ref().filter(|entry| entry.token == *token);
-            let waits = entry.is_some_and(|entry| answers || entry.stage != Stage::Holding);
+            let entry = client.entry().filter(|(own, _)| own == token);
+            let waits = entry.is_some_and(|(_, entry)| answers || !matches!(entry.stage, Stage::Held(_)));
             let holds = client.held.as_ref().is_some_and(|held| held.token == *token);
             match what {
                 What::Call { .. } => true,

@@ -1,225 +1,408 @@
-//! What a process does for a line of waiters, like `granting`, `handover`, `heartbeats` and `renewals`. It uses the
-//! crate's own [`Anchor`], [`Belief`] and [`Line`].
+//! A process with one line of waiters. It runs the crate's own step; this file only carries out its effects.
 
-use tokio::time::Instant;
+use std::sync::Arc;
 
-use super::super::belief::{Anchor, Belief, Drift};
-use super::super::granting::By;
 use super::super::key_state::Standing;
-use super::super::line::Line;
-use super::super::table::Stage;
+use super::super::options::{Holding, micros};
+use super::super::tokens::{
+    Acquired, Effect, Effects, Entry, Event, Grant, Notice, Now, Party, Release, Renewed, Stage, Tokens, Told,
+};
+use super::super::validity::{Anchor, Drift, Validity};
 use super::Modelled;
-use super::rules::{Flaw, TICK, ticks};
+use super::rules::{Flaw, Rules, TICK, ticks};
 use super::server::Verb;
 use super::world::{Message, What, World};
-use crate::store::News;
+use crate::Error;
+use crate::error::Cause;
+use crate::store::{Link, News};
 
 /// A line in a process.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Client {
-    /// How many tokens the line has used.
-    pub(super) asks: usize,
-    pub(super) entry: Option<Entry>,
+    pub(super) tokens: Tokens<Names>,
+    /// The waiter whose future sends the acquire of the line.
+    pub(super) asker: Option<usize>,
     pub(super) held: Option<Held>,
+    pub(super) sent: Sent,
     pub(super) crashed: bool,
 }
 
-/// The acquire of a line.
+/// Makes tokens. A line has a limited number of them.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) token: usize,
-    pub(super) stage: Stage,
-    pub(super) line: Line<usize>,
-    /// The seat whose future sends the call, until it is answered.
-    pub(super) driver: Option<usize>,
-    pub(super) twice: bool,
-    pub(super) early: Option<News>,
+pub(super) struct Names {
+    rules: Arc<Rules>,
+    pub(super) asks: usize,
+}
+
+/// The id of a token beyond the limit.
+const NONE_LEFT: u64 = u64::MAX;
+
+/// A waiter.
+#[derive(Clone, Debug)]
+pub(crate) struct Seated {
+    pub(super) seat: usize,
+    holding: Arc<Holding>,
+}
+
+impl PartialEq for Seated {
+    fn eq(&self, other: &Self) -> bool {
+        self.seat == other.seat
+    }
 }
 
 /// The lease that a seat holds.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     pub(super) token: usize,
     pub(super) seat: usize,
-    pub(super) belief: Belief,
+    pub(super) validity: Validity,
     pub(super) fence: i64,
+    /// The fence that tells it from others with its token.
+    number: i64,
     pub(super) twice: bool,
-    /// Since when it is offered, if its waiter has not accepted it.
-    pub(super) offered: Option<Instant>,
+    /// Whether its waiter has not accepted it.
+    pub(super) is_offered: bool,
+    /// Whether a pushed message said that it is held.
+    pub(super) by_push: bool,
 }
 
-const DRIFT: Drift = Drift(0.0);
+/// The tokens for which an acquire was sent, as a set of bits.
+pub(super) type Sent = u32;
+
+impl Party for Names {
+    type Waiter = Seated;
+    type Lease = Held;
+    type Found = ();
+
+    fn options(waiter: &Seated) -> &Arc<Holding> {
+        &waiter.holding
+    }
+
+    fn token(&mut self, waiter: &Seated) -> (u64, Arc<str>) {
+        if self.asks == self.rules.asks {
+            return (NONE_LEFT, "".into());
+        }
+        let token = self.rules.token(waiter.seat, self.asks);
+        self.asks += 1;
+        (token as u64, Arc::clone(self.rules.name(token)))
+    }
+
+    fn lease(&mut self, waiter: &Seated, grant: Grant) -> Held {
+        let Grant { id, fence, twice, validity, offered, .. } = grant;
+        let token = usize::try_from(id).unwrap_or(usize::MAX);
+        Held {
+            token,
+            seat: waiter.seat,
+            validity,
+            fence,
+            number: fence,
+            twice,
+            is_offered: offered,
+            by_push: false,
+        }
+    }
+}
+
+impl Client {
+    pub(super) fn new(rules: &Arc<Rules>) -> Self {
+        let names = Names { rules: Arc::clone(rules), asks: 0 };
+        Self {
+            tokens: Tokens::new(names, rules.of_tokens(), rules.epoch),
+            asker: None,
+            held: None,
+            sent: 0,
+            crashed: false,
+        }
+    }
+
+    /// The acquire of the line, or its lease.
+    pub(super) fn entry(&self) -> Option<(usize, &Entry<Names>)> {
+        let (id, entry) = self.tokens.entries.iter().next()?;
+        Some((usize::try_from(*id).unwrap_or(usize::MAX), entry))
+    }
+
+    /// Whether the acquire of a token is not answered.
+    pub(super) fn is_acquiring(&self, token: usize) -> bool {
+        self.entry()
+            .is_some_and(|(own, entry)| own == token && matches!(entry.stage, Stage::Acquiring { .. }))
+    }
+
+    /// Since when the lease is offered.
+    pub(super) fn offered(&self) -> Option<tokio::time::Instant> {
+        match &self.entry()?.1.stage {
+            Stage::Held(held) => held.offered,
+            _ => None,
+        }
+    }
+}
 
 impl<H: Modelled> World<H> {
+    fn seated(&self, seat: usize) -> Seated {
+        Seated { seat, holding: Arc::clone(&self.rules.holdings[seat]) }
+    }
+
+    fn key() -> crate::Key {
+        "k".into()
+    }
+
     /// Returns whether a seat can arrive.
     pub(super) fn may_come(&self, seat: usize) -> bool {
-        let of = self.rules.seats[seat];
-        let client = &self.clients[of.line];
-        !client.crashed && (client.entry.is_some() || client.asks < self.rules.asks)
+        let client = &self.clients[self.rules.seats[seat].line];
+        !client.crashed && (client.entry().is_some() || client.tokens.party.asks < self.rules.asks)
     }
 
     pub(super) fn comes(&mut self, seat: usize) {
         self.came |= 1 << seat;
         self.waiting.push(seat);
-        let line = self.rules.seats[seat].line;
-        if let Some(entry) = &mut self.clients[line].entry {
-            entry.line.join(seat);
-            return;
-        }
-        let entry = self.line_of(seat);
-        let token = entry.token;
-        self.clients[line].entry = Some(entry);
-        self.clients[line].asks += 1;
-        self.call(token, Verb::Acquire);
+        self.arrives(seat);
     }
 
-    /// Returns whether a message that has arrived is handled. A waiter that sends its own call handles the reply
+    fn arrives(&mut self, seat: usize) {
+        let (line, waiter) = (self.rules.seats[seat].line, self.seated(seat));
+        let effects = self.step(line, Event::Arrives { key: Self::key(), waiter }, self.local);
+        if !effects.is_empty() {
+            self.clients[line].asker = Some(seat);
+        }
+        self.perform(line, effects, true);
+    }
+
+    /// Returns whether a message that has arrived is handled. A waiter that sends its own acquire handles the reply
     /// when it is polled.
     pub(super) fn is_heard(&self, message: &Message) -> bool {
-        let entry = &self.clients[self.rules.of(message.token).line].entry;
+        let line = self.rules.of(message.token).line;
         let is_reply = matches!(message.what, What::Reply { verb: Verb::Acquire, .. });
-        !entry.as_ref().is_some_and(|entry| is_reply && self.is_abandoned(entry))
+        !(is_reply && self.clients[line].is_acquiring(message.token) && self.is_abandoned(line))
     }
 
-    /// Returns whether the future that sends a line's call is not polled.
-    pub(super) fn is_abandoned(&self, entry: &Entry) -> bool {
-        entry.stage == Stage::Asking && entry.driver.is_some_and(|driver| self.is_stalled(driver))
+    /// Returns whether the future that sends a line's acquire is not polled.
+    pub(super) fn is_abandoned(&self, line: usize) -> bool {
+        let client = &self.clients[line];
+        let waits = client
+            .entry()
+            .is_some_and(|(_, entry)| matches!(entry.stage, Stage::Acquiring { in_background: false, .. }));
+        waits && client.asker.is_some_and(|asker| self.is_stalled(asker))
     }
 
     pub(super) fn receive(&mut self, Message { token, what }: Message) {
-        let line = self.rules.of(token).line;
-        match what {
-            What::Push(news) => self.heard(line, token, news),
+        let (line, id) = (self.rules.of(token).line, token as u64);
+        let mut is_prompt = false;
+        let event = match what {
+            What::Push(news) => {
+                is_prompt = self.is_prompt(line, token, &news);
+                if self.rules.has(Flaw::HolderAnswersPush) && self.clients[line].held.is_some() {
+                    return self.send_off(token, Verb::Release);
+                }
+                Event::Pushed { id, news: self.notice(line, token, news) }
+            }
             What::Reply { verb, mut anchor, standing, twice } => {
                 if self.rules.has(Flaw::AnchorAtArrival) {
                     anchor.sent = self.local;
                 }
+                if let Standing::Held { .. } = standing
+                    && self.rules.has(Flaw::ReplyValidFromArrival)
+                {
+                    anchor.sent = self.local;
+                }
+                let (sent, now) = (Now { at: anchor.sent, link: LINK }, anchor.now);
                 match verb {
-                    Verb::Acquire => self.answered(line, token, anchor, standing, twice),
-                    Verb::Renew => self.renewed(line, token, anchor, standing),
-                    Verb::Heartbeat => self.stands(line, token, anchor, standing),
-                    Verb::Release | Verb::Withdraw | Verb::Complete => {}
+                    Verb::Acquire => {
+                        let twice = twice && !self.rules.has(Flaw::TwiceForgotten);
+                        let found = (standing == Standing::Done).then_some(());
+                        let answer = Acquired { now, standing, found, twice };
+                        let asker = self.clients[line].asker.filter(|asker| !self.is_stalled(*asker));
+                        let polled = asker.map(|asker| self.seated(asker));
+                        Event::Answered { id, sent, answer, polled }
+                    }
+                    Verb::Renew => {
+                        let renewed = self.answer(token, anchor, standing);
+                        Event::Renewed { id, renewed, scheduled: false }
+                    }
+                    Verb::Heartbeat => Event::Stands { sent, now, soonest: 0, each: vec![(id, standing)] },
+                    Verb::Release | Verb::Withdraw | Verb::Complete => return,
                 }
             }
-            What::Call { .. } => {}
+            What::Call { .. } => return,
+        };
+        let at = self.looked_at(line, &event);
+        let held = self.clients[line].held.is_some();
+        let by_push = matches!(event, Event::Pushed { .. });
+        let effects = self.step(line, event, at);
+        let gives = effects.iter().any(|effect| matches!(effect, Effect::Give { .. }));
+        self.seen.missed |= is_prompt && !gives;
+        if !held && gives {
+            self.forget_calls(token);
+        }
+        self.perform(line, effects, false);
+        if let Some(held) = self.clients[line].held.as_mut().filter(|_| gives) {
+            held.by_push = by_push;
         }
     }
 
-    fn entry(&mut self, line: usize, token: usize) -> Option<&mut Entry> {
-        self.clients[line].entry.as_mut().filter(|entry| entry.token == token)
+    fn answer(&self, token: usize, anchor: Anchor, standing: Standing) -> Renewed {
+        let Standing::Held { expiry, .. } = standing else { return Renewed::Gone };
+        let until = anchor.until(expiry, self.rules.holdings[self.rules.seat_of(token)].options.ttl, DRIFT);
+        let held = self.clients[self.rules.of(token).line].held.as_ref();
+        let until = match held.filter(|_| self.rules.has(Flaw::BeliefOnlyGrows)) {
+            Some(held) => until.max(held.validity.until()),
+            None => until,
+        };
+        Renewed::Valid { sent: anchor.sent, until }
     }
 
-    fn answered(&mut self, line: usize, token: usize, anchor: Anchor, standing: Standing, twice: bool) {
-        let forgets = self.rules.has(Flaw::TwiceForgotten);
-        let Some(entry) = self.entry(line, token) else { return };
-        entry.twice |= twice && !forgets;
-        match standing {
-            Standing::Held { expiry, fence } => self.granted(line, token, By::Answer(anchor), expiry, fence),
-            Standing::Queued { .. } => {
-                (entry.stage, entry.driver) = (Stage::Queued(anchor), None);
-                if let Some(early) = entry.early.take() {
-                    self.heard(line, token, early);
-                }
-            }
-            Standing::Done => self.drop_line(line),
-            Standing::Refused { .. } | Standing::Withdrawn => self.place_lost(line, token),
-        }
-    }
-
-    fn heard(&mut self, line: usize, token: usize, news: News) {
-        if self.rules.has(Flaw::HolderAnswersPush) && self.clients[line].held.is_some() {
-            return self.send_off(token, Verb::Release);
-        }
+    fn notice(&self, line: usize, token: usize, news: News) -> Notice<()> {
         match news {
-            News::Granted { expiry, fence } => self.granted(line, token, By::Grant(None), expiry, fence),
-            News::Gone => self.place_lost(line, token),
-            News::Told(_) => self.drop_line(line),
+            News::Granted { mut expiry, fence } => {
+                if self.rules.has(Flaw::PushValidFromArrival) {
+                    expiry = self.server.now + 8 * TICK;
+                }
+                if self.rules.has(Flaw::PushCutAtAnchor)
+                    && let Some((_, Entry { stage: Stage::Queued { anchor, .. }, .. })) =
+                        self.clients[line].entry()
+                {
+                    expiry = expiry.min(anchor.now + self.rules.of(token).ttl * TICK);
+                }
+                Notice::Granted { expiry, fence }
+            }
+            News::Gone => Notice::Gone,
+            News::Told(_) => Notice::Found(()),
         }
     }
 
-    fn stands(&mut self, line: usize, token: usize, anchor: Anchor, standing: Standing) {
-        let Some(entry) = self.entry(line, token).filter(|entry| matches!(entry.stage, Stage::Queued(_)))
+    /// Returns whether a push is a grant that was made just now, and the waiter's last call took no time.
+    fn is_prompt(&self, line: usize, token: usize, news: &News) -> bool {
+        let News::Granted { expiry, .. } = news else { return false };
+        let Some((own, Entry { stage: Stage::Queued { anchor, .. }, .. })) = self.clients[line].entry()
         else {
+            return false;
+        };
+        let jumped = self.rules.faults.jump != 0 && !self.jumps;
+        let (server, local) = (self.server.now - anchor.now, self.local.duration_since(anchor.sent));
+        let stands = self.rules.stands(self.rules.of(token).ttl) * TICK;
+        let granted_now = own == token && expiry - self.server.now == stands;
+        granted_now && !jumped && ticks(server / TICK) == local
+    }
+
+    /// When an event is handled. A process that takes expired leases looks at its clock too early.
+    fn looked_at(&self, line: usize, event: &Event<Names>) -> tokio::time::Instant {
+        if !self.rules.has(Flaw::LateGrantIsTaken) {
+            return self.local;
+        }
+        let drift = |anchor: Anchor, expiry: i64| {
+            anchor.sent + DRIFT.certain(ticks((expiry - anchor.now).max(0) / TICK))
+        };
+        let until = match (event, self.clients[line].entry()) {
+            (Event::Pushed { news: Notice::Granted { expiry, .. }, .. }, Some((_, entry))) => {
+                match entry.stage {
+                    Stage::Queued { anchor, .. } => Some(drift(anchor, *expiry)),
+                    _ => None,
+                }
+            }
+            (
+                Event::Answered {
+                    sent,
+                    answer: Acquired { now, standing: Standing::Held { expiry, .. }, .. },
+                    ..
+                },
+                _,
+            ) => Some(drift(Anchor { sent: sent.at, now: *now }, *expiry)),
+            _ => None,
+        };
+        until.and_then(|until| until.checked_sub(ticks(1))).map_or(self.local, |early| early.min(self.local))
+    }
+
+    /// Lets the line look at what is due, as if its time had come.
+    fn due(&mut self, line: usize) {
+        let at = self.local;
+        let client = &mut self.clients[line];
+        client.tokens.make_due(at);
+        let effects = self.step(line, Event::Due, at);
+        self.perform(line, effects, false);
+    }
+
+    fn step(&mut self, line: usize, event: Event<Names>, at: tokio::time::Instant) -> Effects<Names> {
+        let tokens = &mut self.clients[line].tokens;
+        let effects = tokens.step(event, Now { at, link: LINK });
+        tokens.forget_owed();
+        effects
+    }
+
+    /// Carries out effects. `first`: a waiter has arrived, and sends its own acquire.
+    fn perform(&mut self, line: usize, effects: Effects<Names>, first: bool) {
+        for effect in effects {
+            match effect {
+                Effect::Acquire { id, .. } => {
+                    let bit = 1 << id.min(31);
+                    let copy = self.clients[line].sent & bit != 0;
+                    self.clients[line].sent |= bit;
+                    if id == NONE_LEFT || (!first && !copy && self.again == 0) {
+                        // The limit of the setting is reached.
+                        self.drop_line(line);
+                        continue;
+                    }
+                    if !first {
+                        self.again = self.again.saturating_sub(u8::from(!copy));
+                        self.clients[line].asker = None;
+                    }
+                    self.call(usize::try_from(id).unwrap_or(usize::MAX), Verb::Acquire);
+                }
+                Effect::Release { release, .. } => self.release(&release),
+                Effect::Give { waiter, lease, .. } => self.offer(line, waiter.seat, lease),
+                Effect::Tell { waiter, outcome } => self.told(line, waiter.seat, &outcome),
+                Effect::Valid { lease, sent, until } => {
+                    let local = self.local;
+                    let held = self.clients[line].held.as_mut().filter(|held| held.number == lease.number);
+                    if held.is_some_and(|held| !held.validity.renewed(sent, until, local)) {
+                        let lost = Event::Lost { id: lease.token as u64, fence: lease.number };
+                        let effects = self.step(line, lost, local);
+                        self.perform(line, effects, false);
+                    }
+                }
+                Effect::Lost { lease, taken_back } => {
+                    let held = self.clients[line].held.take_if(|held| held.number == lease.number);
+                    if held.is_some() && !taken_back {
+                        self.forget_calls(lease.token);
+                        self.send_off(lease.token, if lease.twice { Verb::Withdraw } else { Verb::Release });
+                    }
+                }
+                // Renewals and heartbeats are sent at any time.
+                Effect::Renew { .. } | Effect::Heartbeat { .. } | Effect::Settled | Effect::Subscribe => {}
+            }
+        }
+    }
+
+    fn release(&mut self, release: &Release) {
+        let Some(token) = self.rules.tokens().find(|token| *self.rules.name(*token) == release.token) else {
             return;
         };
-        match standing {
-            Standing::Held { expiry, fence } => {
-                self.granted(line, token, By::Grant(Some(anchor)), expiry, fence)
-            }
-            Standing::Queued { .. } => entry.stage = Stage::Queued(anchor),
-            Standing::Refused { .. } | Standing::Withdrawn | Standing::Done => self.place_lost(line, token),
-        }
-    }
-
-    /// Returns until when a lease is certainly valid. `asked`: whether the anchor is the call that returned the
-    /// lease.
-    pub(super) fn until(&self, anchor: Anchor, expiry: i64, ttl: i64, asked: bool) -> Instant {
-        let left = ticks((expiry - anchor.now).max(0) / TICK);
-        if self.rules.has(Flaw::ReplyValidFromArrival) && asked {
-            return self.local + DRIFT.sure(left);
-        }
-        if self.rules.has(Flaw::PushValidFromArrival) && !asked {
-            return self.local + DRIFT.sure(ticks(self.rules.stands(ttl)));
-        }
-        if self.rules.has(Flaw::BeliefIsNotCut) {
-            return anchor.sent + DRIFT.sure(left);
-        }
-        if asked || self.rules.has(Flaw::PushCutAtAnchor) {
-            return anchor.until(expiry, ticks(ttl), DRIFT);
-        }
-        anchor.until_granted(expiry, ticks(self.rules.stands(ttl)), self.local, DRIFT)
-    }
-
-    fn granted(&mut self, line: usize, token: usize, by: By, expiry: i64, fence: i64) {
-        let ttl = self.rules.of(token).ttl;
-        let (local, late_ok) = (self.local, self.rules.has(Flaw::LateGrantIsTaken));
-        let at_once = expiry - self.server.now == self.rules.stands(ttl) * TICK;
-        let jumped = self.rules.faults.jump != 0 && !self.jumps;
-        let Some(entry) = self.entry(line, token) else { return };
-        let anchor = match (by, entry.stage) {
-            (_, Stage::Holding) => return,
-            (By::Answer(anchor) | By::Grant(Some(anchor)), _) | (By::Grant(None), Stage::Queued(anchor)) => {
-                anchor
-            }
-            (By::Grant(None), Stage::Asking) => {
-                entry.early = Some(News::Granted { expiry, fence });
-                return;
-            }
-        };
-        let asked = by != By::Grant(None);
-        let until = self.until(anchor, expiry, ttl, asked);
-        let taken =
-            late_ok.then(|| Belief::granted(until, until.checked_sub(ticks(1)).unwrap_or(until))).flatten();
-        let Some(belief) = Belief::granted(until, local).or(taken) else {
-            self.seen.missed |= at_once && !asked && !jumped && self.is_prompt(anchor);
-            return self.ask_for_line(line, Some(false));
-        };
         self.forget_calls(token);
-        let seats = &self.rules.seats;
-        let Some(entry) = self.clients[line].entry.as_mut() else { return };
-        (entry.stage, entry.driver) = (Stage::Holding, None);
-        let fits = entry.line.front().is_some_and(|seat| seats[*seat].ttl == ttl);
-        let seat = if fits { entry.line.granted(local) } else { None };
-        let twice = entry.twice;
-        let Some(seat) = seat else { return self.ask_for_line(line, Some(false)) };
-        self.offer(line, Held { token, seat, belief, fence, twice, offered: None });
+        self.send_off(token, if release.withdrawn { Verb::Withdraw } else { Verb::Release });
     }
 
-    /// Returns whether the call of an anchor took no time.
-    fn is_prompt(&self, anchor: Anchor) -> bool {
-        let (server, local) = (self.server.now - anchor.now, self.local.duration_since(anchor.sent));
-        ticks(server / TICK) == local
+    fn told(&mut self, line: usize, seat: usize, outcome: &Told<()>) {
+        let again = matches!(outcome, Told::Again) && !self.is_stalled(seat) && self.again > 0;
+        if again && self.clients[line].tokens.party.asks < self.rules.asks {
+            self.again -= 1;
+            return self.arrives(seat);
+        }
+        self.waiting.retain(|other| *other != seat);
     }
 
-    pub(super) fn offer(&mut self, line: usize, held: Held) {
-        let seat = held.seat;
+    fn offer(&mut self, line: usize, seat: usize, lease: Held) {
         let process = self.rules.seats[seat].process;
         let (seats, weight) = (&self.rules.seats, self.rules.seats[seat].weight);
         let first = self.waiting.iter().find(|other| seats[**other].process == process);
         self.seen.unfair |= first.is_some_and(|first| *first != seat);
         self.waiting.retain(|other| *other != seat);
-        let mut held = Held { offered: self.is_stalled(seat).then_some(self.local), ..held };
-        self.seen.late |= !held.belief.holds(self.local);
+        let mut held = lease;
+        held.is_offered &= self.is_stalled(seat);
+        if !held.is_offered || self.rules.has(Flaw::OfferIsRenewed) {
+            let accepted = Event::Accepted { id: held.token as u64, fence: held.number };
+            drop(self.step(line, accepted, self.local));
+        }
+        if self.rules.has(Flaw::HandOnSameFence) {
+            held.fence = held.fence.min(self.server.fence);
+        }
+        self.seen.late |= !held.validity.holds(self.local);
         // A shared holder has the fence of the exclusive holder before it.
         let shares = weight < self.rules.capacity;
         // After a jump forward, a waiter that was granted a lease later may receive it first.
@@ -229,85 +412,98 @@ impl<H: Modelled> World<H> {
         self.clients[line].held = Some(held);
     }
 
-    fn place_lost(&mut self, line: usize, token: usize) {
-        if self.entry(line, token).is_some_and(|entry| entry.stage != Stage::Holding) {
-            self.ask_for_line(line, None);
-        }
-    }
-
-    /// Ends a line: all its waiters learn that there is nothing left to do, or that the call has failed.
+    /// Ends a line at the limit of the setting.
     fn drop_line(&mut self, line: usize) {
-        if let Some(entry) = self.clients[line].entry.take() {
-            self.waiting.retain(|seat| !entry.line.iter().any(|other| other == seat));
-            self.forget_calls(entry.token);
-        }
+        let dropped = self.clients[line].tokens.drop_all();
+        self.waiting.retain(|seat| !dropped.iter().any(|waiter| waiter.seat == *seat));
     }
 
-    /// Releases a token. `withdrawn`: its acquire may run later.
-    pub(super) fn give_back(&mut self, token: usize, withdrawn: bool) {
-        let verb = if withdrawn { Verb::Withdraw } else { Verb::Release };
-        self.send_off(token, verb);
-    }
-
-    /// Lets a line ask for a new place. `back`: release its token first; `true` if its acquire may run later.
-    pub(super) fn ask_for_line(&mut self, line: usize, back: Option<bool>) {
-        let Some(mut entry) = self.clients[line].entry.take() else { return };
-        self.forget_calls(entry.token);
-        if let Some(asking) = back {
-            self.give_back(entry.token, asking || entry.twice);
-        }
-        let Some(front) = entry.line.front().copied() else { return };
-        let asks = self.clients[line].asks;
-        if asks == self.rules.asks || self.again == 0 {
-            // The limit of the setting is reached.
-            self.waiting.retain(|seat| !entry.line.iter().any(|other| other == seat));
-            return;
-        }
-        self.again -= 1;
-        self.clients[line].asks += 1;
-        entry.token = self.rules.token(front, asks);
-        (entry.stage, entry.driver, entry.twice, entry.early) = (Stage::Asking, None, false, None);
-        let token = entry.token;
-        self.clients[line].entry = Some(entry);
-        self.call(token, Verb::Acquire);
-    }
-
-    /// Fails an acquire: the waiter that sent it receives the error; a line asks again.
+    /// Fails an acquire: the waiter that sent it receives the error; a line acquires again.
     pub(super) fn fails(&mut self, line: usize) {
-        let forgets = self.rules.has(Flaw::RetryForgotten);
-        let Some(entry) = &mut self.clients[line].entry else { return };
-        let token = entry.token;
-        if entry.driver.is_some() {
-            self.drop_line(line);
-            return self.give_back(token, true);
-        }
-        entry.twice |= !forgets;
+        let Some((token, entry)) = self.clients[line].entry() else { return };
+        let background = matches!(entry.stage, Stage::Acquiring { in_background: true, .. });
+        let cause = match self.rules.has(Flaw::RetryForgotten) && background {
+            true => Cause::NotSent,
+            false => Cause::TimedOut,
+        };
         self.forget_calls(token);
-        self.call(token, Verb::Acquire);
+        let error = Error::unavailable(cause, "the call failed");
+        let effects = self.step(line, Event::Failed { id: token as u64, error }, self.local);
+        self.perform(line, effects, false);
+        if background {
+            self.due(line);
+        }
     }
 
     pub(super) fn leaves(&mut self, seat: usize) {
         let line = self.rules.seats[seat].line;
         self.waiting.retain(|other| *other != seat);
-        let Some(entry) = &mut self.clients[line].entry else { return };
-        entry.line.leave(|other| *other == seat);
-        let asking = match entry.stage {
-            Stage::Holding => return,
-            Stage::Queued(_) => false,
-            Stage::Asking => true,
-        };
-        if entry.line.is_empty() || (asking && entry.driver == Some(seat)) {
-            self.ask_for_line(line, Some(asking));
-        }
+        let Some((token, _)) = self.clients[line].entry() else { return };
+        let unanswered = self.clients[line].asker == Some(seat);
+        let id = (unanswered || !self.rules.holdings[seat].options.cohorts).then_some(token as u64);
+        let (key, waiter) = (Self::key(), self.seated(seat));
+        let effects = self.step(line, Event::Leaves { key, waiter, id, unanswered }, self.local);
+        self.perform(line, effects, false);
     }
 
-    /// Handles a line whose sending future is not polled. That waiter asks again when it is polled.
+    /// Handles a line whose acquire is not answered, since the future that sends it is not polled.
     pub(super) fn abandons(&mut self, line: usize) {
-        let Some(entry) = &mut self.clients[line].entry else { return };
-        if let Some(driver) = entry.driver.take() {
-            entry.line.leave(|other| *other == driver);
-            self.waiting.retain(|other| *other != driver);
-            self.ask_for_line(line, Some(true));
+        self.due(line);
+    }
+
+    /// An offered lease is taken back, if its waiter has not accepted it for long enough.
+    pub(super) fn takes_back(&mut self, line: usize) {
+        self.due(line);
+    }
+
+    /// The holder gives up its lease.
+    pub(super) fn ends(&mut self, line: usize) {
+        let Some(mut held) = self.clients[line].held.take() else { return };
+        let (id, fence, at) = (held.token as u64, held.number, self.local);
+        let is_over = !held.validity.holds(at);
+        let release = Release {
+            key: Self::key(),
+            token: Arc::clone(self.rules.name(held.token)),
+            withdrawn: held.twice,
+            ttl: micros(ticks(self.rules.of(held.token).ttl)),
+            left: ticks(self.rules.longest()),
+        };
+        let effects = self.step(line, Event::Ends { release, id, fence, detached: true }, at);
+        if is_over {
+            self.forget_calls(held.token);
         }
+        self.perform(line, effects, false);
+    }
+
+    /// The holder enters an outcome, and the store releases its lease.
+    pub(super) fn completes(&mut self, line: usize) {
+        let Some(held) = self.clients[line].held.take() else { return };
+        self.forget_calls(held.token);
+        self.send_off(held.token, Verb::Complete);
+        let forgotten = Event::Forgotten { id: held.token as u64, fence: held.number };
+        let effects = self.step(line, forgotten, self.local);
+        self.perform(line, effects, false);
+    }
+
+    /// Returns the lease that a line counts on.
+    pub(super) fn believed(&self, line: usize) -> Option<(&Held, &Validity)> {
+        let held = self.clients[line].held.as_ref()?;
+        held.validity.clone().holds(self.local).then_some((held, &held.validity))
+    }
+
+    /// Returns whether a lease is renewed: only after its waiter accepted it.
+    pub(super) fn is_renewed(&self, held: &Held) -> bool {
+        !held.is_offered || self.rules.has(Flaw::OfferIsRenewed)
+    }
+
+    /// Returns whether an offered lease is taken back: after half its ttl, but not before the next tick.
+    pub(super) fn is_due_back(&self, line: usize) -> bool {
+        let Some(held) = &self.clients[line].held else { return false };
+        let since =
+            self.clients[line].offered().filter(|_| held.is_offered && !self.rules.has(Flaw::OfferIsRenewed));
+        since.is_some_and(|since| self.local >= since + ticks(self.rules.of(held.token).ttl) / 2)
     }
 }
+
+const LINK: Link = Link::Up(1);
+pub(super) const DRIFT: Drift = Drift(0.0);

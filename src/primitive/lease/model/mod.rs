@@ -1,13 +1,11 @@
 //! A model of the lease protocol. The checker visits every reachable state in bounded settings.
 //!
-//! The model runs the real code where possible. Its server runs the [`KeyState`](super::key_state::KeyState) of the
-//! in-memory store. Its processes use [`Anchor`](super::belief::Anchor) and [`Belief`](super::belief::Belief), and
-//! hand leases on by [`Line`](super::line::Line). Only the part that connects these is written again: when a
-//! process sends which call. In the real code that is spread over futures and timers.
+//! The model runs the real code. Its server runs the [`KeyState`](super::key_state::KeyState) of the in-memory store. Its
+//! processes run the [step](super::tokens::Tokens::step) of the client. What the model adds is the order of events.
 //!
 //! * [`server`]: one key, its clock, and what is observed there: which waiters overtake others, and which fences
 //!   are granted.
-//! * [`client`] and [`holding`]: what a process does for its waiters, and with the leases that it holds.
+//! * [`client`]: carries out the effects of the step.
 //! * [`world`]: the events, in every order. Calls run late, or after their sender has crashed; replies and pushes
 //!   arrive late, or never; processes crash; the server's clock jumps; the queue is evicted. Timers may be late: a
 //!   heartbeat or a renewal is sent at any time, and a holder notices at any time that its lease has ended.
@@ -31,7 +29,6 @@ mod calm;
 mod canonical;
 mod client;
 mod flaws;
-mod holding;
 mod properties;
 mod rules;
 mod server;

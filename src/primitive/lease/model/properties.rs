@@ -54,8 +54,7 @@ impl<H: Modelled> Protocol<H> {
         })];
         if rules.lines() > 1 {
             all.push(Property::sometimes("a push makes a holder", |_, world: &World<H>| {
-                world.clients.iter().any(|client| client.held.is_some() && client.entry.is_some())
-                    && world.messages.is_empty()
+                world.clients.iter().any(|client| client.held.as_ref().is_some_and(|held| held.by_push))
             }));
             all.push(Property::sometimes("a grant expires before it is received", |_, world: &World<H>| {
                 let unknown =
@@ -97,15 +96,15 @@ impl<H: Modelled> World<H> {
     }
 
     fn is_covered(&self) -> bool {
-        (0..self.clients.len()).filter_map(|line| self.believed(line)).all(|(held, belief)| {
+        (0..self.clients.len()).filter_map(|line| self.believed(line)).all(|(held, validity)| {
             let lease = self.server.state.holders.held(self.rules.name(held.token), self.server.now);
-            lease.is_some_and(|(expiry, _)| self.left(belief.until()) * TICK <= expiry - self.server.now)
+            lease.is_some_and(|(expiry, _)| self.left(validity.until()) * TICK <= expiry - self.server.now)
         })
     }
 
     fn is_bounded(&self) -> bool {
         let mut believed = (0..self.clients.len()).filter_map(|line| self.believed(line));
-        believed.all(|(held, belief)| self.left(belief.until()) <= self.rules.of(held.token).ttl)
+        believed.all(|(held, validity)| self.left(validity.until()) <= self.rules.of(held.token).ttl)
     }
 
     /// Returns whether a released token holds or waits.

@@ -8,8 +8,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::key_state::{Spans, Terms};
+use super::super::options::{Holding, LeaseOptions};
+use super::super::tokens;
+use super::client::DRIFT;
+use crate::telemetry::Leases;
 
-/// All times are whole ticks. A tick is much longer than the grain of [`Drift`](super::super::belief::Drift), so
+/// All times are whole ticks. A tick is much longer than the grain of [`Drift`](super::super::validity::Drift), so
 /// the grain that is subtracted from a span makes no difference in ticks.
 pub(super) const TICK: i64 = 10_000;
 
@@ -53,6 +57,8 @@ pub(super) struct Rules {
     /// The start of time.
     pub(super) epoch: Instant,
     pub(super) names: Vec<Arc<str>>,
+    /// The options of each seat.
+    pub(super) holdings: Vec<Arc<Holding>>,
 }
 
 /// The suffix that the kind of lease adds to a token.
@@ -163,6 +169,7 @@ impl Rules {
             unless: &[],
             epoch,
             names: Vec::new(),
+            holdings: Vec::new(),
         };
         rules.named()
     }
@@ -208,8 +215,30 @@ impl Rules {
             let id = if self.has(Flaw::ValueIsTheHolder) { process } else { token };
             format!("{process:016x}-{id:x}{ttl}{suffix}").into()
         };
-        self.names = (0..self.seats.len() * self.asks).map(name).collect();
+        let names = (0..self.seats.len() * self.asks).map(name).collect();
+        let cohorts = self.tokens == Tokens::Mutex;
+        let holding = |seat: &Seat| {
+            // A process that takes a lease for longer than it is does not cut it.
+            let ttl = ticks(if self.has(Flaw::BeliefIsNotCut) { seat.ttl + 8 } else { seat.ttl });
+            let options = LeaseOptions { ttl, drift: DRIFT, cohorts, ..LeaseOptions::default() };
+            let (leases, closed) = (Leases::new("model", "m"), tokio::sync::watch::Sender::new(false));
+            Arc::new(Holding { options, leases, closed })
+        };
+        (self.holdings, self.names) = (self.seats.iter().map(holding).collect(), names);
         self
+    }
+
+    /// The rules of the step of a process.
+    pub(super) fn of_tokens(&self) -> tokens::Rules {
+        tokens::Rules {
+            grant: ticks(self.grant),
+            alive: ticks(self.alive),
+            heartbeat: ticks(1),
+            call: ticks(1),
+            is_remote: true,
+            is_durable: false,
+            has_outcomes: false,
+        }
     }
 
     pub(super) fn lines(&self) -> usize {

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::key_state::Standing;
-use super::super::line::Line;
-use super::super::table::Stage;
-use super::client::{Client, Entry};
+use super::super::tokens::Stage;
+use super::client::Client;
 use super::rules::{Flaw, Rules, TICK, ticks};
 use super::server::{Server, Verb};
-use crate::primitive::lease::belief::Anchor;
+use crate::primitive::lease::validity::Anchor;
 use crate::store::News;
 
 #[derive(Clone, Debug)]
@@ -119,7 +118,7 @@ impl<H: super::Modelled> World<H> {
         Self {
             rules: Arc::clone(rules),
             server: Server::new(rules),
-            clients: vec![Client::default(); rules.lines()],
+            clients: vec![Client::new(rules); rules.lines()],
             messages: Vec::new(),
             local: rules.epoch,
             waiting: Vec::new(),
@@ -196,20 +195,20 @@ impl<H: super::Modelled> World<H> {
             true => 1 + usize::from(faults.repeats),
             false => 0,
         };
-        if let Some(entry) = &client.entry {
+        if let Some((token, entry)) = client.entry() {
             match entry.stage {
-                Stage::Asking => {
-                    if faults.failures && self.is_awaited(entry.token) {
+                Stage::Acquiring { .. } => {
+                    if faults.failures && self.is_awaited(token) {
                         events.push(Event::Fails(line));
                     }
-                    if self.is_abandoned(entry) {
+                    if self.is_abandoned(line) {
                         events.push(Event::Abandons(line));
                     }
                 }
-                Stage::Queued(_) if self.awaited(entry.token, Verb::Heartbeat) < most => {
+                Stage::Queued { .. } if self.awaited(token, Verb::Heartbeat) < most => {
                     events.push(Event::Heartbeats(line));
                 }
-                Stage::Queued(_) | Stage::Holding => {}
+                Stage::Queued { .. } | Stage::Held(_) => {}
             }
         }
         if let Some(held) = &client.held {
@@ -219,14 +218,14 @@ impl<H: super::Modelled> World<H> {
             if self.is_renewed(held) && self.awaited(held.token, Verb::Renew) < most {
                 events.push(Event::Renews(line));
             }
-            if self.is_due_back(held) {
+            if self.is_due_back(line) {
                 events.push(Event::TakesBack(line));
             }
-            if held.offered.is_none() {
+            if !held.is_offered {
                 events.push(if faults.completes { Event::Completes(line) } else { Event::Releases(line) });
             }
         }
-        if self.crashes > 0 && (client.entry.is_some() || client.held.is_some()) {
+        if self.crashes > 0 && (client.entry().is_some() || client.held.is_some()) {
             events.push(Event::Crashes(line));
         }
     }
@@ -244,8 +243,8 @@ impl<H: super::Modelled> World<H> {
             Event::Resends(at) => self.resend(at),
             Event::Fails(line) => self.fails(line),
             Event::Heartbeats(line) => {
-                if let Some(entry) = &self.clients[line].entry {
-                    self.call(entry.token, Verb::Heartbeat);
+                if let Some((token, _)) = self.clients[line].entry() {
+                    self.call(token, Verb::Heartbeat);
                 }
             }
             Event::Renews(line) => {
@@ -253,12 +252,11 @@ impl<H: super::Modelled> World<H> {
                     self.call(held.token, Verb::Renew);
                 }
             }
-            Event::Releases(line) => self.releases(line),
+            Event::Releases(line) | Event::Notices(line) => self.ends(line),
             Event::Completes(line) => self.completes(line),
             Event::Leaves(seat) => self.leaves(seat),
             Event::Stalls(seat) => self.stalled |= 1 << seat,
-            Event::Notices(line) => self.is_over(line),
-            Event::TakesBack(line) => self.releases(line),
+            Event::TakesBack(line) => self.takes_back(line),
             Event::Abandons(line) => self.abandons(line),
             Event::Crashes(line) => self.crash(line),
             Event::Jumps => {
@@ -371,26 +369,14 @@ impl<H: super::Modelled> World<H> {
         {
             let seats = &self.rules.seats;
             self.waiting.retain(|seat| seats[*seat].line != line);
-            let asks = self.clients[line].asks;
-            self.clients[line] = Client { asks, crashed: true, ..Client::default() };
+            let asks = self.clients[line].tokens.party.asks;
+            self.clients[line] = Client { crashed: true, ..Client::new(&self.rules) };
+            self.clients[line].tokens.party.asks = asks;
             for token in
                 self.rules.tokens().filter(|token| self.rules.of(*token).line == line).collect::<Vec<_>>()
             {
                 self.forget_calls(token);
             }
-        }
-    }
-
-    /// Returns a line with one waiter, which asks.
-    pub(super) fn line_of(&self, seat: usize) -> Entry {
-        let token = self.rules.token(seat, self.clients[self.rules.seats[seat].line].asks);
-        Entry {
-            token,
-            stage: Stage::Asking,
-            line: Line::new(seat),
-            driver: Some(seat),
-            twice: false,
-            early: None,
         }
     }
 

@@ -18,48 +18,57 @@ pub(crate) const LONGEST_TURN: Duration = Duration::from_millis(2);
 /// The waiters, and the hand-overs since the last grant.
 #[derive(Clone, Debug)]
 pub(crate) struct Line<S> {
-    seats: VecDeque<S>,
+    waiters: VecDeque<S>,
     handed: u32,
     since: Option<Instant>,
 }
 
+impl<S> Default for Line<S> {
+    fn default() -> Self {
+        Self { waiters: VecDeque::new(), handed: 0, since: None }
+    }
+}
+
 impl<S> Line<S> {
     pub(crate) fn new(first: S) -> Self {
-        Self { seats: VecDeque::from([first]), handed: 0, since: None }
+        Self { waiters: VecDeque::from([first]), handed: 0, since: None }
     }
 
-    pub(crate) fn join(&mut self, seat: S) {
-        self.seats.push_back(seat);
+    pub(crate) fn join(&mut self, waiter: S) {
+        self.waiters.push_back(waiter);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.seats.is_empty()
+        self.waiters.is_empty()
     }
 
     pub(crate) fn front(&self) -> Option<&S> {
-        self.seats.front()
+        self.waiters.front()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &S> {
-        self.seats.iter()
+        self.waiters.iter()
     }
 
-    pub(crate) fn leave(&mut self, is: impl Fn(&S) -> bool) {
+    pub(crate) fn leave(&mut self, waiter: &S)
+    where
+        S: PartialEq,
+    {
         // It is usually at the front.
-        if let Some(at) = self.seats.iter().position(is) {
-            self.seats.remove(at);
+        if let Some(at) = self.waiters.iter().position(|other| other == waiter) {
+            self.waiters.remove(at);
         }
     }
 
     /// Removes and returns the first waiter, which gets the lease granted to the process now.
     pub(crate) fn granted(&mut self, now: Instant) -> Option<S> {
         (self.handed, self.since) = (0, Some(now));
-        self.seats.pop_front()
+        self.waiters.pop_front()
     }
 
-    /// Removes and returns the waiter that gets a lease whose last waiter has gone away. The time limit starts
-    /// again, since that waiter had no turn.
-    pub(crate) fn refused(&mut self, now: Instant) -> Option<S> {
+    /// Removes and returns the waiter that gets a lease which the last waiter did not accept. The time limit starts
+    /// again, since that waiter did not use it.
+    pub(crate) fn passed_over(&mut self, now: Instant) -> Option<S> {
         self.since = Some(now);
         self.hand_over(now)
     }
@@ -72,10 +81,10 @@ impl<S> Line<S> {
             return None;
         }
         self.handed += 1;
-        self.seats.pop_front()
+        self.waiters.pop_front()
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = S> {
-        self.seats.drain(..)
+        self.waiters.drain(..)
     }
 }

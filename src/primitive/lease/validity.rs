@@ -1,5 +1,5 @@
-//! How long a process may believe in a lease. All functions here are pure: they depend on what was sent, the
-//! answer, and the local clock. The model in `model/` calls the same functions.
+//! Until when a lease is valid in this process. All functions here are pure: they depend on what was sent, the answer,
+//! and the local clock.
 //!
 //! Clocks of different machines are never compared. An [`Anchor`] converts the server's time to local time. It is a
 //! call of this process: the local time when it was *sent*, and the server's time when it ran, which was later.
@@ -21,13 +21,13 @@ impl Anchor {
     /// The result is never longer than the ttl: after the server's clock was set back, a lease there has more than
     /// its ttl left, and may be cut.
     pub(crate) fn until(self, expiry: i64, ttl: Duration, drift: Drift) -> Instant {
-        self.sent + drift.sure(self.left(expiry).min(ttl))
+        self.sent + drift.certain(self.left(expiry).min(ttl))
     }
 
     /// The same for a grant that was pushed after the call. The call may be long ago, so the ttl counts from the
-    /// arrival of the push. `stands`: how long a grant lasts at most.
-    pub(crate) fn until_granted(self, expiry: i64, stands: Duration, now: Instant, drift: Drift) -> Instant {
-        (self.sent + drift.sure(self.left(expiry))).min(now + drift.sure(stands))
+    /// arrival of the push. `lasts`: how long a grant lasts at most.
+    pub(crate) fn until_granted(self, expiry: i64, lasts: Duration, now: Instant, drift: Drift) -> Instant {
+        (self.sent + drift.certain(self.left(expiry))).min(now + drift.certain(lasts))
     }
 
     /// Returns how much of the lease was left when the call ran.
@@ -36,9 +36,9 @@ impl Anchor {
     }
 }
 
-/// Until when this process believes in a lease.
+/// Until when a lease is valid in this process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Belief {
+pub(crate) struct Validity {
     until: Instant,
     /// When the last renewal was sent, if there was one.
     pub(super) sent: Option<Instant>,
@@ -46,8 +46,8 @@ pub(crate) struct Belief {
     over: bool,
 }
 
-impl Belief {
-    /// Creates the belief in a granted lease. Returns `None` if the lease expired before its grant arrived.
+impl Validity {
+    /// The validity of a granted lease. Returns `None` if the lease expired before its grant arrived.
     pub(crate) fn granted(until: Instant, now: Instant) -> Option<Self> {
         (now < until).then_some(Self { until, sent: None, over: false })
     }
@@ -63,7 +63,7 @@ impl Belief {
     }
 
     /// Records that a call sent at `sent` was answered with a validity until `until`. The server's latest answer
-    /// counts, even if it is earlier than the current belief. Returns whether the lease is still valid.
+    /// counts, even if it is earlier. Returns whether the lease is still valid.
     pub(crate) fn renewed(&mut self, sent: Instant, until: Instant, now: Instant) -> bool {
         let holds = self.holds(now);
         if holds && self.sent.is_none_or(|last| last <= sent) {
@@ -86,7 +86,7 @@ impl Drift {
     const GRAIN: Duration = Duration::from_millis(2);
 
     /// Returns the part of a span that is certain on any clock.
-    pub(crate) fn sure(self, span: Duration) -> Duration {
+    pub(crate) fn certain(self, span: Duration) -> Duration {
         span.saturating_sub(span.mul_f64(self.0) + Self::GRAIN)
     }
 }

@@ -1,0 +1,245 @@
+//! What can happen to the tokens of a process, and what follows from it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::super::key_state::Standing;
+use super::super::options::Holding;
+use super::super::validity::{Anchor, Validity};
+use crate::store::Link;
+use crate::{Error, Key};
+
+/// The outside of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model and in
+/// simulations these are plain numbers.
+pub(crate) trait Party {
+    /// A waiter. Clones are equal.
+    type Waiter: Clone + PartialEq + fmt::Debug;
+    /// The lease of one holder.
+    type Lease: Clone + fmt::Debug;
+    /// The outcome of an earlier lease.
+    type Found: Clone + fmt::Debug;
+
+    /// The options that a waiter acquires with.
+    fn options(waiter: &Self::Waiter) -> &Arc<Holding>;
+
+    /// Whether a waiter may wait in a line with others of its process.
+    fn joins(waiter: &Self::Waiter) -> bool {
+        Self::options(waiter).options.cohorts
+    }
+
+    /// Whether a waiter stops waiting when the store is unavailable.
+    fn gives_up(_waiter: &Self::Waiter) -> bool {
+        false
+    }
+
+    /// Returns a new id, and the token that contains it.
+    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Arc<str>);
+
+    /// Makes the lease for a waiter.
+    fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> Self::Lease;
+}
+
+/// What the store granted to a token.
+#[derive(Clone, Debug)]
+pub(crate) struct Grant {
+    pub(crate) key: Key,
+    pub(crate) token: Arc<str>,
+    pub(crate) id: u64,
+    pub(crate) fence: i64,
+    /// Whether the acquire may run again, after the release.
+    pub(crate) twice: bool,
+    pub(crate) validity: Validity,
+    /// Whether its waiter has to accept it first.
+    pub(crate) offered: bool,
+}
+
+/// When something happens, and whether pushed messages arrive at that time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now {
+    /// By the [clock](crate::primitive::clock) of leases.
+    pub(crate) at: Instant,
+    pub(crate) link: Link,
+}
+
+/// What happens to a token. The ids are those in tokens.
+#[derive(Debug)]
+pub(crate) enum Event<P: Party> {
+    /// A waiter comes.
+    Arrives { key: Key, waiter: P::Waiter },
+    /// A waiter goes away. `id`: of its own acquire. `unanswered`: nothing receives the answer to that.
+    Leaves { key: Key, waiter: P::Waiter, id: Option<u64>, unanswered: bool },
+    /// An acquire that was sent at `sent` was answered. `polled`: the waiter that receives the answer itself.
+    Answered { id: u64, sent: Now, answer: Acquired<P::Found>, polled: Option<P::Waiter> },
+    /// An acquire failed.
+    Failed { id: u64, error: Error },
+    /// A message came from the store.
+    Pushed { id: u64, news: Notice<P::Found> },
+    /// A heartbeat that was sent at `sent` was answered: for each waiter whether it holds or waits. The next lease ends
+    /// at `soonest`, by the server's clock.
+    Stands { sent: Now, now: i64, soonest: i64, each: Vec<(u64, Standing)> },
+    /// A heartbeat failed.
+    Unanswered { ids: Vec<u64>, error: Error },
+    /// A lease was granted, whose acquire had no entry here.
+    Holds {
+        id: u64,
+        key: Key,
+        token: Arc<str>,
+        lease: P::Lease,
+        options: Arc<Holding>,
+        validity: Validity,
+        fence: i64,
+    },
+    /// A waiter has accepted its lease.
+    Accepted { id: u64, fence: i64 },
+    /// A renewal was answered. `scheduled`: it was an [`Effect::Renew`].
+    Renewed { id: u64, renewed: Renewed, scheduled: bool },
+    /// A lease has ended here, whatever its renewals said.
+    Lost { id: u64, fence: i64 },
+    /// A holder gives up its lease. `detached`: nothing awaits the release.
+    Ends { release: Release, id: u64, fence: i64, detached: bool },
+    /// The store does not hold the lease any more, or shall keep it without this process.
+    Forgotten { id: u64, fence: i64 },
+    /// A token is released that has no entry here.
+    Releases(Release),
+    /// A release was answered.
+    Released { owed: u64, result: Result<(), Error> },
+    /// Something may be due.
+    Due,
+    /// Messages may have been missed.
+    Relinked,
+    /// Calls under way were lost with their runtime.
+    Interrupted,
+    /// All releases are sent again now.
+    Hurry,
+    /// This process gives up all its leases.
+    Shutdown,
+}
+
+/// The answer to an acquire.
+#[derive(Clone, Debug)]
+pub(crate) struct Acquired<F> {
+    /// The server's time, µs.
+    pub(crate) now: i64,
+    pub(crate) standing: Standing,
+    pub(crate) found: Option<F>,
+    /// Whether it was sent twice. Then one copy may run after a release.
+    pub(crate) twice: bool,
+}
+
+/// The result of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    /// The call that was sent at `sent` made the lease valid until then.
+    Valid { sent: Instant, until: Instant },
+    /// The store says that the lease has ended.
+    Gone,
+    /// The call failed.
+    Unknown,
+}
+
+/// A message to a waiter.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Notice<F> {
+    /// It holds until `expiry` (µs, by the server's clock).
+    Granted { expiry: i64, fence: i64 },
+    /// It lost its place in the queue.
+    Gone,
+    /// An outcome leaves nothing to do.
+    Found(F),
+}
+
+/// A release of a lease, or of a place in the queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Release {
+    pub(crate) key: Key,
+    pub(crate) token: Arc<str>,
+    /// Whether the acquire may run after the release.
+    pub(crate) withdrawn: bool,
+    /// The ttl of its acquire, µs.
+    pub(crate) ttl: i64,
+    /// How long the lease or the place may last.
+    pub(crate) left: Duration,
+}
+
+/// What has to be done. The order matters: a release is sent before the acquire that follows it.
+#[derive(Debug)]
+pub(crate) enum Effect<P: Party> {
+    /// Send an acquire. Its waiter does so, if it has just arrived; otherwise it is sent in the background.
+    Acquire {
+        id: u64,
+        key: Key,
+        token: Arc<str>,
+        options: Arc<Holding>,
+    },
+    /// Send a release. `owed`: the number under which it must be answered, if it can fail.
+    Release {
+        release: Release,
+        owed: Option<u64>,
+        is_new: bool,
+    },
+    /// A release is done, or not worth another attempt.
+    Settled,
+    Heartbeat {
+        key: Key,
+        waiters: Vec<(u64, Arc<str>)>,
+    },
+    /// Renew a lease.
+    Renew {
+        lease: P::Lease,
+    },
+    /// A renewal that was sent at `sent` made a lease valid until then.
+    Valid {
+        lease: P::Lease,
+        sent: Instant,
+        until: Instant,
+    },
+    /// Make the store push messages to this process.
+    Subscribe,
+    /// Give a lease to a waiter.
+    Give {
+        waiter: P::Waiter,
+        lease: P::Lease,
+        found: Option<P::Found>,
+    },
+    /// Tell a waiter that it gets no lease by this acquire.
+    Tell {
+        waiter: P::Waiter,
+        outcome: Told<P::Found>,
+    },
+    /// A lease has ended without its holder. `taken_back`: its waiter has not accepted it in time.
+    Lost {
+        lease: P::Lease,
+        taken_back: bool,
+    },
+}
+
+pub(crate) type Effects<P> = SmallVec<[Effect<P>; 2]>;
+
+/// What a waiter is told.
+#[derive(Clone, Debug)]
+pub(crate) enum Told<F> {
+    /// Its place is lost: it must acquire again.
+    Again,
+    /// There is nothing left to do.
+    Found(F),
+    /// The queue is full. The next lease ends in `left` µs, and `before` waiters are ahead.
+    Refused {
+        left: i64,
+        before: i64,
+    },
+    Failed(Error),
+}
+
+/// Until when a grant is valid, and how it was learned of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// By the answer to an acquire: for the full ttl.
+    Answer(Anchor),
+    /// By a release elsewhere, for a short time, within which it must be renewed: learned from a push (`None`), or from
+    /// a heartbeat.
+    Grant(Option<Anchor>),
+}

@@ -1,0 +1,217 @@
+//! The tokens of this process: the waiters, the leases, and the releases that the store has not confirmed.
+//!
+//! This is the client's side of the protocol as one pure step: [`Tokens::step`] takes an event and the time, and returns
+//! what has to be done. It holds no lock, makes no call and reads no clock. [`Admission`](super::admission::Admission)
+//! carries out the effects; the model and the simulation run the same step.
+//!
+//! The life of a token:
+//!
+//! ```text
+//! Acquiring ──▶ Queued ──▶ Held ──▶ released (kept as owed until the store says so)
+//!     └───────────────────▲
+//! ```
+//!
+//! A token serves the waiters in its [`Line`]: one waiter, or all waiters of this process for a key, for kinds with
+//! cohorts. If a token fails, its line acquires again with another token.
+
+mod entry;
+mod event;
+mod held;
+mod line;
+mod owed;
+mod step;
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+pub(crate) use self::entry::{Entry, Held, Stage};
+pub(crate) use self::event::{
+    Acquired, Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told,
+};
+#[cfg(test)]
+pub(crate) use self::line::LONGEST_TURN;
+pub(crate) use self::line::Line;
+use self::owed::Owed;
+pub(super) use self::step::unexpected;
+use crate::{Error, Key};
+
+/// The time spans and properties of a namespace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// How long a grant to a waiter lasts at most, until it is renewed.
+    pub(crate) grant: Duration,
+    /// How long a waiter counts as alive after a heartbeat.
+    pub(crate) alive: Duration,
+    /// How often a waiter sends a heartbeat.
+    pub(crate) heartbeat: Duration,
+    /// How long a call takes at most, with the time in the queue.
+    pub(crate) call: Duration,
+    /// Whether the store is in another process, so that calls take time and can fail.
+    pub(crate) is_remote: bool,
+    /// Whether grants count only once replicas have them. A pushed message does not say that, but the answer to a
+    /// heartbeat does.
+    pub(crate) is_durable: bool,
+    /// Whether the kind keeps outcomes, so that a message may follow the loss of a place.
+    pub(crate) has_outcomes: bool,
+}
+
+/// The tokens of a namespace in this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Tokens<P: Party> {
+    pub(super) party: P,
+    rules: Rules,
+    pub(super) entries: HashMap<u64, Entry<P>>,
+    /// The entry that new waiters for a key join, for kinds with cohorts.
+    lines: HashMap<Key, u64>,
+    owed: HashMap<u64, Owed>,
+    next_owed: u64,
+    /// The entries and the owed releases by the time at which each is due.
+    due: BTreeSet<(Instant, Slot)>,
+    /// The keys whose last calls found the store unavailable, and how many of their entries that concerns.
+    outages: HashMap<Key, (Error, usize)>,
+    /// Renewal times are rounded to whole spans since this time.
+    began: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Slot {
+    Entry(u64),
+    Owed(u64),
+}
+
+impl<P: Party> Tokens<P> {
+    pub(crate) fn new(party: P, rules: Rules, now: Instant) -> Self {
+        Self {
+            party,
+            rules,
+            entries: HashMap::new(),
+            lines: HashMap::new(),
+            owed: HashMap::new(),
+            next_owed: 0,
+            due: BTreeSet::new(),
+            outages: HashMap::new(),
+            began: now,
+        }
+    }
+
+    /// Returns when [`Event::Due`] should come.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Returns the error of the last call for the waiters of a key, if the store was unavailable.
+    pub(crate) fn outage(&self, key: &Key) -> Option<Error> {
+        if self.outages.is_empty() { None } else { self.outages.get(key).map(|(error, _)| error.clone()) }
+    }
+
+    /// Returns the leases that are held or offered.
+    #[cfg(test)]
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &P::Lease> {
+        self.entries.values().filter_map(|entry| match &entry.stage {
+            Stage::Held(held) => Some(&held.lease),
+            Stage::Acquiring { .. } | Stage::Queued { .. } => None,
+        })
+    }
+
+    /// Returns whether the waiters for a key have a place in the queue of the store, or wait for a lease of this
+    /// process.
+    #[cfg(test)]
+    pub(crate) fn is_placed(&self, key: &Key) -> bool {
+        let mut entries = self.entries.values().filter(|entry| entry.key == *key);
+        entries.any(|entry| !matches!(entry.stage, Stage::Acquiring { .. }))
+    }
+
+    fn insert(&mut self, id: u64, entry: Entry<P>) {
+        if entry.cohort {
+            self.lines.insert(entry.key.clone(), id);
+        }
+        self.entries.insert(id, entry);
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Entry<P>> {
+        let entry = self.entries.remove(&id)?;
+        if entry.cohort && self.lines.get(&entry.key) == Some(&id) {
+            self.lines.remove(&entry.key);
+        }
+        if let Some(at) = entry.due {
+            self.due.remove(&(at, Slot::Entry(id)));
+        }
+        if entry.is_away {
+            self.forget_outage(&entry.key);
+        }
+        Some(entry)
+    }
+
+    /// Sets when an entry is due.
+    fn set_due(&mut self, id: u64, due: Option<Instant>) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        if entry.due == due {
+            return;
+        }
+        if let Some(old) = std::mem::replace(&mut entry.due, due) {
+            self.due.remove(&(old, Slot::Entry(id)));
+        }
+        if let Some(at) = due {
+            self.due.insert((at, Slot::Entry(id)));
+        }
+    }
+
+    /// Makes an entry due when its stage says so.
+    fn plan(&mut self, id: u64) {
+        if let Some(due) = self.entries.get(&id).map(|entry| entry.stage_due(entry.due)) {
+            self.set_due(id, due);
+        }
+    }
+
+    /// Records whether the last call for an entry found the store unavailable.
+    fn set_outage(&mut self, id: u64, error: Option<&Error>) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let was_away = std::mem::replace(&mut entry.is_away, error.is_some());
+        match error {
+            None if was_away => {
+                let key = entry.key.clone();
+                self.forget_outage(&key);
+            }
+            None => {}
+            Some(error) => {
+                let known = self.outages.entry(entry.key.clone()).or_insert_with(|| (error.clone(), 0));
+                known.0 = error.clone();
+                known.1 += usize::from(!was_away);
+            }
+        }
+    }
+
+    fn forget_outage(&mut self, key: &Key) {
+        if let Some((_, count)) = self.outages.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                self.outages.remove(key);
+            }
+        }
+    }
+}
+
+/// For the model, in which the time of each timer comes at any time.
+#[cfg(test)]
+impl<P: Party> Tokens<P> {
+    /// Makes all entries due.
+    pub(super) fn make_due(&mut self, at: Instant) {
+        let ids: Vec<_> = self.entries.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.set_due(id, Some(at)));
+    }
+
+    /// Forgets the releases that are sent again until they are answered.
+    pub(super) fn forget_owed(&mut self) {
+        self.owed.clear();
+        self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
+    }
+
+    /// Removes all entries. Returns their waiters.
+    pub(super) fn drop_all(&mut self) -> Vec<P::Waiter> {
+        let ids: Vec<_> = self.entries.keys().copied().collect();
+        let entries = ids.into_iter().filter_map(|id| self.remove(id));
+        entries.flat_map(|mut entry| entry.line.drain().collect::<Vec<_>>()).collect()
+    }
+}

@@ -1,0 +1,105 @@
+//! Releases that the store has not confirmed yet.
+//!
+//! A release is sent at once where its caller is, so that it is sent before the caller's next operation. The caller's
+//! runtime may stop. So a little later, a release that has no answer is sent again in the background. To release twice
+//! has the same effect as once.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::event::{Effect, Effects, Party, Release};
+use super::{Slot, Tokens};
+use crate::Error;
+
+/// How long the caller's runtime has to send a release. After that it is sent again, each time after twice the pause.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a release is sent again at most. After that, the lease or the place expires.
+const LONGEST: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+pub(super) struct Owed {
+    release: Release,
+    due: Instant,
+    pause: Duration,
+    until: Instant,
+    /// Whether the background has it. What waits there to be sent is sent in its turn: to send it again would only
+    /// make the queue longer.
+    in_background: bool,
+}
+
+impl<P: Party> Tokens<P> {
+    /// Releases in the background, with retries.
+    pub(super) fn release(&mut self, release: Release, now: Instant, effects: &mut Effects<P>) {
+        if !self.rules.is_remote {
+            return effects.push(Effect::Release { release, owed: None, is_new: true });
+        }
+        let (number, due) = (self.next_owed, now + FIRST_PAUSE);
+        self.next_owed += 1;
+        let until = now + release.left.min(LONGEST);
+        let owed = Owed { release: release.clone(), due, pause: FIRST_PAUSE, until, in_background: false };
+        self.owed.insert(number, owed);
+        self.due.insert((due, Slot::Owed(number)));
+        effects.push(Effect::Release { release, owed: Some(number), is_new: true });
+    }
+
+    /// Handles the answer to a release.
+    pub(super) fn released(
+        &mut self,
+        number: u64,
+        result: &Result<(), Error>,
+        now: Instant,
+        effects: &mut Effects<P>,
+    ) {
+        let Some(owed) = self.owed.get_mut(&number) else { return };
+        let again = result.as_ref().is_err_and(|error| error.is_away() && !error.is_denied());
+        if again && now < owed.until {
+            owed.in_background = false;
+            let due = now + owed.pause;
+            return self.set_owed_due(number, due);
+        }
+        self.settle(number, effects);
+    }
+
+    pub(super) fn release_again(&mut self, number: u64, now: Instant, effects: &mut Effects<P>) {
+        let Some(owed) = self.owed.get_mut(&number) else { return };
+        if now >= owed.until {
+            return self.settle(number, effects);
+        }
+        if !std::mem::replace(&mut owed.in_background, true) {
+            let release = owed.release.clone();
+            effects.push(Effect::Release { release, owed: Some(number), is_new: false });
+        }
+        owed.pause = (2 * owed.pause).min(LONGEST_PAUSE);
+        let due = now + owed.pause;
+        self.set_owed_due(number, due);
+    }
+
+    /// Makes all releases due now.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        let numbers: Vec<_> = self.owed.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.set_owed_due(number, now));
+    }
+
+    /// Returns how many releases are not confirmed.
+    pub(crate) fn owed(&self) -> usize {
+        self.owed.len()
+    }
+
+    fn settle(&mut self, number: u64, effects: &mut Effects<P>) {
+        if let Some(owed) = self.owed.remove(&number) {
+            self.due.remove(&(owed.due, Slot::Owed(number)));
+            effects.push(Effect::Settled);
+        }
+    }
+
+    fn set_owed_due(&mut self, number: u64, due: Instant) {
+        if let Some(owed) = self.owed.get_mut(&number) {
+            self.due.remove(&(owed.due, Slot::Owed(number)));
+            owed.due = due;
+            self.due.insert((due, Slot::Owed(number)));
+        }
+    }
+}
