@@ -17,6 +17,8 @@ mod options;
 pub(crate) mod outcome;
 mod perform;
 pub(crate) mod queue;
+#[cfg(test)]
+mod simulation;
 pub(crate) mod snapshot;
 mod state;
 pub(crate) mod tokens;

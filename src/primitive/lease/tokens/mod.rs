@@ -193,7 +193,7 @@ impl<P: Party> Tokens<P> {
     }
 }
 
-/// For the model, in which the time of each timer comes at any time.
+/// For the model, in which the time of each timer comes at any time, and for simulations.
 #[cfg(test)]
 impl<P: Party> Tokens<P> {
     /// Makes all entries due.
@@ -206,6 +206,11 @@ impl<P: Party> Tokens<P> {
     pub(super) fn forget_owed(&mut self) {
         self.owed.clear();
         self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
+    }
+
+    /// Returns whether the release of a token is not confirmed.
+    pub(super) fn owes(&self, token: &str) -> bool {
+        self.owed.values().any(|owed| *owed.release.token == *token)
     }
 
     /// Removes all entries. Returns their waiters.

@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub(super) struct Owed {
-    release: Release,
+    pub(super) release: Release,
     due: Instant,
     pause: Duration,
     until: Instant,
