@@ -10,7 +10,7 @@
 //!
 //! ```sh
 //! SEEDS=100000 cargo test --release --all-features --lib lease::simulation -- --nocapture
-//! SEED=4711 cargo test --all-features --lib lease::simulation::one -- --nocapture
+//! TRACE=1 SEED=4711 cargo test --all-features --lib lease::simulation::one -- --nocapture
 //! ```
 
 mod network;

@@ -49,6 +49,7 @@ pub(super) struct Simulation<H> {
     queue: BinaryHeap<Reverse<(Instant, u64, usize)>>,
     happenings: Vec<Option<Happening>>,
     count: u64,
+    is_traced: bool,
     waiters: u64,
     /// The tokens of all acquires, and since when each is in use on the server while its process does not know it.
     acquired: Vec<(u64, Arc<str>, Option<Instant>)>,
@@ -185,6 +186,7 @@ impl<H: Simulated> Simulation<H> {
             queue: BinaryHeap::new(),
             happenings: Vec::new(),
             count: 0,
+            is_traced: std::env::var_os("TRACE").is_some(),
             waiters: 0,
             acquired: Vec::new(),
             referee: Referee::default(),
@@ -237,6 +239,9 @@ impl<H: Simulated> Simulation<H> {
             self.now = self.now.max(at);
             if let Some(happening) = self.happenings[index].take() {
                 self.count += 1;
+                if self.is_traced {
+                    println!("{:?} {happening:?}", self.now - self.began);
+                }
                 self.happens(happening);
             }
             let lost = self.referee.check(self.now, self.capacity);

@@ -80,7 +80,7 @@ impl<P: Party> Tokens<P> {
             By::Answer(_) => Told::Failed(Error::unavailable(Cause::TimedOut, text)),
             By::Grant(_) => Told::Again,
         };
-        self.tell(id, &outcome, effects);
+        self.tell(id, &outcome, at, effects);
         self.release(release, at, effects);
     }
 

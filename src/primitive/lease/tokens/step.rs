@@ -165,10 +165,10 @@ impl<P: Party> Tokens<P> {
             }
             Standing::Done => {
                 let outcome = found.map_or_else(|| Told::Failed(unexpected()), Told::Found);
-                self.tell(id, &outcome, effects);
+                self.tell(id, &outcome, now.at, effects);
             }
             Standing::Refused { soonest, before } => {
-                self.tell(id, &Told::Refused { left: soonest - server, before }, effects);
+                self.tell(id, &Told::Refused { left: soonest - server, before }, now.at, effects);
             }
             // Only this process knows the token. So it was withdrawn here, and the copy of an acquire came late.
             Standing::Withdrawn => self.place_lost(id, now.at, effects),
@@ -206,7 +206,7 @@ impl<P: Party> Tokens<P> {
                 self.granted(id, By::Grant(None), (expiry, fence), None, None, at, effects);
             }
             (_, Notice::Gone) => self.place_lost(id, at, effects),
-            (_, Notice::Found(found)) => self.tell(id, &Told::Found(found), effects),
+            (_, Notice::Found(found)) => self.tell(id, &Told::Found(found), at, effects),
         }
     }
 
@@ -285,7 +285,7 @@ impl<P: Party> Tokens<P> {
     fn fail(&mut self, id: u64, error: &Error, at: Instant, effects: &mut Effects<P>) {
         let Some(entry) = self.entries.get(&id) else { return };
         let release = entry.release(true, self.rules.alive, at);
-        self.tell(id, &Told::Failed(error.clone()), effects);
+        self.tell(id, &Told::Failed(error.clone()), at, effects);
         if !error.is_not_sent() {
             self.release(release, at, effects);
         }
@@ -295,15 +295,25 @@ impl<P: Party> Tokens<P> {
     pub(super) fn place_lost(&mut self, id: u64, at: Instant, effects: &mut Effects<P>) {
         match self.entries.get(&id) {
             Some(entry) if entry.cohort => self.acquire_again(id, None, at, effects),
-            Some(_) => self.tell(id, &Told::Again, effects),
+            Some(_) => self.tell(id, &Told::Again, at, effects),
             None => {}
         }
     }
 
     /// Tells all waiters in a line the same, and removes the line: no waiter uses its token any more.
-    pub(super) fn tell(&mut self, id: u64, outcome: &Told<P::Found>, effects: &mut Effects<P>) {
+    pub(super) fn tell(&mut self, id: u64, outcome: &Told<P::Found>, at: Instant, effects: &mut Effects<P>) {
+        self.withdraw_copy(id, at, effects);
         let Some(mut entry) = self.remove(id) else { return };
         effects.extend(entry.line.drain().map(|waiter| Effect::Tell { waiter, outcome: outcome.clone() }));
+    }
+
+    /// Withdraws an acquire that was sent twice, before its token is forgotten: one copy may still run, and would hold or
+    /// wait for nobody.
+    fn withdraw_copy(&mut self, id: u64, at: Instant, effects: &mut Effects<P>) {
+        if let Some(entry) = self.entries.get(&id).filter(|entry| entry.twice) {
+            let release = entry.release(true, self.rules.alive, at);
+            self.release(release, at, effects);
+        }
     }
 
     /// Removes a token, after `release` is sent. Its line acquires again, with a token of its own.
@@ -314,10 +324,11 @@ impl<P: Party> Tokens<P> {
         at: Instant,
         effects: &mut Effects<P>,
     ) {
-        let entry = self.remove(id);
-        if let Some(release) = release {
-            self.release(release, at, effects);
+        match release {
+            Some(release) => self.release(release, at, effects),
+            None => self.withdraw_copy(id, at, effects),
         }
+        let entry = self.remove(id);
         let Some((Entry { key, line, cohort, .. }, front)) =
             entry.and_then(|entry| entry.line.front().cloned().map(|front| (entry, front)))
         else {
@@ -373,7 +384,7 @@ impl<P: Party> Tokens<P> {
         if !entry.cohort {
             // Its future is not polled. It acquires again when it is.
             let release = entry.release(true, self.rules.alive, at);
-            self.tell(id, &Told::Again, effects);
+            self.tell(id, &Told::Again, at, effects);
             return self.release(release, at, effects);
         }
         let Stage::Acquiring { in_background, failed, .. } = &mut entry.stage else { return };
