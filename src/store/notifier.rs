@@ -181,6 +181,12 @@ impl Notifier {
         listeners.iter().for_each(|listener| listener.hear(message));
     }
 
+    /// Skips all ids before the `nth` of each recipient.
+    #[cfg(test)]
+    pub(crate) fn skip_ids(&self, nth: u64) {
+        self.next.store(nth, Ordering::Relaxed);
+    }
+
     /// Returns all pushes since the last call.
     #[cfg(test)]
     pub(crate) fn take_delivered(&self) -> Vec<Push> {

@@ -11,6 +11,7 @@
 
 mod busy;
 mod claims;
+mod ids;
 mod kept;
 mod virtual_time;
 
@@ -41,6 +42,9 @@ use crate::{Key, Store, StoreBuilder};
 
 pub(crate) use self::virtual_time::CLOCK;
 use self::virtual_time::Time;
+
+/// Lua numbers are exact up to 2^53.
+const LATE_IDS: u64 = (1 << 53) + 1;
 
 const SEQUENCES: usize = 2_400;
 const IN_STEP: usize = 100;
@@ -298,7 +302,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
     let in_memory = Store::with_clock(Clock::Manual(in_process.clone()));
     let mut time = Time::new(server.client().unwrap(), in_process.clone());
-    let (mut next, mut grants, mut cut) = (0, 0, 0);
+    let (mut next, mut grants, mut cut) = (LATE_IDS, 0, 0);
 
     let lua = Side::<K>::new(&on_redis, None);
     // Load the scripts: a call that is sent in full for that arrives after a later one.
