@@ -87,7 +87,7 @@ local function new_waiters()
 
   -- Sends a message to a process: in the reply if the asker is of that process, else published. The message is
   -- `expiry fence id` of a waiter that holds now (expiry in µs); or `0 0` and the ids of waiters that must ask
-  -- again, perhaps with a second line that tells them the outcome.
+  -- again, perhaps with a second line that tells them the outcome. Ids are hexadecimal, as in tokens: they exceed 2^53.
   local function tell(process, text)
     if process == sub(asker, 1, 16) then
       if heard == 0 then heard = {} end
@@ -98,7 +98,7 @@ local function new_waiters()
   end
 
   local function id_of(token)
-    return tonumber(string.match(token, '^%x+', 18) or '', 16)
+    return string.match(token, '^%x+', 18)
   end
 
   local function head()
@@ -121,7 +121,7 @@ local function new_waiters()
       if lives then
         local expiry = now + math.min(lease.ttl_of(token) or grant, grant)
         local fence, id = kind.hold(token, expiry), id_of(token)
-        if id then tell(sub(token, 1, 16), format('%d %d %d', expiry, fence, id)) end
+        if id then tell(sub(token, 1, 16), format('%d %d ', expiry, fence) .. id) end
       end
     end
   end
@@ -135,7 +135,7 @@ local function new_waiters()
       if id and not ids[process] then
         processes[#processes + 1], ids[process] = process, {'0 0'}
       end
-      if id then table.insert(ids[process], format('%d', id)) end
+      if id then table.insert(ids[process], id) end
     end
     call('DEL', queue)
     call('ZREMRANGEBYSCORE', beats, '-inf', living)
