@@ -10,19 +10,22 @@ use super::{States, Tried};
 use crate::primitive::lease::kind::Holders as _;
 use crate::store::lock;
 
-/// ARGV: the latest time so far; the length of a slice of exact claims (µs), and the number of their buckets.
+/// ARGV: the latest time so far; by how much the clock was set back (µs); the length of a slice of exact claims (µs), and
+/// the number of their buckets.
 const CHECK: &str = "
 local lift, day, second = 4503599627370496, 24 * 3600 * 1000000, 1000000
+local now = tonumber(redis.call('GET', 'clock'))
 local heartbeat = 2 * second -- until a waiter touches its place again
-local latest, slice, buckets = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local latest, back, slice, buckets = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local problems, key, ends = {}, nil, nil
 
 local function beside(part)
   return (string.gsub(key, '[^:]*$', part, 1))
 end
 
+-- What was written before the clock was set back lasts longer than it was asked for.
 local function least(what, time)
-  if ends >= time then return end
+  if ends >= time - back then return end
   problems[#problems + 1] = string.format('%s: expires %d us before %s', key, time - ends, what)
 end
 
@@ -62,8 +65,9 @@ function rules.holders()
     if score < lift then
       least('the lease of ' .. members[i], score)
       -- A writer's fence lives longer than its lease.
-      if string.find(members[i], '/w%d+$') and ends_of(beside('fence')) < score then
-        problems[#problems + 1] = key .. ': the fence expires before the lease of ' .. members[i]
+      if score > now and string.find(members[i], '^[^/]*/w%d+$') and ends_of(beside('fence')) < score - back then
+        problems[#problems + 1] = string.format('%s: the fence expires at %d, the lease of %s at %d', key,
+          ends_of(beside('fence')), members[i], score)
       end
     end
   end
@@ -72,7 +76,7 @@ end
 
 function rules.lock()
   local mark = beside('fence')
-  if redis.call('EXISTS', mark) == 1 and ends_of(mark) < ends then
+  if redis.call('EXISTS', mark) == 1 and ends_of(mark) < ends - back then
     problems[#problems + 1] = key .. ': its fence expires earlier'
   end
 end
@@ -133,7 +137,7 @@ impl Time {
     pub(super) fn check_kept(&mut self, (slice, buckets): (i64, u64)) {
         self.expire();
         let mut check = redis::cmd("EVAL");
-        check.arg(CHECK).arg(0).arg(self.latest).arg(slice).arg(buckets);
+        check.arg(CHECK).arg(0).arg(self.latest).arg(self.back).arg(slice).arg(buckets);
         let problems: Vec<String> = self.server.query(&check).unwrap();
         assert!(problems.is_empty(), "at {}:\n{}", self.now, problems.join("\n"));
     }

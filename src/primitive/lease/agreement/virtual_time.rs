@@ -68,21 +68,31 @@ pub(super) struct Time {
     pub(super) now: i64,
     /// The latest time so far.
     pub(super) latest: i64,
+    /// By how much the clock was set back in all.
+    pub(super) back: i64,
     in_process: Arc<AtomicI64>,
     pub(super) server: Client,
 }
 
 impl Time {
     pub(super) fn new(server: Client, in_process: Arc<AtomicI64>) -> Self {
-        let mut time = Self { now: 0, latest: 0, in_process, server };
+        let mut time = Self { now: 0, latest: 0, back: 0, in_process, server };
         time.set(1_760_000_000_000_000);
         time
     }
 
     pub(super) fn set(&mut self, now: i64) {
+        self.back += (self.now - now).max(0);
         (self.now, self.latest) = (now, now.max(self.latest));
         self.in_process.store(now, Ordering::Relaxed);
         self.server.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+    }
+
+    /// Deletes all keys.
+    pub(super) fn flush(&mut self) {
+        self.server.query::<()>(&redis::cmd("FLUSHALL")).unwrap();
+        (self.latest, self.back) = (self.now, 0);
+        self.set(self.now);
     }
 
     /// Deletes expired keys, as Redis does sooner or later.

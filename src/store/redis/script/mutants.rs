@@ -139,6 +139,13 @@ async fn every_mutant_is_found() {
     let only = env::var("MUTANTS").unwrap_or_default();
     let (server, folder) = (RedisServer::start().await, ScratchDir::new());
     let (mut removed, mut alive) = (0, Vec::new());
+    // No mutant is found by a test that fails without one.
+    let all_tests = TESTS.iter().filter(|(piece, _)| piece.contains(&only)).flat_map(|(_, tests)| *tests);
+    let original = lua().join("lib/clock.lua");
+    assert!(
+        !is_found(&all_tests.copied().collect::<Vec<_>>(), "lib/clock", &original),
+        "a test fails without mutants"
+    );
     for (piece, mutants) in all().into_iter().filter(|(piece, _)| piece.contains(&only)) {
         let (_, tests) = TESTS.iter().find(|(name, _)| *name == piece).unwrap();
         for (mutant, lacks) in mutants {
