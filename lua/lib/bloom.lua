@@ -84,10 +84,8 @@ do
     if call('EXISTS', bits) == 0 then
       local made = call('SETRANGE', bits, last, '\0') -- the whole array: growing it later takes more memory
       if type(made) == 'table' then return made end
-      if lasts then
-        call('PEXPIRE', bits, format('%d', 4 * lasts + 3600000))
-        call('PEXPIRE', f.config, format('%d', 5 * lasts + 7200000))
-      end
+      -- The configuration, which was written when the generation began, outlives it.
+      if lasts then call('PEXPIRE', bits, format('%d', 4 * lasts + 3600000)) end
     end
   end
 

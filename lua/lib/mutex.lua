@@ -5,8 +5,8 @@
 -- The mark is the first fence of the last grant. Each grant has 32 fences: a process hands the lock on to its own
 -- waiters, each time with the next fence. The mark is kept for at least a week after the last grant or renewal, or
 -- for the fence_ttl in the token of the holder. In the first case its number tells on which day its ttl was set. In
--- the second case a space is behind the number, so that the next grant sets the ttl. A kind that stores something
--- else in the mark is not fenced: its fence is the time of the grant.
+-- the second case, and if its number is ahead of the clock, a space is behind it, so that the next grant sets the ttl.
+-- A kind that stores something else in the mark is not fenced: its fence is the time of the grant.
 local find, whole, fence_ttl = string.find, kind.whole, kind.fence_ttl
 local values, runs -- the values read: first the locks of all runs, then their marks
 local lock, value, last -- of the current run: the lock, its value (false: none), the mark (nil: not read yet)
@@ -65,7 +65,7 @@ function kind.hold(token, expiry)
     if before + 32 > now then fence = before + 32 end
     if fence ~= fenced then fenced, digits = fence, string.format('%d', fence) end
     local ttl, own = fence_ttl(token, expiry)
-    if content or own then
+    if content or own or fence > now then
       last = digits .. ' ' .. (content and token or '')
       call('SET', mark, last, 'PX', ttl, 'GET')
     elseif fence - fence % (24 * 3600 * 1000000) > before or #last ~= #digits then

@@ -5,9 +5,11 @@
 kind.two = 2
 local set, swept, count -- its holders, whether expired ones are removed, the sum of weights (nil: unknown)
 local written, digits -- the expiry that was written last
+local lasts -- when the key of the holders expires (ms from now), if known; -2: there is none
+local longest = 2 * 24 * 3600 * 1000 -- its ttl (ms): twice the longest ttl of a lease
 
 function kind.begin()
-  if holders ~= set then set, swept, count = holders, false, nil end
+  if holders ~= set then set, swept, count, lasts = holders, false, nil, nil end
 end
 
 local sizes = {} -- weight and limit by the end of a token; false: none
@@ -50,7 +52,8 @@ end
 
 function kind.free(token)
   local weight, limit = size(token)
-  return call('EXISTS', holders) == 0 and (not weight or weight <= limit)
+  lasts = call('PTTL', holders)
+  return lasts == -2 and (not weight or weight <= limit)
 end
 
 function kind.hold(token, expiry, free)
@@ -60,7 +63,12 @@ function kind.hold(token, expiry, free)
   if expiry ~= written then written, digits = expiry, string.format('%d', expiry) end
   call('ZADD', holders, digits, token)
   count = (first and 0 or used()) + weight
-  if first then call('PEXPIRE', holders, 2 * 24 * 3600 * 1000) end
+  -- The key of holders that are never all gone is renewed long before it could expire earlier than a lease.
+  lasts = not first and (lasts or call('PTTL', holders)) or 0
+  if lasts < 0.75 * longest then
+    lasts = longest
+    call('PEXPIRE', holders, longest)
+  end
   if weight > 1 and call('ZADD', holders, 'NX', string.format('%d', lift + weight - 1), 'excess') == 0 then
     call('ZINCRBY', holders, weight - 1, 'excess')
   end
@@ -101,6 +109,6 @@ function kind.more()
 
   function kind.extend(token, expiry)
     call('ZADD', holders, expiry, token)
-    call('PEXPIRE', holders, 2 * 24 * 3600 * 1000)
+    call('PEXPIRE', holders, longest)
   end
 end

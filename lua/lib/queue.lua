@@ -4,6 +4,7 @@
 -- that is shorter. ARGV[3] is how long a waiter counts as alive after a heartbeat (µs). ARGV[4] is how long a
 -- tombstone is kept (µs).
 local living = '(4503599627370496' -- the scores of waiters are below this
+local kept -- for how long the keys of the current queue are kept (ms), if known; -2: there is no `beats`
 
 -- Creates the functions on waiters. Only called where there are waiters: it takes time that most calls do not need.
 local function new_waiters()
@@ -32,12 +33,12 @@ local function new_waiters()
     return true
   end
 
-  -- Sets the ttl of the queue keys: as long as waiters may be alive and tombstones are kept.
+  -- Sets the ttl of the queue keys: as long as tombstones are kept.
   function waiters.keep()
-    local ttl = math.ceil(tombstone / 1000)
-    call('PEXPIRE', beats, ttl)
-    call('PEXPIRE', queue, ttl)
-    if second then call('PEXPIRE', second, ttl) end
+    kept = math.ceil(tombstone / 1000)
+    call('PEXPIRE', beats, kept)
+    call('PEXPIRE', queue, kept)
+    if second then call('PEXPIRE', second, kept) end
   end
 
   -- Adds a token to `beats` before it lines up. Returns false if it is there already, as a waiter or a tombstone.
@@ -45,9 +46,12 @@ local function new_waiters()
     return call('ZADD', beats, 'NX', alive_until, token) == 1
   end
 
+  -- Appends a token to its queue. Waiters may leave before their first heartbeat, so this renews the ttl of a queue
+  -- that is never empty, at half of it: that is longer than a waiter counts as alive.
   function waiters.line_up(token, rank, entered)
+    kept = kept or call('PTTL', beats)
     if not entered then call('ZADD', beats, alive_until, token) end
-    if call('RPUSH', rank > 0 and second or queue, token) == 1 then waiters.keep() end
+    if call('RPUSH', rank > 0 and second or queue, token) == 1 or kept < tombstone / 2000 then waiters.keep() end
   end
 
   -- Adds a tombstone for a token, and removes the tombstones that are out of date.
@@ -83,7 +87,7 @@ local function new_waiters()
 
   -- Sends a message to a process: in the reply if the asker is of that process, else published. The message is
   -- `expiry fence id` of a waiter that holds now (expiry in µs); or `0 0` and the ids of waiters that must ask
-  -- again, perhaps with a second line that tells them the outcome.
+  -- again, perhaps with a second line that tells them the outcome. Ids are hexadecimal, as in tokens: they exceed 2^53.
   local function tell(process, text)
     if process == sub(asker, 1, 16) then
       if heard == 0 then heard = {} end
@@ -94,7 +98,7 @@ local function new_waiters()
   end
 
   local function id_of(token)
-    return tonumber(string.match(token, '^%x+', 18) or '', 16)
+    return string.match(token, '^%x+', 18)
   end
 
   local function head()
@@ -117,7 +121,7 @@ local function new_waiters()
       if lives then
         local expiry = now + math.min(lease.ttl_of(token) or grant, grant)
         local fence, id = kind.hold(token, expiry), id_of(token)
-        if id then tell(sub(token, 1, 16), format('%d %d %d', expiry, fence, id)) end
+        if id then tell(sub(token, 1, 16), format('%d %d ', expiry, fence) .. id) end
       end
     end
   end
@@ -131,7 +135,7 @@ local function new_waiters()
       if id and not ids[process] then
         processes[#processes + 1], ids[process] = process, {'0 0'}
       end
-      if id then table.insert(ids[process], format('%d', id)) end
+      if id then table.insert(ids[process], id) end
     end
     call('DEL', queue)
     call('ZREMRANGEBYSCORE', beats, '-inf', living)

@@ -35,13 +35,14 @@ pub(crate) enum News {
 
 impl Push {
     /// Parses `expiry fence ids…`, optionally followed by a line break and the bytes of [`News::Told`]. An `expiry`
-    /// of 0 means that nothing was granted.
+    /// of 0 means that nothing was granted. The ids are hexadecimal, as in tokens.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut lines = text.splitn(2, |byte| *byte == b'\n');
         let first = std::str::from_utf8(lines.next()?).ok()?;
-        let mut numbers = first.split(' ').map(|number| number.parse::<i64>().ok());
-        let (expiry, fence) = (numbers.next()??, numbers.next()??);
-        let ids: Vec<_> = numbers.map(|id| id.map(i64::unsigned_abs)).collect::<Option<_>>()?;
+        let mut words = first.split(' ');
+        let (expiry, fence) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let ids: Vec<_> =
+            words.map(|id| Some(hex(id).filter(|(_, rest)| rest.is_empty())?.0)).collect::<Option<_>>()?;
         let news = match (expiry, lines.next()) {
             (0, None) => News::Gone,
             (0, Some(told)) => News::Told(told.into()),
@@ -87,9 +88,10 @@ pub(crate) struct Ids {
 const RECIPIENTS: u64 = 1 << 20;
 
 impl Ids {
-    /// Returns an id that was never used, even if the number of this recipient was used before.
+    /// Returns an id that was never used, even if the number of this recipient was used before. After 2^44 ids, which at
+    /// 20 000 a second takes 28 years, the first ones come again: their waiters are gone by then.
     pub(crate) fn next(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed) * RECIPIENTS + self.recipient
+        (self.next.fetch_add(1, Ordering::Relaxed) << RECIPIENTS.ilog2()) | self.recipient
     }
 }
 
@@ -181,6 +183,12 @@ impl Notifier {
         listeners.iter().for_each(|listener| listener.hear(message));
     }
 
+    /// Skips all ids before the `nth` of each recipient.
+    #[cfg(test)]
+    pub(crate) fn skip_ids(&self, nth: u64) {
+        self.next.store(nth, Ordering::Relaxed);
+    }
+
     /// Returns all pushes since the last call.
     #[cfg(test)]
     pub(crate) fn take_delivered(&self) -> Vec<Push> {
@@ -255,7 +263,10 @@ mod tests {
         assert_eq!(Push::parse(b"77 3 5"), push(&[5], News::Granted { expiry: 77, fence: 3 }));
         assert_eq!(Push::parse(b"0 0 5 6"), push(&[5, 6], News::Gone));
         assert_eq!(Push::parse(b"0 0 5 6\na\nb"), push(&[5, 6], News::Told(b"a\nb"[..].into())));
-        for nonsense in [&b""[..], b"77 3", b"77 3 x", b"77 3 5 ", b"\xff"] {
+        assert_eq!(Push::parse(b"0 0 10 ffffffffffffffff"), push(&[16, u64::MAX], News::Gone));
+        for nonsense in
+            [&b""[..], b"77 3", b"77 3 x", b"77 3 5 ", b"77 3 +5", b"0 0 10000000000000000", b"\xff"]
+        {
             assert_eq!(Push::parse(nonsense), None);
         }
     }

@@ -9,6 +9,7 @@ mod bad_settings;
 mod beside_a_line;
 mod crowds;
 mod dropped;
+mod forgotten;
 mod grants;
 mod handed_late;
 mod handed_on;

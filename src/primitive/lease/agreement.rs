@@ -9,7 +9,11 @@
 //! dropped, and the clock is set back at times. The clock of the in-memory store never runs backwards, so that
 //! store may drop more.
 
+mod busy;
 mod claims;
+mod ids;
+mod kept;
+mod virtual_time;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,7 +22,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use deadpool_redis::redis;
 use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -34,64 +37,14 @@ use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::{self, Flight};
 use crate::primitive::wait_group::holders::Permits;
 use crate::store::{Cell as _, Client, Clock, Namespace, Operation, Push, lock};
-use crate::support::{self, redis_server::RedisServer};
+use crate::support::redis_server::RedisServer;
 use crate::{Key, Store, StoreBuilder};
 
-/// Replaces the clock and `redis.call` in scripts: the test sets the time, keys expire by that time, and published
-/// messages are recorded.
-pub(crate) const CLOCK: &str = "
-local server = redis
-local now = tonumber(server.call('GET', 'clock'))
-local function call(name, ...)
-  local args, px = {...}, nil
-  for _, arg in ipairs(args) do
-    if type(arg) == 'string' and string.sub(arg, 1, 4) == 'td:{' then
-      local ends = server.call('HGET', 'ends', arg)
-      if ends and tonumber(ends) <= now then server.call('DEL', arg) end
-      if ends and server.call('EXISTS', arg) == 0 then server.call('HDEL', 'ends', arg) end
-    end
-  end
-  local key = args[1]
-  if name == 'PUBLISH' then
-    server.call('RPUSH', 'published', args[2])
-    return 1
-  elseif name == 'PTTL' then
-    local ends = server.call('HGET', 'ends', key)
-    return ends and math.floor((ends - now) / 1000) or server.call('EXISTS', key) - 2
-  elseif name == 'PEXPIRE' then
-    assert(tonumber(args[2]) > 0, 'a ttl that Redis would reject')
-    if server.call('EXISTS', key) == 0 then return 0 end
-    server.call('HSET', 'ends', key, string.format('%d', now + args[2] * 1000))
-    return 1
-  elseif name == 'SET' then
-    if args[3] == 'PX' then
-      px = tonumber(args[4])
-      assert(px > 0, 'a ttl that Redis would reject')
-      table.remove(args, 3)
-      table.remove(args, 3)
-    end
-    local done, option = server.call('SET', unpack(args)), args[3]
-    if done or option == 'GET' then
-      if px then server.call('HSET', 'ends', key, string.format('%d', now + px * 1000)) end
-      assert(px or option == 'KEEPTTL', 'a key without a ttl')
-    end
-    return done
-  end
-  return server.call(name, unpack(args))
-end
-local redis = {call = call, pcall = call}
-";
+pub(crate) use self::virtual_time::CLOCK;
+use self::virtual_time::Time;
 
-/// Deletes expired keys, as Redis does sooner or later.
-const EXPIRE: &str = "
-local now, ends = tonumber(redis.call('GET', 'clock')), redis.call('HGETALL', 'ends')
-for i = 1, #ends, 2 do
-  if tonumber(ends[i + 1]) <= now then
-    redis.call('DEL', ends[i])
-    redis.call('HDEL', 'ends', ends[i])
-  end
-end
-";
+/// Lua numbers are exact up to 2^53.
+const LATE_IDS: u64 = (1 << 53) + 1;
 
 const SEQUENCES: usize = 2_400;
 const IN_STEP: usize = 100;
@@ -332,33 +285,10 @@ trait Tried: Kind + Clone {
     fn key(sequence: usize) -> Key {
         Key::from(format!("sequence {sequence}"))
     }
-}
 
-/// The time on both sides.
-struct Time {
-    now: i64,
-    in_process: Arc<AtomicI64>,
-    server: support::client::Client,
-}
-
-impl Time {
-    fn set(&mut self, now: i64) {
-        self.now = now;
-        self.in_process.store(now, Ordering::Relaxed);
-        self.server.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
-    }
-
-    /// Drops what has expired on both sides, then sets the clock back. Returns how many leases that cuts.
-    async fn set_back<K: Tried>(&mut self, by: i64, first: usize, lua: &Side<K>, rust: &Side<K>) -> usize {
-        self.server.query::<()>(redis::cmd("EVAL").arg(EXPIRE).arg(0)).unwrap();
-        let before = lua.inspect_all(first).await;
-        assert_eq!(before, rust.inspect_all(first).await);
-        self.set(self.now - by);
-        let after = lua.inspect_all(first).await;
-        assert_eq!(after, rust.inspect_all(first).await);
-        let ends = before.iter().zip(&after).map(|(before, after)| (before.what.soonest, after.what.soonest));
-        // The end of a lock is in whole ms.
-        ends.filter(|(before, after)| after + 1000 < *before).count()
+    /// The length of a slice of handled items (µs), and the number of their buckets.
+    fn slices() -> (i64, u64) {
+        (1, 1)
     }
 }
 
@@ -371,12 +301,11 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
     let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
     let in_memory = Store::with_clock(Clock::Manual(in_process.clone()));
-    let mut time = Time { now: 0, in_process: in_process.clone(), server: server.client().unwrap() };
-    let (mut next, mut grants, mut cut) = (0, 0, 0);
+    let mut time = Time::new(server.client().unwrap(), in_process.clone());
+    let (mut next, mut grants, mut cut) = (LATE_IDS, 0, 0);
 
     let lua = Side::<K>::new(&on_redis, None);
     // Load the scripts: a call that is sent in full for that arrives after a later one.
-    time.set(1_760_000_000_000_000);
     let release = ("warm".into(), Verb::Release, K::query(SEQUENCES, 0));
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
     let complete = K::entry(SEQUENCES, &mut rng).map(|entry| Step::Complete("warm".into(), entry));
@@ -389,6 +318,10 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
         // As in a namespace, all leases have one ttl.
         let usual = Terms { ttl: *TTLS.choose(&mut rng).unwrap(), max_waiters: 1000, rank: 0 };
         let first = batch * IN_STEP;
+        // Sequences of claims share filters and buckets. All others have keys of their own.
+        if K::GOES_BACK {
+            time.flush();
+        }
         let goes_back = K::GOES_BACK && batch % 2 == 0;
         let states = || States { clock: in_process.clone(), of: Mutex::default(), pushed: Mutex::default() };
         let rust = Side::<K>::new(&in_memory, goes_back.then(states));
@@ -417,11 +350,11 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
                 };
                 assert_eq!(lua, rust, "SEED={seed}\n{}", so_far());
             }
-            let published = time.server.query(redis::cmd("LRANGE").arg("published").arg(0).arg(-1)).unwrap();
-            time.server.query::<()>(redis::cmd("DEL").arg("published")).unwrap();
-            let told = (lua.told(&on_redis, published), rust.told(&in_memory, Vec::new()));
+            let told = (lua.told(&on_redis, time.published()), rust.told(&in_memory, Vec::new()));
             assert_eq!(told.0, told.1, "SEED={seed} at {now}");
             grants += told.0.len();
+            time.check_kept(K::slices());
+            rust.states.iter().for_each(|states| time.check_fences::<K>(states));
         }
     }
     // With claims, most messages say that there is nothing left to do.

@@ -150,7 +150,10 @@ impl<H: Holders> KeyState<H> {
         }
         // An old tombstone is out of date, also after the clock was set back.
         self.tombstones.remove(token);
-        if self.queue.line_up(Arc::clone(token), rank, now + spans.alive) == 1 {
+        let length = self.queue.line_up(Arc::clone(token), rank, now + spans.alive);
+        // Waiters may leave before their first heartbeat, so this renews a queue that is never empty, at half of its
+        // time: that is longer than a waiter counts as alive.
+        if length == 1 || (self.kept_until - now) / 1000 < spans.tombstone / 2000 {
             self.keep(now, spans);
         }
         Standing::Queued { soonest: self.holders.soonest(now), before }

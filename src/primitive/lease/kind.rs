@@ -101,6 +101,11 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     /// Returns the waiter that is served first. Once the second rank has its `turn`, all its waiters are served
     /// before the first rank.
     fn head(&self, queue: &Queue, turn: &mut bool) -> Option<Arc<str>>;
+    /// Returns until when the fence is kept, µs; 0: there is none.
+    #[cfg(test)]
+    fn fence_until(&self) -> i64 {
+        0
+    }
     /// Returns whether the state can be dropped without a change in behaviour.
     fn is_idle(&self, now: i64) -> bool;
 }

@@ -135,6 +135,11 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
         queue.first().cloned()
     }
 
+    #[cfg(test)]
+    fn fence_until(&self) -> i64 {
+        if KEPT && self.fence > 0 { self.fence_until } else { 0 }
+    }
+
     fn is_idle(&self, now: i64) -> bool {
         let is_free = self.holder.as_ref().is_none_or(|(_, expiry)| *expiry <= now);
         is_free

@@ -118,6 +118,11 @@ impl Holders for RwHolders {
         Some(Arc::clone(if *turn { second } else { first }))
     }
 
+    #[cfg(test)]
+    fn fence_until(&self) -> i64 {
+        if self.fence > 0 { self.fence_until } else { 0 }
+    }
+
     fn is_idle(&self, now: i64) -> bool {
         // Without waiters, `row` has no effect: the next holder resets it. Readers read the fence for as long as
         // Redis keeps it.

@@ -1,5 +1,8 @@
 //! A script that is ready to be called.
 
+#[cfg(test)]
+mod mutants;
+
 use std::fmt;
 
 use deadpool_redis::redis::{self, Cmd};
@@ -16,6 +19,8 @@ pub(crate) struct Loaded {
 impl Loaded {
     pub(super) fn new(clock: &str, script: Script) -> Self {
         let text = format!("{clock}{}", script.body);
+        #[cfg(test)]
+        let text = mutants::applied(text);
         let sha = redis::Script::new(&text).get_hash().to_owned();
         Self { name: script.name, text, sha }
     }

@@ -98,6 +98,12 @@ impl Layout {
         self.remember_for
     }
 
+    /// Returns the length of a slice (µs), and the number of buckets.
+    #[cfg(test)]
+    pub(crate) fn slices(&self) -> (i64, u64) {
+        (self.slice, self.buckets.into())
+    }
+
     /// Writes the arguments that all runs of a call share.
     pub(super) fn write(&self, call: &mut Arguments<'_>) {
         call.integer(self.slice);

@@ -89,6 +89,10 @@ impl Tried for ExactClaims {
     fn key(sequence: usize) -> Key {
         claims::key(&digest(sequence))
     }
+
+    fn slices() -> (i64, u64) {
+        layout().slices()
+    }
 }
 
 #[tokio::test]

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A batch is one number: the number of tokens in the low bits, and above them the deadline in units of 16 µs.
+/// A batch is one number: the number of tokens in the low bits, and above them the deadline in units of 256 µs, for
+/// 142 years from the start of the host.
 const COUNT_BITS: u32 = 20;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
-const TICK_BITS: u32 = 4;
+const TICK_BITS: u32 = 8;
 
 /// The maximum number of tokens of a batch.
 pub(super) const MOST: i64 = COUNT as i64;
@@ -91,8 +92,11 @@ mod tests {
         assert_eq!((slots.left(0), slots.empty(1), slots.left(1)), (0, 1, 0));
         slots.put(0, 1, 2_010);
         assert!(slots.take(2_000, 1, 6).is_none(), "a tick too soon rather than too late");
-        assert!(slots.take(1_999, 1, 6).is_some_and(|taken| (taken.deadline, taken.count) == (2_000, 1)));
+        assert!(slots.take(1_791, 1, 6).is_some_and(|taken| (taken.deadline, taken.count) == (1_792, 1)));
         slots.put(0, 640, 2_000);
         assert!(slots.take(0, 1, 6).is_some_and(|taken| (taken.count, taken.left) == (10, 630)));
+        let century = 100 * 365 * 86_400 * 1_000_000;
+        slots.put(0, 1, century + 2_000);
+        assert!(slots.take(century, 1, 6).is_some_and(|taken| taken.deadline > century));
     }
 }

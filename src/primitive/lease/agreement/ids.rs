@@ -1,0 +1,43 @@
+//! Pushes find their waiters, however many tokens a process has created.
+
+use std::time::Duration;
+
+use crate::store::{Link, News};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+use crate::{Store, WaitGroup};
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_push_finds_its_waiter_after_many_tokens() {
+    // The last one is the last id of all, and the next one is the first id again.
+    for nth in [1 << 32, (1 << 33) + 1, (1 << 43) + 3, (1 << 44) - 1] {
+        let server = RedisServer::start().await;
+        let [holder, waiter] = [(); 2].map(|()| Store::builder().redis(&server.url()).unwrap());
+        // The recipient of the waiter has the number 1, so ids are odd.
+        let _other = WaitGroup::builder(1).build(&waiter, "other").unwrap();
+        let permits = [&holder, &waiter].map(|store| WaitGroup::builder(1).build(store, "permits").unwrap());
+        for n in 0..2 {
+            let held = permits[0].add("k").await.unwrap();
+            if n == 0 {
+                waiter.notifier().skip_ids(nth);
+            }
+            let is_linked = async || waiter.notifier().current_link() != Link::Down;
+            let waits = tokio::spawn({
+                let permits = permits[1].clone();
+                async move { permits.add("k").await }
+            });
+            eventually("the subscription", SOON, is_linked).await;
+            let stands =
+                async || server.query::<i64>(&["LLEN", "td:{permits:k}:permits:queue"]).unwrap() == 1;
+            eventually("the waiter to stand in the queue", SOON, stands).await;
+            assert!(held.done().await.unwrap());
+            assert!(waits.await.unwrap().unwrap().done().await.unwrap());
+            let pushes = waiter.notifier().take_delivered();
+            let id = ((nth + n) << 20) | 1;
+            let is_grant = |news: &News| matches!(news, News::Granted { .. });
+            assert!(pushes.len() == 1 && pushes[0].ids == [id] && is_grant(&pushes[0].news), "{pushes:?}");
+        }
+    }
+}
