@@ -8,6 +8,7 @@ mod exact;
 mod published;
 mod rational;
 mod runs;
+mod set_back;
 mod several;
 mod virtual_time;
 
