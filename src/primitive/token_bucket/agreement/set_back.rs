@@ -94,7 +94,7 @@ async fn owes_no_more_than_before(store: &Store, set: &mut dyn FnMut(i64)) {
     // What was promised to others stays promised.
     let bucket = world.bucket("reservations", [per_second()]);
     for _ in 0..35 {
-        bucket.with_max_wait(3 * SECOND).reserve("k").await.unwrap();
+        let _acts = bucket.with_max_wait(3 * SECOND).reserve("k").await.unwrap();
     }
     world.pass(-BACK);
     world.serves_within(&bucket, 3 * SECOND, 3 * SECOND + tenth).await;
