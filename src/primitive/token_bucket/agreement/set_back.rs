@@ -63,19 +63,19 @@ async fn owes_no_more_than_before(store: &Store, set: &mut dyn FnMut(i64)) {
     world.pass(-BACK);
     world.serves_within(&bucket, tenth, tenth).await;
 
-    let bucket = world.bucket("two quotas", [per_second(), Quota::per_second(5).burst(7)]);
+    let bucket = world.bucket("two-quotas", [per_second(), Quota::per_second(5).burst(7)]);
     while world.refuses(&bucket).await.is_none() {}
     world.pass(-BACK);
     world.serves_within(&bucket, tenth, 2 * tenth).await;
 
-    let bucket = world.bucket("other quotas", [per_second()]);
+    let bucket = world.bucket("other-quotas", [per_second()]);
     let others = Quotas::new([Quota::per_second(5).burst(3)]).unwrap();
     bucket.with_quotas(&others).allow_n("k", 3).await.unwrap();
     while world.refuses(&bucket).await.is_none() {}
     world.pass(-BACK);
     world.serves_within(&bucket, tenth, 2 * tenth).await;
 
-    let bucket = world.bucket("never refills", [per_second(), Quota::non_refilling(100)]);
+    let bucket = world.bucket("never-refills", [per_second(), Quota::non_refilling(100)]);
     while world.refuses(&bucket).await.is_none() {}
     world.pass(-BACK);
     world.serves_within(&bucket, tenth, tenth).await;
@@ -85,7 +85,7 @@ async fn owes_no_more_than_before(store: &Store, set: &mut dyn FnMut(i64)) {
     world.pass(-BACK);
     world.serves_within(&bucket, SECOND, SECOND).await;
 
-    let bucket = world.bucket("block of a used one", [per_second()]);
+    let bucket = world.bucket("block-of-a-used-one", [per_second()]);
     bucket.allow_n("k", 5).await.unwrap();
     bucket.block_for("k", SECOND).await.unwrap();
     world.pass(-BACK);
@@ -126,7 +126,7 @@ async fn owes_no_more_than_before(store: &Store, set: &mut dyn FnMut(i64)) {
     assert!(buckets.allow(["k", "k"]).await.unwrap().is_admitted());
 
     // Within a few ms, as after a failover to a server whose clock is behind.
-    let bucket = world.bucket("a little", [per_second()]);
+    let bucket = world.bucket("a-little", [per_second()]);
     bucket.charge("k", 105).await.unwrap();
     for _ in 0..20 {
         world.pass(-3_000);
