@@ -62,7 +62,11 @@ for i = 1, #KEYS do
   charged = charged or admitted * cost > 0
   if charged and key ~= KEYS[i + 1] then
     local saved
-    if ahead then saved = save_bare(key, ahead, parts, ending, per_burst, not old) else saved = on.save(key, s, not old) end
+    if ahead then
+      saved = save_bare(key, ahead, parts, ending, per_burst, not old)
+    else
+      saved = on.save(key, s, not old)
+    end
     if type(saved) == 'table' and saved.err then
       if not string.find(saved.err, 'WRONGTYPE', 1, true) then return saved end
       for run = from, n, 2 do reply[run] = -1 end

@@ -42,7 +42,9 @@ local bare, others, is_new, changed = {}, {}, {}, {}
 for m = 1, #met do
   local i, stored = met[m], raw[m]
   local p = (i - 1) % n + 1
-  if pattern[p] and (stored or are_missing) then bare[i], is_new[i] = read_bare(stored, pattern[p], parts[p], per_burst[p]) end
+  if pattern[p] and (stored or are_missing) then
+    bare[i], is_new[i] = read_bare(stored, pattern[p], parts[p], per_burst[p])
+  end
   if not bare[i] then
     stored = stored or not are_missing and call('GET', KEYS[i])
     on = on or on_tables()
