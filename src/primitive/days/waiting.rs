@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::{World, days, in_both, soon};
 use crate::primitive::lease::Snapshot;
-use crate::primitive::rw_lock::RwLockWriteGuard;
+use crate::primitive::rw_lock::{RwLockReadGuard, RwLockWriteGuard};
 use crate::{Error, Lease, Mutex, MutexGuard, Permit, RwLock, WaitGroup};
 
 /// Shorter than a waiter counts as alive, since none waits until its first heartbeat.
@@ -48,6 +48,26 @@ queued! {
     WaitGroup: Permit, add, done;
     Mutex: MutexGuard, lock, unlock;
     RwLock: RwLockWriteGuard, write, release;
+}
+
+/// The readers of a group.
+#[derive(Clone)]
+struct Reader(RwLock);
+
+impl Queued for Reader {
+    type Guard = RwLockReadGuard;
+
+    async fn take(self) -> Result<RwLockReadGuard, Error> {
+        self.0.read("k").await
+    }
+
+    async fn release(guard: RwLockReadGuard) -> Result<bool, Error> {
+        guard.release().await
+    }
+
+    async fn look(&self) -> Result<Snapshot, Error> {
+        self.0.inspect("k").await
+    }
 }
 
 /// The holders and the waiters of one key, as the driver knows them.
@@ -151,57 +171,13 @@ async fn writers(world: World) {
     is_never_empty(world, locks, 1).await;
 }
 
-/// The queue of the readers is never empty either: one of two readers goes and another comes, while one writer waits.
-async fn readers(mut world: World) {
-    let lock = |store: &_| {
-        RwLock::builder().max_wait(PATIENCE).most_writers(1).build(store, "readers").unwrap()
-    };
+/// Readers of different groups exclude each other, and queue apart from writers.
+async fn readers(world: World) {
+    let lock = |store: &_| RwLock::builder().max_wait(PATIENCE).build(store, "readers").unwrap();
     let locks = world.each(lock);
-    let (one, other) = (&locks[0], &locks[locks.len() - 1]);
-    let waiting = async |of: u64| {
-        soon("the places in the queues", async {
-            while one.inspect("k").await.unwrap().waiting() < of {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
-    };
-    let read = |lock: &RwLock| {
-        let lock = lock.clone();
-        tokio::spawn(async move { lock.read("k").await })
-    };
-    let first = one.read("k").await.unwrap();
-    let taking = tokio::spawn(one.clone().take());
-    waiting(1).await;
-    let mut reader = read(other);
-    waiting(2).await;
-    assert!(first.release().await.unwrap());
-    let mut writer = soon("the first writer", taking).await.unwrap().unwrap();
-    writer.extend().await.unwrap();
-    let mut fence = 0;
-    while world.passed < days() {
-        // A writer holds, and a reader waits. After the reader, it is the turn of the next writer.
-        let next = tokio::spawn(other.clone().take());
-        waiting(2).await;
-        world.skip(STEP / 2);
-        assert!(writer.release().await.unwrap());
-        let turn = format!("the turn of the readers after {:?}", world.passed);
-        let reading = soon(&turn, reader).await.unwrap().unwrap();
-        reading.extend().await.unwrap();
-        reader = read(other);
-        waiting(2).await;
-        assert!(!next.is_finished() && !reader.is_finished());
-        world.skip(STEP / 2);
-        assert!(reading.release().await.unwrap());
-        writer = soon("the turn of the writer", next).await.unwrap().unwrap();
-        writer.extend().await.unwrap();
-        assert!(writer.fence() > fence, "{} after {fence}", writer.fence());
-        fence = writer.fence();
-        assert!(!reader.is_finished());
-    }
-    assert!(writer.release().await.unwrap());
-    assert!(reader.await.unwrap().unwrap().release().await.unwrap());
-    world.ends(&[]).await;
+    let groups = ["blue", "green"].iter().zip(locks.iter().cycle());
+    let readers = groups.map(|(group, lock)| Reader(lock.with_group(group).unwrap())).collect();
+    is_never_empty(world, readers, 1).await;
 }
 
 in_both! { permits mutexes writers readers }

@@ -180,7 +180,7 @@ impl Operation for Reserve {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
-        bucket.set_back(now);
+        let was_set_back = bucket.set_back(now);
         if bucket.fits(&self.quotas) {
             let admitted = bucket.take(&self.quotas, now, self.ask);
             let after = bucket.clone().told();
@@ -193,7 +193,7 @@ impl Operation for Reserve {
         // and refills from now on; and so is a state that was moved since the clock was set back.
         let (mut after, is_new) = bucket.fitted(&self.quotas, now);
         let admitted = after.take(&self.quotas, now, self.ask);
-        if admitted || is_new {
+        if admitted || is_new || was_set_back {
             bucket.write(&after, now);
         }
         self.decision(admitted, now, after)
