@@ -66,7 +66,8 @@ async fn handled_items(mut world: World) {
         while handled.front().is_some_and(|(at, _)| *at + 4 * DAY < world.passed) {
             handled.pop_front();
         }
-        let known = handled.iter().find(|(at, _)| world.passed <= *at + DAY).into_iter().chain(handled.back());
+        let known =
+            handled.iter().find(|(at, _)| world.passed <= *at + DAY).into_iter().chain(handled.back());
         for (at, item) in known {
             for each in &all {
                 let dedupe = &each[(number + 1) % each.len()];

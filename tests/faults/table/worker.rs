@@ -9,8 +9,8 @@ use std::time::Duration;
 use tower_distributed::dedupe::Claimed;
 use tower_distributed::single_flight::{Postcard, RunError};
 use tower_distributed::{
-    BloomFilter, Dedupe, Error, Lease, Mutex, Quota, Quotas, RwLock, SingleFlight, Store, StoreFailure, TokenBucket,
-    WaitGroup,
+    BloomFilter, Dedupe, Error, Lease, Mutex, Quota, Quotas, RwLock, SingleFlight, Store, StoreFailure,
+    TokenBucket, WaitGroup,
 };
 
 use super::history::{Event, Journal, Primitive, now};
@@ -254,10 +254,13 @@ impl Primitives {
         match answer.await {
             Ok(made) => {
                 let age = Duration::from_nanos(asked.saturating_sub(made));
-                scribe.write(key, match age > FRESH + LATE {
-                    true => Event::Overdue(format!("an answer was {age:?} old")),
-                    false => Event::Admitted(None),
-                });
+                scribe.write(
+                    key,
+                    match age > FRESH + LATE {
+                        true => Event::Overdue(format!("an answer was {age:?} old")),
+                        false => Event::Admitted(None),
+                    },
+                );
             }
             Err(RunError::Failed(never)) => match never {},
             Err(RunError::Flight(error)) => scribe.write(key, told(&error)),
