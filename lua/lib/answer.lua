@@ -1,7 +1,8 @@
--- answer: the answer of a flight, kept for a while beside the lock. The mark is `fresh stale codec bytes`: until when
--- the answer is fresh, until when it is served stale while a caller makes a fresh one (both µs), the name of the codec
--- that encoded the bytes, and the bytes. A caller that asked while the answer was fresh may get it as long as it is
--- kept. An answer that is fresh for no time is only for callers that wait when it is entered.
+-- answer: the answer of a flight, kept for a while beside the lock. The mark is `entered fresh stale codec bytes`: when
+-- the answer was entered, how long from then on it is fresh, how long it is served stale while a caller makes a fresh one
+-- (all µs), the name of the codec that encoded the bytes, and the bytes. A caller that asked while the answer was fresh
+-- may get it as long as it is kept. An answer that is fresh for no time is only for callers that wait when it is entered.
+-- An answer that was entered later than now is not served: the clock was set back, so its age is unknown.
 -- ARGV      for all runs: the codec; to look: when the caller first asked (µs, 0: now), and whether it takes a stale
 --           answer (0, 1); to enter: how long the answer is fresh, how long it is served stale (µs, at least as long),
 --           its bytes
@@ -22,13 +23,14 @@ end
 function kind.look(bypass, base, at)
   local answer, codec, since = call('GET', mark), ARGV[base], tonumber(ARGV[at])
   if not answer then return nil end
-  local fresh, stale, name = string.match(answer, '^(%d+) (%d+) (%S+) ')
-  if not fresh then return 'other' end
-  local good = tonumber(fresh) > (since > 0 and math.min(since, now) or now)
-  if not good and (tonumber(stale) <= now or ARGV[at + 1] == '0') then return nil end
+  local entered, fresh, stale, name, first = string.match(answer, '^(%d+) (%d+) (%d+) (%S+) ()')
+  if not entered then return 'other' end
+  local age = now - entered
+  if age < 0 then return nil end
+  local good = entered + fresh > (since > 0 and math.min(since, now) or now)
+  if not good and (stale - age <= 0 or ARGV[at + 1] == '0') then return nil end
   if name ~= codec then return 'other' end
-  local times = string.format('%d %d ', tonumber(fresh) - now, tonumber(stale) - now)
-  local text = times .. string.sub(answer, #fresh + #stale + #name + 4)
+  local text = string.format('%d %d ', fresh - age, stale - age) .. string.sub(answer, first)
   if bypass then return text end
   return text, good
 end
@@ -37,7 +39,7 @@ function kind.enter(holding, base, at)
   if not holding then return nil, false end
   local codec, fresh, stale, bytes = ARGV[base], tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2]
   if stale == 0 and call('EXISTS', queue) == 0 then return nil, false end
-  local times, ttl = string.format('%d %d ', now + fresh, now + stale), math.ceil(math.max(stale, readable) / 1000)
+  local times, ttl = string.format('%d %d %d ', now, fresh, stale), math.ceil(math.max(stale, readable) / 1000)
   call('SET', mark, times .. codec .. ' ' .. bytes, 'PX', ttl)
   return nil, #bytes > published or codec .. string.format(' %d %d ', fresh, stale) .. bytes
 end

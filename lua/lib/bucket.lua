@@ -9,6 +9,9 @@
 -- The stored value is all numbers, separated by spaces; for one level and no other information only
 -- `whole part num den burst`; see also lib/bare. A key expires at the end of the second in which its bucket is full and
 -- unblocked.
+-- A state that owed more than its bursts when it was written ends with that time (µs): it was blocked, reserved ahead, or
+-- charged without a check. If the clock is behind that time, it was set back: all times of the state move back by as
+-- much. The other states never owe more than their bursts, which bounds them after the clock was set back.
 local KEYS, ARGV, tonumber = KEYS, ARGV, tonumber
 local call, floor, max, min, format, sub = redis.pcall, math.floor, math.max, math.min, string.format, string.sub
 local quotas, first
@@ -64,6 +67,45 @@ local function on_tables()
 
   local function later(whole, part, other, rest)
     return whole > other or (whole == other and part > rest)
+  end
+
+  -- The TAT of the level at `o` when all its tokens are missing and none is owed.
+  local function empty(s, o)
+    local n, d, tokens = s[o + 4], s[o + 5], s[o + 6]
+    local parts = tokens * (n % d)
+    local carry = floor(parts / d)
+    return now + tokens * floor(n / d) + carry, parts - carry * d
+  end
+
+  -- Whether a state owes more than its bursts.
+  local function owes(s)
+    if s[1] > now then return true end
+    for o = 2, #s, 7 do
+      if s[o + 4] > 0 then
+        local most, rest = empty(s, o)
+        if later(s[o], s[o + 1], most, rest) or later(s[o + 2], s[o + 3], most, rest) then return true end
+      end
+    end
+    return false
+  end
+
+  -- Moves the times of a state that was written at `seen` (nil: it did not owe more than its bursts) if the clock was
+  -- set back since. Returns whether it was.
+  local function set_back(s, seen)
+    if seen and seen <= now then return false end
+    local moved = seen ~= nil
+    if moved and s[1] > now then s[1] = max(now, s[1] - seen + now) end
+    for o = 2, #s, 7 do
+      for i = o, s[o + 4] > 0 and o + 2 or 0, 2 do
+        local most, rest = empty(s, o)
+        if seen and s[i] > now then
+          s[i] = max(now, s[i] - seen + now)
+        elseif not seen and later(s[i], s[i + 1], most, rest) then
+          s[i], s[i + 1], moved = most, rest, true
+        end
+      end
+    end
+    return moved
   end
 
   -- The time from which a state is idle, so that deleting it changes nothing; nil if never.
@@ -170,8 +212,8 @@ local function on_tables()
     return fit(s)
   end
 
-  -- Returns the state stored as `raw` (nil or false: none), and whether a quota is new to it. Returns nil if `raw` is
-  -- not a bucket.
+  -- Returns the state stored as `raw` (nil or false: none), and whether it is not as it was stored: a quota is new to
+  -- it, or the clock was set back. Returns nil if `raw` is not a bucket.
   local function load(raw)
     if not raw then return fit({0}) end
     local s, n = {}, 0
@@ -180,7 +222,8 @@ local function on_tables()
       s[n] = tonumber(number)
       if not s[n] or s[n] >= limit or s[n] < -1 or s[n] % 1 ~= 0 then return nil end
     end
-    if n == 5 then
+    local seen = (n == 6 or n % 7 == 2) and table.remove(s) or nil
+    if #s == 5 then
       local last, rest = s[1], s[2]
       if s[3] == 0 then last, rest = 0, 0 end
       s = {0, s[1], s[2], last, rest, s[3], s[4], s[5]}
@@ -189,7 +232,9 @@ local function on_tables()
     for o = 2, #s, 7 do
       if s[o + 4] < 0 or s[o + 5] < 1 or s[o + 6] < 1 or (s[o + 1] < 0) ~= (s[o + 4] == 0) then return nil end
     end
-    return rested(s)
+    local moved = set_back(s, seen)
+    local fitted, is_new = rested(s)
+    return fitted, moved or is_new
   end
 
   -- Writes a state and returns the reply of Redis. `unknown`: MGET found nothing in the key, so it may hold another
@@ -204,6 +249,7 @@ local function on_tables()
     else
       value = format(sub(string.rep(' %d', #s), 2), unpack(s))
     end
+    if owes(s) then value = value .. format(' %d', now) end
     if not idle then
       if unknown then return call('SET', key, value, 'GET') end
       return call('SET', key, value)

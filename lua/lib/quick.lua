@@ -3,17 +3,19 @@
 -- and the script goes on. Joined before lib/bucket.
 if #KEYS == 1 and ARGV[1] == '1' and ARGV[3] ~= '0' then
   local raw, limit = redis.pcall('GET', KEYS[1]), 9007199254740992
-  local parts, whole, part = tonumber(ARGV[4]), 0, 0
+  local parts, whole, part, seen = tonumber(ARGV[4]), 0, 0, nil
   local ending = ' ' .. ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. ARGV[2]
   if raw then
     -- An error of GET is a table.
-    whole, part = string.match(type(raw) == 'string' and raw or '', '^(%d+) (%d+)' .. ending .. '$')
-    whole, part = tonumber(whole), tonumber(part)
+    local pattern = '^(%d+) (%d+)' .. ending .. '%f[%D] ?(%d*)$'
+    whole, part, seen = string.match(type(raw) == 'string' and raw or '', pattern)
+    whole, part, seen = tonumber(whole), tonumber(part), tonumber(seen)
   end
   if whole and whole < limit and part < parts then
-    local price, count, top = ARGV[5] * ARGV[3], tonumber(ARGV[7]), ARGV[6] * parts + ARGV[2] * ARGV[3]
-    local ahead = whole < now and 0 or (whole - now) * parts + part
-    if ahead < limit and (top < limit or ahead + count * price < limit) then
+    local full, price, count = ARGV[2] * ARGV[3], ARGV[5] * ARGV[3], tonumber(ARGV[7])
+    local top, ahead = ARGV[6] * parts + full, whole < now and 0 or (whole - now) * parts + part
+    local set_back = seen and seen > now or ahead > full and not seen
+    if not set_back and ahead < limit and (top < limit or ahead + count * price < limit) then
       local free, before = top - ahead, ahead
       if count * price > free then count = free >= price and math.floor(free / price) or 0 end
       if count > 0 and price > 0 then
@@ -22,6 +24,7 @@ if #KEYS == 1 and ARGV[1] == '1' and ARGV[3] ~= '0' then
         whole = now + (ahead - part) / parts
         local idle = part > 0 and whole + 1 or whole
         local expiry = (idle - idle % 1000000 + 1000000) / 1000 -- as `pxat` in lib/bucket
+        if ahead > full then ending = string.format('%s %d', ending, now) end
         local saved = redis.pcall('SET', KEYS[1], string.format('%d %d', whole, part) .. ending, 'PXAT', expiry)
         if type(saved) == 'table' and saved.err then return saved end
       end

@@ -34,7 +34,7 @@ for i = 1, #KEYS do
   if key ~= last then
     last, old, charged, from = key, raw[i], false, n + 1
     ahead, s = nil, nil
-    if pattern then ahead = read_bare(old, pattern, parts) end
+    if pattern then ahead, charged = read_bare(old, pattern, parts, per_burst) end
     if not ahead then
       on = on or on_tables()
       s, charged = on.load(old)
@@ -43,7 +43,7 @@ for i = 1, #KEYS do
   if ahead and top >= limit and ahead + count * price >= limit then
     -- The state may not be bare after the charge.
     on = on or on_tables()
-    s = on.load(format('%d %d', bare_tat(ahead, parts)) .. ending)
+    s = on.load((bare_value(ahead, parts, ending, per_burst)))
     ahead = nil
   end
   local admitted, before = -1, 0
@@ -62,7 +62,11 @@ for i = 1, #KEYS do
   charged = charged or admitted * cost > 0
   if charged and key ~= KEYS[i + 1] then
     local saved
-    if ahead then saved = save_bare(key, ahead, parts, ending, not old) else saved = on.save(key, s, not old) end
+    if ahead then
+      saved = save_bare(key, ahead, parts, ending, per_burst, not old)
+    else
+      saved = on.save(key, s, not old)
+    end
     if type(saved) == 'table' and saved.err then
       if not string.find(saved.err, 'WRONGTYPE', 1, true) then return saved end
       for run = from, n, 2 do reply[run] = -1 end

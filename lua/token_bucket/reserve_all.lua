@@ -36,12 +36,15 @@ for m = 1, #met do
 end
 local are_missing = #missing == 0 or redis.call('EXISTS', unpack(missing)) == 0
 
--- Per position: bare states, other states in table form, whether a quota is new, whether the state changed.
+-- Per position: bare states, other states in table form, whether they are not as they were stored (see `load` in
+-- lib/bucket), whether the state changed.
 local bare, others, is_new, changed = {}, {}, {}, {}
 for m = 1, #met do
   local i, stored = met[m], raw[m]
   local p = (i - 1) % n + 1
-  if pattern[p] and (stored or are_missing) then bare[i] = read_bare(stored, pattern[p], parts[p]) end
+  if pattern[p] and (stored or are_missing) then
+    bare[i], is_new[i] = read_bare(stored, pattern[p], parts[p], per_burst[p])
+  end
   if not bare[i] then
     stored = stored or not are_missing and call('GET', KEYS[i])
     on = on or on_tables()
@@ -104,7 +107,7 @@ for m = 1, #met do
   if changed[i] then
     local key, p = KEYS[i], (i - 1) % n + 1
     if bare[i] then
-      saved = save_bare(key, bare[i], parts[p], ending[p])
+      saved = save_bare(key, bare[i], parts[p], ending[p], per_burst[p])
     else
       under(p)
       saved = on.save(key, (on.rested(others[i])))

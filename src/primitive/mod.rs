@@ -2,6 +2,8 @@
 
 pub(crate) mod bloom_filter;
 mod clock;
+#[cfg(all(test, feature = "postcard"))]
+mod days;
 pub(crate) mod dedupe;
 pub(crate) mod lease;
 pub(crate) mod mutex;

@@ -31,9 +31,12 @@ pub(crate) struct LastAnswer(Option<Answer>);
 
 #[derive(Clone, Debug)]
 struct Answer {
-    /// When the answer stops being fresh, stops being served stale, and is removed (µs).
+    /// When the answer was entered. If that is later than now, the clock was set back, and the answer is not served.
+    entered: i64,
+    /// How long it is fresh and served stale (µs).
     fresh: i64,
     stale: i64,
+    /// When it is removed.
     until: i64,
     codec: Arc<str>,
     bytes: Arc<[u8]>,
@@ -116,15 +119,21 @@ impl Entry {
 impl LastAnswer {
     /// Returns what is known of the answer.
     pub(super) fn look(&self, now: i64) -> Option<StoredAnswer> {
-        let Answer { fresh, until, codec, bytes, .. } =
+        let Answer { entered, fresh, until, codec, bytes, .. } =
             self.0.as_ref().filter(|answer| answer.until > now)?;
-        Some(StoredAnswer::new(fresh - now, until - now, Some(Arc::clone(codec)), bytes.len()))
+        let codec = Some(Arc::clone(codec));
+        Some(StoredAnswer::new(fresh_for(*entered, *fresh, now), until - now, codec, bytes.len()))
     }
 
     /// Returns whether there is an answer.
     pub(crate) fn is_some(&self, now: i64) -> bool {
         self.look(now).is_some()
     }
+}
+
+/// How long an answer is still fresh.
+pub(super) fn fresh_for(entered: i64, fresh: i64, now: i64) -> i64 {
+    if entered > now { 0 } else { entered.saturating_add(fresh).saturating_sub(now) }
 }
 
 impl Kept for LastAnswer {
@@ -208,19 +217,21 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         bypass: bool,
         now: i64,
     ) -> Look<Found> {
-        let Some(answer) = holders.outcome.0.as_ref().filter(|answer| answer.until > now) else {
+        let is_kept = |answer: &&Answer| answer.until > now && answer.entered <= now;
+        let Some(answer) = holders.outcome.0.as_ref().filter(is_kept) else {
             return Look::Open(None);
         };
+        let (fresh, stale) = (answer.entered + answer.fresh, answer.entered + answer.stale);
         // The answer is good if it was fresh at any time since the caller asked.
-        let good = answer.fresh > if asker.since > 0 { now.min(asker.since) } else { now };
-        if !good && (answer.stale <= now || !asker.takes_stale) {
+        let good = fresh > if asker.since > 0 { now.min(asker.since) } else { now };
+        if !good && (stale <= now || !asker.takes_stale) {
             return Look::Open(None);
         }
         if answer.codec != *codec {
             return Look::Open(Some(Found::Foreign));
         }
-        let (fresh, stale) = (answer.fresh - now, answer.stale - now);
-        let found = Found::Answer { fresh, stale, bytes: Arc::clone(&answer.bytes) };
+        let bytes = Arc::clone(&answer.bytes);
+        let found = Found::Answer { fresh: fresh - now, stale: stale - now, bytes };
         match bypass {
             true => Look::Open(Some(found)),
             false if good => Look::Done(found),
@@ -241,8 +252,8 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         // Redis expires keys in whole ms.
         let until = now + (micros(entry.kept()) + 999) / 1000 * 1000;
         let (fresh, stale, bytes) = (micros(entry.fresh), micros(entry.stale), Arc::clone(&entry.bytes));
-        holders.outcome.0 =
-            Some(Answer { fresh: now + fresh, stale: now + stale, until, codec: Arc::clone(codec), bytes });
+        let answer = Answer { entered: now, fresh, stale, until, codec: Arc::clone(codec), bytes };
+        holders.outcome.0 = Some(answer);
         if entry.bytes.len() > TOLD {
             return Ok(Entered::Something);
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::Flight;
+use super::answer::{Flight, fresh_for};
 use super::local_cache::message;
 use crate::primitive::lease::key_state::KeyState;
 use crate::primitive::lease::kind::Kind;
@@ -87,16 +87,16 @@ pub(crate) async fn forget(
     forgotten
 }
 
-/// Reads `fresh stale codec bytes`.
+/// Reads `entered fresh stale codec bytes`.
 fn read(beginning: &[u8], length: i64, ttl: i64, now: i64) -> Option<StoredAnswer> {
-    let mut parts = beginning.splitn(4, |byte| *byte == b' ');
+    let mut parts = beginning.splitn(5, |byte| *byte == b' ');
     let mut next = || std::str::from_utf8(parts.next()?).ok();
-    let (fresh, stale, codec) = (next()?, next()?, next()?);
-    let head = fresh.len() + stale.len() + codec.len() + 3;
+    let (times, codec) = ([next()?, next()?, next()?], next()?);
+    let head = times.iter().map(|time| time.len() + 1).sum::<usize>() + codec.len() + 1;
     parts.next()?;
-    let (fresh, bytes) = (fresh.parse::<i64>().ok()?, usize::try_from(length).ok()?.checked_sub(head)?);
-    stale.parse::<i64>().ok()?;
-    Some(StoredAnswer::new(fresh.saturating_sub(now), ttl, Some(codec.into()), bytes))
+    let bytes = usize::try_from(length).ok()?.checked_sub(head)?;
+    let [Ok(entered), Ok(fresh), Ok(_)] = times.map(str::parse::<i64>) else { return None };
+    Some(StoredAnswer::new(fresh_for(entered, fresh, now), ttl, Some(codec.into()), bytes))
 }
 
 impl Operation for Look {

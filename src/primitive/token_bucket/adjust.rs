@@ -81,7 +81,7 @@ impl Operation for Adjust {
                 false => level.give(limit, now, -self.tokens),
             }
         }
-        bucket.clone_from(&after);
+        bucket.write(&after, now);
         BucketState { quotas: self.quotas, now, bucket: after }
     }
 }

@@ -156,7 +156,7 @@ impl Operation for Prefetch {
         let (mut after, is_new) = bucket.fitted(&self.quotas, now);
         let count = after.prefetch(&self.quotas, now, self.most);
         if count > 0 || is_new {
-            bucket.clone_from(&after);
+            bucket.write(&after, now);
         }
         Prefetched { count, state: BucketState { quotas: self.quotas, now, bucket: after } }
     }
@@ -195,7 +195,7 @@ impl Operation for GiveBack {
         let (mut after, is_new) = bucket.fitted(&self.quotas, now);
         let given = !is_new && after.give_back(now, &self);
         if given {
-            *bucket = after;
+            bucket.write(&after, now);
         }
         given
     }

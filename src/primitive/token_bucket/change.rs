@@ -32,33 +32,32 @@ impl Bucket {
 
     /// An unused bucket.
     pub(crate) fn full(quotas: &Quotas) -> Self {
-        Self {
-            blocked_until: 0,
-            levels: quotas.limits().iter().map(|limit| Level::full(limit.tokens)).collect(),
-        }
+        Self::new(0, quotas.limits().iter().map(|limit| Level::full(limit.tokens)).collect())
     }
 
-    /// Returns the bucket with the levels of the quotas first, and whether a quota is new to a used bucket.
+    /// Returns the bucket with the levels of the quotas first, and whether it is not as it was stored: a quota is new
+    /// to a used bucket, or the clock was set back.
     pub(crate) fn fitted(&self, quotas: &Quotas, now: i64) -> (Self, bool) {
-        if self.fits(quotas) {
-            return (self.clone(), false);
+        let mut this = self.clone();
+        let mut is_new = this.set_back(now);
+        if this.fits(quotas) {
+            return (this.told(), is_new);
         }
-        if self.is_idle(now) {
-            return (Self::full(quotas), false);
+        if this.is_idle(now) {
+            return (Self::full(quotas), is_new);
         }
-        let find = |limit: &Limit| self.levels.iter().find(|level| level.quota == limit.tokens);
-        let mut is_new = false;
+        let find = |limit: &Limit| this.levels.iter().find(|level| level.quota == limit.tokens);
         let mut levels = SmallVec::new();
         for limit in quotas.limits() {
             levels.push(find(limit).copied().unwrap_or_else(|| {
                 is_new = true;
-                self.taken_over(limit, now)
+                this.taken_over(limit, now)
             }));
         }
         let is_other = |level: &&Level| quotas.limits().iter().all(|limit| level.quota != limit.tokens);
-        levels.extend(self.levels.iter().filter(is_other).copied());
+        levels.extend(this.levels.iter().filter(is_other).copied());
         levels.truncate(MOST_LEVELS);
-        (Self { blocked_until: self.blocked_until, levels }, is_new)
+        (Self::new(this.blocked_until, levels), is_new)
     }
 
     /// The level of a new quota.

@@ -53,12 +53,13 @@ impl Operation for Levels {
             let (num, den, burst) = (numbers.integer()?, numbers.integer()?, numbers.integer()?);
             levels.push(Level { tat, last, quota: Tokens { burst, num, den }, ..Level::default() });
         }
-        state(Bucket { blocked_until, levels }, now)
+        state(Bucket::new(blocked_until, levels), now)
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Self::Reply {
-        let is_idle = bucket.is_idle(now);
+        let mut after = if bucket.is_idle(now) { Bucket::default() } else { bucket.clone() };
+        after.set_back(now);
         // The quotas in memory are those of callers, so they are valid.
-        state(if is_idle { Bucket::default() } else { bucket.clone() }, now).unwrap_or_default()
+        state(after.told(), now).unwrap_or_default()
     }
 }

@@ -129,7 +129,7 @@ pub(super) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bu
         let last = moment(fields.integer()?, fields.integer()?)?;
         levels.push(Level { tat, last, quota: limit.tokens, ..Level::default() });
     }
-    Ok(Bucket { blocked_until, levels })
+    Ok(Bucket::new(blocked_until, levels))
 }
 
 /// Checks that a time from a script is in the range in which no arithmetic overflows.
@@ -180,16 +180,21 @@ impl Operation for Reserve {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
+        let was_set_back = bucket.set_back(now);
         if bucket.fits(&self.quotas) {
             let admitted = bucket.take(&self.quotas, now, self.ask);
-            return self.decision(admitted, now, bucket.clone());
+            let after = bucket.clone().told();
+            if admitted {
+                bucket.written(now);
+            }
+            return self.decision(admitted, now, after);
         }
         // A refusal leaves the bucket unchanged, because the script writes nothing then. But a new quota is stored,
-        // and refills from now on.
+        // and refills from now on; and so is a state that was moved since the clock was set back.
         let (mut after, is_new) = bucket.fitted(&self.quotas, now);
         let admitted = after.take(&self.quotas, now, self.ask);
-        if admitted || is_new {
-            bucket.clone_from(&after);
+        if admitted || is_new || was_set_back {
+            bucket.write(&after, now);
         }
         self.decision(admitted, now, after)
     }
@@ -280,7 +285,7 @@ impl Operation for Cancel {
         }
         let given = after.cancel(&self.quotas, now, self.cost, &self.traces, self.act.is_some());
         if given {
-            *bucket = after;
+            bucket.write(&after, now);
         }
         given
     }
@@ -339,8 +344,9 @@ impl Operation for Block {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) {
-        *bucket = bucket.fitted(&self.quotas, now).0;
-        bucket.blocked_until = bucket.blocked_until.max(now + self.micros);
+        let (mut after, _) = bucket.fitted(&self.quotas, now);
+        after.blocked_until = after.blocked_until.max(now + self.micros);
+        bucket.write(&after, now);
     }
 }
 

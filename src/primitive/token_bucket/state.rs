@@ -140,6 +140,15 @@ impl Level {
         self.last = self.last.max(self.tat);
     }
 
+    /// Whether a TAT owes more than the burst.
+    #[inline]
+    fn owes(&self, tat: Moment, now: i64) -> bool {
+        let Tokens { burst, num, den } = self.quota;
+        // Exact, and without a division.
+        let ahead = i128::from(tat.whole - now) * i128::from(den) + i128::from(tat.part);
+        num != 0 && ahead > i128::from(burst) * i128::from(num)
+    }
+
     fn cancel(&mut self, pace: &Pace, now: i64, cost: i64, trace: &Trace, acts: bool) -> bool {
         let mine = trace.tat;
         if pace.num == 0 {
@@ -212,6 +221,8 @@ pub(crate) struct Ask {
 pub(crate) struct Bucket {
     /// The end of a block, µs.
     pub(crate) blocked_until: i64,
+    /// When the state was written, if it owed more than its bursts then; otherwise 0. In memory only.
+    seen: i64,
     /// One level per quota, in the order of the quotas, then the levels of the quotas of other calls. Empty if
     /// nothing was ever charged.
     pub(crate) levels: SmallVec<[Level; 1]>,
@@ -220,11 +231,62 @@ pub(crate) struct Bucket {
 impl Clone for Bucket {
     fn clone(&self) -> Self {
         // Much faster than `SmallVec::clone`, which clones the items one by one.
-        Self { blocked_until: self.blocked_until, levels: SmallVec::from_slice(&self.levels) }
+        Self { levels: SmallVec::from_slice(&self.levels), ..*self }
     }
 }
 
 impl Bucket {
+    pub(crate) fn new(blocked_until: i64, levels: SmallVec<[Level; 1]>) -> Self {
+        Self { blocked_until, seen: 0, levels }
+    }
+
+    /// Replaces the state, as a script writes it.
+    pub(crate) fn write(&mut self, after: &Self, now: i64) {
+        self.clone_from(after);
+        self.written(now);
+    }
+
+    /// Completes a changed state: a block that has ended is forgotten, and the time is noted if the state owes more than
+    /// its bursts.
+    #[inline]
+    pub(crate) fn written(&mut self, now: i64) {
+        if self.blocked_until <= now {
+            self.blocked_until = 0;
+        }
+        let owes = |level: &Level| level.owes(level.tat.max(level.last), now);
+        self.seen = if self.blocked_until > 0 || self.levels.iter().any(owes) { now } else { 0 };
+    }
+
+    /// The state as replies have it.
+    pub(crate) fn told(self) -> Self {
+        Self { seen: 0, ..self }
+    }
+
+    /// If the clock was set back since the state was written, moves its times: all by as much, or, if it did not owe
+    /// more than its bursts, so that it does not now. Returns whether the clock was set back.
+    #[inline]
+    pub(crate) fn set_back(&mut self, now: i64) -> bool {
+        let Self { seen, .. } = *self;
+        if seen > now {
+            let moved = |time: i64| if time > now { (time - seen + now).max(now) } else { time };
+            self.blocked_until = moved(self.blocked_until);
+            for level in self.levels.iter_mut().filter(|level| level.quota.num != 0) {
+                level.tat.whole = moved(level.tat.whole);
+                level.last.whole = moved(level.last.whole);
+            }
+            self.seen = now;
+        }
+        let mut is_moved = seen > now;
+        for level in self.levels.iter_mut().filter(|_| seen == 0) {
+            if level.owes(level.tat.max(level.last), now) {
+                let empty = Moment::at(now).advance(&Pace::of(level.quota), level.quota.burst);
+                (level.tat, level.last) = (level.tat.min(empty), level.last.min(empty));
+                is_moved = true;
+            }
+        }
+        is_moved
+    }
+
     /// Whether the request fits.
     #[inline]
     pub(crate) fn has(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {

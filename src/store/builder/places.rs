@@ -165,7 +165,9 @@ impl StoreBuilder {
     /// A store on a server. Its scripts read the time by the Lua code `clock`.
     #[cfg(test)]
     pub(crate) fn with_clock(self, url: &str, clock: &'static str) -> Result<Store, Error> {
-        Ok(self.assemble(Source::url(url)?, clock, Vec::new(), Background::thread()))
+        let source = Source::url(url)?;
+        let wakeups = self.subscribers(&source)?;
+        Ok(self.assemble(source, clock, wakeups, Background::thread()))
     }
 
     fn assemble(

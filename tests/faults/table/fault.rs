@@ -198,6 +198,8 @@ impl Fault {
             Self::ClockForward | Self::ClockBack => {
                 let sign = if self == Self::ClockForward { 1 } else { -1 };
                 scene.clock.as_ref().unwrap().set(sign * TWO_HOURS * i64::from(round + 1));
+                // Until what lasts for longer than it should is found.
+                last(LONG).await;
             }
             Self::ServerStopped => {
                 scene.servers.server().pause();

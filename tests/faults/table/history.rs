@@ -53,6 +53,8 @@ pub(crate) enum Event {
     /// Whether the lease was still held.
     Released(bool),
     Refused,
+    /// A refusal or an answer that can only come from a state that should be over.
+    Overdue(String),
     /// The store has failed: nobody knows whether it was done.
     Failed(String),
 }

@@ -157,6 +157,14 @@ fn an_item_that_is_handled_twice_is_found() {
 }
 
 #[test]
+fn what_lasts_too_long_is_found() {
+    let refused = [(0, 0, Event::Ask), (5, 0, Event::Overdue("refused for 7193 s".to_owned()))];
+    let found = row(Primitive::TokenBucket, &refused);
+    assert_eq!((found.overdue, found.refused, found.failed), (1, 0, 0));
+    assert_eq!(row(Primitive::SingleFlight, &refused).overdue, 1);
+}
+
+#[test]
 fn only_tokens_tell_holders_apart() {
     let permits: Vec<_> = (0..=PERMITS).map(|task| lease(task, 1, 0, [0, 10, 40, 50])).collect();
     assert_eq!(row(Primitive::WaitGroup, &sorted(&permits)).caught, None);

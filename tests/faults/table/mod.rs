@@ -102,6 +102,7 @@ fn check(fault: Fault, loses: Loses, row: &Row) {
     assert_eq!(row.leaked, 0, "{what}");
     assert!(row.longest < LONGEST_CALL, "{what}");
     assert!(row.operations > row.failed, "{what}");
+    assert_eq!(row.overdue, 0, "refusals and answers of a state that should be over; {what}");
     assert!(row.denied == 0 || loses == Loses::State, "{} releases deny their leases; {what}", row.denied);
     match loses {
         Loses::Leaders if row.primitive == Primitive::SingleFlight => {}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::history::{Event, History, Hold, Operation, Primitive};
 use super::linearizable;
-use super::worker::{ALONE, BURST, PERMITS, TTL};
+use super::worker::{ALONE, BURST, LASTING, PERMITS, TTL};
 
 /// A row of the table.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Row {
     pub(crate) operations: usize,
     pub(crate) refused: usize,
     pub(crate) failed: usize,
+    /// Refusals for longer than the quota can owe, and answers that are older than their ttl.
+    pub(crate) overdue: usize,
     /// Grants to a second holder, tokens above the burst, items that were new more than once, flights that ran twice.
     pub(crate) double: usize,
     /// Those whose fencing token shows which holder is the later one. `None` where there are no tokens.
@@ -38,6 +40,7 @@ impl Row {
             operations: 0,
             refused: 0,
             failed: 0,
+            overdue: 0,
             double: 0,
             caught: None,
             unfenced: 0,
@@ -55,6 +58,8 @@ impl Row {
                 row.count(operation);
             }
             match primitive {
+                // It refills, which the other buckets do not.
+                Primitive::TokenBucket if key == LASTING => continue,
                 Primitive::TokenBucket => row.double += admitted(&operations).saturating_sub(BURST as usize),
                 Primitive::BloomFilter => row.double += admitted(&operations).saturating_sub(1),
                 _ => doubles.extend(double_grants(primitive, &holds)),
@@ -83,6 +88,7 @@ impl Row {
         match answer {
             Event::Refused => self.refused += 1,
             Event::Failed(_) => self.failed += 1,
+            Event::Overdue(_) => self.overdue += 1,
             _ => {}
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tower_distributed::dedupe::Claimed;
 use tower_distributed::single_flight::{Postcard, RunError};
 use tower_distributed::{
-    BloomFilter, Dedupe, Error, Lease, Mutex, Quota, RwLock, SingleFlight, Store, StoreFailure, TokenBucket,
-    WaitGroup,
+    BloomFilter, Dedupe, Error, Lease, Mutex, Quota, Quotas, RwLock, SingleFlight, Store, StoreFailure,
+    TokenBucket, WaitGroup,
 };
 
 use super::history::{Event, Journal, Primitive, now};
@@ -24,6 +24,13 @@ pub(crate) const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Tokens of a bucket, which are given out once: it refills within a day.
 pub(crate) const BURST: u32 = 30;
 pub(crate) const PERMITS: u32 = 2;
+/// The key of a bucket and of a flight that are used all the time, also while a fault strikes.
+pub(crate) const LASTING: &str = "lasting";
+/// The bucket of that key never owes more than the time of one token.
+const EVERY: Duration = Duration::from_millis(50);
+/// An answer is fresh for so long, and is at most this much older when it arrives: a process may ask as of its last call.
+const FRESH: Duration = Duration::from_millis(20);
+const LATE: Duration = Duration::from_secs(1);
 /// More than there are readers.
 pub(crate) const ALONE: u32 = 1000;
 /// Tasks per primitive.
@@ -88,6 +95,7 @@ pub(crate) fn namespace(primitive: Primitive) -> &'static str {
 #[derive(Clone)]
 pub(crate) struct Primitives {
     bucket: TokenBucket,
+    lasting: TokenBucket,
     pub(crate) permits: WaitGroup,
     pub(crate) mutex: Mutex,
     pub(crate) rw_lock: RwLock,
@@ -103,8 +111,11 @@ impl Primitives {
         let name = namespace;
         let filter =
             BloomFilter::builder().capacity(100_000).false_positive_rate(1e-9).remember_for(remember);
+        let bucket = TokenBucket::new(store, name(Primitive::TokenBucket), quota).unwrap();
+        let lasting = Quotas::new([Quota::new(1, EVERY).burst(5)]).unwrap();
         Self {
-            bucket: TokenBucket::new(store, name(Primitive::TokenBucket), quota).unwrap(),
+            lasting: bucket.with_quotas(&lasting),
+            bucket,
             permits: WaitGroup::builder(PERMITS)
                 .ttl(TTL)
                 .max_wait(MAX_WAIT)
@@ -117,7 +128,7 @@ impl Primitives {
                 .build(store, name(Primitive::RwLock))
                 .unwrap(),
             flights: SingleFlight::builder(Postcard)
-                .ttl(Duration::from_millis(20))
+                .ttl(FRESH)
                 .lease_ttl(TTL)
                 .max_wait(MAX_WAIT)
                 .on_store_failure(StoreFailure::FailClosed)
@@ -138,6 +149,15 @@ impl Primitives {
         let own = format!("{epoch}.{}", step % 2);
         let alone = scribe.task.is_multiple_of(TASKS);
         match scribe.primitive {
+            Primitive::TokenBucket if step % 4 == 3 => {
+                scribe.write(LASTING, Event::Ask);
+                let answer = self.lasting.allow(LASTING).await.map(|decision| match decision.retry_after() {
+                    None => Event::Admitted(None),
+                    Some(after) if after <= EVERY => Event::Refused,
+                    Some(after) => Event::Overdue(format!("refused for {after:?}")),
+                });
+                scribe.write(LASTING, answer.unwrap_or_else(|error| told(&error)));
+            }
             Primitive::TokenBucket => {
                 // Some 20 keys at the same time, each of which is soon used up.
                 let key = format!("{}.{}", now() / 100_000_000, step % 2);
@@ -198,6 +218,7 @@ impl Primitives {
                     scribe.released(&own, guard.release().await);
                 }
             }
+            Primitive::SingleFlight if step % 4 == 3 => self.fly(scribe, LASTING, step).await,
             Primitive::SingleFlight => self.fly(scribe, &own, step).await,
             Primitive::Dedupe => {
                 let item = format!("{}", now() / ITEM);
@@ -219,6 +240,7 @@ impl Primitives {
     /// Asks for an answer. A run is written down as a lease of another task.
     async fn fly(&self, scribe: &Scribe, key: &str, step: u64) {
         let run = Scribe { task: RUNS.fetch_add(1, Ordering::Relaxed), ..scribe.clone() };
+        let asked = now();
         scribe.write(key, Event::Ask);
         let of_run = key.to_owned();
         let answer = self.flights.try_run(key, move || async move {
@@ -230,7 +252,16 @@ impl Primitives {
             Ok(now())
         });
         match answer.await {
-            Ok(_) => scribe.write(key, Event::Admitted(None)),
+            Ok(made) => {
+                let age = Duration::from_nanos(asked.saturating_sub(made));
+                scribe.write(
+                    key,
+                    match age > FRESH + LATE {
+                        true => Event::Overdue(format!("an answer was {age:?} old")),
+                        false => Event::Admitted(None),
+                    },
+                );
+            }
             Err(RunError::Failed(never)) => match never {},
             Err(RunError::Flight(error)) => scribe.write(key, told(&error)),
         }

@@ -26,6 +26,8 @@ struct Model {
     burst: Rational,
     tat: Rational,
     blocked_until: Rational,
+    /// When the state was written, if it owed more than the burst then.
+    seen: Option<i64>,
 }
 
 fn whole(number: i64) -> Rational {
@@ -40,7 +42,7 @@ fn micros(span: Rational) -> i64 {
 impl Model {
     fn new(period: Duration, rate: u32, burst: u32) -> Self {
         let interval = Rational::new(period.as_micros() as i128, rate.into());
-        Self { interval, burst: whole(burst.into()), tat: whole(0), blocked_until: whole(0) }
+        Self { interval, burst: whole(burst.into()), tat: whole(0), blocked_until: whole(0), seen: None }
     }
 
     /// The time at which a request acts, if it is charged.
@@ -49,14 +51,37 @@ impl Model {
         start.max(self.tat.max(start) + (cost - self.burst) * self.interval)
     }
 
+    /// Bounds the state if the clock was set back.
+    fn set_back(&mut self, now: i64) {
+        match self.seen {
+            Some(seen) if seen > now => {
+                for time in [&mut self.tat, &mut self.blocked_until] {
+                    *time = (*time).min((*time - whole(seen - now)).max(whole(now)));
+                }
+                self.seen = Some(now);
+            }
+            Some(_) => {}
+            None => self.tat = self.tat.min(whole(now) + self.burst * self.interval),
+        }
+    }
+
+    fn written(&mut self, now: i64) {
+        let most = whole(now) + self.burst * self.interval;
+        self.seen = (self.tat > most || self.blocked_until > whole(now)).then_some(now);
+        if self.blocked_until <= whole(now) {
+            self.blocked_until = whole(0);
+        }
+    }
+
     /// Charges a request. Returns the time at which it acts; `None` if it is refused.
     fn take(&mut self, now: i64, cost: u32, wait: i64) -> Option<Rational> {
-        let (now, cost) = (whole(now), whole(cost.into()));
+        let (at, now, cost) = (now, whole(now), whole(cost.into()));
         let act = self.act(now, cost);
         if act > now + whole(wait) {
             return None;
         }
         self.tat = self.tat.max(self.blocked_until.max(now)) + cost * self.interval;
+        self.written(at);
         Some(act)
     }
 
@@ -104,12 +129,14 @@ async fn a_bucket_is_gcra_in_rational_numbers() {
             now += if is_full { jump.abs() } else { *jump };
             clock.store(now, Ordering::Relaxed);
             if model.tat.max(model.blocked_until) <= whole(now) {
-                (model.tat, model.blocked_until) = (whole(0), whole(0));
+                (model.tat, model.blocked_until, model.seen) = (whole(0), whole(0), None);
             }
+            model.set_back(now);
             if rng.random_bool(0.03) {
                 let span = rng.random_range(1..=2 * interval);
                 bucket.block_for(sequence, Duration::from_micros(span.unsigned_abs())).await.unwrap();
                 model.blocked_until = model.blocked_until.max(whole(now + span));
+                model.written(now);
                 log.push(format!("{now} block {span}"));
             }
             let cost = rng.random_range(1..=burst.min(7));

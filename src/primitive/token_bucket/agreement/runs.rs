@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::virtual_time::{CLOCK, VirtualTime};
+use super::virtual_time::{CLOCK, VirtualTime, jump};
 use super::{quota_sets, seed};
 use crate::primitive::token_bucket::adjust::Adjust;
 use crate::primitive::token_bucket::ahead::{GiveBack, Prefetch};
@@ -102,6 +102,14 @@ impl Both {
         replies
     }
 
+    fn pass(&mut self, by: i64) {
+        for cell in self.cells.iter_mut().filter(|cell| cell.is_idle(self.now)) {
+            *cell = Bucket::default();
+        }
+        self.now += by;
+        self.time.set(self.now);
+    }
+
     fn name(&self, key: usize) -> String {
         if key == FOREIGN { "list".to_owned() } else { format!("{}:{key}", self.sequence) }
     }
@@ -143,8 +151,7 @@ async fn runs_of_one_call_answer_as_if_made_alone() {
         let usual = sets.choose(&mut rng).unwrap();
         let mut charges = Charges::default();
         for _ in 0..STEPS {
-            both.now += [0, 1, 999, 100_000, 142_857, 1_000_000, 60_000_000].choose(&mut rng).unwrap();
-            both.time.set(both.now);
+            both.pass(jump(&mut rng));
             let quotas = if rng.random_bool(0.05) { sets.choose(&mut rng).unwrap() } else { usual };
             step(&mut rng, &mut both, quotas, &mut charges);
         }

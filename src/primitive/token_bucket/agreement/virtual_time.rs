@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use deadpool_redis::redis;
+use rand::RngExt as _;
+use rand::rngs::StdRng;
 use smallvec::smallvec;
 
 use crate::primitive::quota::Tokens;
@@ -41,8 +43,16 @@ local redis = {call = stand_in(server.call), pcall = stand_in(server.pcall)}
 pub(super) struct VirtualTime {
     pub(super) client: Client,
     now: i64,
-    /// When the keys expire, ms.
-    expiries: HashMap<Vec<u8>, Option<i64>>,
+    /// When the keys expire, ms, and from when on they are idle, µs.
+    expiries: HashMap<Vec<u8>, (Option<i64>, Option<i64>)>,
+}
+
+/// How far the tests set the clock, in µs: forward, and at times back.
+pub(super) fn jump(rng: &mut StdRng) -> i64 {
+    const FORWARD: [i64; 8] = [0, 1, 999, 100_000, 142_857, 142_858, 1_000_000, 60_000_000];
+    const BACK: [i64; 6] = [-1, -999, -100_000, -1_200_000, -45_000_000, -7_200_000_000];
+    let jumps: &[i64] = if rng.random_bool(0.1) { &BACK } else { &FORWARD };
+    jumps[rng.random_range(0..jumps.len())]
 }
 
 impl VirtualTime {
@@ -56,14 +66,16 @@ impl VirtualTime {
         builder.with_clock(&server.url(), CLOCK).unwrap()
     }
 
-    /// Sets the clock, and deletes the keys that have expired.
+    /// Sets the clock, and deletes the keys that have expired. Before the clock is set back, it deletes all idle keys,
+    /// as an in-memory store does when it finds them.
     pub(super) fn set(&mut self, now: i64) {
-        self.now = now;
+        let before = std::mem::replace(&mut self.now, now);
         self.client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
         let mut expired = redis::cmd("DEL");
         expired.arg("no key");
-        self.expiries.retain(|key, expiry| {
-            let is_expired = expiry.is_some_and(|expiry| expiry * 1000 <= now);
+        self.expiries.retain(|key, (expiry, idle)| {
+            let is_expired = expiry.is_some_and(|expiry| expiry * 1000 <= now)
+                || now < before && idle.is_some_and(|idle| idle <= before);
             if is_expired {
                 expired.arg(key);
             }
@@ -94,7 +106,7 @@ impl VirtualTime {
                 (None, None) => {}
                 _ => panic!("{told}, idle from {idle:?}"),
             }
-            self.expiries.insert(key.clone(), expiry);
+            self.expiries.insert(key.clone(), (expiry, idle));
         }
     }
 }
@@ -109,12 +121,12 @@ fn parse(value: &str) -> Bucket {
         Level { tat: moment(whole, part), last: moment(last, rest), quota, ..Level::default() }
     };
     match numbers[..] {
-        [whole, part, num, den, burst] => Bucket {
-            blocked_until: 0,
-            levels: smallvec![level(&[whole, part, whole, part, num, den, burst])],
-        },
+        [whole, part, num, den, burst] | [whole, part, num, den, burst, _] => {
+            Bucket::new(0, smallvec![level(&[whole, part, whole, part, num, den, burst])])
+        }
         [blocked_until, ref levels @ ..] => {
-            Bucket { blocked_until, levels: levels.chunks(7).map(level).collect() }
+            // The last number may be the time at which it was written.
+            Bucket::new(blocked_until, levels.chunks_exact(7).map(level).collect())
         }
         [] => unreachable!(),
     }

@@ -79,6 +79,6 @@ impl Told {
                 }
             });
         }
-        Bucket { blocked_until, levels }
+        Bucket::new(blocked_until, levels)
     }
 }

@@ -131,7 +131,7 @@ impl Operation for ReserveAll {
             }
             // As in `Reserve`: a refusal leaves the bucket unchanged, except that new quotas are stored.
             if admitted || is_new {
-                cell.clone_from(&bucket);
+                cell.write(&bucket, now);
             }
             states.push(BucketState { quotas: quotas.clone(), now, bucket });
         }
@@ -224,7 +224,7 @@ impl Operation for CancelAll {
         for ((bucket, quotas), traces) in cells.0.iter_mut().zip(self.terms.each()).zip(&self.traces) {
             let (mut after, is_new) = bucket.fitted(quotas, now);
             if !is_new && after.cancel(quotas, now, self.cost, traces, false) {
-                *bucket = after;
+                bucket.write(&after, now);
             }
         }
     }
