@@ -64,3 +64,28 @@ impl Drop for Slot<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn waiters_that_are_dropped_leave_nothing() {
+        let (parallel, key) = (Parallel::new(NonZeroU32::new(1)), Key::from("k"));
+        let keys = || lock(&parallel.keys).len();
+        let running = parallel.enter(&key).now_or_never().unwrap();
+        let mut waiters = [Box::pin(parallel.enter(&key)), Box::pin(parallel.enter(&key))];
+        for waiter in &mut waiters {
+            assert!(waiter.now_or_never().is_none(), "two run at once");
+        }
+        // The first has the permit, and is not polled.
+        drop(running);
+        assert_eq!(keys(), 1);
+        drop(waiters);
+        assert_eq!(keys(), 0);
+        assert!(parallel.enter(&key).now_or_never().is_some());
+        assert_eq!(keys(), 0);
+    }
+}
