@@ -48,6 +48,8 @@ pub(super) const PREFIX: &str = "td";
 ///
 /// * As long as replies to earlier calls arrive, a call waits up to four times the `timeout`.
 /// * If the connection turns out to be closed, the store connects and sends once more.
+/// * If nothing was received on the connection for 1 s, a call that must not run twice waits for the answer to a `PING`
+///   first, for up to `timeout`.
 /// * If the server does not know the script, the store sends the script once more, with a new `timeout`.
 /// * If a master of a Cluster redirects the call, the store sends it to the other one, with a new `timeout`, and connects
 ///   first if it has no connection there.

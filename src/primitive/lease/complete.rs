@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::kind::{Entry, Found, Kind};
 use super::operations::{Scene, StateOf, WRONG_TYPE, messages};
 use super::outcome::{Entered, Outcome};
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Repeat, Script};
 
 /// Enters the outcome of a lease, releases the lease, and tells the waiters to ask again.
 #[derive(Debug)]
@@ -31,6 +31,7 @@ impl<K: Kind> Operation for Complete<K> {
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.complete;
     const PARTS: &'static [&'static str] = K::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = K::Outcome::MOST_RUNS;
     const SAME_ONCE: bool = false;
     const NOTIFIES: bool = true;
