@@ -2,8 +2,8 @@
 -- KEYS      see lib/lease, per run
 -- ARGV      see lib/queue; then the arguments of the kind for all runs; then per run: the token, and what `enter` takes
 -- returns   now (µs); then per run: 1, or if the token held no longer 0, or 2 if another holds (-1: a key is of another
---           type); how full the filter is now, for kinds that have one, else 0; 0; 0; the waiters of this process that must ask again
---           (0, or a list of messages, see lib/queue), or a text: why nothing was entered or released
+--           type); how full the filter is now, for kinds that have one, else 0; 0; 0; the waiters of this process that
+--           must ask again (0, or a list of messages, see lib/queue), or a text: why nothing was entered or released
 -- writes    the outcome, as the kind says; deletes the lease and the queue
 local waiters, at = new_waiters(), 5 + kind.scope
 kind.read()

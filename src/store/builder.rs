@@ -146,8 +146,10 @@ impl StoreBuilder {
     ///
     /// An operation above this bound fails at once and [is overloaded](Error::is_overloaded). If calls fail and
     /// Redis has not answered for the [timeout](Self::timeout), it is [unavailable](Error::is_unavailable) instead.
-    /// Renewals, heartbeats, releases and confirmations do not count, are sent first and are never refused. To
-    /// refuse earlier, put tower's `LoadShed` and `ConcurrencyLimit` outside of the layers.
+    /// Renewals, heartbeats, releases and confirmations do not count, are sent first and are never refused. Answers and
+    /// responses to be stored are sent first too, but they count: above the bound, the answer of a flight is not stored
+    /// and the next caller runs, and a response is tried again until its claim expires. To refuse earlier, put tower's
+    /// `LoadShed` and `ConcurrencyLimit` outside of the layers.
     pub fn max_queued(mut self, operations: usize) -> Self {
         self.limits.max_queued = operations;
         self

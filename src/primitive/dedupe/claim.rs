@@ -98,7 +98,7 @@ impl Claim {
         let store = self.place.store().clone();
         let (told, mut outcome) = oneshot::channel();
         let thread = store.background().and_then(|background| background.handle().ok());
-        let confirming = Confirming { claim: Some(self), store }.to_the_end(told);
+        let confirming = Confirming { claim: Some(self), store }.run(told);
         match thread {
             Some(thread) => drop(thread.spawn(confirming)),
             None => finish(Box::pin(confirming)).await,
@@ -184,7 +184,7 @@ struct Confirming {
 
 impl Confirming {
     /// Confirms, and retries until the claim expires. It runs on the store's thread, so it must not call user code.
-    async fn to_the_end(mut self, told: oneshot::Sender<Result<bool, Error>>) {
+    async fn run(mut self, told: oneshot::Sender<Result<bool, Error>>) {
         let (Some(claim), _owed) = (&self.claim, self.store.owed().map(Owed::guard)) else { return };
         let mut confirmed = claim.enter().await;
         claim.note(&confirmed);

@@ -255,7 +255,7 @@ async fn a_pause_is_asked_for_once() {
         builder.clone().build(&stores[0], "one"),
         builder.clone().exact_names().build(&stores[0], "exact"),
         builder.clone().build_quorum(stores.clone(), "quorum"),
-        builder.exact_names().build_quorum(stores.clone(), "exact quorum"),
+        builder.exact_names().build_quorum(stores.clone(), "exact-quorum"),
     ] {
         let mutex = mutex.unwrap();
         let _held = mutex.lock(mutex.name()).await.unwrap();
