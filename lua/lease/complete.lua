@@ -1,9 +1,9 @@
 -- lease/complete: enters the outcomes of leases, releases the leases, and tells the waiters to ask again.
 -- KEYS      see lib/lease, per run
 -- ARGV      see lib/queue; then the arguments of the kind for all runs; then per run: the token, and what `enter` takes
--- returns   now (µs); then per run: 1, or 0 if the token held no longer (-1: a key is of another type); how full the
---           filter is now, for kinds that have one, else 0; 0; 0; the waiters of this process that must ask again
---           (0, or a list of messages, see lib/queue), or a text: why nothing was entered or released
+-- returns   now (µs); then per run: 1, or if the token held no longer 0, or 2 if another holds (-1: a key is of another
+--           type); how full the filter is now, for kinds that have one, else 0; 0; 0; the waiters of this process that
+--           must ask again (0, or a list of messages, see lib/queue), or a text: why nothing was entered or released
 -- writes    the outcome, as the kind says; deletes the lease and the queue
 local waiters, at = new_waiters(), 5 + kind.scope
 kind.read()
@@ -18,7 +18,7 @@ local reply = lease.each(5, function()
   if problem then return 0, 0, 0, 0, problem end
   if holding then kind.forget(token) end
   if entered and somebody_waits then waiters.dismiss(entered) end
-  return holding and 1 or 0, level or 0, 0, 0, heard
+  return holding and 1 or kind.used() > 0 and 2 or 0, level or 0, 0, 0, heard
 end)
 kind.write()
 return reply

@@ -51,6 +51,8 @@ impl Background {
     pub(crate) fn handle(&self) -> Result<Handle, Error> {
         match &*self.0 {
             Home::Runtime(handle) => Ok(handle.clone()),
+            #[cfg(test)]
+            Home::Thread(_) if tests::NO_THREAD.get() => Err(Error::unavailable(Cause::NotSent, "no thread")),
             Home::Thread(thread) => {
                 let mut thread = lock(thread);
                 if let Some(thread) = &*thread
@@ -139,10 +141,32 @@ impl Drop for Ended {
 }
 
 #[cfg(test)]
+pub(crate) use self::tests::without_a_thread;
+
+#[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::future::poll_fn;
+    use std::pin::pin;
     use std::time::Duration;
 
     use super::*;
+
+    thread_local! {
+        pub(super) static NO_THREAD: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Polls a future as if the system could start no thread.
+    pub(crate) async fn without_a_thread<T>(future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            NO_THREAD.set(true);
+            let outcome = future.as_mut().poll(context);
+            NO_THREAD.set(false);
+            outcome
+        })
+        .await
+    }
 
     /// All tests share the thread of this process. So this tests only properties that hold for any number of
     /// stores.

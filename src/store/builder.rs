@@ -48,6 +48,8 @@ pub(super) const PREFIX: &str = "td";
 ///
 /// * As long as replies to earlier calls arrive, a call waits up to four times the `timeout`.
 /// * If the connection turns out to be closed, the store connects and sends once more.
+/// * If nothing was received on the connection for 1 s, a call that must not run twice waits for the answer to a `PING`
+///   first, for up to `timeout`.
 /// * If the server does not know the script, the store sends the script once more, with a new `timeout`.
 /// * If a master of a Cluster redirects the call, the store sends it to the other one, with a new `timeout`, and connects
 ///   first if it has no connection there.
@@ -144,8 +146,10 @@ impl StoreBuilder {
     ///
     /// An operation above this bound fails at once and [is overloaded](Error::is_overloaded). If calls fail and
     /// Redis has not answered for the [timeout](Self::timeout), it is [unavailable](Error::is_unavailable) instead.
-    /// Renewals, heartbeats, releases and confirmations do not count, are sent first and are never refused. To
-    /// refuse earlier, put tower's `LoadShed` and `ConcurrencyLimit` outside of the layers.
+    /// Renewals, heartbeats, releases and confirmations do not count, are sent first and are never refused. Answers and
+    /// responses to be stored are sent first too, but they count: above the bound, the answer of a flight is not stored
+    /// and the next caller runs, and a response is tried again until its claim expires. To refuse earlier, put tower's
+    /// `LoadShed` and `ConcurrencyLimit` outside of the layers.
     pub fn max_queued(mut self, operations: usize) -> Self {
         self.limits.max_queued = operations;
         self

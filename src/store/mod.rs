@@ -40,7 +40,9 @@ pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
 pub(crate) use self::notifier::{
     ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, fence_ttl_of, id_of, process_of, ttl_of,
 };
-pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
+pub(crate) use self::operation::{
+    Arguments, Cell, Field, Fields, Garbled, Never, Operation, Repeat, Script, script,
+};
 pub(crate) use self::owed::Owed;
 pub use self::ping::{BreakerState, Ping};
 pub(crate) use self::redis::send_queue::Padded;
@@ -97,14 +99,18 @@ use crate::error::Cause;
 ///
 /// # Repeated calls
 ///
-/// A script call that may have run is not sent again, with the two exceptions below. If the reply is lost, the call
-/// may have charged; its error says [`is_unavailable`](Error::is_unavailable). In these two cases a call may charge
-/// more than once, but it never admits more:
+/// A call that may have run is not sent again if its answer would be another the second time: a rate limit would
+/// charge twice, and [`check_and_insert`](crate::BloomFilter::check_and_insert) would find its own item. If the reply to
+/// such a call is lost, its error says [`is_unavailable`](Error::is_unavailable), and nothing was decided. If the
+/// connection was idle for 1 s or more, the store first sends a `PING`, so that a connection that was closed meanwhile
+/// fails no call.
 ///
-/// * A connection was idle for 1 s or more and turns out to be closed. The store replaces it and sends the call
-///   again.
-/// * The store is on a pool for a Cluster: the client of the pool repeats calls by itself. A store by
-///   `StoreBuilder::cluster` does not.
+/// Calls of locks and claims have a token, and calls that read have the same answer again. If their connection was idle
+/// for 1 s or more and turns out to be closed, the store sends them again.
+///
+/// A store on a pool for a Cluster is an exception: the client of the pool repeats all calls by itself. A rate limit may
+/// then charge twice, but it never admits more; and `check_and_insert` may answer that a new item was contained. A store
+/// by `StoreBuilder::cluster` does not repeat calls.
 ///
 /// # Time and expiry
 ///

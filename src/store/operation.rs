@@ -19,6 +19,28 @@ use super::redis::Value;
 /// the keys and the [`own`](Self::own) arguments of several runs, one after the other. It takes the arguments once
 /// if they are equal for all runs and [`SAME_ONCE`](Self::SAME_ONCE) is set. It returns `now`, then the same number
 /// of fields for each run.
+///
+/// # What happens if an operation runs twice
+///
+/// Each operation states in [`REPEAT`](Self::REPEAT) whether its call may be sent again when it is not known whether the
+/// first copy has run. `redis/call.rs` decides by this alone. A first copy that was not lost may run after the second.
+///
+/// | operation | its second run | sent again |
+/// |---|---|---|
+/// | `AcquireRelease`: acquire | finds its token: the same answer | yes; its release then withdraws the token |
+/// | `AcquireRelease`: release | finds no token: "not held" | yes; the caller knows by [`Fields::sent_twice`] |
+/// | `Complete` | finds no lease: "not held" | yes; then it was held, unless another token holds |
+/// | `Renew`, `Heartbeat` | the same: no lease gets shorter or comes back | yes |
+/// | `Inspect`, `Peek`, `Levels`, `Contains`, `Count`, `ReadLayout`, each `Look` | the same: they write nothing | yes |
+/// | `Open` of a filter, of a layout | the same: what it writes is there | yes |
+/// | `Forget` of an answer | the same; at worst it removes a newer answer | yes |
+/// | `Reserve`, `ReserveAll`, `Adjust`, `Prefetch` | charges again, and may refuse | no |
+/// | `Cancel`, `CancelAll`, `GiveBack` | gives back too much | no |
+/// | `CheckAndInsert` | finds its own items: they look as if handled before | no |
+/// | `Forget` of a handled item, `Revoke` | finds nothing: "not stored", "not held" | no |
+/// | `Block`, `Reset`, `Clear` | the same; a late copy undoes what came after it | no |
+///
+/// If a call that is not sent again may have run, its callers get [`is_unavailable`](crate::Error::is_unavailable).
 pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// The state of a key in memory.
     type Cell: Cell;
@@ -31,6 +53,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     const SCRIPT: Script;
     /// The last parts of the names of the operation's keys, in the order of KEYS.
     const PARTS: &'static [&'static str];
+    /// Whether a call may be sent again if its first copy may have run.
+    const REPEAT: Repeat;
     /// The maximum number of runs in one call of the script.
     const MOST_RUNS: usize = 1;
     /// The maximum number of equal operations in a run.
@@ -43,9 +67,6 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// The maximum number of batches in flight at a time. While the replies of one batch are distributed, the
     /// server works on another.
     const FLUSHERS: usize = 3;
-    /// Whether the operation must not be sent again if it may have run. This holds for operations that give
-    /// something back.
-    const AT_MOST_ONCE: bool = false;
     /// Whether operations must run in the order in which they were submitted. Then only one call is in flight at a
     /// time.
     const IN_ORDER: bool = false;
@@ -55,8 +76,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether replies can be of any size. Such operations have their own connection and breaker.
     const BULK: bool = false;
 
-    /// Whether the operation is sent first and never refused as overloaded. This holds for operations that renew,
-    /// confirm, release or take back.
+    /// Whether the operation is sent first, and never refused as overloaded unless it has a
+    /// [payload](Self::payload). This holds for operations that renew, confirm, release or take back.
     fn is_reserved(&self) -> bool {
         false
     }
@@ -108,6 +129,15 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     fn undo(_replies: &[Self::Reply]) -> Option<Self::Undo> {
         None
     }
+}
+
+/// Whether a call may be sent again if its first copy may have run. See [`Operation`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// It runs twice with the same effect and the same answer, or it heeds [`Fields::sent_twice`].
+    Safe,
+    /// It is sent at most once.
+    Never,
 }
 
 /// The state of one key in memory. The default is the state of a key that does not exist.
@@ -245,6 +275,7 @@ impl<C: Cell> Operation for Never<C> {
     type Undo = Self;
     const SCRIPT: Script = Script { name: "", body: "" };
     const PARTS: &'static [&'static str] = &[];
+    const REPEAT: Repeat = Repeat::Never;
 
     fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
         match self.0 {}

@@ -19,6 +19,7 @@ mod fsync;
 mod network;
 mod not_serving;
 mod pools;
+mod resent;
 mod several;
 #[cfg(feature = "cluster")]
 mod slots;

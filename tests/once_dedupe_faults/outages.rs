@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tokio_test::{assert_pending, task};
+use tower_distributed::Dedupe;
 use tower_distributed::dedupe::Claimed;
 
 use crate::events::{listen, told};
-use crate::scene::{LONG, SOON, Scene, is_duplicate, take};
+use crate::scene::{LONG, SOON, Scene, is_duplicate, open, take};
 use crate::support::eventually;
 
 /// The reply is lost, so nobody knows; but it was executed.
@@ -33,6 +34,33 @@ async fn a_confirmation_whose_reply_is_lost_is_an_error_and_counts() {
     assert_eq!(scene.proxy.replies_dropped(), 10);
     assert_eq!(told("reply-lost", "claim_not_confirmed"), 10);
     assert_eq!(told("reply-lost", "claim_lost"), 0);
+}
+
+/// The connection was idle while the items were handled, and breaks once the server has run the confirmation.
+#[tokio::test]
+async fn a_confirmation_that_was_sent_twice_is_no_loss() {
+    listen();
+    let scene = Scene::set("sent-twice", LONG).await;
+    let exact = Dedupe::exact(&open(&scene.proxy.url()), "sent-twice-exactly").capacity(1000).ttl(LONG);
+    let exact = exact.remember_for(Duration::from_secs(600)).build().unwrap();
+    assert!(take(&exact, "warm").await.confirm().await.unwrap());
+    for dedupe in [&scene.far, &exact] {
+        let claim = take(dedupe, "item").await;
+        eventually("the connections to be idle", SOON, async || {
+            let clients = scene.server.cli(&["CLIENT", "LIST"]);
+            let mut users = clients.lines().filter(|client| client.contains(" cmd=eval"));
+            users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
+        })
+        .await;
+        let before = scene.proxy.replies_dropped();
+        scene.proxy.drop_next_reply_after(claim.token().as_bytes());
+        assert!(claim.confirm().await.unwrap(), "it was held");
+        assert_eq!(scene.proxy.replies_dropped(), before + 1);
+        assert!(is_duplicate(dedupe, "item").await);
+    }
+    for event in ["claim_lost", "claim_not_confirmed"] {
+        assert_eq!((told("sent-twice", event), told("sent-twice-exactly", event)), (0, 0), "{event}");
+    }
 }
 
 /// The reply to a claim is lost: it is given back.

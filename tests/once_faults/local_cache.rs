@@ -1,14 +1,17 @@
 //! Answers that a process keeps for itself: without a call, until they are forgotten or may have been.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tower_distributed::single_flight::Postcard;
+use tower_distributed::single_flight::{Postcard, SingleFlightBuilder};
 use tower_distributed::{SingleFlight, Store};
 
+use crate::places::open;
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
+use crate::support::slow_proxy::SlowProxy;
 
 const SOON: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(600);
@@ -22,8 +25,11 @@ struct Process {
 impl Process {
     fn start(server: &RedisServer, local_bytes: u64) -> Self {
         let builder = SingleFlight::builder(Postcard).ttl(LONG).local_cache(local_bytes);
-        let flight = builder.build(&Store::redis(&server.url()).unwrap(), "local").unwrap();
-        Self { flight, runs: Arc::default() }
+        Self::of(builder, &Store::redis(&server.url()).unwrap())
+    }
+
+    fn of(builder: SingleFlightBuilder<String, Infallible>, store: &Store) -> Self {
+        Self { flight: builder.build(store, "local").unwrap(), runs: Arc::default() }
     }
 
     /// Whether the answer was there.
@@ -136,4 +142,68 @@ async fn no_more_is_kept_than_is_allowed() {
         kept += usize::from(here.flight.run(number.to_string(), large).await.unwrap().len() == ANSWER);
     }
     assert!((1..=6).contains(&kept), "{kept} of 10 KiB are kept in 64 KiB");
+}
+
+/// How long answers count where they arrive late, and how late that is: when they have expired.
+const SHORT: Duration = Duration::from_secs(2);
+const LATE: Duration = Duration::from_millis(2500);
+
+/// A process near the server, which keeps nothing, and one that hears all replies and messages late.
+struct Late {
+    server: RedisServer,
+    proxy: SlowProxy,
+    near: Process,
+    far: Process,
+}
+
+impl Late {
+    async fn set() -> Self {
+        let server = RedisServer::start().await;
+        let proxy = SlowProxy::start(server.port(), Duration::ZERO).await;
+        let builder = || SingleFlight::builder(Postcard).ttl(SHORT);
+        let near = Process::of(builder(), &open(&server.url()));
+        let far = Process::of(builder().local_cache(1 << 20), &open(&proxy.url()));
+        far.keeps(&server, "warm").await;
+        Self { server, proxy, near, far }
+    }
+
+    /// The answer that the far process has received is not served once more, because it has expired.
+    async fn is_over(&self, key: &str) {
+        self.proxy.delay_replies(Duration::ZERO);
+        let before = calls(&self.server);
+        self.far.has(key, 10).await;
+        assert!(calls(&self.server) > before, "it was served after its time");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_read_late_is_not_served_after_its_time() {
+    let late = Late::set().await;
+    assert!(!late.near.has("k", 10).await);
+    late.proxy.delay_replies(LATE);
+    assert!(late.far.has("k", 10).await, "it was not asked for in time");
+    late.is_over("k").await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_pushed_late_is_not_served_after_its_time() {
+    let late = Late::set().await;
+    let (done, wait) = tokio::sync::oneshot::channel::<()>();
+    let near = late.near.flight.clone();
+    let work = || async {
+        wait.await.unwrap();
+        "x".repeat(10)
+    };
+    let leader = tokio::spawn(async move { near.run("k", work).await });
+    let lock = || late.server.query::<Vec<String>>(&["KEYS", "*:flight:lock"]).unwrap().len();
+    eventually("a leader", SOON, async || lock() == 1).await;
+    late.proxy.delay_replies(LATE);
+    let publish = async {
+        let queue = || late.server.query::<Vec<String>>(&["KEYS", "*:flight:queue"]).unwrap().len();
+        eventually("a follower", SOON, async || queue() == 1).await;
+        done.send(()).unwrap();
+    };
+    let (heard, ()) = tokio::join!(late.far.has("k", 10), publish);
+    assert!(heard && leader.await.unwrap().is_ok());
+    late.is_over("k").await;
 }

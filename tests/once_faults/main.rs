@@ -16,3 +16,4 @@ mod flights;
 mod flights_away;
 mod hung_flights;
 mod local_cache;
+mod published;

@@ -8,7 +8,7 @@ use super::operations::PARTS;
 use super::shard_key;
 use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS};
 use crate::Error;
-use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Script, script};
+use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
 
 /// What is known of a stored filter. [`Operator`](crate::operator) has an example.
 #[derive(Clone, Debug, PartialEq)]
@@ -145,6 +145,7 @@ impl Operation for Look {
     type Undo = Never<Bits>;
     const SCRIPT: Script = script!("bloom_filter/inspect");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(SAMPLE as i64);

@@ -141,11 +141,14 @@ impl BloomFilter {
     /// Inserts an item and returns whether it was new.
     ///
     /// `true` is certain. `false` is wrong at the [false-positive rate](Self::false_positive_rate): then the item
-    /// was new.
+    /// was new. On a store on a pool for a Cluster it can also be wrong if a connection breaks: see
+    /// [`Store`](crate::Store#repeated-calls).
     ///
     /// # Errors
     ///
-    /// The same errors as [`insert`](Self::insert).
+    /// The same errors as [`insert`](Self::insert). After [`is_unavailable`](Error::is_unavailable) it is unknown whether
+    /// the item was new, and it may be inserted: another call would then return `false`. A
+    /// [`Dedupe`](crate::Dedupe) has no such gap, because it claims an item before it is handled.
     pub async fn check_and_insert(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
         let probe = self.probe(item.as_ref());
         self.open().await?;

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::bits::Bits;
 use super::hash::Probe;
 use super::layout::{Layout, Mismatch};
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Script, script};
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
 /// The configuration, the bits of even generations, and the bits of odd generations.
 pub(crate) const PARTS: &[&str] = &["config", "bits0", "bits1"];
@@ -75,6 +75,7 @@ impl Operation for CheckAndInsert {
     type Undo = Never<Bits>;
     const SCRIPT: Script = script!("bloom_filter/check_and_insert", "lib/bloom");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
     const SAME_ONCE: bool = false;
     const ONE_KEY: bool = true;
 
@@ -110,6 +111,7 @@ impl Operation for Contains {
     type Undo = Never<Bits>;
     const SCRIPT: Script = script!("bloom_filter/contains", "lib/bloom");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
     const SAME_ONCE: bool = false;
     const ONE_KEY: bool = true;
 
@@ -144,6 +146,7 @@ impl Operation for Count {
     type Undo = Never<Bits>;
     const SCRIPT: Script = script!("bloom_filter/count", "lib/bloom");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
 
     fn shared(&self, call: &mut Arguments<'_>) {
         self.0.write(call);
@@ -165,6 +168,7 @@ impl Operation for Clear {
     type Undo = Never<Bits>;
     const SCRIPT: Script = script!("bloom_filter/clear", "lib/bloom");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
 
     fn shared(&self, call: &mut Arguments<'_>) {
         self.0.write(call);
@@ -185,6 +189,7 @@ impl Operation for Open {
     type Undo = Never<Bits>;
     const SCRIPT: Script = script!("bloom_filter/open", "lib/bloom");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
 
     fn shared(&self, call: &mut Arguments<'_>) {
         self.0.write(call);

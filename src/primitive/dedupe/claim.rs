@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
 use super::exact::{Digest, Exact};
@@ -77,8 +78,10 @@ impl Claim {
     ///
     /// [`is_unavailable`](Error::is_unavailable) if it is unknown whether the item was recorded.
     /// [`is_overloaded`](Error::is_overloaded) if it was not recorded. After both, the call is retried in the
-    /// background until the claim expires. If the retries fail too, the item may be handled again.
-    /// [`is_invalid`](Error::is_invalid) if another configuration was stored under the name meanwhile.
+    /// background until the claim expires, which is not released. If the retries fail too, the item may be handled again
+    /// once the claim has expired.
+    /// [`is_invalid`](Error::is_invalid) if another configuration was stored under the name meanwhile: then the claim is
+    /// released.
     ///
     /// # Cancel safety
     ///
@@ -94,14 +97,19 @@ impl Claim {
     ) -> Result<bool, Error> {
         let store = self.place.store().clone();
         let (told, mut outcome) = oneshot::channel();
-        let confirming = self.confirm_to_the_end(store.clone(), told);
-        match store.background() {
-            Some(background) => background.spawn(confirming),
+        let thread = store.background().and_then(|background| background.handle().ok());
+        let confirming = Confirming { claim: Some(self), store }.run(told);
+        match thread {
+            Some(thread) => drop(thread.spawn(confirming)),
             None => finish(Box::pin(confirming)).await,
         }
-        if let Ok(confirmed) = outcome.try_recv() {
-            hear(&confirmed);
-            return confirmed;
+        match outcome.try_recv() {
+            Err(TryRecvError::Empty) => {}
+            told => {
+                let confirmed = told.unwrap_or_else(|_| Err(not_run()));
+                hear(&confirmed);
+                return confirmed;
+            }
         }
         let heard = async move {
             let confirmed = outcome.await.unwrap_or_else(|_| Err(not_run()));
@@ -138,25 +146,6 @@ impl Claim {
         self.lease.release().await
     }
 
-    /// Confirms, and retries until the claim expires. It runs on the store's thread, so it must not call user code.
-    async fn confirm_to_the_end(self, store: Store, told: oneshot::Sender<Result<bool, Error>>) {
-        let _owed = store.owed().map(Owed::guard);
-        let mut confirmed = self.enter().await;
-        self.note(&confirmed);
-        // Fails only if the caller dropped the future.
-        let _ = told.send(confirmed.clone());
-        let mut pause = Duration::from_millis(20);
-        // Retries even if the claim was lost meanwhile, since the item was handled.
-        while confirmed.as_ref().is_err_and(passes) && Instant::now() < self.lease.until() {
-            sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
-            confirmed = self.enter().await;
-        }
-        if confirmed.is_ok() {
-            self.lease.settled();
-        }
-    }
-
     /// Tries once to record that the item was handled.
     async fn enter(&self) -> Result<bool, Error> {
         match &self.place {
@@ -185,7 +174,45 @@ impl Claim {
     }
 }
 
-/// Runs a confirmation in memory. It ends in its first poll, unless it has to be retried: then a task goes on with it.
+/// A claim whose item was handled. Whatever becomes of its confirmation, it is not released before the store has answered
+/// that it cannot record the item: it is confirmed, or expires.
+struct Confirming {
+    /// `None` after it was dropped.
+    claim: Option<Claim>,
+    store: Store,
+}
+
+impl Confirming {
+    /// Confirms, and retries until the claim expires. It runs on the store's thread, so it must not call user code.
+    async fn run(mut self, told: oneshot::Sender<Result<bool, Error>>) {
+        let (Some(claim), _owed) = (&self.claim, self.store.owed().map(Owed::guard)) else { return };
+        let mut confirmed = claim.enter().await;
+        claim.note(&confirmed);
+        // Fails only if the caller dropped the future.
+        let _ = told.send(confirmed.clone());
+        let mut pause = Duration::from_millis(20);
+        // Retries even if the claim was lost meanwhile, since the item was handled.
+        while confirmed.as_ref().is_err_and(passes) && Instant::now() < claim.lease.until() {
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+            confirmed = claim.enter().await;
+        }
+        if confirmed.is_err_and(|error| !passes(&error)) {
+            drop(self.claim.take());
+        }
+    }
+}
+
+impl Drop for Confirming {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            claim.lease.settled();
+        }
+    }
+}
+
+/// Runs a confirmation in memory, where it ends in its first poll unless it has to be retried, or where no thread can be
+/// started. A task goes on with it; without a runtime, the caller does.
 async fn finish(mut confirming: Pin<Box<impl Future<Output = ()> + Send + 'static>>) {
     if poll_fn(|context| Poll::Ready(confirming.as_mut().poll(context))).await.is_ready() {
         return;

@@ -7,6 +7,8 @@ mod fill;
 pub(crate) mod filtered;
 #[cfg(feature = "http")]
 mod replay;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::kind::{Entry, Found, Kind};
 use super::operations::{Scene, StateOf, WRONG_TYPE, messages};
 use super::outcome::{Entered, Outcome};
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Repeat, Script};
 
 /// Enters the outcome of a lease, releases the lease, and tells the waiters to ask again.
 #[derive(Debug)]
@@ -17,7 +17,8 @@ pub(crate) struct Complete<K: Kind> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Completed<F> {
-    /// Whether the lease was still held, or why the outcome was not entered.
+    /// Whether the lease was still held, as far as is known if the call was sent twice; or why the outcome was not
+    /// entered.
     pub(crate) outcome: Result<bool, F>,
     /// How full the filter is now, for kinds that have one.
     pub(crate) level: u64,
@@ -31,6 +32,7 @@ impl<K: Kind> Operation for Complete<K> {
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.complete;
     const PARTS: &'static [&'static str] = K::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = K::Outcome::MOST_RUNS;
     const SAME_ONCE: bool = false;
     const NOTIFIES: bool = true;
@@ -55,6 +57,7 @@ impl<K: Kind> Operation for Complete<K> {
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        let twice = fields.sent_twice();
         let status = fields.integer()?;
         if status < 0 {
             return Err(WRONG_TYPE);
@@ -67,7 +70,10 @@ impl<K: Kind> Operation for Complete<K> {
         if let Field::Text(_) = &last {
             return Ok(Completed { outcome: Err(K::Outcome::decode(last)?), level, heard: Vec::new() });
         }
-        Ok(Completed { outcome: Ok(status == 1), level, heard: messages(last)? })
+        // The first of two copies has released the lease, unless the lease was lost before: then it may be free too, but
+        // nobody else has it.
+        let was_held = status == 1 || twice && status == 0;
+        Ok(Completed { outcome: Ok(was_held), level, heard: messages(last)? })
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::key_state::{KeyState, Spans, Standing, Terms, Was};
 use super::kind::{Found, Kind, Query, Scope};
 use super::outcome::{Look, Outcome};
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Script};
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Repeat, Script};
 
 /// The arguments that all scripts of a namespace share.
 #[derive(Debug)]
@@ -146,6 +146,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.acquire_release;
     const PARTS: &'static [&'static str] = K::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = K::Outcome::MOST_RUNS;
     const SAME_ONCE: bool = false;
     // The fixed cost of a call is a third of the cost of a dozen runs, so more calls at once would cost more than
@@ -241,6 +242,7 @@ impl<K: Kind> Operation for Renew<K> {
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.renew;
     const PARTS: &'static [&'static str] = K::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = 192;
     const BULK: bool = K::Outcome::BULK;
     // The same token twice (a watchdog and a user renew at once) is two runs.
@@ -275,6 +277,7 @@ impl<K: Kind> Operation for Heartbeat<K> {
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.heartbeat;
     const PARTS: &'static [&'static str] = K::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
     const NOTIFIES: bool = true;
     const BULK: bool = K::Outcome::BULK;
 
@@ -326,6 +329,7 @@ impl<K: Kind> Operation for Inspect<K> {
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.inspect;
     const PARTS: &'static [&'static str] = K::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = 64;
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {

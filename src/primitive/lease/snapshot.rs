@@ -11,7 +11,7 @@ use super::key_state::{Spans, Was};
 use super::kind::Kind;
 use super::operations::{StateOf, WRONG_TYPE};
 use super::outcome::Outcome as _;
-use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Script};
+use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script};
 use crate::{Error, Key, Store};
 
 /// How many holders a snapshot has at most.
@@ -170,6 +170,7 @@ impl<K: Kind> Operation for Look<K> {
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.holders;
     const PARTS: &'static [&'static str] = K::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(MOST_HOLDERS);
@@ -206,6 +207,7 @@ impl<K: Kind> Operation for Revoke<K> {
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.revoke;
     const PARTS: &'static [&'static str] = K::PARTS;
+    const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = 64;
     const SAME_ONCE: bool = false;
     const BULK: bool = K::Outcome::BULK;

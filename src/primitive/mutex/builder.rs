@@ -178,8 +178,9 @@ impl MutexBuilder {
     /// Sets a function that returns the pause between two attempts. Its argument is the number of failed attempts,
     /// from 1.
     ///
-    /// The function is called before each pause. With [`exact_names`](Self::exact_names), [`build`](Self::build) also
-    /// calls it once, with 1. If [`strict_fifo`](Self::strict_fifo) is set as well, all pauses have this length.
+    /// The function is called once before each pause. With [`exact_names`](Self::exact_names) and
+    /// [`strict_fifo`](Self::strict_fifo), instead [`build`](Self::build) calls it with 1, and all pauses of a waiter in
+    /// the queue have this length.
     ///
     /// ```
     /// use std::time::Duration;
@@ -391,8 +392,8 @@ impl MutexBuilder {
         let options = LeaseOptions {
             foreign: exact_names,
             ask_every: match exact_names {
-                true => self.settings.retry_delay(1).max(Duration::from_millis(1)),
-                false => self.options.ask_every,
+                true if strict_fifo => self.settings.retry_delay(1).max(Duration::from_millis(1)),
+                _ => self.options.ask_every,
             },
             // Each waiter needs its own place in the queue if waiters are counted, or if each lock has its own value.
             cohorts: !strict_fifo

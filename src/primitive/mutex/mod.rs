@@ -301,11 +301,11 @@ impl Mutex {
                 Err(error) => return Err(error),
             };
             tried += 1;
-            let delay = settings.retry_delay(tried);
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if tried >= tries || left.is_some_and(|left| delay > left) {
+            let delay = (tried < tries).then(|| settings.retry_delay(tried));
+            let Some(delay) = delay.filter(|delay| left.is_none_or(|left| *delay <= left)) else {
                 return Err(if error.is_refused() { waited_too_long(&error) } else { error });
-            }
+            };
             tokio::select! {
                 () = sleep(delay) => {}
                 _ = closed.changed() => {}

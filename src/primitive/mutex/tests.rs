@@ -237,3 +237,29 @@ fn what_is_held_and_waited_for_outlives_the_runtime_it_began_on() {
         drop(got(waiter).await);
     });
 }
+
+/// The function of `retry_delay_with` is called once for each pause.
+#[tokio::test]
+async fn a_pause_is_asked_for_once() {
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let delay = {
+        let asked = Arc::clone(&asked);
+        move |failed| {
+            asked.lock().unwrap().push(failed);
+            Duration::from_millis(1)
+        }
+    };
+    let stores = [(); 3].map(|()| Store::in_memory());
+    let builder = Mutex::builder().tries(3).retry_delay_with(delay);
+    for mutex in [
+        builder.clone().build(&stores[0], "one"),
+        builder.clone().exact_names().build(&stores[0], "exact"),
+        builder.clone().build_quorum(stores.clone(), "quorum"),
+        builder.exact_names().build_quorum(stores.clone(), "exact-quorum"),
+    ] {
+        let mutex = mutex.unwrap();
+        let _held = mutex.lock(mutex.name()).await.unwrap();
+        assert!(mutex.lock(mutex.name()).await.unwrap_err().is_waited_too_long());
+        assert_eq!(std::mem::take(&mut *asked.lock().unwrap()), [1, 2], "{}", mutex.name());
+    }
+}

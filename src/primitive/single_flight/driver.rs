@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::answer::{Asker, Entry, Found};
 use super::builder::Unpublished;
@@ -14,6 +15,7 @@ use super::local_cache;
 use super::table::Baton;
 use super::verdict::{Judged, Pass, Verdict};
 use crate::error::Subject;
+use crate::primitive::clock;
 use crate::primitive::lease::{Ask, Got, Wait};
 use crate::store::timer::{sleep, until};
 use crate::telemetry::{Event, Outcome, tell};
@@ -21,11 +23,12 @@ use crate::{Error, Key, Lease, LeaseHandle};
 
 /// How a run begins.
 enum Boarding<T, E> {
-    /// The store has a verdict already: a fresh one, or a stale one that another process refreshes.
-    Landed(Verdict<T, E>, Found),
-    /// The run leads across processes, by a lease. There may be an old verdict, which is served for this long
+    /// The store has a verdict already: a fresh one, or a stale one that another process refreshes. It was asked for at
+    /// this time.
+    Landed(Verdict<T, E>, Found, Instant),
+    /// The run leads across processes, by a lease. There may be an old verdict, which is served until this time
     /// meanwhile.
-    Lead(Lease, Option<(Verdict<T, E>, Duration)>),
+    Lead(Lease, Option<(Verdict<T, E>, Option<Instant>)>),
     /// The run leads in its process only.
     Alone(Outcome),
 }
@@ -33,9 +36,22 @@ enum Boarding<T, E> {
 /// The channel to the caller that passed the work.
 type Own<R, T, E> = oneshot::Sender<Result<Landed<R, T, E>, Error>>;
 
-/// Sends an answer to all callers that wait, and serves it to later callers for `left`.
-fn serve<R, T: Clone, E>(baton: &Baton<Verdict<T, E>>, answer: T, left: Duration, own: Option<Own<R, T, E>>) {
-    baton.serve(Verdict::Answer(answer.clone()), left);
+/// Whether an answer is stored.
+#[derive(PartialEq, Eq)]
+enum Published {
+    Yes,
+    No,
+    Unknown,
+}
+
+/// Sends an answer to all callers that wait, and serves it to later callers until it expires.
+fn serve<R, T: Clone, E>(
+    baton: &Baton<Verdict<T, E>>,
+    answer: T,
+    until: Option<Instant>,
+    own: Option<Own<R, T, E>>,
+) {
+    baton.serve(Verdict::Answer(answer.clone()), until);
     let _ = own.map(|own| own.send(Ok(Landed::Shared(Ok(answer)))));
 }
 
@@ -60,15 +76,13 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             (cache, epoch)
         });
         let key = baton.key().clone();
-        let keep = |answer: Option<&T>, bytes, fresh: Duration| {
-            if let (Some((cache, epoch)), Some(answer)) = (local, answer) {
-                cache.insert(
-                    key.clone(),
-                    answer,
-                    bytes,
-                    fresh.saturating_sub(self.ahead().unwrap_or_default()),
-                    epoch,
-                );
+        // The store has counted from some time after `sent`. Counted from the arrival of a reply or message, which may be
+        // late, the answer would be served after its time.
+        let keep = |answer: Option<&T>, bytes, fresh: Duration, sent: Instant| {
+            if let (Some((cache, epoch)), Some(answer)) = (local, answer)
+                && let Some(until) = sent.checked_add(fresh.saturating_sub(self.ahead().unwrap_or_default()))
+            {
+                cache.insert(key.clone(), answer, bytes, until, epoch);
             }
         };
         let boarding = {
@@ -93,27 +107,27 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let (lease, counted) = match boarding {
             Ok(Boarding::Lead(lease, old)) => {
                 has_old = old.is_some();
-                if let Some((Verdict::Answer(answer), left)) = old
+                if let Some((Verdict::Answer(answer), until)) = old
                     && (work.fits)(&answer)
                 {
-                    serve(&baton, answer, left, own.take());
+                    serve(&baton, answer, until, own.take());
                 }
                 (Some(lease), Outcome::Admitted)
             }
             Ok(Boarding::Alone(counted)) => (None, counted),
-            Ok(Boarding::Landed(Verdict::Answer(answer), found))
+            Ok(Boarding::Landed(Verdict::Answer(answer), found, asked))
                 if self.is_early(&found) && (work.fits)(&answer) =>
             {
                 // All callers get the answer. The refresh runs in the background.
-                serve(&baton, answer, found.left(), own.take());
+                serve(&baton, answer, asked.checked_add(found.left()), own.take());
                 // If another process leads, this run is not needed. If the answer was forgotten meanwhile, the baton is
                 // dropped and a caller that has come since leads.
                 let Some((lease, still)) = self.lead_early(baton.key(), &found).await else { return };
                 has_old = still;
                 (Some(lease), Outcome::Admitted)
             }
-            Ok(Boarding::Landed(verdict, found)) => {
-                keep(verdict.answer(), found.length(), found.fresh());
+            Ok(Boarding::Landed(verdict, found, asked)) => {
+                keep(verdict.answer(), found.length(), found.fresh(), asked);
                 baton.land(Ok(&verdict));
                 let Some(mut own) = own else { return };
                 tokio::select! {
@@ -193,10 +207,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         // An old answer is replaced in any case.
         let fits = self.fits_budget(baton.key(), &judged.verdict, &entry) || has_old;
         let entry = if fits { entry } else { Entry::of(entry.bytes, Duration::ZERO, Duration::ZERO) };
+        // Of an answer on its way to a slow server, one copy is enough.
+        let kept = local.is_some().then_some(judged.verdict);
+        let sent = clock::now();
         match (self.publish(lease, entry).await, length) {
-            (true, Some(length)) => keep(judged.verdict.answer(), length, judged.fresh),
-            (true, None) => {}
-            (false, _) => self.stored.give_back(baton.key()),
+            (Published::Yes, Some(length)) => {
+                keep(kept.as_ref().and_then(Verdict::answer), length, judged.fresh, sent);
+            }
+            (Published::No, _) => self.stored.give_back(baton.key()),
+            // It counts until it would expire.
+            (Published::Yes | Published::Unknown, _) => {}
         }
     }
 
@@ -215,10 +235,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             let (wait, bypass) = (Some(Wait::FOR_EVER), unread.is_some());
             let gives_up = self.settings.runs_alone;
             let ask = Ask { bypass, gives_up, ..Ask::about(asker, Subject::Flight, String::new(), 0, wait) };
+            let asked = clock::now();
             match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => match self.read(&found) {
                     Some(Verdict::Pass(Pass::Process)) => return Ok(Boarding::Alone(Outcome::Admitted)),
-                    Some(verdict) => return Ok(Boarding::Landed(verdict, found)),
+                    Some(verdict) => return Ok(Boarding::Landed(verdict, found, asked)),
                     None => unread = Some(found),
                 },
                 Ok(Got::Lease(lease, found)) => {
@@ -230,7 +251,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     let (fresh, left) = (found.fresh(), found.left());
                     let Found::Answer { bytes, fresh: 1.., .. } = &found else {
                         // Callers that asked while it was fresh may get it; later callers may not.
-                        let old = (!left.is_zero()).then_some((verdict, left));
+                        let old = (!left.is_zero()).then(|| (verdict, asked.checked_add(left)));
                         return Ok(Boarding::Lead(lease, old));
                     };
                     // Another process published an answer meanwhile. Entering it again wakes the waiters, which then
@@ -239,7 +260,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     let _ = self.settle(lease, entry).await;
                     return Ok(match verdict {
                         Verdict::Pass(Pass::Process) => Boarding::Alone(Outcome::Admitted),
-                        verdict => Boarding::Landed(verdict, found),
+                        verdict => Boarding::Landed(verdict, found, asked),
                     });
                 }
                 Err(error) if error.is_away() && self.settings.runs_alone => {
@@ -354,12 +375,13 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         Ok(held)
     }
 
-    /// Publishes an answer. Returns whether that succeeded.
-    async fn publish(&self, lease: Lease, entry: Entry) -> bool {
+    /// Publishes an answer.
+    async fn publish(&self, lease: Lease, entry: Entry) -> Published {
         match self.settle(lease, entry).await {
-            Ok(true) => return true,
+            Ok(true) => Published::Yes,
             Ok(false) => {
                 tell(&self.name, Event::FlightLost, "an answer was not published: the leader lost its lease");
+                Published::No
             }
             Err(error) => {
                 tell(
@@ -367,8 +389,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     Event::AnswerNotPublished,
                     format_args!("an answer was not published: {error}"),
                 );
+                match error.is_unavailable() && !error.is_not_sent() {
+                    true => Published::Unknown,
+                    false => Published::No,
+                }
             }
         }
-        false
     }
 }

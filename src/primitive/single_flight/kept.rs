@@ -8,7 +8,9 @@ use super::answer::{Flight, fresh_for};
 use super::local_cache::message;
 use crate::primitive::lease::key_state::KeyState;
 use crate::primitive::lease::kind::Kind;
-use crate::store::{ALL, Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Script, script};
+use crate::store::{
+    ALL, Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script,
+};
 use crate::{Error, Key, Store};
 
 type State = KeyState<<Flight as Kind>::Holders>;
@@ -105,6 +107,7 @@ impl Operation for Look {
     type Undo = Never<State>;
     const SCRIPT: Script = script!("single_flight/answer");
     const PARTS: &'static [&'static str] = Flight::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(BEGINNING);
@@ -144,6 +147,7 @@ impl Operation for Forget {
     type Undo = Never<State>;
     const SCRIPT: Script = script!("single_flight/forget");
     const PARTS: &'static [&'static str] = Flight::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.text(Arc::clone(&self.channel));

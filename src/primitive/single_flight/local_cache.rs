@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use tokio::time::Instant;
 
+use crate::primitive::clock;
 use crate::store::{Link, Listener, Notifier};
 use crate::{Error, Key};
 
@@ -28,6 +28,7 @@ pub(super) struct LocalCache<T> {
 struct Cached<T> {
     answer: T,
     bytes: u64,
+    /// When it expires, by the [clock] that includes suspend.
     until: Instant,
     /// The subscription that would report that the answer was forgotten.
     link: Link,
@@ -98,7 +99,7 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
     pub(super) fn get(&self, key: &Key) -> Option<T> {
         let cached = self.answers.get(key)?;
         let link = self.notifier.current_link();
-        (link == cached.link && Instant::now() < cached.until).then(|| cached.answer.clone())
+        (link == cached.link && clock::now() < cached.until).then(|| cached.answer.clone())
     }
 
     /// Returns the current state. Call it before the answer is requested.
@@ -106,13 +107,13 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
         Epoch { forgotten: self.forgotten.load(Ordering::Acquire), link: self.notifier.current_link() }
     }
 
-    /// Caches an answer for the time that it is fresh, unless a forget message came since `epoch`.
-    pub(super) fn insert(&self, key: Key, answer: &T, bytes: usize, fresh: Duration, epoch: Epoch) {
+    /// Caches an answer until it expires, by the [clock] that includes suspend, unless a forget message came since
+    /// `epoch`.
+    pub(super) fn insert(&self, key: Key, answer: &T, bytes: usize, until: Instant, epoch: Epoch) {
         let Epoch { forgotten, link } = epoch;
-        if epoch.hears_nothing() || fresh.is_zero() {
+        if epoch.hears_nothing() || until <= clock::now() {
             return;
         }
-        let Some(until) = Instant::now().checked_add(fresh) else { return };
         let cached = Cached { answer: answer.clone(), bytes: bytes as u64, until, link };
         self.answers.insert(key.clone(), Arc::new(cached));
         // Checked after the insertion: `hear` first increments the counter and then removes the answer.

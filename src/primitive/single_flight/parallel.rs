@@ -10,21 +10,27 @@ use tokio::sync::Semaphore;
 use crate::Key;
 use crate::store::lock;
 
-/// A semaphore for each key that has callers.
+/// The keys that have callers.
 #[derive(Debug)]
 pub(super) struct Parallel {
     /// `None`: unlimited.
     most: Option<NonZeroU32>,
-    keys: Mutex<HashMap<Key, Arc<Semaphore>>>,
+    keys: Mutex<HashMap<Key, Callers>>,
 }
 
-/// The permit of a run.
+/// The callers of a key: those that run and those that wait.
+#[derive(Debug)]
+struct Callers {
+    count: usize,
+    permits: Arc<Semaphore>,
+}
+
+/// A caller of a key. When the last one is dropped, the key is removed.
 #[derive(Debug)]
 pub(super) struct Slot<'a> {
     parallel: &'a Parallel,
     key: &'a Key,
-    /// `Some` until the slot is dropped.
-    semaphore: Option<Arc<Semaphore>>,
+    permits: Arc<Semaphore>,
     is_taken: bool,
 }
 
@@ -36,13 +42,16 @@ impl Parallel {
     /// Waits for a permit, in the order of arrival. Cancel safe.
     pub(super) async fn enter<'a>(&'a self, key: &'a Key) -> Option<Slot<'a>> {
         let most = self.most?.get() as usize;
-        let semaphore = match lock(&self.keys).entry(key.clone()) {
-            Entry::Occupied(entry) => Arc::clone(entry.get()),
-            Entry::Vacant(entry) => Arc::clone(entry.insert(Arc::new(Semaphore::new(most)))),
+        let permits = {
+            let mut keys = lock(&self.keys);
+            let new = || Callers { count: 0, permits: Arc::new(Semaphore::new(most)) };
+            let callers = keys.entry(key.clone()).or_insert_with(new);
+            callers.count += 1;
+            Arc::clone(&callers.permits)
         };
-        let mut slot = Slot { parallel: self, key, semaphore: Some(Arc::clone(&semaphore)), is_taken: false };
+        let mut slot = Slot { parallel: self, key, permits, is_taken: false };
         // The semaphore is never closed.
-        if let Ok(permit) = semaphore.acquire().await {
+        if let Ok(permit) = slot.permits.acquire().await {
             permit.forget();
         }
         slot.is_taken = true;
@@ -52,15 +61,39 @@ impl Parallel {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        let mut keys = lock(&self.parallel.keys);
-        if let Some(semaphore) = self.semaphore.take()
-            && self.is_taken
-        {
-            semaphore.add_permits(1);
+        if self.is_taken {
+            self.permits.add_permits(1);
         }
-        // The map has the last reference: no other slot of the key exists.
-        if keys.get(self.key).is_some_and(|semaphore| Arc::strong_count(semaphore) == 1) {
-            keys.remove(self.key);
+        if let Entry::Occupied(mut callers) = lock(&self.parallel.keys).entry(self.key.clone()) {
+            callers.get_mut().count -= 1;
+            if callers.get().count == 0 {
+                callers.remove();
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn waiters_that_are_dropped_leave_nothing() {
+        let (parallel, key) = (Parallel::new(NonZeroU32::new(1)), Key::from("k"));
+        let keys = || lock(&parallel.keys).len();
+        let running = parallel.enter(&key).now_or_never().unwrap();
+        let mut waiters = [Box::pin(parallel.enter(&key)), Box::pin(parallel.enter(&key))];
+        for waiter in &mut waiters {
+            assert!(waiter.now_or_never().is_none(), "two run at once");
+        }
+        // The first has the permit, and is not polled.
+        drop(running);
+        assert_eq!(keys(), 1);
+        drop(waiters);
+        assert_eq!(keys(), 0);
+        assert!(parallel.enter(&key).now_or_never().is_some());
+        assert_eq!(keys(), 0);
     }
 }

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry::{Occupied, Vacant};
@@ -13,6 +12,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::local_cache::forgotten;
+use crate::primitive::clock;
 use crate::store::{Listener, lock};
 use crate::{Error, Key};
 
@@ -79,7 +79,7 @@ impl<V: Clone> Table<V> {
             Occupied(mut entry) => {
                 let entry = entry.get_mut();
                 if let Some((stale, until)) = &entry.stale
-                    && Instant::now() < *until
+                    && clock::now() < *until
                 {
                     return Part::Served(stale.clone());
                 }
@@ -181,10 +181,9 @@ impl<V: Clone> Baton<V> {
         }
     }
 
-    /// Sends an existing answer to all waiters. Callers that come within `left`, and before the flight ends, get it
-    /// too.
-    pub(super) fn serve(&self, stale: V, left: Duration) {
-        let until = Instant::now().checked_add(left);
+    /// Sends an existing answer to all waiters. Callers that come before `until`, by the [clock] that includes suspend,
+    /// and before the flight ends, get it too.
+    pub(super) fn serve(&self, stale: V, until: Option<Instant>) {
         let waiters = self.flight.with(|entry| {
             entry.stale = until.map(|until| (stale.clone(), until));
             std::mem::take(&mut entry.waiters)
@@ -257,6 +256,8 @@ impl<V> fmt::Debug for Table<V> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -264,7 +265,7 @@ mod tests {
         let (table, key, second) = (Table::new("x", false), Key::from("k"), Duration::from_secs(1));
         let Part::Lead(baton, _caller) = table.join(&key) else { panic!("no caller leads") };
         let Part::Wait(mut waits, _waiter) = table.join(&key) else { panic!("two callers lead") };
-        baton.serve(1, second);
+        baton.serve(1, clock::now().checked_add(second));
         assert!(matches!(waits.try_recv(), Ok(Heard::Landed(Ok(1)))));
         tokio::time::advance(second - Duration::from_nanos(1)).await;
         assert!(matches!(table.join(&key), Part::Served(1)));

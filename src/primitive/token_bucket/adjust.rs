@@ -4,7 +4,7 @@ use super::decision::BucketState;
 use super::operations::{MOST_SLOW_RUNS, PARTS, read_bucket, under_its_quotas};
 use super::state::{Bucket, Level, Moment};
 use crate::primitive::quota::{MAX_SPAN, Pace, Quotas};
-use crate::store::{Arguments, Fields, Garbled, Never, Operation, Script, script};
+use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
 /// Charges tokens even if they are not available, or adds tokens.
 #[derive(Debug)]
@@ -58,8 +58,8 @@ impl Operation for Adjust {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/adjust", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
-    const AT_MOST_ONCE: bool = true;
 
     under_its_quotas!();
 

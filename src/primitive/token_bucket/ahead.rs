@@ -10,7 +10,7 @@ use super::operations::{MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_given, read_leve
 use super::returning::Return;
 use super::state::{Bucket, Moment};
 use crate::primitive::quota::Quotas;
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Script, script};
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
 /// The minimum size of a prefetch.
 const LEAST: i64 = 8;
@@ -129,8 +129,8 @@ impl Operation for Prefetch {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/prefetch", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
-    const AT_MOST_ONCE: bool = true;
 
     under_its_quotas!();
 
@@ -168,12 +168,11 @@ impl Operation for GiveBack {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/give_back", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const SAME_ONCE: bool = false;
     // The most recent charge is given back first.
     const IN_ORDER: bool = true;
-    // A second run would give back too much.
-    const AT_MOST_ONCE: bool = true;
 
     under_its_quotas!();
 

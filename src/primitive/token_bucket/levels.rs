@@ -7,7 +7,7 @@ use super::operations::{PARTS, Reset, WRONG_TYPE, moment};
 use super::state::{Bucket, Level};
 use crate::primitive::quota::{Quotas, Tokens};
 use crate::store::{
-    Arguments, Cell as _, Field, Fields, Garbled, Namespace, Never, Operation, Script, script,
+    Arguments, Cell as _, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script,
 };
 use crate::{Error, Key};
 
@@ -39,6 +39,7 @@ impl Operation for Levels {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/levels", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
 
     fn shared(&self, call: &mut Arguments<'_>) {
         call.integer(0);

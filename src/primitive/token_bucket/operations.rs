@@ -8,7 +8,7 @@ use super::decision::{BucketState, Decision};
 use super::returning::Return;
 use super::state::{Ask, Bucket, Level, Moment, Trace};
 use crate::primitive::quota::{MOST_REPEATS, Quotas};
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Script, script};
+use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
 /// Charges a request in full, or not at all.
 #[derive(Debug)]
@@ -147,6 +147,7 @@ impl Operation for Reserve {
     type Undo = Cancel;
     const SCRIPT: Script = script!("token_bucket/reserve", "lib/quick", "lib/bucket", "lib/bare");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
@@ -257,10 +258,9 @@ impl Operation for Cancel {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/cancel", "lib/bucket", "lib/runs", "lib/cancel");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
     // In order, so that no charge that is given back later depends on one given back earlier.
     const IN_ORDER: bool = true;
-    // A second run would give back too much.
-    const AT_MOST_ONCE: bool = true;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const SAME_ONCE: bool = false;
 
@@ -297,6 +297,7 @@ impl Operation for Peek {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/peek", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
@@ -323,6 +324,7 @@ impl Operation for Block {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/block", "lib/bucket", "lib/runs");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
@@ -356,6 +358,7 @@ impl Operation for Reset {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/reset");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
 
     fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
         Ok(())

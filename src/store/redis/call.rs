@@ -1,4 +1,4 @@
-//! A call to the server. It is sent once, except where it cannot have run or repeating it is safe. The caller waits
+//! A call to the server. It is sent once, except where it cannot have run or its operation may run twice. The caller waits
 //! for the reply within the timeout. The outcome updates the state of the connection and the breaker.
 
 use std::future::poll_fn;
@@ -21,10 +21,10 @@ use super::{Loaded, RedisStore};
 use crate::Error;
 use crate::error::{Cause, Outage};
 use crate::store::in_memory::lock;
-use crate::store::ping::Ping;
+use crate::store::operation::Repeat;
 
 /// After this time without a reply, the connection may have been closed because it was idle.
-const IDLE: Duration = Duration::from_secs(1);
+pub(super) const IDLE: Duration = Duration::from_secs(1);
 
 /// The first pause before a call to a slot that is being moved is sent again. Each further pause is twice as long.
 const MOVING: Duration = Duration::from_millis(2);
@@ -40,21 +40,28 @@ const LATE: Duration = Duration::from_millis(20);
 const TURNS: usize = 8;
 
 /// The failure of an attempt to run a script.
-struct Failed {
-    outage: Outage,
+pub(super) struct Failed {
+    pub(super) outage: Outage,
     /// When the call was sent; `None`: there was no connection.
-    sent: Option<Instant>,
+    pub(super) sent: Option<Instant>,
     /// Whether anything may have been written.
-    written: bool,
+    pub(super) written: bool,
     /// Whether the server answered other calls meanwhile. Then it is slow, but not down.
-    answers: bool,
-    redirect: Option<Redirect>,
+    pub(super) answers: bool,
+    pub(super) redirect: Option<Redirect>,
 }
 
 impl Failed {
-    /// Whether the connection was already closed when the call was sent, so that the call can be repeated.
-    fn was_closed(&self, was_idle: bool) -> bool {
-        self.sent.is_some() && self.outage.cause == Cause::Disconnected && (was_idle || !self.written)
+    /// Whether the call is sent again: because it cannot have run, or because its operation may run twice. No other
+    /// place sends an operation again.
+    fn is_repeated(&self, repeat: Repeat, was_idle: bool) -> bool {
+        match self.outage.cause {
+            Cause::Disconnected if self.written => was_idle && repeat == Repeat::Safe,
+            Cause::Disconnected => self.sent.is_some(),
+            Cause::MovedMidway => repeat == Repeat::Safe,
+            Cause::Moving => true,
+            _ => false,
+        }
     }
 }
 
@@ -66,10 +73,11 @@ impl RedisStore {
     ///   it would have to reach the right node first.
     /// * The master does not have the slot of its keys, and has not run it. Then it is sent to the one that has.
     /// * The slot of its keys is being moved to another node, which has refused the call. Then it is sent again until the
-    ///   timeout is over. If the script may have run in part, this exception does not hold for calls with `at_most_once`.
+    ///   timeout is over. If the script may have run in part, this holds only for [`Repeat::Safe`].
     /// * The connection turns out to be closed before anything is written.
     /// * The connection turns out to be closed after it was idle, because servers and load balancers close idle
-    ///   connections. This exception does not hold for calls with `at_most_once`.
+    ///   connections. This holds only for [`Repeat::Safe`]. Before other calls, an idle connection is tried with a
+    ///   `PING`, so that only a connection that breaks after that fails them.
     pub(super) async fn run(
         &self,
         links: &RuntimeLinks,
@@ -85,9 +93,20 @@ impl RedisStore {
         }
         let was_idle = !route.link.answered_within(IDLE);
         let began = Instant::now();
-        let mut outcome = self.attempt(runtime, &route.link, script, call, false).await;
-        let mut twice = matches!(&outcome, Err(failed) if failed.was_closed(was_idle && !call.at_most_once));
-        if twice {
+        let probed = match was_idle && call.repeat == Repeat::Never {
+            true => self.probe(runtime, &route.link).await,
+            false => Ok(()),
+        };
+        let mut outcome = match probed {
+            Ok(()) => self.attempt(runtime, &route.link, script, call, false).await,
+            Err(failed) => Err(failed),
+        };
+        let mut twice = false;
+        if let Err(failed) = &outcome
+            && failed.outage.cause == Cause::Disconnected
+            && failed.is_repeated(call.repeat, was_idle)
+        {
+            twice = failed.written;
             outcome = self.attempt(runtime, &route.link, script, call, false).await;
         }
         let (mut pause, mut redirected, mut other) = (MOVING, 0, None);
@@ -112,9 +131,9 @@ impl RedisStore {
                     self.source.look_for_masters(None);
                     break;
                 }
-                (Cause::MovedMidway, _) if call.at_most_once => break,
                 (cause @ (Cause::Moving | Cause::MovedMidway), _)
-                    if began.elapsed() + pause < self.limits.timeout =>
+                    if failed.is_repeated(call.repeat, was_idle)
+                        && began.elapsed() + pause < self.limits.timeout =>
                 {
                     twice |= cause == Cause::MovedMidway;
                     let paused = {
@@ -156,7 +175,7 @@ impl RedisStore {
 
     /// Notes that the server has answered. If this ends an outage, all other runtimes probe the server with their
     /// next call.
-    fn succeeded(&self, route: &Route) {
+    pub(super) fn succeeded(&self, route: &Route) {
         if route.breaker.succeeded() {
             let runtimes = lock(&self.runtimes).clone();
             for links in runtimes {
@@ -267,7 +286,7 @@ impl RedisStore {
         Ok((reply, missing.map(failure::not_durable)))
     }
 
-    fn timed_out(&self) -> Outage {
+    pub(super) fn timed_out(&self) -> Outage {
         let text = format!("no reply within {:?}", self.limits.timeout).into();
         Outage { cause: Cause::TimedOut, text, source: None }
     }
@@ -277,7 +296,12 @@ impl RedisStore {
     /// Replies arrive in the order of the calls. So as long as other replies arrive, it waits up to four timeouts.
     /// Once, time in which the runtime was blocked does not count, because the reply may have arrived but not been
     /// read.
-    async fn in_time<T>(&self, runtime: &Handle, link: &Link, reply: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn in_time<T>(
+        &self,
+        runtime: &Handle,
+        link: &Link,
+        reply: impl Future<Output = T>,
+    ) -> Option<T> {
         tokio::pin!(reply);
         let (sent, timeout) = (Instant::now(), self.limits.timeout);
         let (mut deadline, mut was_late) = (sent + timeout, false);
@@ -312,65 +336,6 @@ impl RedisStore {
             }
         }
         None
-    }
-
-    /// Sends a `PING` to the server, even while the breaker is open.
-    pub(in crate::store) async fn ping(self: &Arc<Self>, runtime: &Handle) -> Result<Ping, Error> {
-        let links = self.links(runtime);
-        let mut outcome = None;
-        // One master of a Cluster that answers is enough.
-        for master in self.source.numbers() {
-            match self.ping_at(&links, &links.route(links.number(master, 0))).await {
-                Ok(ping) => return Ok(ping),
-                Err(outage) => outcome = Some(outage),
-            }
-        }
-        Err(outcome.unwrap_or_else(|| self.timed_out()).into())
-    }
-
-    async fn ping_at(&self, links: &RuntimeLinks, route: &Route) -> Result<Ping, Outage> {
-        let breaker = links.breaker();
-        let (_, round_trip) = self.ask_at(links, route, &redis::cmd("PING"), false).await?;
-        let version = route.link.version().map(|version| version.to_string());
-        Ok(Ping::new(round_trip, version, breaker))
-    }
-
-    /// Sends a command other than a script call to a master, even while the breaker is open. Returns the reply, and how
-    /// long it took without connecting. `alone`: also the connection of a pool for a Cluster sends it to this master, and to
-    /// no other.
-    pub(super) async fn ask_at(
-        &self,
-        links: &RuntimeLinks,
-        route: &Route,
-        command: &redis::Cmd,
-        alone: bool,
-    ) -> Result<(redis::Value, Duration), Outage> {
-        let mut held = route.link.hold(&links.runtime).await.inspect_err(|_| {
-            self.source.look_for_masters(None);
-        })?;
-        let sent = Instant::now();
-        let address = self.source.address_in_pool(route.master).filter(|_| alone);
-        let asked = held.connection.send_at(address, command);
-        let outage = match self.in_time(&links.runtime, &route.link, asked).await {
-            Some(Ok(reply)) => {
-                route.link.answered();
-                // The connection of a pool asks all masters of a Cluster.
-                if !held.connection.is_cluster() {
-                    self.succeeded(route);
-                }
-                return Ok((reply, sent.elapsed()));
-            }
-            Some(Err(error)) => failure::outage(error),
-            None => self.timed_out(),
-        };
-        if self.source.is_lost(outage.cause) {
-            route.link.discard(&held);
-        }
-        if failure::is_outage(outage.cause) && !held.connection.is_cluster() {
-            route.breaker.failed(sent, &outage, false);
-            self.source.look_for_masters(None);
-        }
-        Err(outage)
     }
 }
 

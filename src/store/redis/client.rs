@@ -95,7 +95,9 @@ impl<O: Operation> RedisClient<O> {
         let (owed, counted) = (whom != For::Caller, whom == For::Nobody);
         let reserved = owed || operation.is_reserved();
         let bytes = key.as_bytes().len() + operation.payload();
-        let weight = if reserved { 0 } else { budget::weight(bytes) };
+        // Of the reserved operations, those that publish answers of any size are bounded too.
+        let is_bounded = !reserved || operation.payload() > 0;
+        let weight = if is_bounded { budget::weight(bytes) } else { 0 };
         // At first as an operation that is sent from its caller's task: it does not wait and needs no waker.
         let (phase, operation) = (Phase::Waiting(None), Some(operation));
         let mut item = Item { operation, key, slot, owed, counted, reserved, weight: 0, phase };
@@ -120,7 +122,7 @@ impl<O: Operation> RedisClient<O> {
         }
         let fresh = waker.is_some();
         (item.phase, item.weight) = (Phase::Waiting(waker), weight);
-        if !reserved && !links.budget.take(weight) {
+        if is_bounded && !links.budget.take(weight) {
             let refused = this(queue);
             drop(runtimes);
             return Step::Failed(refused.overloaded(1));

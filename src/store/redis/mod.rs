@@ -6,6 +6,7 @@ mod breaker;
 mod budget;
 mod call;
 pub(crate) mod client;
+mod commands;
 pub(in crate::store) mod endpoint;
 mod failure;
 mod flusher;

@@ -7,14 +7,13 @@ use deadpool_redis::redis::Cmd;
 use super::Loaded;
 use super::batch::Item;
 use crate::store::namespace::Namespace;
-use crate::store::operation::{Argument, Arguments, Operation};
+use crate::store::operation::{Argument, Arguments, Operation, Repeat};
 
 /// One script call. The runs are in the order of its keys.
 pub(super) struct Call {
     pub(super) command: Cmd,
     pub(super) runs: Vec<Run>,
-    /// Whether the call must not be sent again if it may have run.
-    pub(super) at_most_once: bool,
+    pub(super) repeat: Repeat,
 }
 
 /// Equal operations on one key, next to each other.
@@ -58,7 +57,7 @@ impl Plan {
             let runs = pending.runs(start);
             start = runs.last().map_or(order.len(), |last| last.at.end);
             let command = pending.command(script, namespace, &runs);
-            calls.push(Call { command, runs, at_most_once: O::AT_MOST_ONCE });
+            calls.push(Call { command, runs, repeat: O::REPEAT });
         }
         Self { calls, order }
     }

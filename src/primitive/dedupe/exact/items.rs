@@ -6,7 +6,7 @@ use super::bucket::Bucket;
 use super::claims::bucket_key;
 use super::layout::{Digest, Layout};
 use super::open::Stored;
-use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Script, script};
+use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
 use crate::{Error, Key, Store};
 
 /// The hashes of a bucket.
@@ -69,6 +69,7 @@ impl Operation for ReadLayout {
     type Undo = Never<Stored>;
     const SCRIPT: Script = script!("dedupe/layout");
     const PARTS: &'static [&'static str] = &["layout"];
+    const REPEAT: Repeat = Repeat::Safe;
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Option<Layout>, Garbled> {
         match fields.next()? {
@@ -89,6 +90,7 @@ impl Operation for Look {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("dedupe/look");
     const PARTS: &'static [&'static str] = HASHES;
+    const REPEAT: Repeat = Repeat::Safe;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         self.0.write(call);
@@ -110,6 +112,7 @@ impl Operation for Forget {
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("dedupe/forget");
     const PARTS: &'static [&'static str] = HASHES;
+    const REPEAT: Repeat = Repeat::Never;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.bytes(Arc::<[u8; 16]>::clone(&self.0.bytes));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::layout::{Layout, Mismatch};
-use crate::store::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Script, script};
+use crate::store::{Arguments, Cell, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
 /// Compares the stored layout, or stores it if there is none. It lives longer than the items that use it.
 #[derive(Debug)]
@@ -26,6 +26,7 @@ impl Operation for Open {
     type Undo = Never<Stored>;
     const SCRIPT: Script = script!("dedupe/open");
     const PARTS: &'static [&'static str] = &["layout"];
+    const REPEAT: Repeat = Repeat::Safe;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.text(Arc::clone(self.0.descriptor()));

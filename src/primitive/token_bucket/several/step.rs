@@ -10,7 +10,7 @@ use crate::primitive::quota::{MOST_REPEATS, Quotas};
 use crate::primitive::token_bucket::decision::{BucketState, Decision, Refuser};
 use crate::primitive::token_bucket::operations::{PARTS, WRONG_TYPE, read_bucket, write_quotas};
 use crate::primitive::token_bucket::state::{Ask, Bucket, Level, Trace};
-use crate::store::{Arguments, Cell, Fields, Garbled, Never, Operation, Script, script};
+use crate::store::{Arguments, Cell, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
 /// The maximum number of requests in one call, if each has up to three quotas: about 0.5 ms of server time. With
 /// more quotas, the maximum is lower.
@@ -69,6 +69,7 @@ impl Operation for ReserveAll {
     type Undo = CancelAll;
     const SCRIPT: Script = script!("token_bucket/reserve_all", "lib/bucket", "lib/bare", "lib/several");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
@@ -198,10 +199,9 @@ impl Operation for CancelAll {
     const SCRIPT: Script =
         script!("token_bucket/cancel_all", "lib/bucket", "lib/several", "lib/runs", "lib/cancel");
     const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
     // In order, so that no charge that is given back later depends on one given back earlier.
     const IN_ORDER: bool = true;
-    // A second run would give back too much.
-    const AT_MOST_ONCE: bool = true;
     const SAME_ONCE: bool = false;
 
     fn shared(&self, call: &mut Arguments<'_>) {

@@ -1,0 +1,109 @@
+//! Commands other than script calls: those that try a connection, and those that ask a master about itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::redis;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::RedisStore;
+use super::call::{Failed, IDLE};
+use super::failure;
+use super::link::Link;
+use super::runtime::{Route, RuntimeLinks};
+use crate::Error;
+use crate::error::Outage;
+use crate::store::ping::Ping;
+
+impl RedisStore {
+    /// Tries a connection that was idle, so that a call that is sent at most once is not lost with it. If there is no
+    /// connection, or it is closed, the call makes another.
+    pub(super) async fn probe(&self, runtime: &Handle, link: &Arc<Link>) -> Result<(), Failed> {
+        // The connection of a pool for a Cluster leads to several nodes, and replaces the connections to them by itself.
+        if self.source.repeats() {
+            return Ok(());
+        }
+        let Ok(mut held) = link.hold(runtime).await else { return Ok(()) };
+        if link.answered_within(IDLE) {
+            return Ok(());
+        }
+        let (sent, ping) = (Instant::now(), redis::cmd("PING"));
+        match self.in_time(runtime, link, held.connection.send(&ping)).await {
+            Some(Ok(_)) => link.answered(),
+            Some(Err(error)) => {
+                if self.source.is_lost(failure::outage(error).cause) {
+                    link.discard(&held);
+                }
+            }
+            None => {
+                let answers = link.answered_since(sent).is_some();
+                if !answers {
+                    link.discard(&held);
+                }
+                let (outage, sent) = (self.timed_out(), Some(sent));
+                return Err(Failed { outage, sent, written: false, answers, redirect: None });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a `PING` to the server, even while the breaker is open.
+    pub(in crate::store) async fn ping(self: &Arc<Self>, runtime: &Handle) -> Result<Ping, Error> {
+        let links = self.links(runtime);
+        let mut outcome = None;
+        // One master of a Cluster that answers is enough.
+        for master in self.source.numbers() {
+            match self.ping_at(&links, &links.route(links.number(master, 0))).await {
+                Ok(ping) => return Ok(ping),
+                Err(outage) => outcome = Some(outage),
+            }
+        }
+        Err(outcome.unwrap_or_else(|| self.timed_out()).into())
+    }
+
+    async fn ping_at(&self, links: &RuntimeLinks, route: &Route) -> Result<Ping, Outage> {
+        let breaker = links.breaker();
+        let (_, round_trip) = self.ask_at(links, route, &redis::cmd("PING"), false).await?;
+        let version = route.link.version().map(|version| version.to_string());
+        Ok(Ping::new(round_trip, version, breaker))
+    }
+
+    /// Sends a command other than a script call to a master, even while the breaker is open. Returns the reply, and how
+    /// long it took without connecting. `alone`: also the connection of a pool for a Cluster sends it to this master, and to
+    /// no other.
+    pub(super) async fn ask_at(
+        &self,
+        links: &RuntimeLinks,
+        route: &Route,
+        command: &redis::Cmd,
+        alone: bool,
+    ) -> Result<(redis::Value, Duration), Outage> {
+        let mut held = route.link.hold(&links.runtime).await.inspect_err(|_| {
+            self.source.look_for_masters(None);
+        })?;
+        let sent = Instant::now();
+        let address = self.source.address_in_pool(route.master).filter(|_| alone);
+        let asked = held.connection.send_at(address, command);
+        let outage = match self.in_time(&links.runtime, &route.link, asked).await {
+            Some(Ok(reply)) => {
+                route.link.answered();
+                // The connection of a pool asks all masters of a Cluster.
+                if !held.connection.is_cluster() {
+                    self.succeeded(route);
+                }
+                return Ok((reply, sent.elapsed()));
+            }
+            Some(Err(error)) => failure::outage(error),
+            None => self.timed_out(),
+        };
+        if self.source.is_lost(outage.cause) {
+            route.link.discard(&held);
+        }
+        if failure::is_outage(outage.cause) && !held.connection.is_cluster() {
+            route.breaker.failed(sent, &outage, false);
+            self.source.look_for_masters(None);
+        }
+        Err(outage)
+    }
+}
