@@ -22,6 +22,8 @@ mod pools;
 mod several;
 #[cfg(feature = "cluster")]
 mod slots;
+#[cfg(feature = "sentinel")]
+mod switches;
 #[cfg(all(feature = "cluster", feature = "sentinel", feature = "postcard"))]
 mod table;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
