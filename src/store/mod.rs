@@ -31,6 +31,7 @@ use tokio::runtime::Handle;
 
 pub use self::builder::{IntoPool, StoreBuilder};
 pub use self::credentials::{Credentials, ProvideCredentials};
+pub(crate) use self::failure::Replicas;
 pub use self::failure::StoreFailure;
 pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
@@ -311,10 +312,24 @@ impl Store {
         }
     }
 
-    /// The prefix of all keys. In memory: the default prefix.
+    /// The memory of this process that replaces the store while it is unavailable, see [`StoreFailure::LocalShare`]. All
+    /// clones of the store share it.
+    pub(crate) fn local_share(&self) -> &Self {
+        let local = match self.backend() {
+            Backend::InMemory(store) => &store.local_share,
+            Backend::Redis(store) => &store.local_share,
+        };
+        local.get_or_init(|| {
+            let mut memory = InMemory::new(Clock::system(), None);
+            memory.prefix = self.prefix().to_owned();
+            Self(Arc::new(Backend::InMemory(memory)))
+        })
+    }
+
+    /// The prefix of all keys. In memory it is only checked that exact names do not contain it.
     pub(crate) fn prefix(&self) -> &str {
         match self.backend() {
-            Backend::InMemory(_) => builder::PREFIX,
+            Backend::InMemory(store) => &store.prefix,
             Backend::Redis(store) => &store.prefix,
         }
     }

@@ -32,7 +32,11 @@ fn is_master(server: &RedisServer) -> bool {
 /// How many scripts a server has been asked to run.
 fn asked(server: &RedisServer) -> String {
     let stats = server.cli(&["INFO", "commandstats"]);
-    stats.lines().filter(|line| line.starts_with("cmdstat_eval")).map(|line| line.split(',').next().unwrap()).collect()
+    stats
+        .lines()
+        .filter(|line| line.starts_with("cmdstat_eval"))
+        .map(|line| line.split(',').next().unwrap())
+        .collect()
 }
 
 fn subscriptions(server: &RedisServer) -> usize {
@@ -44,7 +48,8 @@ fn all_connections_leave_a_master_that_sentinel_no_longer_names() {
     if !since_7_0() {
         return;
     }
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (one, other) = (runtime(), runtime());
     let sentinel = one.block_on(slow_to_demote());
     let store = store(&sentinel);
@@ -73,7 +78,8 @@ fn all_connections_leave_a_master_that_sentinel_no_longer_names() {
         let old = sentinel.master();
         let key = format!("td:{{switch:{turn}}}:tat");
         one.block_on(async {
-            eventually("the callers to be served", SOON, async || old.query(&["EXISTS", &key]) == Ok(1)).await;
+            eventually("the callers to be served", SOON, async || old.query(&["EXISTS", &key]) == Ok(1))
+                .await;
             sentinel.failover().await;
             let named = Instant::now();
             let new = sentinel.master();

@@ -15,6 +15,7 @@ mod keeper;
 pub(crate) mod key_state;
 pub(crate) mod kind;
 mod line;
+mod local_share;
 #[cfg(test)]
 mod model;
 pub(crate) mod operations;

@@ -52,7 +52,7 @@ use super::notifier::{ALL, Link as Pushes, Notifier};
 use super::operation::{Operation, Script};
 use super::owed::Owed;
 use super::scheduler::Scheduler;
-use super::{BreakerState, StoreStats};
+use super::{BreakerState, Store, StoreStats};
 use crate::Error;
 use crate::error::Cause;
 use crate::telemetry::Server;
@@ -77,6 +77,7 @@ pub(crate) struct RedisStore {
     pub(crate) background: Background,
     pub(crate) owed: Owed,
     pub(crate) names: Names,
+    pub(crate) local_share: OnceLock<Store>,
     subscription: Subscription,
     telemetry: Server,
     /// What has left the queues.
@@ -112,6 +113,7 @@ impl RedisStore {
             scripts: Mutex::default(),
             owed: Owed::default(),
             names: Names::default(),
+            local_share: OnceLock::new(),
             operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
         }
