@@ -82,9 +82,9 @@ impl StoreBuilder {
         urls: impl IntoIterator<Item = impl AsRef<str>>,
         master: &str,
     ) -> Result<Store, Error> {
-        use crate::store::redis::several::Sentinels;
-        let sentinels = Arc::new(Sentinels::new(Urls::new("Sentinel", urls, &self.access)?, master)?);
+        use crate::store::redis::sentinels::Sentinels;
         let home = self.home()?;
+        let sentinels = Arc::new(Sentinels::new(Urls::new("Sentinel", urls, &self.access)?, master, &home)?);
         self.source(Source::Sentinel(Arc::clone(&sentinels)), Some(Subscriber::Sentinel(sentinels)), home)
     }
 

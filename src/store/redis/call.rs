@@ -78,6 +78,10 @@ impl RedisStore {
         call: &Call,
     ) -> Result<Reply, Error> {
         let runtime = &links.runtime;
+        if route.link.has_switched() {
+            // The failures were those of the former master.
+            route.breaker.half_open();
+        }
         if let Err(error) = route.breaker.check() {
             // There may be a new master, which has a breaker of its own.
             self.source.look_for_masters(None);
@@ -183,12 +187,14 @@ impl RedisStore {
             Failed { outage, sent: None, written: false, answers: false, redirect: None }
         })?;
         let sent = Instant::now();
-        let mut written = true;
+        let (mut written, since) = (true, held.switches());
         let sending = self.send(&mut held.connection, &call.command, asking, &mut written);
+        let sending = self.source.unless_switched(since, sending);
         let mut reply = self.in_time(runtime, link, sending).await;
         if matches!(&reply, Some(Err(error)) if failure::is_no_script(error)) {
             let full = script.in_full(&call.command);
             let sending = self.send(&mut held.connection, &full, asking, &mut written);
+            let sending = self.source.unless_switched(since, sending);
             reply = self.in_time(runtime, link, sending).await;
         }
         let mut redirect = None;

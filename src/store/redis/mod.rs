@@ -17,6 +17,8 @@ mod runtime;
 pub(in crate::store) mod scan;
 mod script;
 pub(in crate::store) mod send_queue;
+#[cfg(feature = "sentinel")]
+pub(in crate::store) mod sentinels;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 pub(in crate::store) mod several;
 #[cfg(feature = "cluster")]
@@ -242,6 +244,7 @@ impl RedisStore {
         self.subscription.stop();
         let runtimes = lock(&self.runtimes).clone();
         runtimes.iter().for_each(|links| links.close());
+        self.source.stop();
         none.map_err(|_| self.owed.count())
     }
 }

@@ -1,6 +1,8 @@
 //! Makes connections: to one server, to a cluster, or to the master that Sentinel names.
 
 use std::fmt;
+#[cfg(feature = "sentinel")]
+use std::io;
 use std::sync::Arc;
 #[cfg(feature = "cluster")]
 use std::time::Duration;
@@ -15,10 +17,10 @@ use tokio::time::timeout;
 
 use super::endpoint::{Endpoint, prepare_tls};
 use super::failure::no_connection;
+#[cfg(feature = "sentinel")]
+use super::sentinels::Sentinels;
 #[cfg(feature = "cluster")]
 use super::several::Nodes;
-#[cfg(feature = "sentinel")]
-use super::several::Sentinels;
 #[cfg(feature = "cluster")]
 use super::slots::{Masters, Topology};
 use crate::error::{Cause, Outage};
@@ -171,6 +173,44 @@ impl Source {
                 drop(masters.refresh(told(connection)));
             }
             _ => {}
+        }
+    }
+
+    /// How often it was learned that another server is the master. A connection that was made before is to be left.
+    pub(super) fn switches(&self) -> u64 {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels) => sentinels.switches(),
+            _ => 0,
+        }
+    }
+
+    /// Awaits a reply on a connection that was made after so many switches. It fails at the next one: the reply of a
+    /// former master does not count.
+    pub(super) async fn unless_switched<T>(
+        &self,
+        since: u64,
+        reply: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        #[cfg(feature = "sentinel")]
+        if let Self::Sentinel(sentinels) = self {
+            return tokio::select! {
+                biased;
+                () = sentinels.switched(since) => {
+                    Err(io::Error::new(io::ErrorKind::ConnectionAborted, "Sentinel names another master").into())
+                }
+                reply = reply => reply,
+            };
+        }
+        let _ = since;
+        reply.await
+    }
+
+    /// Ends what follows the Sentinels. It starts again with the next connection.
+    pub(super) fn stop(&self) {
+        #[cfg(feature = "sentinel")]
+        if let Self::Sentinel(sentinels) = self {
+            sentinels.stop();
         }
     }
 
