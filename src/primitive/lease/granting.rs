@@ -324,9 +324,11 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Returns the error of the last call for waiters of a key, if the store was unavailable.
+    /// Returns the error of the last call for waiters of a key, if the store was unavailable. Also if that call is still
+    /// under way, and is refused again and again.
     pub(super) fn outage(&self, key: &Key) -> Option<Error> {
         let table = lock(&self.table);
-        table.values().filter(|entry| entry.key == *key).find_map(|entry| entry.outage.clone())
+        let outage = table.values().filter(|entry| entry.key == *key).find_map(|entry| entry.outage.clone());
+        outage.or_else(|| self.namespace.refused(key))
     }
 }

@@ -94,7 +94,7 @@ impl RedisStore {
         if twice {
             outcome = self.attempt(runtime, &route.link, script, call, false).await;
         }
-        let (mut pause, mut redirected, mut other) = (MOVING, 0, None);
+        let (mut pause, mut redirected, mut other, mut refused) = (MOVING, 0, None, None);
         while let Err(failed) = &outcome {
             outcome = match (failed.outage.cause, &failed.redirect) {
                 (Cause::Redirected, Some(Redirect { address, ask })) if redirected < REDIRECTIONS => {
@@ -121,6 +121,7 @@ impl RedisStore {
                     if began.elapsed() + pause < self.limits.timeout =>
                 {
                     twice |= cause == Cause::MovedMidway;
+                    refused = self.refused.note(call.slot, &failed.outage, refused);
                     let paused = {
                         let _inside = runtime.enter();
                         tokio::time::sleep(pause)

@@ -12,6 +12,7 @@ mod flusher;
 pub(crate) mod future;
 mod link;
 mod plan;
+mod refused;
 mod reply;
 mod runtime;
 pub(in crate::store) mod scan;
@@ -41,6 +42,7 @@ use self::batch::Batch;
 use self::budget::Budget;
 pub(in crate::store) use self::budget::{MOST_BYTES, MOST_OPERATIONS};
 use self::link::Link;
+use self::refused::Refused;
 use self::runtime::RuntimeLinks;
 pub(super) use self::script::Loaded;
 use self::source::Source;
@@ -81,6 +83,7 @@ pub(crate) struct RedisStore {
     pub(crate) names: Names,
     pub(crate) local_share: OnceLock<Store>,
     subscription: Subscription,
+    pub(in crate::store) refused: Refused,
     telemetry: Server,
     /// What has left the queues.
     operations: AtomicU64,
@@ -116,6 +119,7 @@ impl RedisStore {
             owed: Owed::default(),
             names: Names::default(),
             local_share: OnceLock::new(),
+            refused: Refused::default(),
             operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
         }

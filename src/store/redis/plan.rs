@@ -12,6 +12,8 @@ use crate::store::operation::{Argument, Arguments, Operation};
 /// One script call. The runs are in the order of its keys.
 pub(super) struct Call {
     pub(super) command: Cmd,
+    /// The hash slot of its keys on a Cluster.
+    pub(super) slot: Option<u16>,
     pub(super) runs: Vec<Run>,
     /// Whether the call must not be sent again if it may have run.
     pub(super) at_most_once: bool,
@@ -55,10 +57,11 @@ impl Plan {
         let mut calls = Vec::new();
         let mut start = 0;
         while start < order.len() {
+            let slot = items[order[start]].slot;
             let runs = pending.runs(start);
             start = runs.last().map_or(order.len(), |last| last.at.end);
             let command = pending.command(script, namespace, &runs);
-            calls.push(Call { command, runs, at_most_once: O::AT_MOST_ONCE });
+            calls.push(Call { command, slot, runs, at_most_once: O::AT_MOST_ONCE });
         }
         Self { calls, order }
     }
