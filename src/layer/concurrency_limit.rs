@@ -9,7 +9,7 @@ use crate::layer::leased::{
 };
 use crate::layer::rate_limit::Cost;
 use crate::primitive::lease::Wait;
-use crate::store::Replicas;
+use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
 use crate::{AsError, Extracted, Key, KeyExtractor, Permit, StoreFailure, WaitGroup};
 

@@ -4,7 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::Store;
+use super::in_memory::{Clock, InMemory};
+use super::{Backend, Store};
 
 /// What a layer does with requests while the store is unavailable.
 ///
@@ -26,7 +27,8 @@ pub enum StoreFailure {
     /// The share belongs to the [`Store`](crate::Store) and its clones, not to the layer: layers whose primitives have
     /// the same kind and name share it, as they share the state in Redis. So use one `Store` in a process. If such layers
     /// have different `replicas`, the largest counts for all of them: together they never admit more than the smallest
-    /// share. The other settings of a primitive, such as its ttl and `max_waiters`, hold as in Redis.
+    /// share. The other settings of a primitive, such as its ttl and `max_waiters`, hold as in Redis. A single flight runs
+    /// the work once for each `SingleFlight` and its clones.
     ///
     /// The share begins empty with the first outage. It does not know the leases and claims that were granted by the
     /// store before, and the store does not know those of the share when it is back: for this time, a request of each
@@ -35,6 +37,22 @@ pub enum StoreFailure {
         /// The number of processes that share the limit.
         replicas: NonZeroU32,
     },
+}
+
+impl Store {
+    /// The memory of this process that replaces the store while it is unavailable, see [`StoreFailure::LocalShare`]. All
+    /// clones of the store share it.
+    pub(crate) fn local_share(&self) -> &Self {
+        let local = match self.backend() {
+            Backend::InMemory(store) => &store.local_share,
+            Backend::Redis(store) => &store.local_share,
+        };
+        local.get_or_init(|| {
+            let mut memory = InMemory::new(Clock::system(), None);
+            memory.prefix = self.prefix().to_owned();
+            Self(Arc::new(Backend::InMemory(memory)))
+        })
+    }
 }
 
 /// The number of processes that share a limit while the store is unavailable: the largest that a layer has named.

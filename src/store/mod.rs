@@ -5,7 +5,7 @@ pub(crate) mod background;
 mod builder;
 mod credentials;
 mod durability;
-mod failure;
+pub(crate) mod failure;
 mod in_memory;
 mod key;
 mod listing;
@@ -31,7 +31,6 @@ use tokio::runtime::Handle;
 
 pub use self::builder::{IntoPool, StoreBuilder};
 pub use self::credentials::{Credentials, ProvideCredentials};
-pub(crate) use self::failure::Replicas;
 pub use self::failure::StoreFailure;
 pub(crate) use self::in_memory::{Cells, Clock, lock};
 pub use self::key::Key;
@@ -310,20 +309,6 @@ impl Store {
             Backend::InMemory(store) => &store.scheduler,
             Backend::Redis(store) => &store.scheduler,
         }
-    }
-
-    /// The memory of this process that replaces the store while it is unavailable, see [`StoreFailure::LocalShare`]. All
-    /// clones of the store share it.
-    pub(crate) fn local_share(&self) -> &Self {
-        let local = match self.backend() {
-            Backend::InMemory(store) => &store.local_share,
-            Backend::Redis(store) => &store.local_share,
-        };
-        local.get_or_init(|| {
-            let mut memory = InMemory::new(Clock::system(), None);
-            memory.prefix = self.prefix().to_owned();
-            Self(Arc::new(Backend::InMemory(memory)))
-        })
     }
 
     /// The prefix of all keys. In memory it is only checked that exact names do not contain it.

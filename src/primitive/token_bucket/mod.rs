@@ -43,7 +43,8 @@ use self::state::Ask;
 pub(crate) use self::state::Bucket;
 use crate::primitive::clock;
 use crate::primitive::quota::{MAX_SPAN, Quotas};
-use crate::store::{Client, Namespace, OperationFuture, Replicas};
+use crate::store::failure::Replicas;
+use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, Key, Quota, Store};
 

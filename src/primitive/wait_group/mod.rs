@@ -14,7 +14,8 @@ use self::holders::{IDLE, Permits, suffix};
 use super::lease::key_state::Was;
 use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
 use crate::error::Subject;
-use crate::store::{Namespace, Replicas};
+use crate::store::Namespace;
+use crate::store::failure::Replicas;
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Key, Store};
 

@@ -20,6 +20,7 @@ use super::source::Connection;
 use super::{Loaded, RedisStore};
 use crate::Error;
 use crate::error::{Cause, Outage};
+use crate::store::durability;
 use crate::store::in_memory::lock;
 use crate::store::ping::Ping;
 
@@ -250,7 +251,7 @@ impl RedisStore {
         together.push(command);
         // WAIT is for what its connection has written. A call that finds the lease held writes nothing, although another
         // connection wrote it. So each call is followed by a write.
-        let after = durability.map(|durability| (mark(command), durability.command()));
+        let after = durability.map(|durability| (durability::mark(command), durability.command()));
         if let Some((mark, wait)) = &after {
             together.extend(asking.then_some(&ask));
             together.extend([mark, wait]);
@@ -379,19 +380,6 @@ impl RedisStore {
         }
         Err(outage)
     }
-}
-
-/// A write to a key beside those of a script call, in the same slot. The second key of a lease has a hash tag also where the
-/// first is a name of the user's.
-fn mark(call: &redis::Cmd) -> redis::Cmd {
-    let simple = |position| match call.args_iter().nth(position) {
-        Some(redis::Arg::Simple(bytes)) => bytes,
-        _ => &[],
-    };
-    let key = if simple(2) == b"1" { simple(3) } else { simple(4) };
-    let mut mark = redis::cmd("SET");
-    mark.arg([key, b":wait"].concat()).arg(1).arg("PX").arg(1000);
-    mark
 }
 
 /// Awaits a reply. Sets `written` to whether anything may have been written. A connection that has ended fails at once,

@@ -1,8 +1,6 @@
 //! Makes connections: to one server, to a cluster, or to the master that Sentinel names.
 
 use std::fmt;
-#[cfg(feature = "sentinel")]
-use std::io;
 use std::sync::Arc;
 #[cfg(feature = "cluster")]
 use std::time::Duration;
@@ -176,7 +174,7 @@ impl Source {
         }
     }
 
-    /// How often it was learned that another server is the master. A connection that was made before is to be left.
+    /// How often another master was named. A connection that was made before is to be left.
     pub(super) fn switches(&self) -> u64 {
         match self {
             #[cfg(feature = "sentinel")]
@@ -196,9 +194,7 @@ impl Source {
         if let Self::Sentinel(sentinels) = self {
             return tokio::select! {
                 biased;
-                () = sentinels.switched(since) => {
-                    Err(io::Error::new(io::ErrorKind::ConnectionAborted, "Sentinel names another master").into())
-                }
+                () = sentinels.switched(since) => Err(super::failure::another_master()),
                 reply = reply => reply,
             };
         }
