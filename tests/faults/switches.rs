@@ -212,3 +212,24 @@ async fn a_sentinel_that_is_behind_is_not_believed() {
     assert_eq!(asked(old), before, "it went back to the old master");
     assert!(is_master(old), "it was demoted, so this shows nothing");
 }
+
+/// Sentinels that are down keep nobody from the master that they have named.
+#[tokio::test]
+async fn the_master_is_kept_while_no_sentinel_answers() {
+    if !since_7_0() {
+        return;
+    }
+    let sentinel = Sentinel::start().await;
+    let bucket = TokenBucket::new(&store(&sentinel), "alone", Quota::per_hour(1).burst(1000)).unwrap();
+    bucket.allow("k").await.unwrap();
+    let master = sentinel.master();
+    sentinel.sentinel().pause();
+    for _ in 0..2 {
+        master.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let began = Instant::now();
+        eventually("a new connection", Duration::from_secs(2), async || bucket.allow("k").await.is_ok())
+            .await;
+        println!("connected again after {:?}", began.elapsed());
+    }
+    sentinel.sentinel().resume();
+}

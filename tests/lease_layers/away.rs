@@ -281,3 +281,17 @@ async fn routes_with_one_limit_share_it_in_an_outage() {
         assert_eq!(start(route, &probe, 1).await.err(), Some(RefusalKind::NoPermit), "a share of one");
     }
 }
+
+/// The memory of this process replaces all stores of a quorum.
+#[tokio::test]
+async fn routes_with_one_quorum_exclude_each_other_in_an_outage() {
+    let stores = [1, 2, 3].map(|port| Store::redis(&format!("redis://127.0.0.1:{port}")).unwrap());
+    let mutex = Mutex::quorum(stores, "quorum").unwrap();
+    let probe = Probe::hanging();
+    let routes = [1, 2].map(|_| {
+        let layer = MutexLayer::new(mutex.clone(), everything).on_store_failure(shared_by(2));
+        BoxCloneService::new(layer.layer(probe.clone()))
+    });
+    let _held = start(&routes[0], &probe, 1).await.unwrap();
+    assert_eq!(start(&routes[1], &probe, 1).await.err(), Some(RefusalKind::Locked));
+}

@@ -181,14 +181,16 @@ impl Asked {
         self.urls.infos.first().map_or(0, |info| info.redis_settings().db())
     }
 
-    /// Asks one Sentinel after the other until one answers. If none does, the master that was named last is returned.
+    /// Asks one Sentinel after the other until one answers. If none does, the master that was named last is returned: the
+    /// task that follows them has heard of no other.
     async fn named_master(&self) -> Result<Endpoint, Outage> {
         let ask = async |sentinel: Endpoint| self.ask(&mut connected(&sentinel).await?).await;
         let (mut sentinels, mut asked, mut outage) = (self.sentinels(), FuturesUnordered::new(), None);
+        let is_known = self.named.borrow().address.is_some();
         loop {
             match sentinels.next() {
                 Some(sentinel) => asked.push(ask(sentinel)),
-                None if asked.is_empty() => break,
+                None if asked.is_empty() || is_known => break,
                 None => {}
             }
             match timeout(PATIENCE, asked.next()).await {
