@@ -61,8 +61,8 @@ use crate::{Error, IntoKey, Key};
 ///
 /// # One operation, or one after the other
 ///
-/// If all limits are in one [`Store`] that is not a Cluster, a request is one atomic operation in one round trip.
-/// On a Cluster, this is so if all keys of the request are in the same hash slot.
+/// If all limits are in one [`Store`](crate::Store) that is not a Cluster, a request is one atomic operation in one
+/// round trip. On a Cluster, this is so if all keys of the request are in the same hash slot.
 ///
 /// Otherwise the limits are asked one after the other, until one refuses. Then the tokens charged so far are given
 /// back, minus the tokens that came back meanwhile. Nothing is given back to a bucket with reservations that
