@@ -185,7 +185,7 @@
 //!
 //! The default is [`StoreFailure::FailClosed`](crate::StoreFailure::FailClosed). With `FailOpen`, requests are
 //! handled without a claim, including duplicates. With `LocalShare`, each process deduplicates only its own
-//! requests.
+//! requests, in its memory. All layers with this `Dedupe` share what it remembers.
 //!
 //! ## Readiness
 //!

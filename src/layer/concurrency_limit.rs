@@ -1,16 +1,17 @@
 //! The layer that handles requests under permits. See the public module `wait_group`.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::layer::away::Away;
 use crate::layer::leased::{
-    Acquire, Away, Config, LeaseService, Leased, Leasing, Provide, UntilResponse, settings,
+    Acquire, Config, LeaseService, Leased, Leasing, Provide, UntilResponse, settings,
 };
 use crate::layer::rate_limit::Cost;
 use crate::primitive::lease::Wait;
+use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
-use crate::{AsError, Extracted, Key, KeyExtractor, Permit, Store, StoreFailure, WaitGroup};
+use crate::{AsError, Extracted, Key, KeyExtractor, Permit, StoreFailure, WaitGroup};
 
 /// The service of a [`ConcurrencyLimitLayer`].
 pub type ConcurrencyLimit<S, Req, H = UntilResponse, R = AsError> = LeaseService<S, Req, H, R>;
@@ -67,11 +68,8 @@ struct Permits<Req> {
 #[derive(Clone, Debug)]
 struct Source {
     group: WaitGroup,
-    away: Away<LocalShare>,
+    away: Away<(Replicas, WaitGroup)>,
 }
-
-/// The number of shares of the limit, and the permits of this process.
-type LocalShare = (NonZeroU32, WaitGroup);
 
 /// Chooses the limit for a request. Functions and closures from `&Req` to `Option<u32>` implement it.
 #[diagnostic::on_unimplemented(
@@ -137,13 +135,7 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let Source { group, away } = &mut self.config.provide.source;
-        *away = match on_store_failure {
-            StoreFailure::FailClosed => Away::FailClosed,
-            StoreFailure::FailOpen => Away::FailOpen,
-            StoreFailure::LocalShare { replicas } => {
-                Away::LocalShare((replicas, group.in_store(&Store::in_memory())))
-            }
-        };
+        *away = Away::new(on_store_failure, |replicas| group.local_share(replicas));
         self
     }
 }
@@ -184,8 +176,8 @@ impl Acquire for Source {
 
     async fn take(&self, key: Key, Asked { weight, limit, wait }: Asked) -> Leased {
         let asked = self.group.acquire(key.clone(), weight, limit, wait).await;
-        let local = |(replicas, local): LocalShare, outage| async move {
-            let share = (limit / replicas).max(1);
+        let local = |(replicas, local): (Replicas, WaitGroup), outage| async move {
+            let share = (limit / replicas.most()).max(1);
             let asked = local.acquire(key, weight, share, wait).await;
             // A request that is too heavy for the share only is refused because of the outage.
             asked.map_err(|refusal| if refusal.is_exceeds_limit() { outage } else { refusal })

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::layer::leased::{Acquire, Away, Config, Leased, Leasing, Provide, UntilResponse, settings};
+use crate::layer::away::Away;
+use crate::layer::leased::{Acquire, Config, Leased, Leasing, Provide, UntilResponse, settings};
 use crate::telemetry::Decisions;
-use crate::{AsError, Error, Extracted, Key, KeyExtractor, Mutex, MutexGuard, Store, StoreFailure};
+use crate::{AsError, Extracted, Key, KeyExtractor, Mutex, MutexGuard, StoreFailure};
 
 /// A [`Layer`](tower_layer::Layer) that handles the requests of a key one at a time, under a mutex.
 ///
@@ -48,7 +49,7 @@ pub struct MutexLayer<Req, H = UntilResponse, R = AsError> {
 struct Locks {
     mutex: Mutex,
     max_wait: Option<Duration>,
-    away: Away<Result<Mutex, Error>>,
+    away: Away<Mutex>,
 }
 
 impl<Req> MutexLayer<Req> {
@@ -73,17 +74,12 @@ impl<Req, H, R> MutexLayer<Req, H, R> {
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
     ///
     /// With [`StoreFailure::FailOpen`], requests are handled without a lock. With [`StoreFailure::LocalShare`], each
-    /// process handles the requests of a key one at a time, whatever the number of replicas.
+    /// process handles the requests of a key one at a time, whatever the number of replicas. All layers with this mutex
+    /// exclude each other, and its settings hold.
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let locks = &mut self.config.provide;
-        locks.away = match on_store_failure {
-            StoreFailure::FailClosed => Away::FailClosed,
-            StoreFailure::FailOpen => Away::FailOpen,
-            StoreFailure::LocalShare { .. } => {
-                Away::LocalShare(Mutex::new(&Store::in_memory(), locks.mutex.name()))
-            }
-        };
+        locks.away = Away::new(on_store_failure, |_| locks.mutex.local_share());
         self
     }
 }
@@ -110,7 +106,7 @@ impl Acquire for Locks {
     async fn take(&self, key: Key, (): ()) -> Leased {
         let Self { mutex, max_wait, away } = self;
         let asked = mutex.acquire(key.clone(), *max_wait).await;
-        let local = |local: Result<Mutex, Error>, _| async move { local?.acquire(key, *max_wait).await };
+        let local = |local: Mutex, _| async move { local.acquire(key, *max_wait).await };
         let settled = away.settle(asked, local).await;
         Ok(mutex.decisions().settle(settled)?.map(MutexGuard::into_lease))
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use deadpool_redis::redis::{Cmd, FromRedisValue as _, RedisError, Value, cmd};
+use deadpool_redis::redis::{Arg, Cmd, FromRedisValue as _, RedisError, Value, cmd};
 
 use crate::Error;
 
@@ -74,6 +74,19 @@ impl Durability {
         }
         Ok(())
     }
+}
+
+/// A write to a key beside those of a script call, in the same slot. The second key of a lease has a hash tag also where the
+/// first is a name of the user's.
+pub(in crate::store) fn mark(call: &Cmd) -> Cmd {
+    let simple = |position| match call.args_iter().nth(position) {
+        Some(Arg::Simple(bytes)) => bytes,
+        _ => &[],
+    };
+    let key = if simple(2) == b"1" { simple(3) } else { simple(4) };
+    let mut mark = cmd("SET");
+    mark.arg([key, b":wait"].concat()).arg(1).arg("PX").arg(1000);
+    mark
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ pub(crate) mod background;
 mod builder;
 mod credentials;
 mod durability;
-mod failure;
+pub(crate) mod failure;
 mod in_memory;
 mod key;
 mod listing;
@@ -317,10 +317,10 @@ impl Store {
         }
     }
 
-    /// The prefix of all keys. In memory: the default prefix.
+    /// The prefix of all keys. In memory it is only checked that exact names do not contain it.
     pub(crate) fn prefix(&self) -> &str {
         match self.backend() {
-            Backend::InMemory(_) => builder::PREFIX,
+            Backend::InMemory(store) => &store.prefix,
             Backend::Redis(store) => &store.prefix,
         }
     }

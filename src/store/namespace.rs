@@ -130,6 +130,12 @@ impl<C: Cell> Namespace<C> {
             Place::InMemory(_) => None,
         }
     }
+
+    /// Why a call for the slot of a key is refused at the moment, and sent again and again.
+    pub(crate) fn refused(&self, key: &Key) -> Option<Error> {
+        let (slot, Place::Redis(store, _)) = (self.slot(key)?, &*self.0) else { return None };
+        store.refused.why(slot)
+    }
 }
 
 impl<O: Operation> Client<O> {

@@ -23,6 +23,8 @@ mod resent;
 mod several;
 #[cfg(feature = "cluster")]
 mod slots;
+#[cfg(feature = "sentinel")]
+mod switches;
 #[cfg(all(feature = "cluster", feature = "sentinel", feature = "postcard"))]
 mod table;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]

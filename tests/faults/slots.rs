@@ -181,3 +181,30 @@ async fn a_node_joins_and_leaves_under_load() {
         caller.await.unwrap();
     }
 }
+
+/// The node refuses each attempt to ask, so nobody can say that the lock is held.
+#[tokio::test]
+async fn a_wait_for_a_half_moved_slot_ends_as_an_outage() {
+    if !since_7_0() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    let store = || Store::builder().timeout(SOON).cluster(cluster.urls()).unwrap();
+    let wait = Duration::from_millis(300);
+    let (near, far) =
+        (store(), Mutex::builder().max_wait(wait).strict_fifo().build(&store(), "half").unwrap());
+    let guard = Mutex::new(&near, "half").unwrap().lock("k").await.unwrap();
+    let refused = far.lock("k").await.unwrap_err();
+    assert!(refused.is_waited_too_long(), "{refused}");
+    let moving = SlotMove::begin(&cluster, "td:{half:k}:lock");
+    for mutex in [far, Mutex::builder().max_wait(wait).build(&store(), "half").unwrap()] {
+        let error = mutex.lock("k").await.unwrap_err();
+        assert!(error.is_unavailable() && error.to_string().contains("TRYAGAIN"), "{error}");
+    }
+    moving.end();
+    assert!(guard.unlock().await.unwrap());
+    // What a node refused some time ago says nothing about a lock that is held now.
+    let _held = Mutex::new(&near, "half").unwrap().lock("k").await.unwrap();
+    let mutex = Mutex::builder().max_wait(wait).build(&store(), "half").unwrap();
+    assert!(mutex.lock("k").await.unwrap_err().is_waited_too_long());
+}

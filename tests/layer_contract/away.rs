@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower::{Layer as _, Service as _, ServiceExt as _};
 use tower_distributed::{
-    Quota, Quotas, RateLimitLayer, Refusal, RefusalKind, Store, StoreFailure, TokenBucket,
+    Quota, Quotas, RateLimitLayer, Refusal, RefusalKind, Store, StoreFailure, TokenBucket, TokenBuckets,
 };
 
 use crate::probe::Probe;
@@ -155,4 +155,52 @@ async fn degrade_ends_with_the_outage() {
     redis.restart().await;
     eventually("the whole limit", SOON, async || refusals(&mut service, &[1]).await == [ADMITTED]).await;
     assert!(bucket.peek("everything").await.unwrap().remaining() < 100);
+}
+
+/// A store whose Redis was there, and has gone.
+async fn gone() -> Store {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    store.ping().await.unwrap();
+    redis.kill9();
+    store
+}
+
+/// How many of ten requests to each of several services are admitted.
+async fn admitted<S>(services: &mut [S]) -> usize
+where
+    S: tower::Service<u32, Response = u32, Error = tower::BoxError>,
+{
+    let mut admitted = 0;
+    for _ in 0..10 {
+        for service in &mut *services {
+            admitted += refusals(service, &[1]).await.iter().filter(|refusal| refusal.is_none()).count();
+        }
+    }
+    admitted
+}
+
+/// A layer of one's own is no bucket of one's own: also not by a value of its own, and not beside other limits.
+#[tokio::test]
+async fn routes_with_one_bucket_share_it_in_an_outage() {
+    let store = gone().await;
+    let bucket = at_most(10, &store);
+    let route = |bucket: TokenBucket| RateLimitLayer::new(bucket, everything).on_store_failure(shared_by(2));
+    let routes = [route(bucket.clone()), route(bucket), route(at_most(10, &store))];
+    assert_eq!(admitted(&mut routes.map(|route| route.layer(Probe::default()))).await, 5);
+
+    let other = TokenBucket::new(&store, "other", Quota::per_hour(1).burst(100)).unwrap();
+    let limits = TokenBuckets::new([other, at_most(10, &store)]).unwrap();
+    let several = RateLimitLayer::all_of(limits, (everything, everything)).on_store_failure(shared_by(2));
+    assert_eq!(admitted(&mut [several.layer(Probe::default())]).await, 0);
+}
+
+/// Of different numbers of processes, the one with the smallest share counts for all.
+#[tokio::test]
+async fn the_smallest_share_of_a_bucket_counts() {
+    let store = gone().await;
+    let routes = [2, 5].map(|replicas| {
+        RateLimitLayer::new(at_most(10, &store), everything).on_store_failure(shared_by(replicas))
+    });
+    assert_eq!(admitted(&mut routes.map(|route| route.layer(Probe::default()))).await, 2);
 }

@@ -1,12 +1,14 @@
 //! When the store is away: refuse, admit, or do with a share; locks are not had at all.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use tokio_test::{assert_pending, task};
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _};
 use tower_distributed::{
-    ConcurrencyLimitLayer, LeaseHandle, MutexLayer, Refusal, RefusalKind, RwLockLayer, Store, StoreFailure,
+    ConcurrencyLimitLayer, LeaseHandle, Mutex, MutexLayer, Refusal, RefusalKind, RwLockLayer, Store,
+    StoreFailure,
 };
 
 use crate::layers::{locks, mutexes, permits};
@@ -198,4 +200,98 @@ async fn mutexes_do_as_they_are_told() {
         assert_eq!(first.as_ref().err().copied(), second.filter(|kind| *kind != RefusalKind::Locked));
         assert_eq!(start(&service, &probe, 1).await.err(), second);
     }
+}
+
+/// A store whose Redis was there, and has gone.
+async fn gone() -> Store {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    store.ping().await.unwrap();
+    redis.kill9();
+    store
+}
+
+/// Routes share what they would share in the store: a layer of their own is no memory of their own.
+#[tokio::test]
+async fn routes_with_one_mutex_exclude_each_other_in_an_outage() {
+    let store = gone().await;
+    let probe = Probe::hanging();
+    let route = |mutex: Mutex| {
+        let layer = MutexLayer::new(mutex, everything).on_store_failure(shared_by(2));
+        BoxCloneService::new(layer.layer(probe.clone()))
+    };
+    let mutex = mutexes(&store);
+    let routes = [route(mutex.clone()), route(mutex), route(mutexes(&store))];
+    let held = start(&routes[0], &probe, 1).await.unwrap();
+    for other in &routes {
+        assert_eq!(start(other, &probe, 1).await.err(), Some(RefusalKind::Locked));
+    }
+    assert_eq!(probe.running(), 1);
+    drop(held);
+    eventually("the lock to be free", SOON, async || start(&routes[1], &probe, 1).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_mutex_keeps_its_settings_in_an_outage() {
+    let store = gone().await;
+    let probe = Probe::hanging();
+    let builder = Mutex::builder().ttl(Duration::from_millis(200)).watchdog(false).max_waiters(1);
+    let mutex = builder.build(&store, "own").unwrap();
+    let layer = MutexLayer::new(mutex.clone(), everything).max_wait(SOON).on_store_failure(shared_by(2));
+    let service = BoxCloneService::new(layer.layer(probe.clone()));
+    let mut held = start(&service, &probe, 1).await.unwrap();
+    // One of two may wait.
+    let waiters = [1, 2].map(|_| tokio::spawn(service.clone().oneshot(1)));
+    let (refused, _, waiting) = futures::future::select_all(waiters).await;
+    let refused = refused.unwrap().unwrap_err();
+    let refusal = refused.downcast_ref::<Refusal>().unwrap();
+    assert!(refusal.get_ref().is_queue_full(), "{refusal}");
+    // The lock is not renewed, and the next waiter gets it after the ttl.
+    let mut lost = None;
+    eventually("the lock to be lost", SOON, async || {
+        if let std::task::Poll::Ready(outcome) = held.poll() {
+            lost = outcome.err();
+        }
+        lost.is_some()
+    })
+    .await;
+    assert_eq!(lost.unwrap().downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);
+    eventually("the next one to run", SOON, async || probe.calls() == 2).await;
+    drop(waiting);
+    mutex.close();
+    let closed = service.oneshot(1).await.unwrap_err();
+    assert_eq!(closed.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::Closed);
+}
+
+#[tokio::test]
+async fn routes_with_one_limit_share_it_in_an_outage() {
+    let store = gone().await;
+    let probe = Probe::hanging();
+    let routes = [1, 2].map(|_| limited(10, &store, shared_by(2), &probe));
+    let mut held = Vec::new();
+    for turn in 0..10 {
+        held.extend(start(&routes[turn % 2], &probe, 1).await);
+    }
+    assert_eq!(held.len(), 5, "the share of this process");
+    // The number of processes is that of the layer that knows of most of them.
+    let _other = limited(10, &store, shared_by(10), &probe);
+    drop(held.drain(1..));
+    eventually("the permits to be free", SOON, async || probe.running() == 1).await;
+    for route in &routes {
+        assert_eq!(start(route, &probe, 1).await.err(), Some(RefusalKind::NoPermit), "a share of one");
+    }
+}
+
+/// The memory of this process replaces all stores of a quorum.
+#[tokio::test]
+async fn routes_with_one_quorum_exclude_each_other_in_an_outage() {
+    let stores = [1, 2, 3].map(|port| Store::redis(&format!("redis://127.0.0.1:{port}")).unwrap());
+    let mutex = Mutex::quorum(stores, "quorum").unwrap();
+    let probe = Probe::hanging();
+    let routes = [1, 2].map(|_| {
+        let layer = MutexLayer::new(mutex.clone(), everything).on_store_failure(shared_by(2));
+        BoxCloneService::new(layer.layer(probe.clone()))
+    });
+    let _held = start(&routes[0], &probe, 1).await.unwrap();
+    assert_eq!(start(&routes[1], &probe, 1).await.err(), Some(RefusalKind::Locked));
 }

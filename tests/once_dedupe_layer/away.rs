@@ -1,10 +1,12 @@
 //! While the store is away.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
+use tokio_test::{assert_pending, task};
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _};
-use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind, Store, StoreFailure};
+use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, RefusalKind, Store, StoreFailure};
 
 use crate::items::{by_name, dedupe, kind};
 use crate::probe::Probe;
@@ -77,5 +79,33 @@ async fn a_store_that_goes_away_and_comes_back() {
         .await;
         assert!(!seen.filter().unwrap().contains("b").await.unwrap());
         assert_eq!(kind(&*service.oneshot("a").await.unwrap_err()), Some(RefusalKind::Duplicate));
+    }
+}
+
+/// A layer of one's own is no memory of one's own, in either mode.
+#[tokio::test]
+async fn routes_with_one_dedupe_share_what_they_remember() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    store.ping().await.unwrap();
+    redis.kill9();
+    let degrade = StoreFailure::LocalShare { replicas: NonZeroU32::MIN };
+    let exact = Dedupe::exact(&store, "exact").remember_for(Duration::from_secs(86_400)).build().unwrap();
+    for seen in [dedupe(&store), exact] {
+        let route = || DedupeLayer::new(seen.clone(), by_name).on_store_failure(degrade);
+        let handled = route().layer(Probe::default()).oneshot("a").await.unwrap();
+        assert_eq!(handled, "a");
+        let error = route().layer(Probe::default()).oneshot("a").await.unwrap_err();
+        assert_eq!(kind(&*error), Some(RefusalKind::Duplicate));
+
+        let hanging = Probe::hanging();
+        let mut first = task::spawn(route().layer(hanging.clone()).oneshot("b"));
+        eventually("it to be handled", SOON, async || {
+            assert_pending!(first.poll());
+            hanging.running() == 1
+        })
+        .await;
+        let error = route().layer(Probe::default()).oneshot("b").await.unwrap_err();
+        assert_eq!(kind(&*error), Some(RefusalKind::InFlight));
     }
 }

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::{Away, Common, Config, DuplicateAction, Evidence, OnUnsure, Unsure};
+use super::{Common, Config, DuplicateAction, Evidence, OnUnsure, Unsure};
 use crate::layer::at_once;
 use crate::primitive::dedupe::{Claim, Known, Looked};
 use crate::primitive::lease::Watch;
@@ -120,26 +120,25 @@ where
 
 async fn claim(common: &Common, key: &Key, insists: Insists) -> Claimed {
     let Common { dedupe, max_wait, away, .. } = common;
-    let claim = async |dedupe: &Dedupe| match insists {
-        Insists::No => dedupe.look(key.as_bytes(), *max_wait).await,
-        _ => dedupe.insist(key.as_bytes(), *max_wait).await,
-    };
-    let admitted = if insists == Insists::Full { Outcome::FilterFull } else { Outcome::Admitted };
-    let (claimed, outcome) = match (claim(dedupe).await, away) {
-        (Err(error), Away::FailOpen) if error.is_away() => (Ok(None), Outcome::FailedOpen),
-        (Err(error), Away::LocalShare(Some(local))) if error.is_away() => {
-            (Box::pin(claim(local)).await.map(Some), Outcome::LocalShare)
+    let claim = |dedupe: Dedupe, _: Option<Error>| async move {
+        match insists {
+            Insists::No => dedupe.look(key.as_bytes(), *max_wait).await,
+            _ => dedupe.insist(key.as_bytes(), *max_wait).await,
         }
-        (claimed, _) => (claimed.map(Some), admitted),
     };
-    match &claimed {
+    let asked = claim(dedupe.clone(), None).await;
+    let settled = away.settle(asked, |local, outage| claim(local, Some(outage))).await;
+    match &settled {
         Err(error) => dedupe.decisions().count(Outcome::of_error(error)),
         // Counted later, when it is known whether the item is a duplicate.
-        Ok(Some(Looked::Known(_))) => {}
-        Ok(Some(Looked::New(_))) if insists == Insists::LookedUp => {}
-        Ok(_) => dedupe.decisions().count(outcome),
+        Ok((Some(Looked::Known(_)), _)) => {}
+        Ok((Some(Looked::New(_)), _)) if insists == Insists::LookedUp => {}
+        Ok((_, Outcome::Admitted)) if insists == Insists::Full => {
+            dedupe.decisions().count(Outcome::FilterFull);
+        }
+        Ok((_, outcome)) => dedupe.decisions().count(*outcome),
     }
-    claimed
+    settled.map(|(claimed, _)| claimed)
 }
 
 /// Claims an item by the settings of the layer.

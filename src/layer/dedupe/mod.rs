@@ -18,9 +18,10 @@ pub use self::service::DedupeService;
 use self::success::IsOk;
 pub use self::success::IsSuccess;
 
+use super::away::Away;
 use super::key::DynKey;
 use super::leased::{OnLease, OnLeases};
-use crate::{AsError, Dedupe, Error, Key, KeyExtractor, Store, StoreFailure};
+use crate::{AsError, Dedupe, Error, Key, KeyExtractor, StoreFailure};
 
 /// A [`Layer`] that handles each item once across all processes. See the [module](crate::dedupe#the-layer) for
 /// details.
@@ -77,19 +78,12 @@ pub(crate) struct Config<Req, Res, E, R> {
 struct Common {
     dedupe: Dedupe,
     max_wait: Option<Duration>,
-    away: Away,
+    away: Away<Dedupe>,
     on_unsure: OnUnsure,
     cancel_when_lost: bool,
 }
 
 type OnUnsure = Option<Arc<dyn Fn(&Unsure) + Send + Sync>>;
-
-#[derive(Clone)]
-enum Away {
-    FailClosed,
-    FailOpen,
-    LocalShare(Option<Dedupe>),
-}
 
 /// An item that was handled and may be handled twice.
 #[derive(Debug)]
@@ -279,15 +273,13 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     }
 
     /// Sets what to do while the store is unavailable. Default: [`StoreFailure::FailClosed`].
+    ///
+    /// With [`StoreFailure::LocalShare`], this process claims and remembers items in its own memory, with the settings of
+    /// the `Dedupe`. A filter is allocated there when it is first used in an outage.
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        self.config.common.away = match on_store_failure {
-            StoreFailure::FailClosed => Away::FailClosed,
-            StoreFailure::FailOpen => Away::FailOpen,
-            StoreFailure::LocalShare { .. } => {
-                Away::LocalShare(self.config.common.dedupe.in_store(&Store::in_memory()).ok())
-            }
-        };
+        let Common { away, dedupe, .. } = &mut self.config.common;
+        *away = Away::new(on_store_failure, |_| dedupe.local_share());
         self
     }
 

@@ -20,7 +20,7 @@ pub use self::slot::LeaseSlot;
 
 use crate::layer::at_once;
 use crate::layer::key::DynKey;
-use crate::telemetry::{Decisions, Outcome};
+use crate::telemetry::Decisions;
 use crate::{AsError, Error, Extracted, Key, Lease, LeaseHandle};
 
 /// The lease of a request. `None`: the request passes without one.
@@ -93,32 +93,6 @@ pub trait OnLease<Req> {
 impl<Req, F: Fn(&LeaseHandle, &mut Req)> OnLease<Req> for F {
     fn on_lease(&self, lease: &LeaseHandle, request: &mut Req) {
         self(lease, request);
-    }
-}
-
-/// The handling of requests while the store is unavailable. `L` replaces the store in this process.
-#[derive(Clone, Debug)]
-pub(crate) enum Away<L> {
-    FailClosed,
-    FailOpen,
-    LocalShare(L),
-}
-
-impl<L: Clone> Away<L> {
-    /// Turns the answer of the store into a result, with `local` for an outage. `None`: the request passes without a
-    /// lease.
-    pub(crate) async fn settle<T, F: Future<Output = Result<T, Error>>>(
-        &self,
-        asked: Result<T, Error>,
-        local: impl FnOnce(L, Error) -> F,
-    ) -> Result<(Option<T>, Outcome), Error> {
-        match (asked, self) {
-            (Err(error), Self::FailOpen) if error.is_away() => Ok((None, Outcome::FailedOpen)),
-            (Err(error), Self::LocalShare(share)) if error.is_away() => {
-                Box::pin(local(share.clone(), error)).await.map(|lease| (Some(lease), Outcome::LocalShare))
-            }
-            (asked, _) => asked.map(|lease| (Some(lease), Outcome::Admitted)),
-        }
     }
 }
 

@@ -12,8 +12,9 @@ use tokio::task::coop::consume_budget;
 use tower::Service;
 
 use super::hooks::Afterwards;
-use super::layer::{Away, Config};
+use super::layer::Config;
 use super::limiter;
+use crate::layer::away::Away;
 use crate::primitive::token_bucket::Decision;
 use crate::telemetry::Outcome;
 use crate::{Admission, Error, Key, Quotas, Refusal, Reject};
@@ -170,9 +171,9 @@ where
                             // The local share failed, too: its burst is below the cost.
                             (_, Some(outage)) => (Err(outage), Outcome::FailedClosed),
                             (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
-                            (Away::LocalShare { replicas, local }, None)
+                            (Away::LocalShare(local), None)
                                 if error.is_away()
-                                    && let Some(share) = acquire.of_share(local, *replicas) =>
+                                    && let Some(share) = acquire.of_share(local) =>
                             {
                                 *acquire = share;
                                 *outage = Some(error);

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +13,11 @@ use super::hooks::{ChargeAfter, Cost, Hooks, Observe, OnAdmit, OnRefused, OnResp
 use super::limiter::{AllOf, Asking, KeyExtractors, Limiter};
 use super::quotas::{ChooseQuotas, DynQuotas, InTable, LookUp, QuotaTable, QuotasFuture, RowName};
 use super::service::RateLimit;
+use crate::layer::away::Away;
 use crate::layer::key::{DynKey, SkipIf};
 use crate::primitive::token_bucket::Decision;
 use crate::telemetry::Outcome;
-use crate::{AsError, Key, KeyExtractor, Quotas, Store, StoreFailure, TokenBucket, TokenBuckets};
+use crate::{AsError, Key, KeyExtractor, Quotas, StoreFailure, TokenBucket, TokenBuckets};
 
 /// A [`Layer`] that limits the rate of requests per key; see the [module](crate::token_bucket).
 ///
@@ -84,17 +84,10 @@ pub(super) struct Config<Req, Res, R> {
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) limiter: Limiter,
-    pub(super) on_store_failure: Away,
+    pub(super) on_store_failure: Away<Limiter>,
     /// Whether all requests pass.
     pub(super) shadow: bool,
     pub(super) ban: Option<Bans>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Away {
-    FailClosed,
-    FailOpen,
-    LocalShare { replicas: NonZeroU32, local: Limiter },
 }
 
 impl<Req, Res> RateLimitLayer<Req, Res> {
@@ -289,14 +282,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// ```
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        self.config.settings.on_store_failure = match on_store_failure {
-            StoreFailure::FailClosed => Away::FailClosed,
-            StoreFailure::FailOpen => Away::FailOpen,
-            StoreFailure::LocalShare { replicas } => Away::LocalShare {
-                replicas,
-                local: self.config.settings.limiter.in_store(&Store::in_memory()),
-            },
-        };
+        let Settings { limiter, on_store_failure: away, .. } = &mut self.config.settings;
+        *away = Away::new(on_store_failure, |replicas| limiter.local_share(replicas));
         self
     }
 
@@ -511,7 +498,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     {
         let mut layer = self.map_limiter(Limiter::in_table);
         let Config { settings, key, quotas, .. } = &mut layer.config;
-        if let Away::LocalShare { local, .. } = &mut settings.on_store_failure {
+        if let Away::LocalShare(local) = &mut settings.on_store_failure {
             *local = local.clone().in_table();
         }
         let name = Arc::new(name);
@@ -582,7 +569,7 @@ impl Settings {
 
     /// Blocks a key, in the background.
     pub(super) fn block(&self, key: Key, duration: Duration) {
-        if let Away::LocalShare { local, .. } = &self.on_store_failure {
+        if let Away::LocalShare(local) = &self.on_store_failure {
             local.block(key.clone(), duration);
         }
         self.limiter.block(key, duration);
@@ -591,7 +578,7 @@ impl Settings {
     /// Charges the additional cost of a request, in the background.
     pub(super) fn charge(&self, key: Key, granted: &Granted, tokens: u32) {
         let limiter = match &self.on_store_failure {
-            Away::LocalShare { local, .. } if granted.by_share => local,
+            Away::LocalShare(local) if granted.by_share => local,
             _ => &self.limiter,
         };
         limiter.charge(key, &granted.decision, tokens);

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::primitive::token_bucket::{Acquire, AcquireAll, Decision, Keys, Several};
 use crate::store::parts;
 use crate::telemetry::Decisions;
-use crate::{Error, Extracted, Key, KeyExtractor, Quotas, Store, TokenBucket};
+use crate::{Error, Extracted, Key, KeyExtractor, Quotas, TokenBucket};
 
 #[derive(Clone, Debug)]
 pub(super) enum Limiter {
@@ -144,11 +144,11 @@ impl Limiter {
         }
     }
 
-    /// The same limits in another store.
-    pub(super) fn in_store(&self, store: &Store) -> Self {
+    /// The same limits in the memory of this process, shared by so many processes.
+    pub(super) fn local_share(&self, replicas: NonZeroU32) -> Self {
         match self {
-            Self::One(bucket) => Self::One(bucket.in_store(store)),
-            Self::All(all) => Self::All(All { several: all.several.in_store(store), ..all.clone() }),
+            Self::One(bucket) => Self::One(bucket.local_share(replicas)),
+            Self::All(all) => Self::All(All { several: all.several.local_share(replicas), ..all.clone() }),
         }
     }
 
@@ -205,13 +205,13 @@ impl Limiter {
 impl Asking {
     /// The same request on the local limits, with a share of the quotas. `None` if `local` does not match these
     /// limits.
-    pub(super) fn of_share(&self, local: &Limiter, replicas: NonZeroU32) -> Option<Self> {
+    pub(super) fn of_share(&self, local: &Limiter) -> Option<Self> {
         match (self, local) {
             (Self::One(asked), Limiter::One(local)) => {
-                Some(Self::One(asked.again(|bucket| local.standing_in_for(bucket, replicas))))
+                Some(Self::One(asked.again(|bucket| local.standing_in_for(bucket))))
             }
             (Self::All(asked, key), Limiter::All(local)) => {
-                let asked = asked.again(|several| local.several.standing_in_for(several, replicas));
+                let asked = asked.again(|several| local.several.standing_in_for(several));
                 Some(Self::All(asked, key.clone()))
             }
             _ => None,

@@ -14,9 +14,9 @@ use crate::{Error, Store};
 type Stepped<T> = Result<Result<T, Mismatch>, Error>;
 
 impl BloomFilter {
-    /// Returns the same filter in another store.
-    pub(crate) fn in_store(&self, store: &Store) -> Result<Self, Error> {
-        Self::open_in(store, &self.0.name, self.0.config.clone())
+    /// Returns the same filter in the memory of this process, which replaces the store while it is unavailable.
+    pub(crate) fn local_share(&self) -> Self {
+        Self::open_in(self.0.store.local_share(), &self.0.name, self.0.config.clone())
     }
 
     pub(crate) fn store(&self) -> &Store {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::BloomFilter;
 use super::layout::Layout;
 use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys};
+use crate::store::check_name;
 use crate::{Error, Store};
 
 /// Builds a [`BloomFilter`].
@@ -117,7 +118,9 @@ impl BloomFilterBuilder {
     /// range, the size is set in neither or both of the two ways, or the filter needs more than 64 keys. If a
     /// filter with other settings is stored under the name, the first call returns the error.
     pub fn build(self, store: &Store, name: &str) -> Result<BloomFilter, Error> {
-        BloomFilter::open_in(store, name, self.check()?)
+        let config = self.check()?;
+        check_name("the name of a namespace", name)?;
+        Ok(BloomFilter::open_in(store, name, config))
     }
 
     fn check(self) -> Result<Config, Error> {

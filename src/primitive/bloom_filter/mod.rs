@@ -99,8 +99,9 @@ impl BloomFilter {
         BloomFilterBuilder::default()
     }
 
-    fn open_in(store: &Store, name: &str, config: Config) -> Result<Self, Error> {
-        let namespace = Namespace::new(store, name)?;
+    /// Opens a filter whose name was already checked.
+    fn open_in(store: &Store, name: &str, config: Config) -> Self {
+        let namespace = Namespace::open(store, name);
         let clients = Clients {
             check_and_insert: namespace.client(),
             contains: namespace.client(),
@@ -109,7 +110,7 @@ impl BloomFilter {
             open: namespace.client(),
         };
         let (store, name) = (store.clone(), name.to_owned());
-        Ok(Self(Arc::new(Inner { store, name, config, namespace, clients, opened: false.into() })))
+        Self(Arc::new(Inner { store, name, config, namespace, clients, opened: false.into() }))
     }
 
     /// Inserts an item. An item is any bytes, and may be empty.

@@ -12,7 +12,7 @@ use crate::primitive::lease::outcome::{Entered, Look, Outcome};
 use crate::primitive::lease::{Admission, Got, LeaseOptions, LeaseState, Leases};
 use crate::primitive::mutex::holder::Holder;
 use crate::store::{Arguments, Field, Garbled, Namespace};
-use crate::{Error, Key, Store, telemetry};
+use crate::{Error, Key, telemetry};
 
 /// Claims on the items of a filter.
 pub(super) struct Filtered {
@@ -32,8 +32,8 @@ impl Filtered {
         Self { leases, fill, when_full, filter }
     }
 
-    pub(super) fn in_store(&self, store: &Store) -> Result<Self, Error> {
-        Ok(Self::open(self.filter.in_store(store)?, self.leases.options().clone(), self.when_full))
+    pub(super) fn local_share(&self) -> Self {
+        Self::open(self.filter.local_share(), self.leases.options().clone(), self.when_full)
     }
 
     pub(super) fn fill(&self) -> Option<f64> {

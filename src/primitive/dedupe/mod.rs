@@ -298,12 +298,12 @@ impl Dedupe {
         }
     }
 
-    /// Returns the same `Dedupe` in another store.
-    pub(crate) fn in_store(&self, store: &Store) -> Result<Self, Error> {
-        Ok(Self::open(match &self.0.memory {
-            Memory::Filter(filtered) => Memory::Filter(Arc::new(filtered.in_store(store)?)),
-            Memory::Exact(exact) => Memory::Exact(Arc::new(exact.in_store(store)?)),
-        }))
+    /// Returns the same `Dedupe` in the memory of this process, which replaces the store while it is unavailable.
+    pub(crate) fn local_share(&self) -> Self {
+        Self::open(match &self.0.memory {
+            Memory::Filter(filtered) => Memory::Filter(Arc::new(filtered.local_share())),
+            Memory::Exact(exact) => Memory::Exact(Arc::new(exact.local_share())),
+        })
     }
 
     pub(crate) fn decisions(&self) -> &Decisions {

@@ -236,9 +236,11 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Returns the error of the last call for the waiters of a key, if the store was unavailable.
+    /// Returns the error of the last call for the waiters of a key, if the store was unavailable. Also if that call is
+    /// still under way, and is refused again and again.
     pub(super) fn outage(&self, key: &Key) -> Option<Error> {
-        lock(&self.tokens).tokens.outage(key)
+        let outage = lock(&self.tokens).tokens.outage(key);
+        outage.or_else(|| self.namespace.refused(key))
     }
 
     /// Returns the average of recent hold times in this process, if there are any.

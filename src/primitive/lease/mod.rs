@@ -10,6 +10,7 @@ mod handle;
 mod keeper;
 pub(crate) mod key_state;
 pub(crate) mod kind;
+mod local_share;
 #[cfg(test)]
 mod model;
 pub(crate) mod operations;

@@ -22,8 +22,8 @@ use self::values::Values;
 use super::lease::key_state::Was;
 use super::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait};
 use crate::error::{Busy, Subject, Why};
-use crate::store::check_exact;
 use crate::store::timer::sleep;
+use crate::store::{Namespace, check_exact};
 use crate::telemetry::Decisions;
 use crate::{Error, Key, Store};
 
@@ -225,6 +225,22 @@ impl Mutex {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the mutexes of this name in the memory of this process, which replaces the store while it is unavailable.
+    /// For a quorum, it replaces all stores.
+    pub(crate) fn local_share(&self) -> Self {
+        let leases = match &self.place {
+            Place::Store(leases) => leases,
+            Place::Quorum(quorum) => quorum.first(),
+        };
+        let name = self.settings.shared_name(&self.name);
+        let leases = leases.local_share(name, |store| match self.settings.exact_names {
+            true => Namespace::exact(store),
+            false => Namespace::open(store, name),
+        });
+        let values = Values::shared(&leases.admission.store, name);
+        Self { place: Place::Store(leases), values, ..self.clone() }
     }
 
     pub(crate) fn is_in_memory(&self) -> bool {

@@ -92,6 +92,11 @@ impl Quorum {
         quorum
     }
 
+    /// The leases on the first server.
+    pub(super) fn first(&self) -> &Leases<Exclusive> {
+        &self.nodes[0]
+    }
+
     pub(super) fn close(&self) {
         self.nodes[0].close();
     }

@@ -43,6 +43,7 @@ use self::state::Ask;
 pub(crate) use self::state::Bucket;
 use crate::primitive::clock;
 use crate::primitive::quota::{MAX_SPAN, Quotas};
+use crate::store::failure::Replicas;
 use crate::store::{Client, Namespace, OperationFuture};
 use crate::telemetry::{Decisions, Outcome};
 use crate::{Error, Key, Quota, Store};
@@ -79,6 +80,8 @@ struct Clients {
     returning: Returning,
     store: Store,
     namespace: Namespace<Bucket>,
+    /// How many processes share the quotas, in a local share.
+    replicas: Option<Replicas>,
 }
 
 impl TokenBucket {
@@ -515,14 +518,13 @@ impl TokenBucket {
         self.clients.block.detach(key, self.blocking(duration));
     }
 
-    /// Buckets of the same name in another store.
-    pub(crate) fn in_store(&self, store: &Store) -> Self {
-        let name = self.name();
-        Self {
-            clients: Arc::new(Clients::new(store, name, &Namespace::open(store, name))),
-            local: Local::default(),
-            ..self.clone()
-        }
+    /// Returns the buckets of this name in the memory of this process, which replaces the store while it is unavailable.
+    /// Their quotas are divided by the number of processes that share them.
+    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
+        let (name, store) = (self.name(), self.clients.store.local_share());
+        let replicas = Some(Replicas::of(store, &format!("token_bucket {name}"), replicas));
+        let clients = Clients { replicas, ..Clients::new(store, name, &Namespace::open(store, name)) };
+        Self { clients: Arc::new(clients), local: Local::default(), ..self.clone() }
     }
 
     /// Other buckets in the same store. Their name is the name of this namespace plus `ending`.
@@ -554,8 +556,9 @@ impl TokenBucket {
         }
     }
 
-    /// These buckets with the `max_wait` of `other` and a share of its quotas.
-    pub(crate) fn standing_in_for(&self, other: &Self, parts: NonZeroU32) -> Self {
+    /// Returns this local share with the quotas and the longest wait of `other`.
+    pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
+        let parts = self.clients.replicas.as_ref().map_or(NonZeroU32::MIN, Replicas::most);
         Self { quotas: other.quotas.share(parts), max_wait: other.max_wait, ..self.clone() }
     }
 
@@ -619,6 +622,7 @@ impl Clients {
             returning: Returning::default(),
             store: store.clone(),
             namespace: namespace.clone(),
+            replicas: None,
         }
     }
 }

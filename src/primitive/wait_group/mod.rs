@@ -3,6 +3,7 @@
 pub(crate) mod holders;
 mod id;
 
+use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use super::lease::key_state::Was;
 use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
 use crate::error::Subject;
 use crate::store::Namespace;
+use crate::store::failure::Replicas;
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Key, Store};
 
@@ -245,13 +247,13 @@ impl WaitGroup {
         &self.name
     }
 
-    /// Returns the namespace with the same name in another store.
-    pub(crate) fn in_store(&self, store: &Store) -> Self {
-        let (options, namespace) = (self.leases.options().clone(), || Namespace::open(store, &self.name));
-        Self {
-            leases: Leases::shared(store, &self.name, namespace, options, counts(&self.name)),
-            ..self.clone()
-        }
+    /// Returns the permits of this name in the memory of this process, which replaces the store while it is unavailable,
+    /// and how many processes share the limit.
+    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> (Replicas, Self) {
+        let leases = self.leases.local_share(&self.name, |store| Namespace::open(store, &self.name));
+        let limit = format!("wait_group {}", self.name);
+        let replicas = Replicas::of(&leases.admission.store, &limit, replicas);
+        (replicas, Self { leases, ..self.clone() })
     }
 
     pub(crate) fn is_in_memory(&self) -> bool {

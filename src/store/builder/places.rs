@@ -62,6 +62,9 @@ impl StoreBuilder {
     /// set those of Redis by [`credentials`](Self::credentials). The database is that of Redis. With `rediss://` the
     /// Sentinels and the master are connected to over TLS.
     ///
+    /// The store subscribes to the Sentinels, and asks them every 2 s. When they name another master, it leaves the former
+    /// one at once, even if that one still serves: calls under way there [are unavailable](Error::is_unavailable).
+    ///
     /// ```no_run
     /// use tower_distributed::{Credentials, Store};
     ///
@@ -82,9 +85,9 @@ impl StoreBuilder {
         urls: impl IntoIterator<Item = impl AsRef<str>>,
         master: &str,
     ) -> Result<Store, Error> {
-        use crate::store::redis::several::Sentinels;
-        let sentinels = Arc::new(Sentinels::new(Urls::new("Sentinel", urls, &self.access)?, master)?);
+        use crate::store::redis::sentinels::Sentinels;
         let home = self.home()?;
+        let sentinels = Arc::new(Sentinels::new(Urls::new("Sentinel", urls, &self.access)?, master, &home)?);
         self.source(Source::Sentinel(Arc::clone(&sentinels)), Some(Subscriber::Sentinel(sentinels)), home)
     }
 
@@ -203,6 +206,9 @@ impl From<deadpool_redis::cluster::Pool> for Store {
 }
 
 /// Uses the default settings of [`StoreBuilder`]. The pool must be set to connect to masters.
+///
+/// A pool does not tell its Sentinels, so the store cannot follow them: it stays at a former master until that one fails or
+/// is demoted. Locks can be granted twice meanwhile. [`StoreBuilder::sentinel`] leaves it at once.
 #[cfg(feature = "sentinel")]
 impl From<deadpool_redis::sentinel::Pool> for Store {
     fn from(pool: deadpool_redis::sentinel::Pool) -> Self {

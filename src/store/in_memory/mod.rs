@@ -14,13 +14,15 @@ mod tests;
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use self::bound::Bound;
 pub(crate) use self::cells::Cells;
 pub(crate) use self::clock::{Clock, callers_clock_is_the_systems};
 use self::sweeper::Sweeper;
+use super::Store;
 use super::background::Background;
+use super::builder::PREFIX;
 use super::names::Names;
 use super::notifier::{Link, Notifier};
 use super::operation::Cell;
@@ -31,6 +33,8 @@ pub(crate) struct InMemory {
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) names: Names,
+    pub(crate) local_share: OnceLock<Store>,
+    pub(crate) prefix: String,
     shared: Arc<Shared>,
 }
 
@@ -58,7 +62,8 @@ impl InMemory {
             namespaces: Mutex::default(),
             sweeper: Arc::default(),
         });
-        Self { notifier, scheduler, names: Names::default(), shared }
+        let (names, local_share, prefix) = (Names::default(), OnceLock::new(), PREFIX.to_owned());
+        Self { notifier, scheduler, names, local_share, prefix, shared }
     }
 
     /// Returns the cells of a namespace. All callers with the same name get the same cells.

@@ -20,6 +20,7 @@ use super::source::Connection;
 use super::{Loaded, RedisStore};
 use crate::Error;
 use crate::error::{Cause, Outage};
+use crate::store::durability;
 use crate::store::in_memory::lock;
 use crate::store::operation::Repeat;
 
@@ -86,6 +87,10 @@ impl RedisStore {
         call: &Call,
     ) -> Result<Reply, Error> {
         let runtime = &links.runtime;
+        if route.link.has_switched() {
+            // The failures were those of the former master.
+            route.breaker.half_open();
+        }
         if let Err(error) = route.breaker.check() {
             // There may be a new master, which has a breaker of its own.
             self.source.look_for_masters(None);
@@ -109,7 +114,7 @@ impl RedisStore {
             twice = failed.written;
             outcome = self.attempt(runtime, &route.link, script, call, false).await;
         }
-        let (mut pause, mut redirected, mut other) = (MOVING, 0, None);
+        let (mut pause, mut redirected, mut other, mut refused) = (MOVING, 0, None, None);
         while let Err(failed) = &outcome {
             outcome = match (failed.outage.cause, &failed.redirect) {
                 (Cause::Redirected, Some(Redirect { address, ask })) if redirected < REDIRECTIONS => {
@@ -136,6 +141,7 @@ impl RedisStore {
                         && began.elapsed() + pause < self.limits.timeout =>
                 {
                     twice |= cause == Cause::MovedMidway;
+                    refused = self.refused.note(call.slot, &failed.outage, refused);
                     let paused = {
                         let _inside = runtime.enter();
                         tokio::time::sleep(pause)
@@ -202,12 +208,14 @@ impl RedisStore {
             Failed { outage, sent: None, written: false, answers: false, redirect: None }
         })?;
         let sent = Instant::now();
-        let mut written = true;
+        let (mut written, since) = (true, held.switches());
         let sending = self.send(&mut held.connection, &call.command, asking, &mut written);
+        let sending = self.source.unless_switched(since, sending);
         let mut reply = self.in_time(runtime, link, sending).await;
         if matches!(&reply, Some(Err(error)) if failure::is_no_script(error)) {
             let full = script.in_full(&call.command);
             let sending = self.send(&mut held.connection, &full, asking, &mut written);
+            let sending = self.source.unless_switched(since, sending);
             reply = self.in_time(runtime, link, sending).await;
         }
         let mut redirect = None;
@@ -262,7 +270,7 @@ impl RedisStore {
         together.push(command);
         // WAIT is for what its connection has written. A call that finds the lease held writes nothing, although another
         // connection wrote it. So each call is followed by a write.
-        let after = durability.map(|durability| (mark(command), durability.command()));
+        let after = durability.map(|durability| (durability::mark(command), durability.command()));
         if let Some((mark, wait)) = &after {
             together.extend(asking.then_some(&ask));
             together.extend([mark, wait]);
@@ -337,19 +345,6 @@ impl RedisStore {
         }
         None
     }
-}
-
-/// A write to a key beside those of a script call, in the same slot. The second key of a lease has a hash tag also where the
-/// first is a name of the user's.
-fn mark(call: &redis::Cmd) -> redis::Cmd {
-    let simple = |position| match call.args_iter().nth(position) {
-        Some(redis::Arg::Simple(bytes)) => bytes,
-        _ => &[],
-    };
-    let key = if simple(2) == b"1" { simple(3) } else { simple(4) };
-    let mut mark = redis::cmd("SET");
-    mark.arg([key, b":wait"].concat()).arg(1).arg("PX").arg(1000);
-    mark
 }
 
 /// Awaits a reply. Sets `written` to whether anything may have been written. A connection that has ended fails at once,

@@ -79,7 +79,7 @@ impl Endpoint {
     }
 
     /// Another server, with the settings of this one.
-    #[cfg(feature = "cluster")]
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(super) fn at(self, address: &str) -> Self {
         let (new_host, new_port) = address.rsplit_once(':').unwrap_or((address, ""));
         let mut address = self.info.addr().clone();

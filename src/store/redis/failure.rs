@@ -40,6 +40,12 @@ pub(super) fn not_durable(missing: String) -> RedisError {
     make_extension_error(NOT_DURABLE.into(), Some(missing))
 }
 
+/// The error for a call under way at a former master.
+#[cfg(feature = "sentinel")]
+pub(super) fn another_master() -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "Sentinel names another master").into()
+}
+
 /// Where a master of a Cluster redirects a call.
 pub(super) struct Redirect {
     pub(super) address: String,

@@ -29,6 +29,8 @@ pub(super) struct Link {
     answered: AtomicU64,
     /// Whether an attempt has failed since the last reply.
     failing: AtomicBool,
+    /// How many switches of the master are known to its calls.
+    switches: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,19 @@ struct Ready {
     version: Option<Version>,
     /// The number of this connection among those of its link, from 1.
     made: u64,
+    /// After how many switches of the master it was made.
+    switches: u64,
+}
+
+impl State {
+    /// The number of connections made so far.
+    fn made(&self) -> u64 {
+        match self {
+            Self::Idle { made } => *made,
+            Self::Ready(ready) => ready.made,
+            Self::Connecting(_) => 0,
+        }
+    }
 }
 
 type Attempt = Option<Result<Arc<Ready>, Outage>>;
@@ -68,6 +83,7 @@ impl Link {
             began: Instant::now(),
             answered: AtomicU64::new(0),
             failing: AtomicBool::new(false),
+            switches: AtomicU64::new(0),
         }
     }
 
@@ -82,10 +98,12 @@ impl Link {
         let mut attempt = {
             let mut state = lock(&self.state);
             match &*state {
-                State::Ready(ready) => return Ok(Held::new(ready)),
+                State::Ready(ready) if ready.switches == self.source.switches() => {
+                    return Ok(Held::new(ready));
+                }
                 State::Connecting(attempt) => attempt.clone(),
-                State::Idle { made } => {
-                    let attempt = self.connect(*made + 1, runtime);
+                State::Idle { .. } | State::Ready(_) => {
+                    let attempt = self.connect(state.made() + 1, runtime);
                     *state = State::Connecting(attempt.clone());
                     attempt
                 }
@@ -107,6 +125,12 @@ impl Link {
             Some(Err(outage)) => Err(outage),
             None => Err(disconnected("the runtime ended while it was connecting")),
         }
+    }
+
+    /// Whether there is another master since the last call of this method.
+    pub(super) fn has_switched(&self) -> bool {
+        let switches = self.source.switches();
+        switches > 0 && self.switches.swap(switches, Ordering::Relaxed) != switches
     }
 
     /// Notes that a reply has arrived.
@@ -198,17 +222,28 @@ impl Link {
     }
 
     async fn make(&self, made: u64) -> Result<Ready, Outage> {
-        let mut connection = self.source.connect().await?;
-        let version = version::check(&mut connection).await?;
-        self.answered();
-        self.telemetry.connected(made > 1);
-        Ok(Ready { connection, version, made })
+        loop {
+            let switches = self.source.switches();
+            let mut connection = self.source.connect().await?;
+            let version = version::check(&mut connection).await?;
+            // If the master has changed meanwhile, the connection may lead to the former one.
+            if switches == self.source.switches() {
+                self.answered();
+                self.telemetry.connected(made > 1);
+                return Ok(Ready { connection, version, made, switches });
+            }
+        }
     }
 }
 
 impl Held {
     fn new(ready: &Arc<Ready>) -> Self {
         Self { connection: ready.connection.clone(), from: Arc::clone(ready) }
+    }
+
+    /// After how many switches of the master the connection was made.
+    pub(super) fn switches(&self) -> u64 {
+        self.from.switches
     }
 }
 

@@ -13,11 +13,14 @@ mod flusher;
 pub(crate) mod future;
 mod link;
 mod plan;
+mod refused;
 mod reply;
 mod runtime;
 pub(in crate::store) mod scan;
 mod script;
 pub(in crate::store) mod send_queue;
+#[cfg(feature = "sentinel")]
+pub(in crate::store) mod sentinels;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 pub(in crate::store) mod several;
 #[cfg(feature = "cluster")]
@@ -40,6 +43,7 @@ use self::batch::Batch;
 use self::budget::Budget;
 pub(in crate::store) use self::budget::{MOST_BYTES, MOST_OPERATIONS};
 use self::link::Link;
+use self::refused::Refused;
 use self::runtime::RuntimeLinks;
 pub(super) use self::script::Loaded;
 use self::source::Source;
@@ -53,7 +57,7 @@ use super::notifier::{ALL, Link as Pushes, Notifier};
 use super::operation::{Operation, Script};
 use super::owed::Owed;
 use super::scheduler::Scheduler;
-use super::{BreakerState, StoreStats};
+use super::{BreakerState, Store, StoreStats};
 use crate::Error;
 use crate::error::Cause;
 use crate::telemetry::Server;
@@ -78,7 +82,9 @@ pub(crate) struct RedisStore {
     pub(crate) background: Background,
     pub(crate) owed: Owed,
     pub(crate) names: Names,
+    pub(crate) local_share: OnceLock<Store>,
     subscription: Subscription,
+    pub(in crate::store) refused: Refused,
     telemetry: Server,
     /// What has left the queues.
     operations: AtomicU64,
@@ -113,6 +119,8 @@ impl RedisStore {
             scripts: Mutex::default(),
             owed: Owed::default(),
             names: Names::default(),
+            local_share: OnceLock::new(),
+            refused: Refused::default(),
             operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
         }
@@ -242,6 +250,7 @@ impl RedisStore {
         self.subscription.stop();
         let runtimes = lock(&self.runtimes).clone();
         runtimes.iter().for_each(|links| links.close());
+        self.source.stop();
         none.map_err(|_| self.owed.count())
     }
 }

@@ -12,6 +12,8 @@ use crate::store::operation::{Argument, Arguments, Operation, Repeat};
 /// One script call. The runs are in the order of its keys.
 pub(super) struct Call {
     pub(super) command: Cmd,
+    /// The hash slot of its keys on a Cluster.
+    pub(super) slot: Option<u16>,
     pub(super) runs: Vec<Run>,
     pub(super) repeat: Repeat,
 }
@@ -54,10 +56,11 @@ impl Plan {
         let mut calls = Vec::new();
         let mut start = 0;
         while start < order.len() {
+            let slot = items[order[start]].slot;
             let runs = pending.runs(start);
             start = runs.last().map_or(order.len(), |last| last.at.end);
             let command = pending.command(script, namespace, &runs);
-            calls.push(Call { command, runs, repeat: O::REPEAT });
+            calls.push(Call { command, slot, runs, repeat: O::REPEAT });
         }
         Self { calls, order }
     }

@@ -1,17 +1,20 @@
-//! A Cluster by the URLs of some nodes, and a master by the URLs of its Sentinels.
+//! Servers that are one store together: a Cluster by the URLs of some nodes, or the Sentinels of a master.
 
 use std::fmt;
 
 use deadpool_redis::redis::ConnectionInfo;
 
-use super::endpoint::{Access, is_tls};
+use super::endpoint::Access;
+#[cfg(feature = "cluster")]
+use super::endpoint::is_tls;
 use crate::Error;
+#[cfg(feature = "cluster")]
 use crate::error::Outage;
 
 /// Servers that are one store together.
 pub(crate) struct Urls {
-    infos: Vec<ConnectionInfo>,
-    access: Access,
+    pub(super) infos: Vec<ConnectionInfo>,
+    pub(super) access: Access,
 }
 
 impl Urls {
@@ -27,16 +30,17 @@ impl Urls {
         Ok(Self { infos, access: access.clone() })
     }
 
+    #[cfg(feature = "cluster")]
     fn is_tls(&self) -> bool {
         self.infos.iter().any(is_tls)
     }
 
     /// Whether a server is named by both.
-    fn overlap(&self, other: &Self) -> bool {
+    pub(super) fn overlap(&self, other: &Self) -> bool {
         self.infos.iter().any(|info| other.infos.iter().any(|another| info.addr() == another.addr()))
     }
 
-    fn addresses(&self) -> String {
+    pub(super) fn addresses(&self) -> String {
         let addresses: Vec<_> = self.infos.iter().map(|info| info.addr().to_string()).collect();
         addresses.join(", ")
     }
@@ -175,151 +179,5 @@ mod cluster {
     }
 }
 
-#[cfg(feature = "sentinel")]
-mod sentinel {
-    use std::fmt;
-
-    use deadpool_redis::redis::aio::MultiplexedConnection;
-    use deadpool_redis::redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-    use deadpool_redis::redis::{Client, ConnectionInfo, RedisError, TlsMode};
-
-    use super::super::{endpoint, failure};
-    use super::{Error, Outage, Urls};
-    use crate::store::credentials::Credentials;
-
-    /// The master that Sentinels name.
-    pub(crate) struct Sentinels {
-        urls: Urls,
-        master: String,
-        #[cfg(feature = "rustls")]
-        certificates: Option<deadpool_redis::redis::TlsCertificates>,
-    }
-
-    // Without the certificates, which older versions of redis-rs do not print.
-    impl fmt::Debug for Sentinels {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.debug_struct("Sentinels")
-                .field("urls", &self.urls)
-                .field("master", &self.master)
-                .finish_non_exhaustive()
-        }
-    }
-
-    impl Sentinels {
-        pub(crate) fn new(urls: Urls, master: &str) -> Result<Self, Error> {
-            if master.is_empty() {
-                return Err(Error::invalid("the name of the master must not be empty"));
-            }
-            agree(&urls.infos)?;
-            #[cfg(all(feature = "native-tls", not(feature = "rustls")))]
-            if urls.access.tls.is_some() {
-                return Err(Error::invalid(
-                    "`tls` is not supported for Sentinel with `native-tls`: enable the feature `rustls`",
-                ));
-            }
-            let sentinels = Self {
-                master: master.into(),
-                #[cfg(feature = "rustls")]
-                certificates: match urls.is_tls() {
-                    true => Some(urls.access.tls.clone().unwrap_or_default().certificates()?),
-                    false => None,
-                },
-                urls,
-            };
-            let built = sentinels.client(None);
-            built.map(|_| sentinels).map_err(|error| Error::invalid(format!("not Sentinels: {error}")))
-        }
-
-        fn client(&self, credentials: Option<Credentials>) -> Result<SentinelClient, RedisError> {
-            let addresses = self.urls.infos.iter().map(|info| info.addr().clone());
-            let mut builder =
-                SentinelClientBuilder::new(addresses, &self.master, SentinelServerType::Master)?;
-            if self.urls.is_tls() {
-                builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
-            }
-            #[cfg(feature = "rustls")]
-            if let Some(certificates) = &self.certificates {
-                builder = builder
-                    .set_client_to_redis_certificates(certificates.clone())
-                    .set_client_to_sentinel_certificates(certificates.clone());
-            }
-            // Sentinels have no databases: that of the URL is the master's.
-            if let Some(info) = self.urls.infos.first() {
-                let settings = info.redis_settings();
-                builder = builder.set_client_to_redis_db(settings.db());
-                if let Some(username) = settings.username() {
-                    builder = builder.set_client_to_sentinel_username(username);
-                }
-                if let Some(password) = settings.password() {
-                    builder = builder.set_client_to_sentinel_password(password);
-                }
-            }
-            if let Some(Credentials { username, password }) = credentials {
-                builder = builder.set_client_to_redis_password(password);
-                if let Some(username) = username {
-                    builder = builder.set_client_to_redis_username(username);
-                }
-            }
-            builder.build()
-        }
-
-        /// Asks the Sentinels for the master.
-        pub(in crate::store::redis) async fn master(&self) -> Result<Client, Outage> {
-            let failed = |error| failure::no_connection(self, error);
-            if self.urls.is_tls() {
-                endpoint::prepare_tls();
-            }
-            let mut client = self.client(self.urls.access.credentials().await?).map_err(failed)?;
-            client.async_get_client().await.map_err(failed)
-        }
-
-        pub(in crate::store::redis) async fn connect(&self) -> Result<MultiplexedConnection, Outage> {
-            let master = self.master().await?;
-            let connected = master.get_multiplexed_async_connection_with_config(&endpoint::untimed()).await;
-            connected.map_err(|error| failure::no_connection(self, error))
-        }
-
-        /// Whether both are certainly the same master and database.
-        pub(in crate::store::redis) fn is_same(&self, other: &Self) -> bool {
-            let same = self.master == other.master && self.database() == other.database();
-            same && self.urls.overlap(&other.urls)
-        }
-
-        pub(in crate::store::redis) fn database(&self) -> i64 {
-            self.urls.infos.first().map_or(0, |info| info.redis_settings().db())
-        }
-    }
-
-    /// Checks that all URLs have the same user, password and database, since the client library takes one of each.
-    fn agree(infos: &[ConnectionInfo]) -> Result<(), Error> {
-        let [first, others @ ..] = infos else { return Ok(()) };
-        for other in others {
-            let (one, two) = (first.redis_settings(), other.redis_settings());
-            let settings = [
-                ("user", one.username() != two.username()),
-                ("password", one.password() != two.password()),
-                ("database", one.db() != two.db()),
-            ];
-            let differ: Vec<_> =
-                settings.into_iter().filter_map(|(what, differs)| differs.then_some(what)).collect();
-            if !differ.is_empty() {
-                let (what, one, two) = (differ.join(" and "), first.addr(), other.addr());
-                let text =
-                    format!("the URLs of Sentinel must have the same {what}, but {one} and {two} differ");
-                return Err(Error::invalid(text));
-            }
-        }
-        Ok(())
-    }
-
-    impl fmt::Display for Sentinels {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "the master {:?} of {}", self.master, self.urls.addresses())
-        }
-    }
-}
-
 #[cfg(feature = "cluster")]
 pub(crate) use self::cluster::Nodes;
-#[cfg(feature = "sentinel")]
-pub(crate) use self::sentinel::Sentinels;

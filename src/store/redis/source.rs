@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 use super::endpoint::{Endpoint, prepare_tls};
 use super::failure::no_connection;
+#[cfg(feature = "sentinel")]
+use super::sentinels::Sentinels;
 #[cfg(feature = "cluster")]
 use super::several::Nodes;
-#[cfg(feature = "sentinel")]
-use super::several::Sentinels;
 #[cfg(feature = "cluster")]
 use super::slots::{Masters, Topology};
 use crate::error::{Cause, Outage};
@@ -171,6 +171,42 @@ impl Source {
                 drop(masters.refresh(told(connection)));
             }
             _ => {}
+        }
+    }
+
+    /// How often another master was named. A connection that was made before is to be left.
+    pub(super) fn switches(&self) -> u64 {
+        match self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels) => sentinels.switches(),
+            _ => 0,
+        }
+    }
+
+    /// Awaits a reply on a connection that was made after so many switches. It fails at the next one: the reply of a
+    /// former master does not count.
+    pub(super) async fn unless_switched<T>(
+        &self,
+        since: u64,
+        reply: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        #[cfg(feature = "sentinel")]
+        if let Self::Sentinel(sentinels) = self {
+            return tokio::select! {
+                biased;
+                () = sentinels.switched(since) => Err(super::failure::another_master()),
+                reply = reply => reply,
+            };
+        }
+        let _ = since;
+        reply.await
+    }
+
+    /// Ends what follows the Sentinels. It starts again with the next connection.
+    pub(super) fn stop(&self) {
+        #[cfg(feature = "sentinel")]
+        if let Self::Sentinel(sentinels) = self {
+            sentinels.stop();
         }
     }
 

@@ -7,6 +7,7 @@ use super::layout::Layout;
 use crate::primitive::dedupe::Dedupe;
 use crate::primitive::dedupe::builder::options;
 use crate::primitive::lease::LeaseOptions;
+use crate::store::check_name;
 use crate::{Error, Store};
 
 /// Builds a [`Dedupe`] in exact mode.
@@ -104,7 +105,8 @@ impl ExactBuilder {
         if !(1..=MOST).contains(&self.capacity) {
             return Err(Error::invalid(format!("capacity must be 1 to {MOST}, is {}", self.capacity)));
         }
+        check_name("the name of a namespace", &self.name)?;
         let layout = Layout::new(self.capacity, span);
-        Ok(Dedupe::exactly(Exact::open(&self.store, &self.name, layout.into(), self.options)?))
+        Ok(Dedupe::exactly(Exact::open(&self.store, &self.name, layout.into(), self.options)))
     }
 }

@@ -40,22 +40,24 @@ pub(crate) struct Exact {
 }
 
 impl Exact {
-    fn open(store: &Store, name: &str, layout: Arc<Layout>, options: LeaseOptions) -> Result<Self, Error> {
-        let records = Records { layout: Arc::clone(&layout), buckets: Namespace::new(store, name)? };
+    /// Opens a namespace whose name was already checked.
+    fn open(store: &Store, name: &str, layout: Arc<Layout>, options: LeaseOptions) -> Self {
+        let records = Records { layout: Arc::clone(&layout), buckets: Namespace::open(store, name) };
         let admission = Admission::new(store, &Namespace::beside(store, name), records);
-        Ok(Self {
+        Self {
             store: store.clone(),
             name: name.to_owned(),
             layout,
             leases: Leases::new(admission, options, telemetry::Leases::new("claim", name)),
-            open: Namespace::new(store, name)?.client(),
+            open: Namespace::open(store, name).client(),
             began: Instant::now(),
             opened: AtomicU64::new(0),
-        })
+        }
     }
 
-    pub(super) fn in_store(&self, store: &Store) -> Result<Self, Error> {
-        Self::open(store, &self.name, Arc::clone(&self.layout), self.leases.options().clone())
+    pub(super) fn local_share(&self) -> Self {
+        let (layout, options) = (Arc::clone(&self.layout), self.leases.options().clone());
+        Self::open(self.store.local_share(), &self.name, layout, options)
     }
 
     pub(super) fn store(&self) -> &Store {

@@ -24,7 +24,7 @@ use super::state::Bucket;
 use crate::primitive::quota::Quotas;
 use crate::store::{Cells, Client, Namespace, lock};
 use crate::telemetry::{Decisions, Outcome};
-use crate::{Error, IntoKey, Key, Store};
+use crate::{Error, IntoKey, Key};
 
 /// Several limits over different keys, such as one per user, one per tenant and one global limit.
 ///
@@ -61,8 +61,8 @@ use crate::{Error, IntoKey, Key, Store};
 ///
 /// # One operation, or one after the other
 ///
-/// If all limits are in one [`Store`] that is not a Cluster, a request is one atomic operation in one round trip.
-/// On a Cluster, this is so if all keys of the request are in the same hash slot.
+/// If all limits are in one [`Store`](crate::Store) that is not a Cluster, a request is one atomic operation in one
+/// round trip. On a Cluster, this is so if all keys of the request are in the same hash slot.
 ///
 /// Otherwise the limits are asked one after the other, until one refuses. Then the tokens charged so far are given
 /// back, minus the tokens that came back meanwhile. Nothing is given back to a bucket with reservations that
@@ -228,14 +228,14 @@ impl Several {
         Self::of(buckets, Arc::clone(&self.0.places))
     }
 
-    pub(crate) fn in_store(&self, store: &Store) -> Self {
-        Self::new_places(self.0.buckets.iter().map(|bucket| bucket.in_store(store)).collect())
+    pub(crate) fn local_share(&self, replicas: NonZeroU32) -> Self {
+        Self::new_places(self.0.buckets.iter().map(|bucket| bucket.local_share(replicas)).collect())
     }
 
     /// These limits with a share of the quotas of `other`.
-    pub(crate) fn standing_in_for(&self, other: &Self, parts: NonZeroU32) -> Self {
+    pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
         let buckets = self.0.buckets.iter().zip(&*other.0.buckets);
-        let buckets = buckets.map(|(bucket, other)| bucket.standing_in_for(other, parts)).collect();
+        let buckets = buckets.map(|(bucket, other)| bucket.standing_in_for(other)).collect();
         Self::of(buckets, Arc::clone(&self.0.places))
     }
 

@@ -1,6 +1,7 @@
 //! What the connections of a subscription share, and how each passes its messages on.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
@@ -45,8 +46,14 @@ impl Ear {
         }
     }
 
-    /// Passes the messages on until the connection fails. `several`: whether other connections receive the same messages.
-    pub(super) async fn hear(&self, several: bool, client: impl Future<Output = Result<Client, Outage>>) {
+    /// Passes the messages on until the connection fails, or is to be left. `several`: whether other connections receive
+    /// the same messages.
+    pub(super) async fn hear(
+        &self,
+        several: bool,
+        client: impl Future<Output = Result<Client, Outage>>,
+        left: impl Future<Output = ()>,
+    ) {
         let connect = async {
             let client = client.await?;
             let address = client.get_connection_info().addr().to_string();
@@ -61,8 +68,13 @@ impl Ear {
             Err(_) => return self.failed("no connection in time"),
         };
         let open = Open::new(self);
+        let mut left = pin!(left);
         loop {
-            match timeout(CHECK, stream.next()).await {
+            let next = tokio::select! {
+                next = timeout(CHECK, stream.next()) => next,
+                () = &mut left => break,
+            };
+            match next {
                 Ok(Some(message)) => {
                     let Some(notifier) = self.notifier.upgrade() else { return };
                     let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());

@@ -1,6 +1,7 @@
 //! A connection to each master of a Cluster.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ pub(super) async fn listen(nodes: &Arc<Nodes>, known: &Arc<Masters>, ear: &Arc<E
 async fn stay(node: Endpoint, ear: Arc<Ear>, lost: Arc<Notify>) {
     let mut failures = Failures::default();
     loop {
-        ear.hear(true, node.client()).await;
+        ear.hear(true, node.client(), pending()).await;
         lost.notify_one();
         failures.pause().await;
     }

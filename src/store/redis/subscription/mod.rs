@@ -8,6 +8,7 @@ mod ear;
 #[cfg(feature = "cluster")]
 mod masters;
 
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,10 +19,10 @@ use tokio::time::Instant;
 use self::ear::Ear;
 use super::breaker::pause;
 use super::endpoint::Endpoint;
+#[cfg(feature = "sentinel")]
+use super::sentinels::Sentinels;
 #[cfg(feature = "cluster")]
 use super::several::Nodes;
-#[cfg(feature = "sentinel")]
-use super::several::Sentinels;
 #[cfg(feature = "cluster")]
 use super::slots::Masters;
 use crate::store::background::Background;
@@ -126,11 +127,14 @@ async fn listen(places: &[Subscriber], ear: &Arc<Ear>) {
     let mut failures = Failures::default();
     for place in places.iter().cycle() {
         match place {
-            Subscriber::Server(endpoint) => ear.hear(false, endpoint.client()).await,
+            Subscriber::Server(endpoint) => ear.hear(false, endpoint.client(), pending()).await,
             #[cfg(feature = "cluster")]
             Subscriber::Cluster(nodes, known) => masters::listen(nodes, known, ear).await,
             #[cfg(feature = "sentinel")]
-            Subscriber::Sentinel(sentinels) => ear.hear(false, sentinels.master()).await,
+            Subscriber::Sentinel(sentinels) => {
+                let since = sentinels.switches();
+                ear.hear(false, sentinels.client(), sentinels.switched(since)).await;
+            }
         }
         failures.pause().await;
     }
@@ -138,13 +142,13 @@ async fn listen(places: &[Subscriber], ear: &Arc<Ear>) {
 
 /// The failures of late, for the pauses between attempts.
 #[derive(Default)]
-struct Failures {
+pub(super) struct Failures {
     count: u32,
     last: Option<Instant>,
 }
 
 impl Failures {
-    async fn pause(&mut self) {
+    pub(super) async fn pause(&mut self) {
         let since = self.last.map_or(Duration::MAX, |last| last.elapsed());
         let forgiven = since.as_millis() / FORGIVEN.as_millis();
         self.count = self.count.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX)) + 1;

@@ -1,0 +1,396 @@
+//! The master that Sentinels name.
+//!
+//! A store follows the Sentinels with a task on its background runtime: it listens to their messages, and also asks them at
+//! an interval, since messages can be lost. When they name another master, all connections to the former one are left,
+//! although it may serve for some seconds yet: what it grants meanwhile, the new one does not know.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+// Not tokio's: a caller's runtime may have paused its clock.
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::aio::{MultiplexedConnection, PubSub};
+use deadpool_redis::redis::{Client, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pipe};
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::endpoint::{Access, Endpoint};
+use super::failure;
+use super::several::Urls;
+use super::subscription::Failures;
+use crate::Error;
+use crate::error::{Cause, Outage};
+use crate::store::background::Background;
+use crate::store::in_memory::lock;
+
+/// The messages of a Sentinel after which it names another master. The Sentinel that leads a failover sends the first as
+/// soon as the new master serves, the others send the second.
+const MESSAGES: [&str; 2] = ["+promoted-slave", "+switch-master"];
+
+/// How often each Sentinel is asked, besides at each message.
+const ASK_EVERY: Duration = Duration::from_secs(2);
+
+/// How long one Sentinel alone may take to name the master. Then the next one is asked as well.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long connecting to a Sentinel, or its answer, may take.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// A master that no Sentinel has named for this time can be replaced by one that was named in an earlier failover: by
+/// Sentinels that were set up anew, whose count of failovers has begun anew.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+
+/// The master that Sentinels name.
+#[derive(Debug)]
+pub(crate) struct Sentinels {
+    asked: Arc<Asked>,
+    home: Background,
+    following: Mutex<Option<AbortHandle>>,
+}
+
+struct Asked {
+    urls: Urls,
+    master: String,
+    named: watch::Sender<Named>,
+}
+
+/// What the Sentinels have told.
+#[derive(Default)]
+struct Named {
+    /// `host:port`; `None`: nothing yet.
+    address: Option<Arc<str>>,
+    /// The number of the failover that made it the master. A Sentinel that is behind tells a smaller one.
+    epoch: u64,
+    /// When it was last confirmed.
+    confirmed: Option<Instant>,
+    /// How often another master was named.
+    switches: u64,
+}
+
+impl Sentinels {
+    pub(crate) fn new(urls: Urls, master: &str, home: &Background) -> Result<Self, Error> {
+        if master.is_empty() {
+            return Err(Error::invalid("the name of the master must not be empty"));
+        }
+        agree(&urls.infos)?;
+        let is_tcp =
+            |addr: &ConnectionAddr| matches!(addr, ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. });
+        if let Some(info) = urls.infos.iter().find(|info| !is_tcp(info.addr())) {
+            let text = format!("not Sentinels: {} is not the address of a host and a port", info.addr());
+            return Err(Error::invalid(text));
+        }
+        let asked = Asked { urls, master: master.into(), named: watch::Sender::default() };
+        Ok(Self { asked: Arc::new(asked), home: home.clone(), following: Mutex::default() })
+    }
+
+    /// How often another master was named. A connection that was made before the last time leads to a former master.
+    pub(super) fn switches(&self) -> u64 {
+        self.asked.named.borrow().switches
+    }
+
+    /// Waits until another master is named than after so many switches.
+    pub(super) async fn switched(&self, since: u64) {
+        // It ends with this value.
+        let _ = self.asked.named.subscribe().wait_for(|named| named.switches != since).await;
+    }
+
+    /// Makes a connection to the master, which may be named only while this is connecting.
+    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Outage> {
+        self.follow();
+        loop {
+            let since = self.switches();
+            let connecting = async {
+                let master = self.asked.named_master().await?;
+                let mut connection = master.connect().await?;
+                check_role(&mut connection, &master).await.map(|()| connection)
+            };
+            tokio::select! {
+                connected = connecting => return connected,
+                () = self.switched(since) => {}
+            }
+        }
+    }
+
+    /// Makes a client of the master.
+    pub(super) async fn client(&self) -> Result<Client, Outage> {
+        self.follow();
+        self.asked.named_master().await?.client().await
+    }
+
+    /// Starts the task that follows the Sentinels, unless it is running.
+    fn follow(&self) {
+        let mut following = lock(&self.following);
+        if following.as_ref().is_none_or(AbortHandle::is_finished)
+            && let Ok(home) = self.home.handle()
+        {
+            let asked = Arc::clone(&self.asked);
+            let all = async move {
+                join_all(asked.sentinels().map(|sentinel| asked.stay(sentinel))).await;
+            };
+            *following = Some(home.spawn(all).abort_handle());
+        }
+    }
+
+    /// Ends the task. The next connection starts it again.
+    pub(super) fn stop(&self) {
+        if let Some(following) = lock(&self.following).take() {
+            following.abort();
+        }
+    }
+
+    /// Whether both are certainly the same master and database.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let (one, other) = (&self.asked, &other.asked);
+        one.master == other.master && one.database() == other.database() && one.urls.overlap(&other.urls)
+    }
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Asked {
+    /// The Sentinels. They have no databases: that of the URLs is the master's.
+    fn sentinels(&self) -> impl Iterator<Item = Endpoint> {
+        self.urls.infos.iter().map(|info| {
+            let info = info.clone().set_redis_settings(info.redis_settings().clone().set_db(0));
+            Endpoint { info, access: Access::default() }
+        })
+    }
+
+    /// A server that a Sentinel names, with the credentials of the store.
+    fn server(&self, address: &str) -> Endpoint {
+        // There is at least one.
+        let info =
+            self.urls.infos.iter().find(|info| super::endpoint::is_tls(info)).unwrap_or(&self.urls.infos[0]);
+        let settings = RedisConnectionInfo::default().set_db(self.database());
+        let settings = settings.set_protocol(info.redis_settings().protocol());
+        Endpoint { info: info.clone().set_redis_settings(settings), access: self.urls.access.clone() }
+            .at(address)
+    }
+
+    fn database(&self) -> i64 {
+        self.urls.infos.first().map_or(0, |info| info.redis_settings().db())
+    }
+
+    /// Asks one Sentinel after the other until one answers. If none does, the master that was named last is returned: the
+    /// task that follows them has heard of no other.
+    async fn named_master(&self) -> Result<Endpoint, Outage> {
+        let ask = async |sentinel: Endpoint| self.ask(&mut connected(&sentinel).await?).await;
+        let (mut sentinels, mut asked, mut outage) = (self.sentinels(), FuturesUnordered::new(), None);
+        let is_known = self.named.borrow().address.is_some();
+        loop {
+            match sentinels.next() {
+                Some(sentinel) => asked.push(ask(sentinel)),
+                None if asked.is_empty() || is_known => break,
+                None => {}
+            }
+            match timeout(PATIENCE, asked.next()).await {
+                Ok(Some(Ok(()))) => break,
+                Ok(Some(Err(failed))) => outage = Some(failed),
+                Ok(None) | Err(_) => {}
+            }
+        }
+        match (&self.named.borrow().address, outage) {
+            (Some(address), _) => Ok(self.server(address)),
+            (None, Some(outage)) => Err(outage),
+            (None, None) => Err(disconnected(format!("no connection to {self}"))),
+        }
+    }
+
+    /// Follows one Sentinel until the future is dropped.
+    async fn stay(&self, sentinel: Endpoint) {
+        let mut failures = Failures::default();
+        loop {
+            // Calls that need the master tell what is wrong.
+            let _ = self.hear(&sentinel).await;
+            failures.pause().await;
+        }
+    }
+
+    /// Asks a Sentinel at once, after each of its messages, and at an interval, until a connection fails.
+    async fn hear(&self, sentinel: &Endpoint) -> Result<(), Outage> {
+        let mut connection = connected(sentinel).await?;
+        let mut messages = subscribed(sentinel).await?.map(PubSub::into_on_message);
+        loop {
+            self.ask(&mut connection).await?;
+            let message = async {
+                match &mut messages {
+                    Some(messages) => messages.next().await,
+                    None => pending().await,
+                }
+            };
+            if let Ok(None) = timeout(ASK_EVERY, message).await {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Asks a Sentinel for the master.
+    async fn ask(&self, sentinel: &mut MultiplexedConnection) -> Result<(), Outage> {
+        let mut both = pipe();
+        // The epoch first: together with an address of before the failover, it would hide that of after it.
+        both.cmd("SENTINEL").arg("MASTER").arg(&self.master);
+        both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        let asked = both.query_async::<(HashMap<String, String>, (String, String))>(sentinel);
+        let (state, (host, port)) = match timeout(LONGEST, asked).await {
+            Ok(told) => told.map_err(|error| failure::no_connection(self, error))?,
+            Err(_) => {
+                return Err(disconnected(format!("no connection to {self}: no answer within {LONGEST:?}")));
+            }
+        };
+        let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+        self.learn(&format!("{host}:{port}"), epoch);
+        Ok(())
+    }
+
+    fn learn(&self, address: &str, epoch: u64) {
+        self.named.send_if_modified(|named| {
+            let is_same = named.address.as_deref() == Some(address);
+            let is_old = named.confirmed.is_none_or(|confirmed| confirmed.elapsed() > FORGOTTEN);
+            let counts = epoch > named.epoch || is_old || is_same && epoch == named.epoch;
+            if counts {
+                (named.epoch, named.confirmed) = (epoch, Some(Instant::now()));
+            }
+            if !counts || is_same {
+                return false;
+            }
+            named.switches += u64::from(named.address.is_some());
+            named.address = Some(address.into());
+            true
+        });
+    }
+}
+
+async fn connected(sentinel: &Endpoint) -> Result<MultiplexedConnection, Outage> {
+    timeout(LONGEST, sentinel.connect()).await.unwrap_or_else(|_| Err(too_slow(sentinel)))
+}
+
+/// Subscribes at a Sentinel. `None`: its user may not.
+async fn subscribed(sentinel: &Endpoint) -> Result<Option<PubSub>, Outage> {
+    let subscribe = async {
+        let client = sentinel.client().await?;
+        let mut messages = client.get_async_pubsub().await.map_err(failure::outage)?;
+        messages.subscribe(&MESSAGES).await.map_err(failure::outage).map(|()| messages)
+    };
+    match timeout(LONGEST, subscribe).await {
+        Ok(Err(outage)) if outage.cause == Cause::Denied => Ok(None),
+        Ok(subscribed) => subscribed.map(Some),
+        Err(_) => Err(too_slow(sentinel)),
+    }
+}
+
+/// Checks that a server is a master, unless it does not say.
+async fn check_role(connection: &mut MultiplexedConnection, server: &Endpoint) -> Result<(), Outage> {
+    let role = match cmd("ROLE").query_async::<Value>(connection).await {
+        Ok(Value::Array(role)) => role.into_iter().next(),
+        Ok(_) => None,
+        Err(error) => {
+            let outage = failure::outage(error);
+            return if outage.cause == Cause::Disconnected { Err(outage) } else { Ok(()) };
+        }
+    };
+    match role {
+        Some(Value::BulkString(role)) if role != b"master" => {
+            let (address, role) = (server.address(), String::from_utf8_lossy(&role).into_owned());
+            let text = format!("{address}, which Sentinel names as the master, is a {role}").into();
+            Err(Outage { cause: Cause::NotServing, text, source: None })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn too_slow(sentinel: &Endpoint) -> Outage {
+    disconnected(format!("no connection to the Sentinel at {} within {LONGEST:?}", sentinel.address()))
+}
+
+fn disconnected(text: String) -> Outage {
+    Outage { cause: Cause::Disconnected, text: text.into(), source: None }
+}
+
+/// Checks that all URLs have the same user, password and database.
+fn agree(infos: &[ConnectionInfo]) -> Result<(), Error> {
+    let [first, others @ ..] = infos else { return Ok(()) };
+    for other in others {
+        let (one, two) = (first.redis_settings(), other.redis_settings());
+        let settings = [
+            ("user", one.username() != two.username()),
+            ("password", one.password() != two.password()),
+            ("database", one.db() != two.db()),
+        ];
+        let differ: Vec<_> =
+            settings.into_iter().filter_map(|(what, differs)| differs.then_some(what)).collect();
+        if !differ.is_empty() {
+            let (what, one, two) = (differ.join(" and "), first.addr(), other.addr());
+            let text = format!("the URLs of Sentinel must have the same {what}, but {one} and {two} differ");
+            return Err(Error::invalid(text));
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.asked.fmt(f)
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the master {:?} of {}", self.master, self.urls.addresses())
+    }
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_master_of_the_latest_failover_counts() {
+        let urls = Urls::new("Sentinel", ["redis://a:1", "redis://b:1"], &Access::default()).unwrap();
+        let sentinels = Sentinels::new(urls, "m", &Background::thread()).unwrap();
+        let asked = &sentinels.asked;
+        let after = |address, epoch| {
+            asked.learn(address, epoch);
+            let named = asked.named.borrow();
+            (named.address.clone().unwrap().to_string(), named.switches)
+        };
+        let (a, b) = ("a:1".to_owned(), "b:1".to_owned());
+        assert_eq!(after("a:1", 7), (a.clone(), 0), "the first is no switch");
+        assert_eq!(after("b:1", 7), (a.clone(), 0));
+        assert_eq!(after("b:1", 8), (b.clone(), 1));
+        assert_eq!(after("a:1", 7), (b.clone(), 1), "a Sentinel that is behind");
+        assert_eq!(after("b:1", 9), (b.clone(), 1), "a failover back, of which the first part was missed");
+        // Sentinels that were set up anew: nobody confirms the master of the former ones.
+        asked.named.send_modify(|named| named.confirmed = Instant::now().checked_sub(2 * FORGOTTEN));
+        assert_eq!(after("a:1", 0), (a, 2));
+        assert_eq!(after("b:1", 1), (b, 3));
+    }
+
+    #[test]
+    fn the_master_has_its_own_user_and_the_sentinels_have_no_database() {
+        let urls = Urls::new("Sentinel", ["redis://u:p@a:1/3"], &Access::default()).unwrap();
+        let sentinels = Sentinels::new(urls, "m", &Background::thread()).unwrap();
+        let sentinel = sentinels.asked.sentinels().next().unwrap();
+        let settings = sentinel.info.redis_settings();
+        assert_eq!((settings.username(), settings.password(), settings.db()), (Some("u"), Some("p"), 0));
+        let master = sentinels.asked.server("::1:6379");
+        let settings = master.info.redis_settings();
+        assert_eq!((settings.username(), settings.password(), settings.db()), (None, None, 3));
+        assert_eq!(*master.info.addr(), ConnectionAddr::Tcp("::1".into(), 6379));
+    }
+}
