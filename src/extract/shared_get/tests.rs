@@ -166,6 +166,37 @@ fn whose_scheme_is_told() {
     }
 }
 
+/// The field names by which proxies and frameworks tell a service the user.
+#[test]
+fn fields_that_name_a_user_make_a_request_private() {
+    for field in [
+        "x-api-key",
+        "x-auth-token",
+        "x-auth-request-email",
+        "x-forwarded-user",
+        "x-forwarded-email",
+        "x-forwarded-access-token",
+        "x-amzn-oidc-data",
+        "x-goog-iap-jwt-assertion",
+        "x-goog-authenticated-user-email",
+        "cf-access-jwt-assertion",
+        "x-ms-client-principal",
+        "x-ms-client-principal-name",
+        "x-remote-user",
+        "remote-user",
+        "x-authenticated-userid",
+        "x-user-id",
+        "ssl-client-subject-dn",
+        "x-client-cert",
+        "x-ssl-client-s-dn",
+    ] {
+        assert_eq!(key(Request::get("/").header(field, "ann")), None, "{field}");
+    }
+    for field in ["x-request-id", "user-agent", "x-forwarded-for", "x-real-ip", "dnt", "from"] {
+        assert!(key(Request::get("/").header(field, "ann")).is_some(), "{field}");
+    }
+}
+
 #[test]
 fn named_fields_make_a_request_private() {
     let by = checked().private_if("X-Api-Key").unwrap().private_if("x-user").unwrap();
