@@ -42,6 +42,21 @@ async fn one_setting_is_for_both() {
     }
 }
 
+/// They belong to the layer: whoever writes the refusals takes nothing from the responses to admitted requests.
+#[tokio::test]
+async fn responses_keep_them_whoever_writes_the_refusals() {
+    let bucket = TokenBucket::new(&Store::in_memory(), "fields", Quota::per_hour(1)).unwrap();
+    let layer = web::rate_limit(bucket, |_: &Request<()>| "ann");
+    let layer = layer.reject_with(|_: crate::Refusal| Response::new("later".to_owned()));
+    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+    for body in ["", "later"] {
+        let response = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
+        assert_eq!(response.body(), body);
+        assert_eq!(response.headers()[&POLICY], "\"default\";q=1;w=3600");
+        assert!(response.headers().contains_key(&RATE_LIMIT));
+    }
+}
+
 #[tokio::test]
 async fn the_unit_is_said_where_it_is_not_requests() {
     let layer = || limit(Quota::per_hour(7)).cost(|_: &Request<()>| 5);
