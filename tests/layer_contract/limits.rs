@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tower::{Layer as _, Service, ServiceExt as _};
 use tower_distributed::token_bucket::Ban;
-use tower_distributed::{LiveQuotas, Quota, QuotaTable, Quotas, RateLimitLayer, TokenBucket};
+use tower_distributed::{LiveQuotas, Quota, QuotaTable, Quotas, RateLimitLayer, Store, TokenBucket};
 
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, at_most, on_each_store};
@@ -118,6 +118,16 @@ async fn rows_of_a_table_have_limits_of_their_own(stores: Stores) {
     assert_eq!(admitted, [2, 3, 1], "by row, and outside of the table");
     let twice = QuotaTable::new([("a", "2/h"), ("a", "3/h")]).unwrap_err();
     assert!(twice.is_invalid() && twice.to_string().contains("\"a\""), "{twice}");
+}
+
+/// Quotas that are set after a table do not replace it silently.
+#[tokio::test]
+async fn quotas_after_a_table_do_not_discard_it() {
+    let table = QuotaTable::new([("row", "2/h")]).unwrap();
+    let layer = RateLimitLayer::new(at_most(5, &Store::in_memory()), everything);
+    let layer = layer.quota_table(table, |_: &u32| "row").quotas(|_: &u32| None);
+    let service = layer.layer(Probe::default());
+    assert!(passes(&service, 1).await && passes(&service, 1).await && !passes(&service, 1).await);
 }
 
 async fn quotas_are_looked_up(stores: Stores) {
