@@ -3,6 +3,8 @@
 mod layer;
 mod record;
 mod service;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
