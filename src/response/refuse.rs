@@ -5,16 +5,15 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use super::fields::{RateLimitFields, seconds};
-use crate::layer::rate_limit::OnResponse as _;
+use super::fields::seconds;
 use crate::primitive::token_bucket::Decision;
-use crate::{Admission, Refusal, RefusalKind, Reject, random};
+use crate::{Refusal, RefusalKind, Reject, random};
 
 /// Returns a [`Reject`] that converts refusals into HTTP responses. The body is a problem document (RFC 9457).
 ///
 /// | refusal | status | |
 /// |---|---|---|
-/// | [`RateLimited`](RefusalKind::RateLimited) | 429 | `Retry-After` (seconds, rounded up, at least 1), RateLimit fields |
+/// | [`RateLimited`](RefusalKind::RateLimited) | 429 | `Retry-After` (seconds, rounded up, at least 1) |
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | 400 | no `Retry-After`: it can never be admitted |
 /// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After` (an estimate) |
 /// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
@@ -32,7 +31,7 @@ use crate::{Admission, Refusal, RefusalKind, Reject, random};
 /// A refusal by a quota that never refills is a 429 without `Retry-After`. `Retry-After` of permits and locks is an
 /// [estimate](Refusal::retry_after) of at most 5 s.
 ///
-/// Responses to requests that a rate limit has admitted get the RateLimit fields as well.
+/// [`RateLimitLayer::fields`](crate::RateLimitLayer::fields) adds the RateLimit fields to admitted and refused responses.
 ///
 /// The body type must implement `From<String>`: for example axum's body, `http_body_util::Full` and `String`.
 #[must_use]
@@ -62,19 +61,11 @@ pub fn refuse() -> Refuse {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Refuse {
-    fields: RateLimitFields,
     permits_per_client: bool,
     jitter: Duration,
 }
 
 impl Refuse {
-    /// Sets which RateLimit header fields responses have, of admitted and of refused requests. Default: those of the
-    /// draft ([`RateLimitFields::default`]).
-    #[must_use]
-    pub fn fields(self, fields: RateLimitFields) -> Self {
-        Self { fields, ..self }
-    }
-
     /// Answers 429 rather than 503 when no permit is free: for permits per client, where the client asks too much and the
     /// service has room.
     #[must_use]
@@ -106,18 +97,11 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
             let after = after.saturating_add(self.jitter.mul_f64(random::fraction()));
             headers.insert(RETRY_AFTER, seconds(after).max(1).into());
         }
-        if let Some(decision) = refusal.decision() {
-            self.fields.write(decision, refusal.key(), refusal.is_weighted(), headers);
-        }
         Ok(response)
     }
 
     fn inner_error(&self, error: E) -> E {
         error
-    }
-
-    fn admitted(&self, admission: &Admission<'_>, response: &mut Response<B>) {
-        self.fields.on_response(admission, response);
     }
 }
 

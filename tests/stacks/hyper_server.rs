@@ -12,7 +12,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 use tower_distributed::extract::{client_ip, header};
-use tower_distributed::response::refuse;
+use tower_distributed::response::{RateLimitFields, refuse};
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::web::InsertDecision;
 use tower_distributed::{Quota, RateLimitLayer, TokenBucket};
@@ -53,6 +53,7 @@ where
 
 async fn full_bodies(stores: Stores) {
     let limit = RateLimitLayer::new(at_most(1, &stores.open()), header("x-api-key").unwrap().plain())
+        .fields(RateLimitFields::default())
         .reject_with(refuse())
         .on_admit(InsertDecision);
     let remaining = service_fn(async |request: Request<Incoming>| {
