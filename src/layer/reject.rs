@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tower::BoxError;
 
-use crate::error::{Subject, Why};
+use crate::error::{Subject, Upload, Why};
 use crate::primitive::token_bucket::Decision;
 use crate::{Error, Key};
 
@@ -70,12 +70,21 @@ pub enum RefusalKind {
     Closed,
     /// The key extractor could not get a key from the request: [`Error::bad_request`].
     BadRequest,
+    /// The request lacks a part of its key, such as a header field: [`Error::is_missing_part`].
+    MissingPart,
+    /// The request body is larger than the layer allows, and was not handled.
+    RequestTooLarge,
+    /// The request body did not arrive in time, and the request was not handled.
+    RequestTimeout,
+    /// The idempotency key was used for another request.
+    KeyReused,
     /// The key extractor could not look the key up now: [`Error::look_up_failed`]. The caller did nothing wrong.
     LookUpFailed,
     /// A closure of the layer returned an invalid setting, such as a limit of 0.
     Invalid,
     /// The store refused the operation because a bound is reached, such as
-    /// [`max_keys`](crate::StoreBuilder::max_keys). The caller did nothing wrong.
+    /// [`max_keys`](crate::StoreBuilder::max_keys), or the layer has no room for the request body. The caller did nothing
+    /// wrong.
     Overloaded,
     /// The store is unavailable, and the layer is set to fail closed. The caller did nothing wrong.
     StoreUnavailable,
@@ -95,13 +104,20 @@ impl Refusal {
             None if error.is_exceeds_burst() => RefusalKind::ExceedsBurst,
             None if error.is_exceeds_limit() => RefusalKind::ExceedsLimit,
             None if error.is_lost() || error.is_body_timeout() => RefusalKind::LeaseLost,
+            None if error.is_missing_part() => RefusalKind::MissingPart,
             None if error.is_bad_request() => RefusalKind::BadRequest,
             None if error.is_look_up_failed() => RefusalKind::LookUpFailed,
             None if error.is_duplicate() => RefusalKind::Duplicate,
             None if error.is_interrupted() => RefusalKind::Closed,
             None if error.is_invalid() => RefusalKind::Invalid,
             None if error.is_overloaded() => RefusalKind::Overloaded,
-            None => RefusalKind::StoreUnavailable,
+            None => match error.as_upload() {
+                Some(Upload::TooLarge(_)) => RefusalKind::RequestTooLarge,
+                Some(Upload::TooSlow(_)) => RefusalKind::RequestTimeout,
+                Some(Upload::KeyReused) => RefusalKind::KeyReused,
+                Some(Upload::NoRoom(_)) => RefusalKind::Overloaded,
+                None => RefusalKind::StoreUnavailable,
+            },
         }
     }
 

@@ -18,6 +18,10 @@ use crate::{Refusal, RefusalKind, Reject, random};
 /// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After` (an estimate) |
 /// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
 /// | [`BadRequest`](RefusalKind::BadRequest) | 400 | no `Retry-After` |
+/// | [`MissingPart`](RefusalKind::MissingPart) | 400 | the body names the part, such as a header field |
+/// | [`RequestTooLarge`](RefusalKind::RequestTooLarge) | 413 | |
+/// | [`RequestTimeout`](RefusalKind::RequestTimeout) | 408 | |
+/// | [`KeyReused`](RefusalKind::KeyReused) | 422 | |
 /// | [`LookUpFailed`](RefusalKind::LookUpFailed) | 503 | the client does not see the cause |
 /// | [`Duplicate`](RefusalKind::Duplicate) | 409 | no `Retry-After` |
 /// | [`InFlight`](RefusalKind::InFlight) | 409 | `Retry-After`, as for `NoPermit` |
@@ -108,9 +112,13 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
 fn status(refusal: &Refusal) -> StatusCode {
     match refusal.kind() {
         RefusalKind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-        RefusalKind::BadRequest | RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => {
-            StatusCode::BAD_REQUEST
-        }
+        RefusalKind::BadRequest
+        | RefusalKind::MissingPart
+        | RefusalKind::ExceedsBurst
+        | RefusalKind::ExceedsLimit => StatusCode::BAD_REQUEST,
+        RefusalKind::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        RefusalKind::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+        RefusalKind::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
         RefusalKind::Locked => StatusCode::LOCKED,
         RefusalKind::InFlight | RefusalKind::Duplicate => StatusCode::CONFLICT,
         RefusalKind::Invalid => StatusCode::INTERNAL_SERVER_ERROR,
@@ -124,8 +132,8 @@ fn status(refusal: &Refusal) -> StatusCode {
     }
 }
 
-/// Returns the body. Nothing in it needs escaping: it contains fixed texts, numbers, and names of quotas, which
-/// have no quotes.
+/// Returns the body. It contains fixed texts, numbers, names of quotas, which have no quotes, and the escaped text of a
+/// refusal.
 fn problem(refusal: &Refusal, status: StatusCode) -> String {
     let (kind, title, more) = match (refusal.kind(), refusal.decision()) {
         (RefusalKind::RateLimited, Some(decision)) => {
@@ -138,11 +146,20 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
         (RefusalKind::NoPermit, _) if status == StatusCode::TOO_MANY_REQUESTS => {
             ("about:blank", "Too Many Requests", String::new())
         }
-        // Its text is the service's, and may need escaping.
-        (RefusalKind::BadRequest, _) => ("about:blank", "Bad Request", String::new()),
-        (RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit, _) => {
-            ("about:blank", "Bad Request", detail(refusal))
+        // The text of an extractor of the service may be private.
+        (RefusalKind::BadRequest, _) if !refusal.get_ref().is_for_clients() => {
+            ("about:blank", "Bad Request", String::new())
         }
+        (
+            RefusalKind::BadRequest
+            | RefusalKind::MissingPart
+            | RefusalKind::ExceedsBurst
+            | RefusalKind::ExceedsLimit
+            | RefusalKind::RequestTooLarge
+            | RefusalKind::RequestTimeout
+            | RefusalKind::KeyReused,
+            _,
+        ) => ("about:blank", status.canonical_reason().unwrap_or_default(), detail(refusal)),
         (RefusalKind::LookUpFailed, _) => ("about:blank", "Service Unavailable", String::new()),
         (RefusalKind::StoreUnavailable, _) => {
             ("about:blank", "Service Unavailable", ",\"detail\":\"the limit cannot be checked\"".to_owned())
@@ -165,7 +182,16 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
 }
 
 fn detail(refusal: &Refusal) -> String {
-    format!(",\"detail\":\"{}\"", refusal.get_ref())
+    let mut detail = ",\"detail\":\"".to_owned();
+    for character in refusal.get_ref().to_string().chars() {
+        match character {
+            '"' | '\\' => detail.extend(['\\', character]),
+            '\0'..' ' => detail.push_str(&format!("\\u{:04x}", u32::from(character))),
+            _ => detail.push(character),
+        }
+    }
+    detail.push('"');
+    detail
 }
 
 fn violated(decision: &Decision) -> String {

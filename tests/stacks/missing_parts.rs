@@ -18,7 +18,10 @@ on_each_store!(no_request_passes_without_a_part_of_its_key);
 const REQUESTS: usize = 1000;
 
 /// The statuses of requests that have neither a query nor a header field.
-async fn statuses(stores: &Stores, key: impl KeyExtractor<Request> + Send + Sync + 'static) -> Vec<StatusCode> {
+async fn statuses(
+    stores: &Stores,
+    key: impl KeyExtractor<Request> + Send + Sync + 'static,
+) -> Vec<StatusCode> {
     let limit = web::rate_limit(at_most(5, &stores.open()), key);
     let app = Router::new().route("/", on_get(async || "hello")).layer(limit);
     let mut statuses = Vec::new();
