@@ -47,8 +47,7 @@ fn stalled(bytes: usize) -> Body {
 async fn a_record_of_another_format_is_neither_an_error_nor_handled_again() {
     let (store, calls) = (Store::in_memory(), Arc::default());
     let replays = Replays::open(&store, "payments", "idempotency/0+http/1", DAY / 2880, DAY).unwrap();
-    let Replay::New(claim) =
-        Arc::new(replays).claim(record::key(&"ann".into(), b"key-1")).await.unwrap()
+    let Replay::New(claim) = Arc::new(replays).claim(record::key(&"ann".into(), b"key-1")).await.unwrap()
     else {
         panic!("the key is new")
     };
