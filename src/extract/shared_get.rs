@@ -13,8 +13,11 @@ use super::{PathAndQuery, combinators, path_and_query};
 use crate::response::{arguments, items, list};
 use crate::{Error, Extracted, Key, KeyExtractor};
 
+mod identity;
 #[cfg(test)]
 mod tests;
+
+use self::identity::is_identity;
 
 /// Header fields from which services and frameworks take the scheme, host, path or method of a request.
 const REWRITES: [&str; 24] = [
@@ -43,56 +46,6 @@ const REWRITES: [&str; 24] = [
     "x-scheme",
     "x-url-scheme",
 ];
-
-/// Header fields by which clients, gateways and identity-aware proxies tell a service the user.
-const IDENTITIES: [&str; 20] = [
-    "api-key",
-    "apikey",
-    "remote-user",
-    "x-access-token",
-    "x-api-key",
-    "x-auth",
-    "x-authenticated-user",
-    "x-authorization",
-    "x-email",
-    "x-forwarded-access-token",
-    "x-forwarded-client-cert",
-    "x-forwarded-email",
-    "x-forwarded-groups",
-    "x-forwarded-preferred-username",
-    "x-forwarded-user",
-    "x-id-token",
-    "x-jwt-assertion",
-    "x-remote-user",
-    "x-user",
-    "x-username",
-];
-
-/// The beginnings of the names of such fields.
-const IDENTITY_PREFIXES: [&str; 17] = [
-    "cf-access-",
-    "ssl-client-",
-    "tailscale-user-",
-    "x-amzn-mtls-clientcert",
-    "x-amzn-oidc-",
-    "x-auth-",
-    "x-authenticated-",
-    "x-client-cert",
-    "x-consumer-",
-    "x-credential-",
-    "x-goog-authenticated-user-",
-    "x-goog-iap-",
-    "x-ms-client-principal",
-    "x-ms-token-",
-    "x-pomerium-",
-    "x-ssl-",
-    "x-user-",
-];
-
-/// Whether a field names a user.
-fn is_identity(name: &str) -> bool {
-    IDENTITIES.binary_search(&name).is_ok() || IDENTITY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-}
 
 /// The meaning of a header field for sharing.
 #[derive(Clone, Copy, PartialEq, Eq)]
