@@ -69,6 +69,7 @@ enum Kind {
 
 /// What is wrong with a bad request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
 enum Fault {
     /// An extractor of the user says so. The text may be private.
     Told,
@@ -422,6 +423,7 @@ impl Error {
     }
 
     /// Whether clients may see the text of a bad request.
+    #[cfg(feature = "http")]
     pub(crate) fn is_for_clients(&self) -> bool {
         matches!(*self.0, Kind::BadRequest(_, Fault::Malformed | Fault::Missing))
     }
