@@ -150,7 +150,8 @@
 //! ## How a request is handled
 //!
 //! A closure or function extracts the request's [key](crate::KeyExtractor), which is the item. If it returns
-//! `None`, the request passes. The layer claims the item, calls the inner service, and confirms the claim if the
+//! `None`, the request passes. A request without a part of the key, such as the header field of its id, is refused. The
+//! layer claims the item, calls the inner service, and confirms the claim if the
 //! outcome is a [success](DedupeLayer::success). From then on the item is a duplicate. After a failure or a panic,
 //! or if the response future is dropped, the layer releases the claim, and the request can be sent again.
 //!

@@ -38,7 +38,10 @@ pub struct Error(Arc<Kind>);
 #[derive(Debug)]
 enum Kind {
     Invalid(String),
-    BadRequest(String),
+    /// The name of the extension's type.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    NoExtension(&'static str),
+    BadRequest(String, Fault),
     LookUpFailed(Arc<dyn StdError + Send + Sync>),
     Refused(Refused),
     ExceedsBurst {
@@ -54,11 +57,40 @@ enum Kind {
     /// The text names the time limit that the body exceeded.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     BodyTimeout(&'static str),
-    Duplicate,
+    /// The text says whether the outcome can be had.
+    Duplicate(&'static str),
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    Upload(Upload),
     Interrupted,
     Unavailable(Outage),
     /// The text names the bound that was reached.
     Overloaded(Cow<'static, str>),
+}
+
+/// What is wrong with a bad request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
+enum Fault {
+    /// An extractor of the user says so. The text may be private.
+    Told,
+    /// The text is of this crate, and clients may see it.
+    Malformed,
+    /// A part of the key is missing. As `Malformed`, and [`or`](crate::Extracted::or) uses another key.
+    Missing,
+}
+
+/// Why a request with an idempotency key is not handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
+pub(crate) enum Upload {
+    /// The body is longer than so many bytes.
+    TooLarge(usize),
+    /// The body was not complete after so much time.
+    TooSlow(Duration),
+    /// The bodies of other requests take up the room, which is so many bytes.
+    NoRoom(usize),
+    /// Another request has used the idempotency key.
+    KeyReused,
 }
 
 /// The `retry_after` of an overload.
@@ -150,7 +182,25 @@ impl Error {
     /// assert!(tenant(&"x".to_owned()).unwrap_err().is_bad_request());
     /// ```
     pub fn bad_request(text: impl Into<String>) -> Self {
-        Self(Arc::new(Kind::BadRequest(text.into())))
+        Self(Arc::new(Kind::BadRequest(text.into(), Fault::Told)))
+    }
+
+    /// A bad request, by a text that clients may see.
+    #[cfg(feature = "http")]
+    pub(crate) fn malformed(text: impl Into<String>) -> Self {
+        Self(Arc::new(Kind::BadRequest(text.into(), Fault::Malformed)))
+    }
+
+    /// A request without a part of its key. The text names the part, never its value.
+    #[cfg(feature = "http")]
+    pub(crate) fn missing_part(text: impl Into<String>) -> Self {
+        Self(Arc::new(Kind::BadRequest(text.into(), Fault::Missing)))
+    }
+
+    /// A request without an extension of this type: the layers are in the wrong order.
+    #[cfg(feature = "http")]
+    pub(crate) fn no_extension<T>() -> Self {
+        Self(Arc::new(Kind::NoExtension(std::any::type_name::<T>())))
     }
 
     /// An error for a key that cannot be looked up now, as in an outage of a database: see
@@ -194,7 +244,17 @@ impl Error {
     }
 
     pub(crate) fn duplicate() -> Self {
-        Self(Arc::new(Kind::Duplicate))
+        Self::duplicate_as("already handled")
+    }
+
+    /// The text says whether the outcome can be had.
+    pub(crate) fn duplicate_as(text: &'static str) -> Self {
+        Self(Arc::new(Kind::Duplicate(text)))
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn upload(upload: Upload) -> Self {
+        Self(Arc::new(Kind::Upload(upload)))
     }
 
     pub(crate) fn interrupted() -> Self {
@@ -221,7 +281,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_invalid(&self) -> bool {
-        matches!(*self.0, Kind::Invalid(_))
+        matches!(*self.0, Kind::Invalid(_) | Kind::NoExtension(_))
     }
 
     /// Whether the limit refused the call, or another caller holds the lock, permit, flight or claim.
@@ -323,7 +383,8 @@ impl Error {
         matches!(*self.0, Kind::BodyTimeout(_))
     }
 
-    /// Whether a key extractor could not get a key from the request: [`bad_request`](Self::bad_request).
+    /// Whether a key extractor could not get a key from the request: [`bad_request`](Self::bad_request), or a part of the
+    /// key [is missing](Self::is_missing_part).
     ///
     /// ```
     /// use tower_distributed::{Error, Refusal, RefusalKind};
@@ -334,7 +395,37 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_bad_request(&self) -> bool {
-        matches!(*self.0, Kind::BadRequest(_))
+        matches!(*self.0, Kind::BadRequest(..))
+    }
+
+    /// Whether a request lacks a part of its key, such as a header field. The text names the part. Such an error is also a
+    /// [bad request](Self::is_bad_request).
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed::{KeyExtractor, Refusal, RefusalKind, extract::header};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let error = header("x-tenant")?.extract(&Request::new(())).await.unwrap_err();
+    /// assert!(error.is_missing_part() && error.is_bad_request());
+    /// assert_eq!(error.to_string(), "the header field x-tenant is missing");
+    /// assert_eq!(Refusal::from(error).kind(), RefusalKind::MissingPart);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn is_missing_part(&self) -> bool {
+        matches!(*self.0, Kind::BadRequest(_, Fault::Missing))
+    }
+
+    /// Whether an extractor found nothing in the request, so that another one may be used.
+    pub(crate) fn is_absence(&self) -> bool {
+        self.is_missing_part() || matches!(*self.0, Kind::NoExtension(_))
+    }
+
+    /// Whether clients may see the text of a bad request.
+    #[cfg(feature = "http")]
+    pub(crate) fn is_for_clients(&self) -> bool {
+        matches!(*self.0, Kind::BadRequest(_, Fault::Malformed | Fault::Missing))
     }
 
     /// Whether a key could not be looked up: [`look_up_failed`](Self::look_up_failed).
@@ -362,7 +453,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_duplicate(&self) -> bool {
-        matches!(*self.0, Kind::Duplicate)
+        matches!(*self.0, Kind::Duplicate(_))
     }
 
     /// Whether the call ended because `close` was called, or because its runtime shut down.
@@ -400,7 +491,7 @@ impl Error {
         match &*self.0 {
             Kind::Refused(refused) => refused.retry_after,
             Kind::Busy(busy) => busy.retry_after,
-            Kind::Overloaded(_) => Some(OVERLOAD),
+            Kind::Overloaded(_) | Kind::Upload(Upload::NoRoom(_)) => Some(OVERLOAD),
             _ => None,
         }
     }
@@ -438,7 +529,8 @@ impl Error {
     }
 
     /// Whether the store refused the operation because a bound is reached, such as
-    /// [`max_keys`](crate::StoreBuilder::max_keys). The operation did not run.
+    /// [`max_keys`](crate::StoreBuilder::max_keys), or a layer refused a request because it has no room for its body. The
+    /// operation did not run.
     ///
     /// This is neither an outage nor a refusal by a limit. No layer admits a request because of it, even if the
     /// layer is set to fail open. [`retry_after`](Self::retry_after) returns 1 s.
@@ -456,7 +548,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_overloaded(&self) -> bool {
-        matches!(*self.0, Kind::Overloaded(_))
+        matches!(*self.0, Kind::Overloaded(_) | Kind::Upload(Upload::NoRoom(_)))
     }
 
     /// Whether the store gave no answer within its timeout. The operation may or may not have run.
@@ -532,6 +624,13 @@ impl Error {
         }
     }
 
+    pub(crate) fn as_upload(&self) -> Option<Upload> {
+        match *self.0 {
+            Kind::Upload(upload) => Some(upload),
+            _ => None,
+        }
+    }
+
     pub(crate) fn outage(&self) -> Option<&Outage> {
         match &*self.0 {
             Kind::Unavailable(outage) => Some(outage),
@@ -568,7 +667,11 @@ impl fmt::Debug for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Kind::Invalid(text) | Kind::BadRequest(text) => f.write_str(text),
+            Kind::Invalid(text) | Kind::BadRequest(text, _) => f.write_str(text),
+            Kind::NoExtension(name) => write!(
+                f,
+                "the request has no extension `{name}`: put the layer that inserts it outside of this one"
+            ),
             Kind::LookUpFailed(cause) => write!(f, "the key of the request cannot be looked up: {cause}"),
             Kind::Refused(refused) => match refused.retry_after {
                 Some(after) => write!(f, "rate limit exceeded, retry in {after:?}"),
@@ -583,10 +686,24 @@ impl fmt::Display for Error {
             }
             Kind::Lost => f.write_str("the lease is not held: it has expired or was revoked"),
             Kind::BodyTimeout(text) => write!(f, "response body aborted: {text}"),
-            Kind::Duplicate => f.write_str("already handled"),
+            Kind::Duplicate(text) => f.write_str(text),
+            Kind::Upload(upload) => upload.fmt(f),
             Kind::Interrupted => f.write_str("closed while waiting"),
             Kind::Unavailable(outage) => write!(f, "store unavailable: {}", outage.text),
             Kind::Overloaded(text) => write!(f, "store overloaded: {text}"),
+        }
+    }
+}
+
+impl fmt::Display for Upload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge(bytes) => write!(f, "the request body is larger than {bytes} bytes"),
+            Self::TooSlow(span) => write!(f, "the request body was not complete after {span:?}"),
+            Self::NoRoom(bytes) => {
+                write!(f, "overloaded: the request bodies that are held would exceed {bytes} bytes")
+            }
+            Self::KeyReused => f.write_str("the idempotency key was used for another request"),
         }
     }
 }

@@ -105,7 +105,7 @@
 //! ## Key and waiting
 //!
 //! A closure or function [names the key](crate::KeyExtractor) of a request. A request without a key (`None`) passes
-//! without a lock. If the lock is held by another holder, the request is refused immediately, unless
+//! without a lock; one without a part of its key, such as a header field, is refused. If the lock is held by another holder, the request is refused immediately, unless
 //! [`max_wait`](MutexLayer::max_wait) is set. Any [`Mutex`] can be used, also one on a quorum.
 //!
 //! ## While the lock is held

@@ -80,7 +80,7 @@
 //! ## Key, access and waiting
 //!
 //! A closure or function [names the key](crate::KeyExtractor) of a request. A request without a key (`None`) passes
-//! without a lock. [`access`](RwLockLayer::access) decides whether a request reads or writes; by default, every
+//! without a lock; one without a part of its key, such as a header field, is refused. [`access`](RwLockLayer::access) decides whether a request reads or writes; by default, every
 //! request writes. `web::rw_lock` decides by the HTTP method. If the lock is not free, the request is refused
 //! immediately, unless [`max_wait`](RwLockLayer::max_wait) is set.
 //!

@@ -117,8 +117,9 @@
 //!
 //! ## Key, cost and quotas of a request
 //!
-//! * The [key](crate::KeyExtractor) comes from a closure or function. A request whose key is `None` passes without
-//!   a limit.
+//! * The [key](crate::KeyExtractor) comes from a closure, a function or an [extractor](crate::extract). A request for
+//!   which a closure returns `None` passes without a limit. A request without a part of the key, such as a header
+//!   field, is refused.
 //! * The [`cost`](RateLimitLayer::cost) is one token by default. You can charge more
 //!   [after the response](RateLimitLayer::charge_after), when the real cost is known.
 //! * The quotas are those of the bucket by default. They can come [from a closure](RateLimitLayer::quotas) or from

@@ -74,7 +74,7 @@
 //! ## Key, weight and limit
 //!
 //! A closure or function [names the key](crate::KeyExtractor) of a request. A request without a key (`None`) passes
-//! without a permit. The [`weight`](ConcurrencyLimitLayer::weight) of a request is 1 by default. The
+//! without a permit; one without a part of its key, such as a header field, is refused. The [`weight`](ConcurrencyLimitLayer::weight) of a request is 1 by default. The
 //! [`limit`](ConcurrencyLimitLayer::limit) is that of the WaitGroup by default. If the request does not fit, it is
 //! refused immediately, unless [`max_wait`](ConcurrencyLimitLayer::max_wait) is set. Waiting requests are served in
 //! the order of arrival, across processes.

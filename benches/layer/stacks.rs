@@ -53,18 +53,14 @@ pub fn ours_by_header() -> impl Service {
 }
 
 /// Without RateLimit fields, which tower_governor does not send by default.
-fn refuse() -> response::Refuse {
-    response::refuse().fields(response::RateLimitFields::none())
-}
-
 fn ours_with(bucket: TokenBucket) -> impl Service {
     let key = extract::header(FIELD).unwrap().plain();
-    RateLimitLayer::new(bucket, key).reject_with(refuse()).layer(Inner)
+    RateLimitLayer::new(bucket, key).reject_with(response::refuse()).layer(Inner)
 }
 
 pub fn ours_by_peer() -> impl Service {
     let key = extract::client_ip().peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
-    RateLimitLayer::new(bucket(), key).reject_with(refuse()).layer(Inner)
+    RateLimitLayer::new(bucket(), key).reject_with(response::refuse()).layer(Inner)
 }
 
 /// One request is admitted, and then none.

@@ -10,13 +10,22 @@ use crate::{Extracted, IntoKey, Key, KeyExtractor};
 macro_rules! combinators {
     ($extractor:ident $(<$($parameter:ident),*>)?) => {
         impl $(<$($parameter),*>)? $extractor $(<$($parameter),*>)? {
-            /// Uses another extractor if this one returns `None`. The keys of the two are always different.
+            /// Uses another extractor if this one finds nothing: its part of the request is missing, or a closure returns
+            /// `None`. The keys of the two are always different.
             #[must_use]
             pub fn or<Other>(self, other: Other) -> $crate::extract::Or<Self, Other> {
                 $crate::extract::Or::new(self, other)
             }
 
-            /// Uses the keys of this extractor and another one together. `None` if one of them is.
+            /// Lets the part of the request be missing. All requests without it have one key, which differs from that of
+            /// an empty value. So they share one limit, or in [`and`](Self::and) one limit for each other part.
+            #[must_use]
+            pub fn optional(self) -> $crate::extract::Optional<Self> {
+                $crate::extract::Optional::new(self)
+            }
+
+            /// Uses the keys of this extractor and another one together. A request without one of the parts is refused,
+            /// unless the part is [`optional`](Self::optional). `None` if a closure returns `None` for one of them.
             #[must_use]
             pub fn and<Other>(self, other: Other) -> $crate::extract::And<Self, Other> {
                 $crate::extract::And::new(self, other)
@@ -71,7 +80,7 @@ impl<Req, F: KeyExtractor<Req>> KeyExtractor<Req> for By<F> {
     }
 }
 
-/// Uses one extractor, or another one if the first returns `None`.
+/// Uses one extractor, or another one if the first finds nothing.
 #[derive(Clone, Copy)]
 pub struct Or<A, B>(A, B);
 
@@ -88,6 +97,43 @@ impl<Req, A: KeyExtractor<Req>, B: KeyExtractor<Req>> KeyExtractor<Req> for Or<A
         // Each key has a mark, so that no value that a client sends to one extractor is a key of the other.
         let one = self.0.extract(request).map(|key| Key::of(["or 1".into(), key]));
         one.or(|| self.1.extract(request).map(|key| Key::of(["or 2".into(), key])))
+    }
+}
+
+/// Lets the part of an extractor be missing.
+///
+/// ```
+/// use http::Request;
+/// use tower_distributed::KeyExtractor;
+/// use tower_distributed::extract::{header, path};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// // One limit for each version of each path, and one for requests that name no version.
+/// let key = path().and(header("x-version")?.plain().optional());
+///
+/// let request = |version: Option<&str>| {
+///     let request = Request::get("/prices");
+///     version.map_or_else(Request::builder, |version| request.header("x-version", version)).body(()).unwrap()
+/// };
+/// let keys = [None, Some(""), Some("-")].map(|version| format!("{:?}", key.extract(&request(version))));
+/// assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[2] != keys[0]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy)]
+pub struct Optional<K>(K);
+
+combinators!(Optional<K>);
+
+impl<K> Optional<K> {
+    pub(super) fn new(inner: K) -> Self {
+        Self(inner)
+    }
+}
+
+impl<Req, K: KeyExtractor<Req>> KeyExtractor<Req> for Optional<K> {
+    fn extract(&self, request: &Req) -> Extracted {
+        let found = self.0.extract(request).map(|key| Key::of_some([Some(&key)]));
+        found.or(|| Key::of_some([None]).into())
     }
 }
 
@@ -174,4 +220,4 @@ macro_rules! debug {
         }
     )*};
 }
-debug! { By<F> Or<A, B> And<A, B> Prefixed<K> Map<K, F> }
+debug! { By<F> Optional<K> Or<A, B> And<A, B> Prefixed<K> Map<K, F> }

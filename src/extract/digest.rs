@@ -16,16 +16,21 @@ pub(super) struct Digest {
 }
 
 impl Digest {
-    /// The key of the one value of a name. No key if there is none.
+    /// The key of the one value of a part, such as the header field x-tenant. An error if there is none.
     ///
     /// Several values are an error: a service reads one of them, and it is not known which. A key of all of them would be
     /// another one for each value that a client adds.
-    pub(super) fn key<'a>(self, name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> Extracted {
+    pub(super) fn key<'a>(
+        self,
+        part: &str,
+        name: &str,
+        mut values: impl Iterator<Item = &'a [u8]>,
+    ) -> Extracted {
         match (values.next(), values.next()) {
-            (None, _) => Extracted::NONE,
+            (None, _) => missing(format!("the {part} {name} is missing")),
             (Some(value), None) => self.of(value).into(),
             (Some(_), Some(_)) => {
-                Extracted::Ready(Err(Error::bad_request(format!("{name} must be sent only once"))))
+                Extracted::Ready(Err(Error::malformed(format!("the {part} {name} must be sent only once"))))
             }
         }
     }
@@ -37,6 +42,11 @@ impl Digest {
         // 144 bits, which a key holds without an allocation.
         URL_SAFE_NO_PAD.encode(&Sha256::digest(value)[..18]).into()
     }
+}
+
+/// A request without a part of its key. The text names the part.
+pub(super) fn missing(text: impl Into<String>) -> Extracted {
+    Extracted::Ready(Err(Error::missing_part(text)))
 }
 
 /// Gives [`Digest::plain`] to an extractor that has a digest.

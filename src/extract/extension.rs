@@ -13,7 +13,8 @@ use crate::{Error, Extracted, IntoKey, KeyExtractor};
 /// authenticated. If the closure returns `None`, the request passes without a limit.
 ///
 /// A request without the extension is refused with an error (500 over HTTP) that names its type: the layer that inserts the
-/// extension is missing, or inside of this one. A closure that reads the extensions by itself lets such requests pass.
+/// extension is missing, or inside of this one. If that layer inserts it for some requests only, such as those of users that
+/// are logged in, add `.or(client_ip())`, or make it [`optional`](Extension::optional).
 ///
 /// ```
 /// use tower_distributed::KeyExtractor;
@@ -53,10 +54,7 @@ where
     fn extract(&self, request: &Request<B>) -> Extracted {
         Extracted::Ready(match request.extensions().get::<T>() {
             Some(extension) => (self.key)(extension).into_key(),
-            None => Err(Error::invalid(format!(
-                "the request has no extension `{}`: put the layer that inserts it outside of this one",
-                type_name::<T>()
-            ))),
+            None => Err(Error::no_extension::<T>()),
         })
     }
 }

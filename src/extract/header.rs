@@ -9,11 +9,11 @@ use percent_encoding::percent_decode;
 use smallvec::SmallVec;
 
 use super::combinators;
-use super::digest::{Digest, plain};
+use super::digest::{Digest, missing, plain};
 use crate::{Error, Extracted, IntoKey, KeyExtractor};
 
-/// Uses the value of a header field as the key. A request without the field passes without a limit; add
-/// `.or(client_ip())` if a client can leave it out.
+/// Uses the value of a header field as the key. A request without the field [is refused](Error::is_missing_part): if a client
+/// can leave it out, add `.or(client_ip())`, or make it [`optional`](Header::optional).
 ///
 /// The value is hashed (SHA-256), so that credentials never become the names of Redis keys; [`plain`](Header::plain)
 /// keeps it. The hash hides values that cannot be guessed, such as API keys; a value with little entropy, such as a phone
@@ -54,12 +54,13 @@ plain!(Header);
 impl<B> KeyExtractor<Request<B>> for Header {
     fn extract(&self, request: &Request<B>) -> Extracted {
         let values = request.headers().get_all(&self.name).iter();
-        self.digest.key(self.name.as_str(), values.map(|value| value.as_bytes()))
+        self.digest.key("header field", self.name.as_str(), values.map(|value| value.as_bytes()))
     }
 }
 
-/// Uses the value of a cookie as the key, hashed unless it is [`plain`](Cookie::plain). A request without the cookie passes
-/// without a limit. A request with several cookies of that name is a [bad request](Error::bad_request).
+/// Uses the value of a cookie as the key, hashed unless it is [`plain`](Cookie::plain). A request without the cookie
+/// [is refused](Error::is_missing_part), unless the cookie is [`optional`](Cookie::optional). A request with several cookies
+/// of that name is a [bad request](Error::bad_request).
 ///
 /// # Errors
 ///
@@ -105,7 +106,7 @@ impl<B> KeyExtractor<Request<B>> for Cookie {
                 (name.trim_ascii() == self.name.as_bytes()).then(|| cookie_value(value))
             })
             .collect();
-        self.digest.key(&self.name, values.iter().map(|value| &**value))
+        self.digest.key("cookie", &self.name, values.iter().map(|value| &**value))
     }
 }
 
@@ -127,8 +128,11 @@ pub(super) fn split(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
 }
 
 /// Uses the subject of the bearer token (RFC 6750) in the field `Authorization` as the key. The closure gets the token and
-/// returns the subject. The closure, or a layer outside of this one, **must verify the token**. Requests without a bearer token pass, and those for
-/// which the closure returns `None`. An [`Error`] refuses the request, as do several such fields.
+/// returns the subject. The closure, or a layer outside of this one, **must verify the token**.
+///
+/// A request without a bearer token [is refused](Error::is_missing_part), unless the token is
+/// [`optional`](Bearer::optional), as are requests with several such fields, and those for which the closure returns an
+/// [`Error`]. A request for which the closure returns `None` passes.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::bearer};
@@ -157,11 +161,12 @@ combinators!(Bearer<F>);
 impl<B, F: Fn(&str) -> K, K: IntoKey> KeyExtractor<Request<B>> for Bearer<F> {
     fn extract(&self, request: &Request<B>) -> Extracted {
         let mut fields = request.headers().get_all(AUTHORIZATION).iter();
-        let bad = |text: &str| Extracted::Ready(Err(Error::bad_request(text)));
+        let bad = |text: &str| Extracted::Ready(Err(Error::malformed(text)));
+        let no_token = || missing("the bearer token in the header field authorization is missing");
         let field = match (fields.next(), fields.next()) {
-            (None, _) => return Extracted::NONE,
+            (None, _) => return no_token(),
             (Some(field), None) => field,
-            (Some(_), Some(_)) => return bad("authorization must be sent only once"),
+            (Some(_), Some(_)) => return bad("the header field authorization must be sent only once"),
         };
         match split(field.as_bytes(), b' ') {
             Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer") => {
@@ -170,7 +175,7 @@ impl<B, F: Fn(&str) -> K, K: IntoKey> KeyExtractor<Request<B>> for Bearer<F> {
                     Err(_) => bad("the bearer token must be ASCII text"),
                 }
             }
-            _ => Extracted::NONE,
+            _ => no_token(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use http::Request;
 
 use super::combinators;
+use super::digest::missing;
 use crate::{Extracted, Key, KeyExtractor};
 
 /// Uses the method as the key.
@@ -31,7 +32,8 @@ impl<B> KeyExtractor<Request<B>> for Method {
 }
 
 /// Uses the host in the URI as the key, in lower case, with the port if the URI has one. For clients, whose requests have
-/// absolute URIs. A request whose URI has no host passes without a limit; servers receive such requests over HTTP/1.
+/// absolute URIs. A request whose URI has no host [is refused](crate::Error::is_missing_part), unless it is
+/// [`optional`](Host::optional). Servers receive such requests over HTTP/1.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::host};
@@ -52,7 +54,7 @@ combinators!(Host);
 
 impl<B> KeyExtractor<Request<B>> for Host {
     fn extract(&self, request: &Request<B>) -> Extracted {
-        let Some(authority) = request.uri().authority() else { return Extracted::NONE };
+        let Some(authority) = request.uri().authority() else { return missing("the URI has no host") };
         let host = authority.host().to_ascii_lowercase();
         match authority.port_u16() {
             Some(port) => Key::from(format!("{host}:{port}")).into(),
@@ -61,8 +63,8 @@ impl<B> KeyExtractor<Request<B>> for Host {
     }
 }
 
-/// Uses the service of a gRPC call as the key, such as `shop.Orders`. A request whose path is not that of a call passes
-/// without a limit.
+/// Uses the service of a gRPC call as the key, such as `shop.Orders`. A request whose path is not that of a call
+/// [is refused](crate::Error::is_missing_part).
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::{grpc_method, grpc_service}};
@@ -84,12 +86,12 @@ combinators!(GrpcService);
 
 impl<B> KeyExtractor<Request<B>> for GrpcService {
     fn extract(&self, request: &Request<B>) -> Extracted {
-        call(request.uri().path()).map(|(service, _)| Key::from(service)).into()
+        call(request.uri().path()).map_or_else(no_call, |(service, _)| Key::from(service).into())
     }
 }
 
 /// Uses the service and method of a gRPC call as the key, such as `shop.Orders/Place`. A request whose path is not that of
-/// a call passes without a limit. See [`grpc_service`] for an example.
+/// a call [is refused](crate::Error::is_missing_part). See [`grpc_service`] for an example.
 #[must_use]
 pub fn grpc_method() -> GrpcMethod {
     GrpcMethod
@@ -104,8 +106,12 @@ combinators!(GrpcMethod);
 impl<B> KeyExtractor<Request<B>> for GrpcMethod {
     fn extract(&self, request: &Request<B>) -> Extracted {
         let path = request.uri().path();
-        call(path).map(|_| Key::from(path.trim_start_matches('/'))).into()
+        call(path).map_or_else(no_call, |_| Key::from(path.trim_start_matches('/')).into())
     }
+}
+
+fn no_call() -> Extracted {
+    missing("the path is not that of a gRPC call")
 }
 
 /// The service and the method of a call.

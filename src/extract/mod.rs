@@ -14,22 +14,23 @@
 //! assert_eq!(key.extract(&call), Some(tower_distributed::Key::of(["shop.Orders/Place", "192.0.2.7"])));
 //! ```
 //!
-//! | extractor | the key is | `None` (the request passes) |
+//! | extractor | the key is | what may be missing |
 //! |---|---|---|
-//! | [`header`], [`cookie`], [`query`] | the value, hashed unless it is [`plain`](Header::plain) | where it is missing |
-//! | [`extension`] | what a closure makes of an extension, such as the authenticated user | where the closure says so; a missing extension is an error |
-//! | [`bearer`] | what a closure makes of the token | where there is no token, or the closure says so |
-//! | [`client_ip`] | the client's address; of IPv6 its /64 network | never |
-//! | [`method`], [`path`], [`matched_path`], [`path_and_query`] | as named | never |
-//! | [`host`] | the host that a client asks | where the URI has no host |
-//! | [`grpc_service`], [`grpc_method`] | as named | where the path is not that of a call |
-//! | [`shared_get`] | all that HTTP lets a response depend on | where the request must not be shared |
-//! | [`look_up`] | the result of an asynchronous closure | where the closure says so |
+//! | [`header`], [`cookie`], [`query`] | the value, hashed unless it is [`plain`](Header::plain) | the value |
+//! | [`extension`] | what a closure makes of an extension, such as the authenticated user | the extension |
+//! | [`bearer`] | what a closure makes of the token | the token |
+//! | [`client_ip`] | the client's address; of IPv6 its /64 network | |
+//! | [`method`], [`path`], [`matched_path`], [`path_and_query`] | as named | |
+//! | [`host`] | the host that a client asks | a host in the URI |
+//! | [`grpc_service`], [`grpc_method`] | as named | a path of a call |
+//! | [`shared_get`] | all that HTTP lets a response depend on; none for requests that must not be shared | |
+//! | [`look_up`] | the result of an asynchronous closure | |
 //!
 //! | combinator | |
 //! |---|---|
-//! | `a.or(b)` | `b` where `a` is `None`. A key of `a` is never a key of `b`, so no client can name the bucket of another kind. |
-//! | `a.and(b)` | both; `None` where either is. Keys of several parts are unambiguous ([`Key::of`](crate::Key::of)). |
+//! | `a.or(b)` | `b` where the part of `a` is missing, or `a` is `None`. A key of `a` is never a key of `b`, so no client can name the bucket of another kind. |
+//! | `a.optional()` | a key of its own where the part of `a` is missing, or `a` is `None` |
+//! | `a.and(b)`, and in a tuple `(a, b)` | both. Keys of several parts are unambiguous ([`Key::of`](crate::Key::of)). |
 //! | `a.prefixed("text")` | with a constant part before it |
 //! | `a.map(closure)` | changed by a closure from [`Key`](crate::Key) |
 //! | `a.skip_if(closure)` | `None` where a closure from `&Request` is `true` |
@@ -49,8 +50,20 @@
 //! # Ok(()) }
 //! ```
 //!
-//! **`None` lets a request pass without a limit**: a client that leaves a header out is not limited by it. End with an
-//! extractor that is never `None`, such as `.or(client_ip())`.
+//! # Requests without a part of their key
+//!
+//! A client cannot escape a limit by leaving a part out. A request without a part is refused:
+//!
+//! | missing | refusal |
+//! |---|---|
+//! | a part that the client sends: a header field, a cookie, a query parameter, a token, a host, a path of a call | [`MissingPart`](crate::RefusalKind::MissingPart), with the name of the part: 400, or `INVALID_ARGUMENT` over gRPC |
+//! | a part that the server adds: an [`extension`], or the address of the peer for [`client_ip`] | [`Invalid`](crate::RefusalKind::Invalid): 500, or `INTERNAL` over gRPC. The server or the order of its layers is wrong. |
+//!
+//! If a part may be missing, say what is used instead: `.or(client_ip())` after an extractor uses another key, and
+//! `.optional()` gives all requests without the part a key of their own. Neither hides that the address of the peer is
+//! missing.
+//!
+//! A request passes without a limit only if a closure returns `None`, or by `skip_if`.
 
 #[cfg(feature = "http")]
 mod client_ip;
@@ -72,7 +85,7 @@ mod shared_get;
 
 #[cfg(feature = "http")]
 pub use self::client_ip::{ClientIp, IntoNetwork, client_ip};
-pub use self::combine::{And, By, Map, Or, Prefixed, by};
+pub use self::combine::{And, By, Map, Optional, Or, Prefixed, by};
 #[cfg(feature = "http")]
 pub use self::extension::{Extension, extension};
 #[cfg(feature = "http")]

@@ -10,7 +10,8 @@ use super::digest::{Digest, plain};
 use crate::{Extracted, KeyExtractor};
 
 /// Uses the decoded value of a query parameter as the key, hashed unless it is [`plain`](Query::plain). A request without
-/// the parameter passes without a limit. A request that repeats it is a [bad request](crate::Error::bad_request).
+/// the parameter [is refused](crate::Error::is_missing_part), unless it is [`optional`](Query::optional). A request that
+/// repeats it is a [bad request](crate::Error::bad_request).
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::query};
@@ -40,6 +41,6 @@ impl<B> KeyExtractor<Request<B>> for Query {
             .filter(|(name, _)| *name == *self.name)
             .map(|(_, value)| value)
             .collect();
-        self.digest.key(&self.name, values.iter().map(|value| value.as_bytes()))
+        self.digest.key("query parameter", &self.name, values.iter().map(|value| value.as_bytes()))
     }
 }

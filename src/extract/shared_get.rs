@@ -13,8 +13,11 @@ use super::{PathAndQuery, combinators, path_and_query};
 use crate::response::{arguments, items, list};
 use crate::{Error, Extracted, Key, KeyExtractor};
 
+mod identity;
 #[cfg(test)]
 mod tests;
+
+use self::identity::is_identity;
 
 /// Header fields from which services and frameworks take the scheme, host, path or method of a request.
 const REWRITES: [&str; 24] = [
@@ -49,6 +52,8 @@ const REWRITES: [&str; 24] = [
 enum Role {
     /// The response depends on more than the target, so the request is not shared.
     OfItsOwn,
+    /// It names a user.
+    Identity,
     Cookie,
     CacheControl,
     Host,
@@ -74,6 +79,7 @@ impl Role {
             "host" => Self::Host,
             "forwarded" => Self::Forwarded,
             name if REWRITES.contains(&name) => Self::Rewrite,
+            name if is_identity(name) => Self::Identity,
             _ => Self::None,
         }
     }
@@ -94,12 +100,21 @@ struct Differences<'a> {
 ///
 /// * it is not a GET or HEAD, or it has a body;
 /// * it may be private: it has `Authorization`, `Proxy-Authorization`, `Cookie` (except
-///   [ignored](SharedGet::ignore_cookies) ones), a user in the URI, or a field that you
+///   [ignored](SharedGet::ignore_cookies) ones), a user in the URI, a field that names a user (below), or a field that you
 ///   [named](SharedGet::private_if);
 /// * it asks for an individual response: it has `Range`, a condition (`If-None-Match`, `If-Match`,
 ///   `If-Modified-Since`, `If-Unmodified-Since`, `If-Range`), `Upgrade`, or `Cache-Control: no-store` (`no-cache`
 ///   too with [`allow_no_cache`](SharedGet::allow_no_cache));
 /// * it has several `Host` fields, or a host with spaces.
+///
+/// These fields name a user, unless you [ignore](SharedGet::ignore_field) them: `API-Key`, `ApiKey`, `Remote-User`,
+/// `X-Access-Token`, `X-API-Key`, `X-Auth`, `X-Authorization`, `X-Email`, `X-ID-Token`, `X-JWT-Assertion`, `X-Remote-User`,
+/// `X-User`, `X-Username`, `X-Forwarded-` with `Access-Token`, `Client-Cert`, `Email`, `Groups`, `Preferred-Username` or
+/// `User`; and all fields that begin with `CF-Access-`, `SSL-Client-`, `Tailscale-User-`, `X-Amzn-Mtls-Clientcert`,
+/// `X-Amzn-OIDC-`, `X-Auth-`, `X-Authenticated-`, `X-Client-Cert`, `X-Consumer-`, `X-Credential-`,
+/// `X-Goog-Authenticated-User-`, `X-Goog-IAP-`, `X-MS-Client-Principal`, `X-MS-Token-`, `X-Pomerium-`, `X-SSL-` or `X-User-`.
+/// **Name every other field by which your service knows a user** with [`private_if`](SharedGet::private_if). Client
+/// certificates, addresses and tokens in a field of your own cannot be seen.
 ///
 /// The key consists of the method, the path and the query, the scheme if the URI has one, the host in lower case
 /// with its port as it was sent, `Host` if it differs from the host of the URI, and the fields from which services
@@ -112,13 +127,15 @@ struct Differences<'a> {
 /// use tower_distributed::{KeyExtractor, extract::shared_get};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
-/// let key = shared_get().private_if("x-api-key")?;
+/// let key = shared_get().private_if("x-session")?;
 ///
 /// let request = http::Request::get("https://example.com/prices?of=tea");
 /// assert_eq!(key.extract(&request.body(String::new()).unwrap()), Some("GET https example.com /prices?of=tea".into()));
 ///
-/// let request = http::Request::get("https://example.com/prices?of=tea").header("x-api-key", "ann");
-/// assert_eq!(key.extract(&request.body(String::new()).unwrap()), None);
+/// for field in ["x-session", "x-api-key"] {
+///     let request = http::Request::get("https://example.com/prices?of=tea").header(field, "ann");
+///     assert_eq!(key.extract(&request.body(String::new()).unwrap()), None);
+/// }
 /// # Ok(()) }
 /// ```
 ///
@@ -134,27 +151,30 @@ pub fn shared_get() -> SharedGet {
 pub struct SharedGet<K = PathAndQuery> {
     key: K,
     private_if: Vec<HeaderName>,
+    ignored_fields: Vec<HeaderName>,
     ignored_cookies: Vec<Arc<str>>,
     allows_no_cache: bool,
 }
 
 impl<K> SharedGet<K> {
     /// Creates an extractor that adds the key of another extractor: `SharedGet::new((path_and_query(), tenant))`. A
-    /// request for which the other extractor returns `None` is not shared.
+    /// request for which the other extractor returns `None` is not shared. A request without a part of that key is
+    /// refused, unless the part is [`optional`](super::Header::optional).
     ///
     /// ```
     /// use http::Request;
     /// use tower_distributed::KeyExtractor;
     /// use tower_distributed::extract::{SharedGet, header, path_and_query};
     ///
-    /// let key = SharedGet::new((path_and_query(), header("accept-language")?.plain()));
+    /// let key = SharedGet::new((path_and_query(), header("accept-language")?.plain().optional()));
     /// let get = |language| Request::get("/prices").header("accept-language", language).body(String::new()).unwrap();
     /// assert_ne!(format!("{:?}", key.extract(&get("de"))), format!("{:?}", key.extract(&get("fr"))));
     /// # Ok::<(), tower_distributed::Error>(())
     /// ```
     #[must_use]
     pub fn new(key: K) -> Self {
-        Self { key, private_if: Vec::new(), ignored_cookies: Vec::new(), allows_no_cache: false }
+        let (private_if, ignored_fields, ignored_cookies) = (Vec::new(), Vec::new(), Vec::new());
+        Self { key, private_if, ignored_fields, ignored_cookies, allows_no_cache: false }
     }
 
     /// Handles requests with this header field alone, because they are private.
@@ -164,6 +184,33 @@ impl<K> SharedGet<K> {
     /// [`is_invalid`](Error::is_invalid) if `field` is not a valid field name.
     pub fn private_if(mut self, field: &str) -> Result<Self, Error> {
         self.private_if.push(field_name(field)?);
+        Ok(self)
+    }
+
+    /// Shares requests that have this field, although [by default](shared_get) it names a user. No response may depend on it.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed::{KeyExtractor, extract::shared_get};
+    ///
+    /// let key = shared_get().ignore_field("x-user-agent")?; // the client library, in gRPC-Web
+    /// let get = Request::get("/prices").header("x-user-agent", "grpc-web-javascript/0.1").body(String::new()).unwrap();
+    /// assert_ne!(key.extract(&get), None);
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if `field` is not a valid field name, or not one of the fields that name a user.
+    pub fn ignore_field(mut self, field: &str) -> Result<Self, Error> {
+        let field = field_name(field)?;
+        if Role::of(&field) != Role::Identity {
+            return Err(Error::invalid(format!(
+                "ignore_field takes a field that names a user by default (see shared_get), not {:?}",
+                field.as_str()
+            )));
+        }
+        self.ignored_fields.push(field);
         Ok(self)
     }
 
@@ -213,6 +260,7 @@ impl<K> SharedGet<K> {
         for (field, value) in headers {
             match Role::of(field) {
                 Role::OfItsOwn => return None,
+                Role::Identity if !self.ignored_fields.contains(field) => return None,
                 Role::Cookie if !self.ignores(value) => return None,
                 Role::CacheControl if self.asks_alone(value) => return None,
                 Role::Host => found.hosts.push(value.as_bytes()),
@@ -222,7 +270,7 @@ impl<K> SharedGet<K> {
                     let told = pairs.map(<[u8]>::trim_ascii).filter(|pair| !is_address(pair));
                     found.rewrites.extend(told.map(|pair| ("forwarded", pair)));
                 }
-                Role::Cookie | Role::CacheControl | Role::None => {}
+                Role::Identity | Role::Cookie | Role::CacheControl | Role::None => {}
             }
         }
         found.rewrites.sort_by_key(|(field, _)| *field);

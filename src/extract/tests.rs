@@ -54,20 +54,97 @@ fn spellings_of_a_cookie_have_one_key() {
     for spelled in ["id=abc", "a=b; id=abc;c=d", "id = abc", "id=\"abc\"", "id=%61b%63", " id= \"%61bc\" "] {
         assert_eq!(key(&by, &[("cookie", spelled)]), Some("abc".into()), "{spelled}");
     }
-    assert_eq!(key(&by, &[("cookie", "ID=abc")]), None);
+    assert_eq!(missing(&by, &[("cookie", "ID=abc")]), "the cookie id is missing");
+}
+
+/// The error of a request that lacks a part of its key.
+#[track_caller]
+fn missing(by: &impl KeyExtractor<Request<()>>, fields: &[(&str, &str)]) -> String {
+    match by.extract(&request(fields)) {
+        Extracted::Ready(Err(error)) if error.is_missing_part() => error.to_string(),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
-fn what_is_missing_is_no_key() {
-    assert_eq!(key(&header("x-api-key").unwrap(), &[]), None);
-    assert_eq!(key(&cookie("id").unwrap(), &[("cookie", "idx=1; xid=2; id")]), None);
-    assert_eq!(key(&query("nobody"), &[]), None);
-    assert_eq!(key(&grpc_method(), &[]), None);
+fn a_missing_part_is_an_error_that_names_it() {
+    assert_eq!(missing(&header("X-API-Key").unwrap(), &[]), "the header field x-api-key is missing");
+    let cookies = [("cookie", "idx=1; xid=2; id")];
+    assert_eq!(missing(&cookie("id").unwrap(), &cookies), "the cookie id is missing");
+    assert_eq!(missing(&query("nobody"), &[]), "the query parameter nobody is missing");
+    assert_eq!(missing(&host(), &[]), "the URI has no host");
+    assert_eq!(missing(&grpc_method(), &[]), "the path is not that of a gRPC call");
+    assert_eq!(missing(&grpc_service(), &[]), missing(&grpc_method(), &[]));
     let by = bearer(|token: &str| token.to_owned());
+    assert!(missing(&by, &[]).contains("bearer token"));
     for authorization in ["Basic abc", "Bearer", "bearertoken"] {
-        assert_eq!(key(&by, &[("authorization", authorization)]), None, "{authorization}");
+        assert!(
+            missing(&by, &[("authorization", authorization)]).contains("bearer token"),
+            "{authorization}"
+        );
     }
     assert_eq!(key(&by, &[("authorization", "bEARER abc")]), Some("abc".into()));
+}
+
+#[test]
+fn combinators_keep_the_error_of_a_missing_part() {
+    let tenant = || header("x-tenant").unwrap();
+    for error in [
+        missing(&method().and(tenant()), &[]),
+        missing(&tenant().and(method()), &[]),
+        missing(&(method(), tenant()), &[]),
+        missing(&tenant().prefixed("v1"), &[]),
+        missing(&tenant().map(|_: Key| None::<Key>), &[]),
+        missing(&tenant().skip_if(|_: &Request<()>| false), &[]),
+        missing(&query("nobody").or(tenant()), &[]),
+    ] {
+        assert_eq!(error, "the header field x-tenant is missing");
+    }
+    // What a closure lets pass, passes.
+    assert_eq!(key(&by(|_: &Request<()>| None::<Key>).and(tenant()), &[]), None);
+    assert_eq!(key(&tenant().skip_if(|_: &Request<()>| true), &[]), None);
+}
+
+#[test]
+fn an_alternative_is_used_where_a_part_is_missing() {
+    let token = || bearer(|_: &str| None::<Key>);
+    let alternative = Some(Key::of(["or 2", "GET"]));
+    assert_eq!(key(&header("a").unwrap().or(method()), &[]), alternative);
+    assert_eq!(key(&cookie("a").unwrap().or(method()), &[]), alternative);
+    assert_eq!(key(&query("a").or(method()), &[]), alternative);
+    assert_eq!(key(&host().or(method()), &[]), alternative);
+    assert_eq!(key(&grpc_method().or(method()), &[]), alternative);
+    assert_eq!(key(&extension(|user: &u64| *user).or(method()), &[]), alternative);
+    assert_eq!(key(&token().or(method()), &[]), alternative);
+    assert_eq!(key(&token().or(method()), &[("authorization", "Bearer abc")]), alternative);
+    assert_eq!(key(&header("a").unwrap().and(method()).or(method()), &[]), alternative);
+    // Of an address that the server does not tell, nothing else takes the place.
+    let extracted = client_ip().or(method()).extract(&request(&[]));
+    assert!(matches!(&extracted, Extracted::Ready(Err(error)) if error.is_invalid()), "{extracted:?}");
+}
+
+/// Whatever a client sends, its key is not that of those who send nothing.
+#[test]
+fn optional_parts_have_a_value_of_their_own() {
+    let part = || header("a").unwrap().plain().optional();
+    let sent = [None, Some(""), Some("-"), Some("1:x"), Some("x")];
+    for by in [
+        &part() as &dyn KeyExtractor<Request<()>>,
+        &method().and(part()),
+        &part().and(method()),
+        &(part(), part()),
+        &part().prefixed("x"),
+    ] {
+        let of = |value: &Option<&str>| {
+            let fields: Vec<_> = value.iter().map(|value| ("a", *value)).collect();
+            by.extract(&request(&fields)).now().unwrap()
+        };
+        let keys: std::collections::HashSet<_> = sent.iter().map(of).collect();
+        assert_eq!(keys.len(), sent.len());
+    }
+    assert_eq!(key(&extension(|user: &u64| *user).optional(), &[]), Some("-".into()));
+    let by = header("a").unwrap().plain().optional().and(header("b").unwrap().plain().optional());
+    assert_ne!(key(&by, &[("a", "x")]), key(&by, &[("b", "x")]));
 }
 
 #[test]
@@ -102,8 +179,8 @@ fn the_alternatives_of_or_have_different_keys() {
 fn parts_of_and_do_not_run_together() {
     let by = header("a").unwrap().plain().and(header("b").unwrap().plain());
     assert_ne!(key(&by, &[("a", "xy"), ("b", "z")]), key(&by, &[("a", "x"), ("b", "yz")]));
-    assert_eq!(key(&by, &[("a", "x")]), None);
-    assert_eq!(key(&by, &[("b", "x")]), None);
+    assert_eq!(missing(&by, &[("a", "x")]), "the header field b is missing");
+    assert_eq!(missing(&by, &[("b", "x")]), "the header field a is missing");
     let prefixed = |prefix| header("a").unwrap().plain().prefixed(prefix);
     assert_ne!(key(&prefixed("x"), &[("a", "y")]), key(&prefixed(""), &[("a", "xy")]));
 }

@@ -28,7 +28,7 @@ pub fn rate_limit<B, B2>(
     bucket: TokenBucket,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
-    web::rate_limit(bucket, key).reject_with(refuse())
+    RateLimitLayer::new(bucket, key).on_admit(web::InsertDecision).reject_with(refuse())
 }
 
 /// Several limits over different keys for gRPC: a call is charged to all of them or to none, in one step. As
@@ -41,7 +41,7 @@ pub fn rate_limits<B, B2, K, const N: usize>(
 where
     K: KeyExtractors<Request<B>, N> + Send + Sync + 'static,
 {
-    web::rate_limits(limits, keys).reject_with(refuse())
+    RateLimitLayer::all_of(limits, keys).on_admit(web::InsertDecision).reject_with(refuse())
 }
 
 /// A [`ConcurrencyLimitLayer`] for gRPC: a permit is held to the end of the call, which for a streaming call is the end of

@@ -21,6 +21,9 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`NoPermit`](RefusalKind::NoPermit) | `RESOURCE_EXHAUSTED` | with `RetryInfo` if known |
 /// | [`Locked`](RefusalKind::Locked) | `ABORTED` | with `RetryInfo` if known |
 /// | [`BadRequest`](RefusalKind::BadRequest) | `INVALID_ARGUMENT` | |
+/// | [`MissingPart`](RefusalKind::MissingPart) | `INVALID_ARGUMENT` | with the name of the part |
+/// | [`RequestTooLarge`](RefusalKind::RequestTooLarge), [`KeyReused`](RefusalKind::KeyReused) | `INVALID_ARGUMENT` | |
+/// | [`RequestTimeout`](RefusalKind::RequestTimeout) | `DEADLINE_EXCEEDED` | |
 /// | [`LookUpFailed`](RefusalKind::LookUpFailed) | `UNAVAILABLE` | without the cause |
 /// | [`Duplicate`](RefusalKind::Duplicate) | `ALREADY_EXISTS` | |
 /// | [`InFlight`](RefusalKind::InFlight) | `ABORTED` | with `RetryInfo` likewise |
@@ -102,9 +105,12 @@ pub fn status(refusal: &Refusal) -> Status {
         },
         // Its text is the service's own, and may be private.
         RefusalKind::BadRequest => Status::invalid_argument("bad request"),
-        RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => {
-            Status::invalid_argument(refusal.to_string())
-        }
+        RefusalKind::MissingPart
+        | RefusalKind::ExceedsBurst
+        | RefusalKind::ExceedsLimit
+        | RefusalKind::RequestTooLarge
+        | RefusalKind::KeyReused => Status::invalid_argument(refusal.to_string()),
+        RefusalKind::RequestTimeout => Status::deadline_exceeded(refusal.to_string()),
         RefusalKind::NoPermit => told(Code::ResourceExhausted, refusal),
         RefusalKind::Locked | RefusalKind::InFlight => told(Code::Aborted, refusal),
         RefusalKind::WaitedTooLong => Status::unavailable(refusal.to_string()),

@@ -12,8 +12,8 @@ use crate::{Error, Key};
 
 /// Names the key of a request.
 ///
-/// Closures and functions from `&Req` to anything that is [`IntoKey`] are extractors. `None` lets the request pass
-/// without being limited, and an [`Error`] refuses it ([`Error::bad_request`]):
+/// Closures and functions from `&Req` to anything that is [`IntoKey`] are extractors. A closure that returns `None` lets
+/// the request pass without being limited, and an [`Error`] refuses it ([`Error::bad_request`]):
 ///
 /// ```
 /// use tower_distributed::{Key, KeyExtractor};
@@ -64,7 +64,7 @@ where
 }
 
 /// Uses the keys of two extractors together, such as the sender and the id: requests that differ in one of them have
-/// different keys ([`Key::of`]). `None` if one of them is.
+/// different keys ([`Key::of`]). `None` if one of them is, an error if a part is missing.
 ///
 /// ```
 /// use tower_distributed::{Key, KeyExtractor};
@@ -143,7 +143,7 @@ impl Extracted {
         }
     }
 
-    /// Joins this key and another one with [`Key::of`]. `None` if one of them is.
+    /// Joins this key and another one with [`Key::of`]. `None` if one of them is, an error if a part is missing.
     pub fn and(self, other: impl FnOnce() -> Self) -> Self {
         let both = |one: Key, other: Option<Key>| other.map(|other| Key::of([one, other]));
         match self {
@@ -162,18 +162,20 @@ impl Extracted {
         }
     }
 
-    /// Returns this key, or another one if it is `None`.
+    /// Returns this key, or another one if it is `None` or [a part of it is missing](Error::is_missing_part).
     pub fn or(self, other: impl FnOnce() -> Self) -> Self {
+        let is_absent = |key: &Result<Option<Key>, Error>| match key {
+            Ok(key) => key.is_none(),
+            Err(error) => error.is_absence(),
+        };
         match self {
-            Self::Ready(Ok(None)) => other(),
+            Self::Ready(key) if is_absent(&key) => other(),
             Self::Ready(known) => Self::Ready(known),
             Self::Pending(one) => {
                 let other = other();
                 Self::Pending(Box::pin(async move {
-                    match one.await? {
-                        Some(key) => Ok(Some(key)),
-                        None => other.await,
-                    }
+                    let key = one.await;
+                    if is_absent(&key) { other.await } else { key }
                 }))
             }
         }

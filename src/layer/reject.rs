@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tower::BoxError;
 
-use crate::error::{Subject, Why};
+use crate::error::{Subject, Upload, Why};
 use crate::primitive::token_bucket::Decision;
 use crate::{Error, Key};
 
@@ -38,9 +38,6 @@ use crate::{Error, Key};
 pub struct Refusal {
     error: Error,
     key: Option<Key>,
-    /// Whether the requests of the layer cost different numbers of tokens.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
-    is_weighted: bool,
 }
 
 /// When to try again for a lease that others hold, at most.
@@ -73,12 +70,21 @@ pub enum RefusalKind {
     Closed,
     /// The key extractor could not get a key from the request: [`Error::bad_request`].
     BadRequest,
+    /// The request lacks a part of its key, such as a header field: [`Error::is_missing_part`].
+    MissingPart,
+    /// The request body is larger than the layer allows, and was not handled.
+    RequestTooLarge,
+    /// The request body did not arrive in time, and the request was not handled.
+    RequestTimeout,
+    /// The idempotency key was used for another request.
+    KeyReused,
     /// The key extractor could not look the key up now: [`Error::look_up_failed`]. The caller did nothing wrong.
     LookUpFailed,
     /// A closure of the layer returned an invalid setting, such as a limit of 0.
     Invalid,
     /// The store refused the operation because a bound is reached, such as
-    /// [`max_keys`](crate::StoreBuilder::max_keys). The caller did nothing wrong.
+    /// [`max_keys`](crate::StoreBuilder::max_keys), or the layer has no room for the request body. The caller did nothing
+    /// wrong.
     Overloaded,
     /// The store is unavailable, and the layer is set to fail closed. The caller did nothing wrong.
     StoreUnavailable,
@@ -98,13 +104,20 @@ impl Refusal {
             None if error.is_exceeds_burst() => RefusalKind::ExceedsBurst,
             None if error.is_exceeds_limit() => RefusalKind::ExceedsLimit,
             None if error.is_lost() || error.is_body_timeout() => RefusalKind::LeaseLost,
+            None if error.is_missing_part() => RefusalKind::MissingPart,
             None if error.is_bad_request() => RefusalKind::BadRequest,
             None if error.is_look_up_failed() => RefusalKind::LookUpFailed,
             None if error.is_duplicate() => RefusalKind::Duplicate,
             None if error.is_interrupted() => RefusalKind::Closed,
             None if error.is_invalid() => RefusalKind::Invalid,
             None if error.is_overloaded() => RefusalKind::Overloaded,
-            None => RefusalKind::StoreUnavailable,
+            None => match error.as_upload() {
+                Some(Upload::TooLarge(_)) => RefusalKind::RequestTooLarge,
+                Some(Upload::TooSlow(_)) => RefusalKind::RequestTimeout,
+                Some(Upload::KeyReused) => RefusalKind::KeyReused,
+                Some(Upload::NoRoom(_)) => RefusalKind::Overloaded,
+                None => RefusalKind::StoreUnavailable,
+            },
         }
     }
 
@@ -130,15 +143,10 @@ impl Refusal {
         self.key.as_ref()
     }
 
-    /// What a rate limit knows of the request that it refused.
-    pub(crate) fn of(self, key: Key, is_weighted: bool) -> Self {
+    /// Adds the key of a request that a rate limit refused.
+    pub(crate) fn of(self, key: Key) -> Self {
         let key = self.decision().is_some().then_some(key);
-        Self { key, is_weighted, ..self }
-    }
-
-    #[cfg(feature = "http")]
-    pub(crate) fn is_weighted(&self) -> bool {
-        self.is_weighted
+        Self { key, ..self }
     }
 
     /// Returns the underlying error.
@@ -150,7 +158,7 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self { error, key: None, is_weighted: false }
+        Self { error, key: None }
     }
 }
 
@@ -178,38 +186,37 @@ impl StdError for Refusal {
 /// inner service, so a service that cannot fail still cannot fail.
 ///
 /// ```
-/// use tower::{Layer, ServiceExt, service_fn};
-/// use tower_distributed::{Admission, Quota, RateLimitLayer, Refusal, Reject, Store, TokenBucket};
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::{Quota, RateLimitLayer, Refusal, RefusalKind, Reject, Store, TokenBucket};
 ///
-/// struct Reply { text: String, left: u32 }
+/// #[derive(Debug, PartialEq)]
+/// enum MailError { Later, Server(String) }
 ///
-/// /// Tells each caller how many requests it has left.
+/// /// Makes one error type of refusals and the errors of the mail server.
 /// #[derive(Clone)]
-/// struct WithLeft;
+/// struct AsMailError;
 ///
-/// impl<E> Reject<Reply, E> for WithLeft {
-///     type Error = E;
+/// impl Reject<&'static str, std::io::Error> for AsMailError {
+///     type Error = MailError;
 ///
-///     fn reject(&self, refusal: Refusal) -> Result<Reply, E> {
-///         Ok(Reply { text: refusal.to_string(), left: 0 })
+///     fn reject(&self, refusal: Refusal) -> Result<&'static str, MailError> {
+///         match refusal.kind() {
+///             RefusalKind::RateLimited => Err(MailError::Later),
+///             _ => Err(MailError::Server(refusal.to_string())),
+///         }
 ///     }
 ///
-///     fn inner_error(&self, error: E) -> E {
-///         error
-///     }
-///
-///     fn admitted(&self, admission: &Admission<'_>, reply: &mut Reply) {
-///         reply.left = admission.decision().remaining();
-///         println!("{:?} has {} left", admission.key(), reply.left);
+///     fn inner_error(&self, error: std::io::Error) -> MailError {
+///         MailError::Server(error.to_string())
 ///     }
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-/// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(10))?;
-/// let limit = RateLimitLayer::new(bucket, |user: &&'static str| *user).reject_with(WithLeft);
-/// let send = async |_: &'static str| Ok::<_, std::io::Error>(Reply { text: "sent".into(), left: 0 });
-/// let reply = limit.layer(service_fn(send)).oneshot("ann").await?;
-/// assert_eq!((reply.text.as_str(), reply.left), ("sent", 9));
+/// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(1))?;
+/// let limit = RateLimitLayer::new(bucket, |user: &&'static str| *user).reject_with(AsMailError);
+/// let mut send = limit.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>("sent")));
+/// assert_eq!(send.ready().await.unwrap().call("ann").await, Ok("sent"));
+/// assert_eq!(send.ready().await.unwrap().call("ann").await, Err(MailError::Later));
 /// # Ok(()) }
 /// ```
 #[diagnostic::on_unimplemented(
@@ -227,14 +234,9 @@ pub trait Reject<Res, E> {
 
     /// Converts an error of the inner service.
     fn inner_error(&self, error: E) -> Self::Error;
-
-    /// Changes the response to a request that a rate limit has admitted. Default: does nothing.
-    fn admitted(&self, admission: &Admission<'_>, response: &mut Res) {
-        let _ = (admission, response);
-    }
 }
 
-/// What a rate limit knows of a request that it has admitted. [`Reject`] has an example.
+/// What a rate limit knows of a request: see [`OnResponse`](crate::token_bucket::OnResponse).
 #[derive(Clone, Copy, Debug)]
 pub struct Admission<'a> {
     pub(crate) decision: &'a Decision,

@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
 use crate::layer::rate_limit::OnResponse;
-use crate::primitive::token_bucket::{Balance, Decision};
-use crate::{Admission, Error, Key};
+use crate::primitive::token_bucket::Balance;
+use crate::{Admission, Error, Key, RateLimitLayer};
 
 #[cfg(test)]
 mod tests;
@@ -36,9 +36,8 @@ mod tests;
 /// [`charge_after`](crate::RateLimitLayer::charge_after)), the unit of `q` and `r` is not requests. Then the policy has
 /// `qu="tokens"`, or [another unit](Self::unit). The policy can also have the [partition key](Self::partition_key).
 ///
-/// [`refuse`](super::refuse) writes these fields to admitted and refused responses. For a layer whose refusals are errors, or
-/// the responses of your own closure, [`on_response`](crate::RateLimitLayer::on_response) writes them to the admitted ones.
-/// If several layers write fields, [name](crate::Quota::named) their quotas, so that clients can tell them apart.
+/// [`RateLimitLayer::fields`] writes these fields to the responses to admitted and to refused requests, whoever makes the
+/// refusals. [`web::rate_limit`](crate::web::rate_limit) writes the default ones. If several layers write fields, [name](crate::Quota::named) their quotas, so that clients can tell them apart.
 ///
 /// The draft (8.5) warns of clients that all come back at the same time. A bucket refills token by token, not at a full
 /// minute, so keys do not refill at the same time. `r` tokens in `t` seconds are never more than the rate. If many clients
@@ -54,7 +53,7 @@ mod tests;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
 /// let bucket = TokenBucket::new(&Store::in_memory(), "uploads", Quota::per_second(1000))?;
 /// let fields = RateLimitFields::default().unit("content-bytes")?.partition_key(true).and_legacy();
-/// let limit = RateLimitLayer::new(bucket, |_: &Request<String>| "all").reject_with(refuse().fields(fields));
+/// let limit = RateLimitLayer::new(bucket, |_: &Request<String>| "all").fields(fields).reject_with(refuse());
 /// let upload = async |_: Request<String>| Ok::<_, Infallible>(Response::new("stored".to_owned()));
 ///
 /// let response = limit.layer(service_fn(upload)).oneshot(Request::new(String::new())).await?;
@@ -84,13 +83,7 @@ const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining")
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 impl RateLimitFields {
-    /// Writes no fields.
-    ///
-    /// ```
-    /// use tower_distributed::response::{RateLimitFields, refuse};
-    ///
-    /// let refuse = refuse().fields(RateLimitFields::none()); // a refusal has `Retry-After` only
-    /// ```
+    /// Writes no fields: a refusal has `Retry-After` only.
     #[must_use]
     pub fn none() -> Self {
         Self { draft: false, ..Self::default() }
@@ -98,12 +91,6 @@ impl RateLimitFields {
 
     /// Writes only the older `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds from
     /// now), for the quota with the fewest tokens left.
-    ///
-    /// ```
-    /// use tower_distributed::response::{RateLimitFields, refuse};
-    ///
-    /// let refuse = refuse().fields(RateLimitFields::legacy()); // for clients that know only these fields
-    /// ```
     #[must_use]
     pub fn legacy() -> Self {
         Self { draft: false, legacy: true, ..Self::default() }
@@ -139,13 +126,8 @@ impl RateLimitFields {
         Self { partition_key, ..self }
     }
 
-    pub(super) fn write(
-        self,
-        decision: &Decision,
-        key: Option<&Key>,
-        is_weighted: bool,
-        headers: &mut HeaderMap,
-    ) {
+    fn write(self, admission: Admission<'_>, headers: &mut HeaderMap) {
+        let Admission { decision, key, is_weighted } = admission;
         let retry_after = decision.retry_after();
         let until = |balance: &Balance<'_>| {
             // Never more than `Retry-After`.
@@ -162,7 +144,7 @@ impl RateLimitFields {
             if let Some(unit) = self.unit.or(is_weighted.then_some("tokens")) {
                 rest.extend([";qu=\"", unit, "\""]);
             }
-            if let Some(key) = key.filter(|_| self.partition_key) {
+            if self.partition_key {
                 rest.extend([";pk=:", &partition(key), ":"]);
             }
             let policy = match rest.as_str() {
@@ -205,8 +187,32 @@ impl RateLimitFields {
 
 impl<B> OnResponse<Response<B>> for RateLimitFields {
     fn on_response(&self, admission: &Admission<'_>, response: &mut Response<B>) {
-        let Admission { decision, key, is_weighted } = *admission;
-        self.write(decision, Some(key), is_weighted, response.headers_mut());
+        self.write(*admission, response.headers_mut());
+    }
+}
+
+impl<Req, B, R> RateLimitLayer<Req, Response<B>, R> {
+    /// Sets which RateLimit header fields the responses have, of admitted and of refused requests. The last call replaces
+    /// those before. Default: none; of [`web::rate_limit`](crate::web::rate_limit) those of the draft
+    /// ([`RateLimitFields::default`]).
+    ///
+    /// ```
+    /// use axum::{Router, extract::Request, response::{IntoResponse, Response}, routing::get};
+    /// use http::StatusCode;
+    /// use tower_distributed::response::RateLimitFields;
+    /// use tower_distributed::{Quota, Refusal, Store, TokenBucket, extract, web};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(5).burst(10))?;
+    /// let limit = web::rate_limit(bucket, extract::client_ip())
+    ///     .fields(RateLimitFields::legacy()) // for clients that know only these fields
+    ///     .reject_with(|_: Refusal| (StatusCode::TOO_MANY_REQUESTS, "later").into_response());
+    /// let app: Router = Router::new().route("/", get(async || "hello")).layer(limit);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn fields(self, fields: RateLimitFields) -> Self {
+        self.with_fields(fields)
     }
 }
 

@@ -16,6 +16,7 @@ pub use self::answer::{Answer, AnswerCodec};
 pub use self::body::{LeaseEnd, LeasedBody, UntilBodyEnd};
 pub use self::fields::RateLimitFields;
 pub use self::flight_body::FlightBody;
+pub(crate) use self::reading::{Reading, Taken};
 pub use self::refuse::{Refuse, refuse};
 pub use self::responses::Responses;
 pub use self::retry_after::RetryAfter;

@@ -1,45 +1,50 @@
-//! Counts the bytes of bodies that are being read.
+//! Counts the bytes of bodies that are held in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The bytes of all bodies that are being read, and their bound.
+/// The bytes of all bodies that are held, and their bound.
 #[derive(Clone, Debug)]
-pub(super) struct Reading {
-    pub(super) most: usize,
+pub(crate) struct Reading {
+    pub(crate) most: usize,
     bytes: Arc<AtomicUsize>,
 }
 
 /// The counted bytes of one body. They are given back when this is dropped.
 #[derive(Debug)]
-pub(super) struct Taken<'a> {
-    of: &'a Reading,
+pub(crate) struct Taken {
+    of: Reading,
     bytes: usize,
 }
 
 impl Reading {
-    pub(super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self { most, bytes: Arc::default() }
     }
 
-    pub(super) fn begin(&self) -> Taken<'_> {
-        Taken { of: self, bytes: 0 }
+    /// The same count with a lower bound.
+    pub(crate) fn up_to(&self, most: usize) -> Self {
+        Self { most, bytes: Arc::clone(&self.bytes) }
+    }
+
+    pub(crate) fn begin(&self) -> Taken {
+        Taken { of: self.clone(), bytes: 0 }
     }
 }
 
-impl Taken<'_> {
-    pub(super) fn bytes(&self) -> usize {
+impl Taken {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Counts more bytes. Returns whether all bodies are within the bound.
-    pub(super) fn add(&mut self, bytes: usize) -> bool {
+    pub(crate) fn add(&mut self, bytes: usize) -> bool {
         self.bytes += bytes;
         self.of.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.of.most
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for Taken {
     fn drop(&mut self) {
         self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }

@@ -5,20 +5,23 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use super::fields::{RateLimitFields, seconds};
-use crate::layer::rate_limit::OnResponse as _;
+use super::fields::seconds;
 use crate::primitive::token_bucket::Decision;
-use crate::{Admission, Refusal, RefusalKind, Reject, random};
+use crate::{Refusal, RefusalKind, Reject, random};
 
 /// Returns a [`Reject`] that converts refusals into HTTP responses. The body is a problem document (RFC 9457).
 ///
 /// | refusal | status | |
 /// |---|---|---|
-/// | [`RateLimited`](RefusalKind::RateLimited) | 429 | `Retry-After` (seconds, rounded up, at least 1), RateLimit fields |
+/// | [`RateLimited`](RefusalKind::RateLimited) | 429 | `Retry-After` (seconds, rounded up, at least 1) |
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | 400 | no `Retry-After`: it can never be admitted |
 /// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After` (an estimate) |
 /// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
 /// | [`BadRequest`](RefusalKind::BadRequest) | 400 | no `Retry-After` |
+/// | [`MissingPart`](RefusalKind::MissingPart) | 400 | the body names the part, such as a header field |
+/// | [`RequestTooLarge`](RefusalKind::RequestTooLarge) | 413 | |
+/// | [`RequestTimeout`](RefusalKind::RequestTimeout) | 408 | |
+/// | [`KeyReused`](RefusalKind::KeyReused) | 422 | |
 /// | [`LookUpFailed`](RefusalKind::LookUpFailed) | 503 | the client does not see the cause |
 /// | [`Duplicate`](RefusalKind::Duplicate) | 409 | no `Retry-After` |
 /// | [`InFlight`](RefusalKind::InFlight) | 409 | `Retry-After`, as for `NoPermit` |
@@ -32,7 +35,7 @@ use crate::{Admission, Refusal, RefusalKind, Reject, random};
 /// A refusal by a quota that never refills is a 429 without `Retry-After`. `Retry-After` of permits and locks is an
 /// [estimate](Refusal::retry_after) of at most 5 s.
 ///
-/// Responses to requests that a rate limit has admitted get the RateLimit fields as well.
+/// [`RateLimitLayer::fields`](crate::RateLimitLayer::fields) adds the RateLimit fields to admitted and refused responses.
 ///
 /// The body type must implement `From<String>`: for example axum's body, `http_body_util::Full` and `String`.
 #[must_use]
@@ -62,19 +65,11 @@ pub fn refuse() -> Refuse {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Refuse {
-    fields: RateLimitFields,
     permits_per_client: bool,
     jitter: Duration,
 }
 
 impl Refuse {
-    /// Sets which RateLimit header fields responses have, of admitted and of refused requests. Default: those of the
-    /// draft ([`RateLimitFields::default`]).
-    #[must_use]
-    pub fn fields(self, fields: RateLimitFields) -> Self {
-        Self { fields, ..self }
-    }
-
     /// Answers 429 rather than 503 when no permit is free: for permits per client, where the client asks too much and the
     /// service has room.
     #[must_use]
@@ -106,27 +101,24 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
             let after = after.saturating_add(self.jitter.mul_f64(random::fraction()));
             headers.insert(RETRY_AFTER, seconds(after).max(1).into());
         }
-        if let Some(decision) = refusal.decision() {
-            self.fields.write(decision, refusal.key(), refusal.is_weighted(), headers);
-        }
         Ok(response)
     }
 
     fn inner_error(&self, error: E) -> E {
         error
     }
-
-    fn admitted(&self, admission: &Admission<'_>, response: &mut Response<B>) {
-        self.fields.on_response(admission, response);
-    }
 }
 
 fn status(refusal: &Refusal) -> StatusCode {
     match refusal.kind() {
         RefusalKind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-        RefusalKind::BadRequest | RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit => {
-            StatusCode::BAD_REQUEST
-        }
+        RefusalKind::BadRequest
+        | RefusalKind::MissingPart
+        | RefusalKind::ExceedsBurst
+        | RefusalKind::ExceedsLimit => StatusCode::BAD_REQUEST,
+        RefusalKind::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        RefusalKind::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+        RefusalKind::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
         RefusalKind::Locked => StatusCode::LOCKED,
         RefusalKind::InFlight | RefusalKind::Duplicate => StatusCode::CONFLICT,
         RefusalKind::Invalid => StatusCode::INTERNAL_SERVER_ERROR,
@@ -140,8 +132,8 @@ fn status(refusal: &Refusal) -> StatusCode {
     }
 }
 
-/// Returns the body. Nothing in it needs escaping: it contains fixed texts, numbers, and names of quotas, which
-/// have no quotes.
+/// Returns the body. It contains fixed texts, numbers, names of quotas, which have no quotes, and the escaped text of a
+/// refusal.
 fn problem(refusal: &Refusal, status: StatusCode) -> String {
     let (kind, title, more) = match (refusal.kind(), refusal.decision()) {
         (RefusalKind::RateLimited, Some(decision)) => {
@@ -154,11 +146,20 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
         (RefusalKind::NoPermit, _) if status == StatusCode::TOO_MANY_REQUESTS => {
             ("about:blank", "Too Many Requests", String::new())
         }
-        // Its text is the service's, and may need escaping.
-        (RefusalKind::BadRequest, _) => ("about:blank", "Bad Request", String::new()),
-        (RefusalKind::ExceedsBurst | RefusalKind::ExceedsLimit, _) => {
-            ("about:blank", "Bad Request", detail(refusal))
+        // The text of an extractor of the service may be private.
+        (RefusalKind::BadRequest, _) if !refusal.get_ref().is_for_clients() => {
+            ("about:blank", "Bad Request", String::new())
         }
+        (
+            RefusalKind::BadRequest
+            | RefusalKind::MissingPart
+            | RefusalKind::ExceedsBurst
+            | RefusalKind::ExceedsLimit
+            | RefusalKind::RequestTooLarge
+            | RefusalKind::RequestTimeout
+            | RefusalKind::KeyReused,
+            _,
+        ) => ("about:blank", status.canonical_reason().unwrap_or_default(), detail(refusal)),
         (RefusalKind::LookUpFailed, _) => ("about:blank", "Service Unavailable", String::new()),
         (RefusalKind::StoreUnavailable, _) => {
             ("about:blank", "Service Unavailable", ",\"detail\":\"the limit cannot be checked\"".to_owned())
@@ -181,7 +182,16 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
 }
 
 fn detail(refusal: &Refusal) -> String {
-    format!(",\"detail\":\"{}\"", refusal.get_ref())
+    let mut detail = ",\"detail\":\"".to_owned();
+    for character in refusal.get_ref().to_string().chars() {
+        match character {
+            '"' | '\\' => detail.extend(['\\', character]),
+            '\0'..' ' => detail.push_str(&format!("\\u{:04x}", u32::from(character))),
+            _ => detail.push(character),
+        }
+    }
+    detail.push('"');
+    detail
 }
 
 fn violated(decision: &Decision) -> String {

@@ -198,6 +198,11 @@ impl Responses {
     pub(crate) fn shares(&self, parts: &response::Parts) -> bool {
         (self.share_when)(parts)
     }
+
+    /// Returns the count of bytes, and their bound.
+    pub(crate) fn reading(&self) -> &Reading {
+        &self.reading
+    }
 }
 
 impl Default for Responses {

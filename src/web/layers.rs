@@ -10,7 +10,7 @@ use crate::layer::rate_limit::{KeyExtractors, OnAdmit};
 use crate::layer::rw_lock::ChooseAccess;
 use crate::primitive::rw_lock::Access;
 use crate::primitive::token_bucket::Decision;
-use crate::response::{Answer, Refuse, Responses, UntilBodyEnd, refuse};
+use crate::response::{Answer, RateLimitFields, Refuse, Responses, UntilBodyEnd, refuse};
 use crate::{
     ConcurrencyLimitLayer, KeyExtractor, LeaseHandle, Mutex, MutexLayer, RateLimitLayer, RwLock, RwLockLayer,
     SingleFlight, SingleFlightLayer, TokenBucket, TokenBuckets, WaitGroup,
@@ -33,24 +33,15 @@ use crate::{
 /// # Ok(()) }
 /// ```
 ///
-/// Requests that cannot be admitted now are refused, unless they may [wait](RateLimitLayer::max_wait). To set the fields, or
-/// to leave them out, set them once, for admitted and refused requests alike:
-///
-/// ```
-/// # use axum::{extract::Request, response::Response};
-/// # use tower_distributed::{Error, Quota, RateLimitLayer, Store, TokenBucket, extract, response, web};
-/// # fn limit(store: &Store) -> Result<RateLimitLayer<Request, Response, response::Refuse>, Error> {
-/// # let bucket = TokenBucket::new(store, "api", Quota::per_second(5).burst(10))?;
-/// let fields = response::RateLimitFields::default().and_legacy();
-/// Ok(web::rate_limit(bucket, extract::client_ip()).reject_with(response::refuse().fields(fields)))
-/// # }
-/// ```
+/// Requests that cannot be admitted now are refused, unless they may [wait](RateLimitLayer::max_wait).
+/// [`fields`](RateLimitLayer::fields) sets the fields, or leaves them out; [`reject_with`](RateLimitLayer::reject_with) sets
+/// the refusals, which keep the fields.
 #[must_use]
 pub fn rate_limit<B, B2>(
     bucket: TokenBucket,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
-    RateLimitLayer::new(bucket, key).on_admit(InsertDecision).reject_with(refuse())
+    in_http(RateLimitLayer::new(bucket, key))
 }
 
 /// Several limits over different keys for HTTP: a request is charged to all of them or to none, in one step. As
@@ -78,7 +69,13 @@ pub fn rate_limits<B, B2, K, const N: usize>(
 where
     K: KeyExtractors<Request<B>, N> + Send + Sync + 'static,
 {
-    RateLimitLayer::all_of(limits, keys).on_admit(InsertDecision).reject_with(refuse())
+    in_http(RateLimitLayer::all_of(limits, keys))
+}
+
+fn in_http<B, B2>(
+    layer: RateLimitLayer<Request<B>, Response<B2>>,
+) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
+    layer.fields(RateLimitFields::default()).on_admit(InsertDecision).reject_with(refuse())
 }
 
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
@@ -171,19 +168,20 @@ pub fn mutex<B>(
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let flight = SingleFlight::builder(AnswerCodec).ttl(Duration::from_millis(100));
 /// let flight = flight.build(&Store::in_memory(), "prices")?;
-/// let layer = web::single_flight(flight, extract::shared_get().private_if("x-api-key")?);
+/// let layer = web::single_flight(flight, extract::shared_get().private_if("x-session")?);
 /// let app: Router = Router::new().route("/prices", get(async || "all of them")).layer(layer);
 /// # Ok(()) }
 /// ```
 ///
-/// [`shared_get`](crate::extract::shared_get) checks the requests: those take part that may be shared by what HTTP itself knows, which
-/// are GET and HEAD without a body, credentials, conditions and the like, and all others are answered by themselves. Method,
-/// scheme, host, path, query, and the fields by which services choose what they answer for are part of every key.
+/// [`shared_get`](crate::extract::shared_get) checks the requests. GET and HEAD take part, unless they have a body,
+/// credentials, conditions, one of the listed header fields that name a user, or the like. All others are answered by
+/// themselves. Method, scheme, host, path, query, and the fields by which services choose what they answer for are part of
+/// every key.
 ///
-/// **A response must not reach another user.** If your service identifies users by other header fields, such as `x-api-key`,
-/// or by fields that a proxy adds, name each of them with [`private_if`](SharedGet::private_if). This crate cannot see client
-/// certificates and addresses: if they matter, add them to the key with [`SharedGet::new`]. Tokens in the query are part of
-/// the key.
+/// **A response must not reach another user.** If your service identifies users by header fields that are not
+/// [listed](crate::extract::shared_get), name each of them with [`private_if`](SharedGet::private_if). This crate cannot see
+/// client certificates and addresses: if they matter, add them to the key with [`SharedGet::new`]. Tokens in the query are
+/// part of the key.
 ///
 /// **A client must not change what others get.** If another header field changes a response, name it in `Vary`, add it to the
 /// key, or remove it from requests that come from outside.

@@ -131,6 +131,7 @@ async fn degrade_goes_by_the_quotas_of_the_request() {
     let eight = Quotas::new([Quota::per_hour(1).burst(8)]).unwrap();
     let layer = RateLimitLayer::new(at_most(2, &away()), everything)
         .quotas(move |_: &u32| Some(eight.clone()))
+        .unwrap()
         .on_store_failure(shared_by(4));
     assert_eq!(refusals(&mut layer.layer(Probe::default()), &[1; 3]).await, [ADMITTED, ADMITTED, LIMITED]);
 }

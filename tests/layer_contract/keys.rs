@@ -147,7 +147,7 @@ async fn quotas_are_looked_up_only_for_requests_with_a_key() {
         std::future::ready(None)
     };
     let inner = service_fn(async |name: String| Ok::<_, Infallible>(name));
-    let service = RateLimitLayer::new(bucket, now).look_up_quotas(quotas).layer(inner);
+    let service = RateLimitLayer::new(bucket, now).look_up_quotas(quotas).unwrap().layer(inner);
     ask(&service, "none").await.unwrap();
     ask(&service, "broken").await.unwrap_err();
     assert_eq!(asked.load(Ordering::SeqCst), 0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tower::{Layer as _, Service, ServiceExt as _};
 use tower_distributed::token_bucket::Ban;
-use tower_distributed::{LiveQuotas, Quota, QuotaTable, Quotas, RateLimitLayer, TokenBucket};
+use tower_distributed::{LiveQuotas, Quota, QuotaTable, Quotas, RateLimitLayer, Store, TokenBucket};
 
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, at_most, on_each_store};
@@ -120,6 +120,20 @@ async fn rows_of_a_table_have_limits_of_their_own(stores: Stores) {
     assert!(twice.is_invalid() && twice.to_string().contains("\"a\""), "{twice}");
 }
 
+/// Quotas that are set after a table do not replace it silently.
+#[test]
+fn quotas_after_a_table_do_not_discard_it() {
+    let table = QuotaTable::new([("row", "2/h")]).unwrap();
+    let layer: RateLimitLayer<u32, ()> = RateLimitLayer::new(at_most(5, &Store::in_memory()), everything);
+    let layer = layer.quota_table(table, |_: &u32| "row");
+    for error in [
+        layer.clone().quotas(|_: &u32| None).unwrap_err(),
+        layer.look_up_quotas(|_: &u32| std::future::ready(None)).unwrap_err(),
+    ] {
+        assert!(error.is_invalid() && error.to_string().contains("quota_table"), "{error}");
+    }
+}
+
 async fn quotas_are_looked_up(stores: Stores) {
     let looked_up = Arc::new(AtomicU32::new(0));
     let counted = looked_up.clone();
@@ -132,7 +146,7 @@ async fn quotas_are_looked_up(stores: Stores) {
                 (key > 0).then(|| Quotas::new([Quota::per_hour(key)]).unwrap())
             }
         });
-    let service = layer.layer(Probe::default());
+    let service = layer.unwrap().layer(Probe::default());
     for (key, expected) in [(0, 1), (3, 3)] {
         let mut admitted = 0;
         for _ in 0..5 {
@@ -146,7 +160,8 @@ async fn quotas_are_looked_up(stores: Stores) {
 async fn quotas_change_while_they_are_used(stores: Stores) {
     let quotas = LiveQuotas::new("2/h").unwrap();
     let bucket = TokenBucket::new(&stores.open(), "limits", quotas.get()).unwrap();
-    let service = RateLimitLayer::new(bucket, everything).quotas(quotas.clone()).layer(Probe::default());
+    let service =
+        RateLimitLayer::new(bucket, everything).quotas(quotas.clone()).unwrap().layer(Probe::default());
     assert!(passes(&service, 1).await && passes(&service, 1).await && !passes(&service, 1).await);
     quotas.set("5/h").unwrap();
     let mut admitted = 0;

@@ -127,6 +127,7 @@ async fn quotas_are_those_of_the_first_limit(stores: Stores) {
     let row = |request: &Request| if request % 2 == 1 { "odd" } else { "even" };
     let layer = RateLimitLayer::all_of(limits.clone(), KEYS)
         .quotas(|request: &Request| (*request == 12).then(|| Quotas::new([Quota::per_hour(2)]).unwrap()))
+        .unwrap()
         .quota_table(table, row);
     let service = layer.layer(Probe::default());
     let mut admitted = [0, 0, 0];

@@ -39,7 +39,8 @@ async fn program() {
         let plan = plan_of(request.extensions().get().cloned());
         async move { plan.await.parse::<Quotas>().ok() }
     };
-    let app = app.layer(web::rate_limit(bucket, key).look_up_quotas(quotas)).layer(from_fn(authenticate));
+    let app =
+        app.layer(web::rate_limit(bucket, key).look_up_quotas(quotas).unwrap()).layer(from_fn(authenticate));
     // end
     let url = serve(app).await;
     let status = async |customer| send(client().get(&url).bearer_auth(customer)).await;

@@ -72,7 +72,7 @@ async fn a_duplicate_is_a_conflict(stores: Stores) {
         assert_eq!(answer.json()["status"], 409);
     }
     let without = client().post(format!("{url}/status/200"));
-    assert_eq!(without.send().await.unwrap().status(), StatusCode::OK, "without a key");
+    assert_eq!(without.send().await.unwrap().status(), StatusCode::BAD_REQUEST, "without a key");
 }
 
 async fn a_duplicate_is_marked_or_answered(stores: Stores) {

@@ -1,5 +1,6 @@
 //! `Idempotency-Key` behind an axum server.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,8 +12,9 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use tokio::sync::Notify;
+use tower_distributed::response::FlightBody;
 use tower_distributed::web::{IdempotencyBuilder, idempotency};
-use tower_distributed::{Key, Store};
+use tower_distributed::{Key, Refusal, Store, StoreFailure};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::net::{Answer, client, serve};
@@ -278,6 +280,45 @@ async fn an_outage_is_no_replay() {
     assert_eq!(app.calls(), 1);
 }
 
+#[tokio::test]
+async fn in_an_outage_requests_are_handled_as_set() {
+    const REPLICAS: NonZeroU32 = NonZeroU32::new(3).unwrap();
+    for (away_as, replayed) in
+        [(StoreFailure::FailOpen, None), (StoreFailure::LocalShare { replicas: REPLICAS }, Some("?1"))]
+    {
+        let app = app();
+        let url = format!("{}/200", app.serve(layer(&away()).on_store_failure(away_as)).await);
+        for replayed in [None, replayed] {
+            let answer = send(&url, &[ANN, KEY], "10 EUR").await;
+            assert_eq!((answer.status, answer.header("idempotency-replayed")), (StatusCode::OK, replayed));
+        }
+        assert_eq!(app.calls(), if replayed.is_some() { 1 } else { 2 });
+    }
+}
+
+#[tokio::test]
+async fn refusals_are_as_set() {
+    let refused = |refusal: Refusal| {
+        let body = FlightBody::<axum::body::Body>::from(format!("{:?}: {refusal}", refusal.kind()));
+        http::Response::builder().status(StatusCode::IM_A_TEAPOT).body(body).unwrap()
+    };
+    let once = layer(&Store::in_memory()).required(true).largest_request(100).reject_with(refused);
+    let app = app();
+    let router = app.router.clone().layer(once.build().unwrap()).layer(from_fn(authenticate));
+    let url = serve(router).await;
+    let large = "x".repeat(101);
+    for (path, fields, body, told) in [
+        ("200", &[ANN][..], "", "MissingPart: Idempotency-Key is missing"),
+        ("200", &[ANN, KEY, KEY], "", "BadRequest: Idempotency-Key must be sent only once"),
+        ("200", &[ANN, KEY], &large, "RequestTooLarge: the request body is larger than 100 bytes"),
+        ("200", &[ANN, KEY], "10 EUR", "ann: 10 EUR"),
+        ("201", &[ANN, KEY], "10 EUR", "KeyReused: the idempotency key was used for another request"),
+    ] {
+        assert_eq!(send(&format!("{url}/{path}"), fields, body).await.body, told);
+    }
+    assert_eq!(app.calls(), 1);
+}
+
 #[test]
 fn settings_out_of_range_are_told() {
     let store = Store::in_memory();
@@ -289,6 +330,10 @@ fn settings_out_of_range_are_told() {
         );
     }
     assert!(layer(&store).ttl(Duration::ZERO).build().unwrap_err().is_invalid());
+    let error = layer(&store).read_timeout(Duration::ZERO).build().unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("1 ms to 1 day, is 0ns"), "{error}");
+    let error = layer(&store).largest_request(100).max_buffered(199).build().unwrap_err();
+    assert!(error.is_invalid() && error.to_string().contains("2 * 100 bytes, is 199 bytes"), "{error}");
     let error = idempotency(&store, "a name", by_user as fn(&Request) -> Option<Key>).build().unwrap_err();
     assert!(error.is_invalid() && error.to_string().contains("\"a name\""));
 }

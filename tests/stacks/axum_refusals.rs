@@ -26,10 +26,8 @@ on_each_store!(
 /// One bucket for all; a request costs what its query says.
 async fn serve_limited(bucket: TokenBucket, fields: RateLimitFields) -> String {
     let cost = |request: &Request| request.uri().query().map_or(1, |cost| cost.parse().unwrap());
-    let layer = RateLimitLayer::new(bucket, |_: &Request| "all")
-        .cost(cost)
-        .on_response(fields)
-        .reject_with(refuse().fields(fields));
+    let layer =
+        RateLimitLayer::new(bucket, |_: &Request| "all").cost(cost).fields(fields).reject_with(refuse());
     serve(Router::new().route("/", on_get(async || "hello")).layer(layer)).await
 }
 

@@ -24,8 +24,7 @@ fn get(url: &str) -> Request<Full<Bytes>> {
 
 async fn refusals_are_errors_by_default(stores: Stores) {
     let url = Upstream::start().await.url;
-    let limit =
-        RateLimitLayer::new(at_most(1, &stores.open()), path()).on_response(RateLimitFields::default());
+    let limit = RateLimitLayer::new(at_most(1, &stores.open()), path()).fields(RateLimitFields::default());
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let guarded = ServiceBuilder::new().layer(limit).service(client);
     let response = guarded.clone().oneshot(get(&url)).await.unwrap();

@@ -12,7 +12,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 use tower_distributed::extract::{client_ip, header};
-use tower_distributed::response::refuse;
+use tower_distributed::response::{RateLimitFields, refuse};
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::web::InsertDecision;
 use tower_distributed::{Quota, RateLimitLayer, TokenBucket};
@@ -53,6 +53,7 @@ where
 
 async fn full_bodies(stores: Stores) {
     let limit = RateLimitLayer::new(at_most(1, &stores.open()), header("x-api-key").unwrap().plain())
+        .fields(RateLimitFields::default())
         .reject_with(refuse())
         .on_admit(InsertDecision);
     let remaining = service_fn(async |request: Request<Incoming>| {
@@ -66,7 +67,9 @@ async fn full_bodies(stores: Stores) {
     assert_eq!(allowed.header("ratelimit"), Some(r#""default";r=0;t=3600"#));
     let refused = get(&url, &[("x-api-key", "ann")]).await;
     assert_eq!((refused.status, &refused.json()["status"]), (StatusCode::TOO_MANY_REQUESTS, &429.into()));
-    assert_eq!(get(&url, &[]).await.body, "no limit", "without a key");
+    let without_key = get(&url, &[]).await;
+    assert_eq!(without_key.status, StatusCode::BAD_REQUEST);
+    assert_eq!(without_key.json()["detail"], "the header field x-api-key is missing");
 }
 
 async fn string_bodies(stores: Stores) {

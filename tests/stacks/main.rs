@@ -14,6 +14,7 @@ mod axum_refusals;
 mod axum_routes;
 mod hyper_client;
 mod hyper_server;
+mod missing_parts;
 mod net;
 mod reqwest_client;
 #[cfg(feature = "tonic")]

@@ -21,6 +21,7 @@ on_each_store!(
     what_never_refills_names_no_delay,
     cost_above_the_burst_is_an_invalid_argument,
     peers_are_known_by_their_address,
+    a_missing_part_is_an_invalid_argument,
 );
 
 /// Serves gRPC health checks behind a layer.
@@ -51,6 +52,13 @@ async fn refusals_are_resource_exhausted_with_a_retry_delay(stores: Stores) {
     let within = Duration::from_secs(3500)..=Duration::from_secs(3600);
     assert!(delay.is_some_and(|delay| within.contains(&delay)), "{delay:?}");
     check(&channel, "bob").await.unwrap();
+}
+
+async fn a_missing_part_is_an_invalid_argument(stores: Stores) {
+    let limit = grpc::rate_limit(at_most(2, &stores.open()), client_ip().and(header("x-account").unwrap()));
+    let status = check(&serve!(limit), "ann").await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(status.message(), "the header field x-account is missing");
 }
 
 async fn what_never_refills_names_no_delay(stores: Stores) {

@@ -23,6 +23,7 @@ pub fn ours(store: &Store, quota: Quota) -> impl Contestant {
     let bucket = TokenBucket::new(store, "bench", quota).unwrap();
     let layer = RateLimitLayer::new(bucket, extract::header(FIELD).unwrap().plain())
         .cache_refusals(false)
+        .fields(response::RateLimitFields::default())
         .reject_with(response::refuse());
     Layered(layer.layer(Inner))
 }

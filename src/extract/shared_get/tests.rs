@@ -166,14 +166,56 @@ fn whose_scheme_is_told() {
     }
 }
 
+/// The field names by which proxies and frameworks tell a service the user.
+#[test]
+fn fields_that_name_a_user_make_a_request_private() {
+    for field in [
+        "x-api-key",
+        "x-auth-token",
+        "x-auth-request-email",
+        "x-forwarded-user",
+        "x-forwarded-email",
+        "x-forwarded-access-token",
+        "x-amzn-oidc-data",
+        "x-goog-iap-jwt-assertion",
+        "x-goog-authenticated-user-email",
+        "cf-access-jwt-assertion",
+        "x-ms-client-principal",
+        "x-ms-client-principal-name",
+        "x-remote-user",
+        "remote-user",
+        "x-authenticated-userid",
+        "x-user-id",
+        "ssl-client-subject-dn",
+        "x-client-cert",
+        "x-ssl-client-s-dn",
+    ] {
+        assert_eq!(key(Request::get("/").header(field, "ann")), None, "{field}");
+    }
+    let by = checked().ignore_field("X-Auth-Token").unwrap().ignore_field("x-user-agent").unwrap();
+    let with = |field: &str| keyed(&by, Request::get("/").header(field, "7"), String::new());
+    assert_eq!(
+        (with("x-auth-token"), with("x-user-agent")),
+        (key(Request::get("/")), key(Request::get("/")))
+    );
+    assert_eq!((with("x-auth-user"), with("x-api-key")), (None, None));
+    for field in ["authorization", "cookie", "x-other", "x auth"] {
+        let error = checked().ignore_field(field).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().contains(&format!("{field:?}")), "{error}");
+    }
+    for field in ["x-request-id", "user-agent", "x-forwarded-for", "x-real-ip", "dnt", "from"] {
+        assert!(key(Request::get("/").header(field, "ann")).is_some(), "{field}");
+    }
+}
+
 #[test]
 fn named_fields_make_a_request_private() {
-    let by = checked().private_if("X-Api-Key").unwrap().private_if("x-user").unwrap();
+    let by = checked().private_if("X-Session").unwrap().private_if("x-member").unwrap();
     let with = |field: &str| keyed(&by, Request::get("/").header(field, "7"), String::new());
-    assert_eq!(with("x-api-key"), None);
-    assert_eq!(with("x-user"), None);
+    assert_eq!(with("x-session"), None);
+    assert_eq!(with("x-member"), None);
     assert!(with("x-other").is_some());
-    assert!(key(Request::get("/").header("x-api-key", "7")).is_some(), "it is not known to be private");
+    assert!(key(Request::get("/").header("x-session", "7")).is_some(), "it is not known to be private");
 
     let error = checked().private_if("x api key").unwrap_err();
     assert!(error.is_invalid() && error.to_string().contains("\"x api key\""), "{error}");

@@ -151,7 +151,7 @@ where
                             State::Asking { asking: Asking::new(acquire, inner, request) }
                         }
                         Err(error) if !settings.passes_without_key(&error) => {
-                            return Poll::Ready(config.reject.reject(error.into()));
+                            return Poll::Ready(config.refuse::<S::Error>(error.into()));
                         }
                         Ok(None) | Err(_) => {
                             State::Calling { future: inner.call(request), key: None, granted: None }
@@ -198,8 +198,8 @@ where
                         Ok(decision) => decision,
                         Err(_) if settings.shadow => None,
                         Err(refusal) => {
-                            let refusal = refusal.of(acquire.take_key(), config.is_weighted());
-                            return Poll::Ready(config.reject.reject(refusal));
+                            let refusal = refusal.of(acquire.take_key());
+                            return Poll::Ready(config.refuse::<S::Error>(refusal));
                         }
                     };
                     if let Some(decision) = &decision {
@@ -214,7 +214,7 @@ where
                     // Yields to other tasks now and then, because this path never waits.
                     ready!(pin!(consume_budget()).poll(context));
                     let Some(refusal) = refusal.take() else { return Poll::Pending };
-                    return Poll::Ready(config.reject.reject(refusal));
+                    return Poll::Ready(config.refuse::<S::Error>(refusal));
                 }
                 StateProjection::Calling { future, key, granted } => {
                     let mut response = match ready!(future.poll(context)) {
@@ -226,9 +226,6 @@ where
                         key,
                         is_weighted: config.is_weighted(),
                     });
-                    if let Some(admission) = &admission {
-                        config.reject.admitted(admission, &mut response);
-                    }
                     let Afterwards { block, charge } =
                         config.hooks.answered(admission.as_ref(), &mut response);
                     if let (true, Some(key), Some(granted)) = (charge > 0, &*key, &*granted) {

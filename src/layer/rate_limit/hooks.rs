@@ -40,6 +40,30 @@ impl<Req, F: Fn(&Decision, &mut Req)> OnAdmit<Req> for F {
 }
 
 /// A hook for responses to admitted requests. Implemented by functions and closures of `(&Decision, &mut Res)`.
+///
+/// A type that implements this trait also gets the key of the request:
+///
+/// ```
+/// use tower::{Layer, ServiceExt, service_fn};
+/// use tower_distributed::token_bucket::OnResponse;
+/// use tower_distributed::{Admission, Quota, RateLimitLayer, Store, TokenBucket};
+///
+/// /// Tells each caller how many requests it has left.
+/// struct WithLeft;
+///
+/// impl OnResponse<String> for WithLeft {
+///     fn on_response(&self, admission: &Admission<'_>, reply: &mut String) {
+///         *reply += &format!(", {:?} has {} left", admission.key(), admission.decision().remaining());
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_minute(10))?;
+/// let limit = RateLimitLayer::new(bucket, |user: &&'static str| *user).on_response(WithLeft);
+/// let send = async |_: &'static str| Ok::<_, std::io::Error>("sent".to_owned());
+/// assert_eq!(limit.layer(service_fn(send)).oneshot("ann").await?, "sent, Key(ann) has 9 left");
+/// # Ok(()) }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be called with a response `{Res}`",
     note = "pass a closure with typed arguments: `|decision: &Decision, response: &mut Response| ...`"
@@ -116,6 +140,8 @@ impl<Req, F: Fn(&Req, &Key, &Decision)> OnRefused<Req> for F {
 
 /// The hooks of a layer. Hooks of one kind are called in the order in which they were set.
 pub(super) struct Hooks<Req, Res> {
+    /// Called first, and for refused requests as well.
+    pub(super) fields: Option<Arc<dyn OnResponse<Res> + Send + Sync>>,
     pub(super) on_admit: Vec<Arc<dyn OnAdmit<Req> + Send + Sync>>,
     pub(super) on_refused: Vec<Arc<dyn OnRefused<Req> + Send + Sync>>,
     pub(super) on_response: Vec<Arc<dyn OnResponse<Res> + Send + Sync>>,
@@ -125,6 +151,7 @@ pub(super) struct Hooks<Req, Res> {
 
 impl<Req, Res> Hooks<Req, Res> {
     pub(super) const NONE: Self = Self {
+        fields: None,
         on_admit: Vec::new(),
         on_refused: Vec::new(),
         on_response: Vec::new(),
@@ -146,6 +173,7 @@ impl<Req, Res> Hooks<Req, Res> {
     pub(super) fn answered(&self, admission: Option<&Admission<'_>>, response: &mut Res) -> Afterwards {
         let mut afterwards = Afterwards::default();
         if let Some(admission) = admission {
+            self.fields.iter().for_each(|hook| hook.on_response(admission, response));
             self.on_response.iter().for_each(|hook| hook.on_response(admission, response));
             // A request without a decision is charged nothing.
             let charges = self.charge_after.iter().map(|hook| hook.charge_after(response));
@@ -158,8 +186,9 @@ impl<Req, Res> Hooks<Req, Res> {
 
 impl<Req, Res> Clone for Hooks<Req, Res> {
     fn clone(&self) -> Self {
-        let Self { on_admit, on_refused, on_response, observe, charge_after } = self;
+        let Self { fields, on_admit, on_refused, on_response, observe, charge_after } = self;
         Self {
+            fields: fields.clone(),
             on_admit: on_admit.clone(),
             on_refused: on_refused.clone(),
             on_response: on_response.clone(),

@@ -17,7 +17,10 @@ use crate::layer::away::Away;
 use crate::layer::key::{DynKey, SkipIf};
 use crate::primitive::token_bucket::Decision;
 use crate::telemetry::Outcome;
-use crate::{AsError, Key, KeyExtractor, Quotas, StoreFailure, TokenBucket, TokenBuckets};
+use crate::{
+    Admission, AsError, Error, Key, KeyExtractor, Quotas, Refusal, Reject, StoreFailure, TokenBucket,
+    TokenBuckets,
+};
 
 /// A [`Layer`] that limits the rate of requests per key; see the [module](crate::token_bucket).
 ///
@@ -88,6 +91,8 @@ pub(super) struct Settings {
     /// Whether all requests pass.
     pub(super) shadow: bool,
     pub(super) ban: Option<Bans>,
+    /// Whether the quotas are those of a table.
+    has_table: bool,
 }
 
 impl<Req, Res> RateLimitLayer<Req, Res> {
@@ -101,7 +106,8 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
 
     fn of(limiter: Limiter, key: DynKey<Req>) -> Self {
         let limiter = limiter.cache_refusals(true);
-        let settings = Settings { limiter, on_store_failure: Away::FailClosed, shadow: false, ban: None };
+        let on_store_failure = Away::FailClosed;
+        let settings = Settings { limiter, on_store_failure, shadow: false, ban: None, has_table: false };
         let hooks = Hooks::NONE;
         Self { config: Config { settings, key, cost: None, quotas: None, hooks, reject: AsError } }
     }
@@ -109,8 +115,9 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     /// Creates a layer with several limits, for example one per user, one per tenant and one global limit.
     ///
     /// A request is charged to all limits or to none; see [`TokenBuckets`]. `keys` is a tuple with one
-    /// [`KeyExtractor`](crate::KeyExtractor) for each limit. A limit whose key is `None` is not asked. If all keys
-    /// are `None`, the request passes.
+    /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked, as a closure says or
+    /// [`skip_if`](crate::extract::By::skip_if). If all keys are `None`, the request passes. A request without a part of a
+    /// key [is refused](Error::is_missing_part).
     ///
     /// The first limit identifies the sender of the request:
     ///
@@ -162,6 +169,13 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// Sets the quotas of a request, by a closure from `&Req` to `Option<Quotas>`. Default, and for `None`: the
     /// quotas of the bucket.
     ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) after [`quota_table`](Self::quota_table): quotas for the requests that are in no
+    /// row are set before the table.
+    ///
+    /// # Examples
+    ///
     /// Use [`LiveQuotas`](crate::LiveQuotas) for quotas that change at run time,
     /// [`look_up_quotas`](Self::look_up_quotas) for an asynchronous lookup, and [`quota_table`](Self::quota_table)
     /// for quotas by route.
@@ -176,7 +190,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_minute(1))?;
     /// let premium = Quotas::new([Quota::per_minute(100)])?;
     /// let limit = RateLimitLayer::new(bucket, |call: &Call| call.user)
-    ///     .quotas(move |call: &Call| call.is_premium.then(|| premium.clone()));
+    ///     .quotas(move |call: &Call| call.is_premium.then(|| premium.clone()))?;
     /// let mut handle = limit.layer(service_fn(async |_: Call| Ok::<_, std::io::Error>("handled")));
     ///
     /// for _ in 0..3 {
@@ -186,10 +200,15 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// assert!(handle.ready().await?.call(Call { user: 8, is_premium: false }).await.is_err());
     /// # Ok(()) }
     /// ```
-    #[must_use]
-    pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Self {
+    pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Result<Self, Error> {
+        if self.config.settings.has_table {
+            return Err(Error::invalid(
+                "quotas and look_up_quotas after quota_table would discard the table: call them before it, for the \
+                 requests that are in no row",
+            ));
+        }
         self.config.quotas = Some(Arc::new(quotas));
-        self
+        Ok(self)
     }
 
     /// Sets how long a request may wait for its tokens. Default: zero, requests do not wait.
@@ -251,9 +270,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](crate::Error::is_invalid) if `hold` is not 1 ms to 1 s, or the layer has
+    /// [`is_invalid`](Error::is_invalid) if `hold` is not 1 ms to 1 s, or the layer has
     /// [several limits](Self::all_of).
-    pub fn prefetch(mut self, hold: Duration) -> Result<Self, crate::Error> {
+    pub fn prefetch(mut self, hold: Duration) -> Result<Self, Error> {
         let settings = &mut self.config.settings;
         settings.limiter = settings.limiter.clone().prefetch(hold)?;
         Ok(self)
@@ -319,6 +338,13 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
+    /// Sets the hook that writes the fields of admitted and refused responses.
+    #[cfg(feature = "http")]
+    pub(crate) fn with_fields(mut self, fields: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
+        self.config.hooks.fields = Some(Arc::new(fields));
+        self
+    }
+
     /// Turns on shadow mode: all requests pass immediately, as if there were no limit. Use it to see the effect of
     /// a limit before you enforce it.
     ///
@@ -355,8 +381,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
-    /// Adds a hook for the responses to admitted requests: a closure of `(&Decision, &mut Res)`. For HTTP, use
-    /// `response::RateLimitFields`.
+    /// Adds a hook for the responses to admitted requests: a closure of `(&Decision, &mut Res)`, or another
+    /// [`OnResponse`]. For the RateLimit fields of HTTP, use `fields`.
     #[must_use]
     pub fn on_response(mut self, on_response: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
         self.config.hooks.on_response.push(Arc::new(on_response));
@@ -447,10 +473,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](crate::Error::is_invalid) if the number of refusals or a duration is zero, if the longest ban
+    /// [`is_invalid`](Error::is_invalid) if the number of refusals or a duration is zero, if the longest ban
     /// is shorter than the first, or if it would take longer than 35 years until all refusals and bans are
     /// forgotten.
-    pub fn ban(mut self, ban: Ban) -> Result<Self, crate::Error> {
+    pub fn ban(mut self, ban: Ban) -> Result<Self, Error> {
         self.config.settings.ban = Some(Bans::new(self.config.settings.limiter.first(), ban)?);
         Ok(self)
     }
@@ -471,14 +497,14 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Errors
     ///
     /// The errors of [`ban`](Self::ban).
-    pub fn ban_after(self, refusals: u32, span: Duration) -> Result<Self, crate::Error> {
+    pub fn ban_after(self, refusals: u32, span: Duration) -> Result<Self, Error> {
         self.ban(Ban::after(refusals, span))
     }
 
     /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
     /// or a gRPC method.
     ///
-    /// A key has one bucket for each row. Requests that are in no row use the quotas set before.
+    /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) set before.
     ///
     /// ```
     /// # use tower_distributed::{Quota, QuotaTable, RateLimitLayer, Store, TokenBucket};
@@ -501,6 +527,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         if let Away::LocalShare(local) = &mut settings.on_store_failure {
             *local = local.clone().in_table();
         }
+        settings.has_table = true;
         let name = Arc::new(name);
         *key = Arc::new(InTable { table: table.clone(), name: Arc::clone(&name), outside: Arc::clone(key) });
         *quotas = Some(Arc::new(InTable { table, name, outside: quotas.take() }));
@@ -522,12 +549,15 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     ///
     /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(1))?;
     /// let layer = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
-    ///     .look_up_quotas(|customer: &String| plan(customer.clone()));
+    ///     .look_up_quotas(|customer: &String| plan(customer.clone()))?;
     /// # let _: RateLimitLayer<_, ()> = layer;
     /// # Ok(()) }
     /// ```
-    #[must_use]
-    pub fn look_up_quotas<F, Fut>(self, look_up: F) -> Self
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) after [`quota_table`](Self::quota_table), as [`quotas`](Self::quotas).
+    pub fn look_up_quotas<F, Fut>(self, look_up: F) -> Result<Self, Error>
     where
         F: Fn(&Req) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Option<Quotas>> + Send + 'static,
@@ -535,8 +565,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self.quotas(LookUp(look_up))
     }
 
-    /// Returns refusals as responses, by a closure from [`Refusal`](crate::Refusal) to the response, or another
-    /// [`Reject`](crate::Reject). The error type of the service is then that of the inner service. For HTTP, use
+    /// Returns refusals as responses, by a closure from [`Refusal`] to the response, or another
+    /// [`Reject`]. The error type of the service is then that of the inner service. For HTTP, use
     /// `response::refuse()`; for gRPC, `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<Req, Res, R2> {
@@ -562,7 +592,7 @@ impl Settings {
     }
 
     /// Counts a request whose extractor failed. Returns whether it passes.
-    pub(super) fn passes_without_key(&self, error: &crate::Error) -> bool {
+    pub(super) fn passes_without_key(&self, error: &Error) -> bool {
         self.limiter.decisions().count(self.counted(Outcome::of_error(error), false));
         self.shadow
     }
@@ -604,6 +634,21 @@ impl<Req, Res, R> Config<Req, Res, R> {
     /// The quotas of a request, if they must be looked up.
     pub(super) fn look_up_quotas(&self, request: &Req) -> Option<QuotasFuture> {
         self.quotas.as_ref()?.look_up(request)
+    }
+
+    /// Turns a refusal into a response or an error, with the fields of the layer.
+    pub(super) fn refuse<E>(&self, refusal: Refusal) -> Result<Res, R::Error>
+    where
+        R: Reject<Res, E>,
+    {
+        let Some(fields) = &self.hooks.fields else { return self.reject.reject(refusal) };
+        let refused = refusal.clone();
+        let mut response = self.reject.reject(refusal)?;
+        if let (Some(decision), Some(key)) = (refused.decision(), refused.key()) {
+            let admission = Admission { decision, key, is_weighted: self.is_weighted() };
+            fields.on_response(&admission, &mut response);
+        }
+        Ok(response)
     }
 
     /// Calls the hooks for a refused request, and counts the refusal for a ban.

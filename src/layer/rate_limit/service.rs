@@ -129,8 +129,7 @@ where
             return match decision {
                 Err(refusal) if !settings.shadow => {
                     give_up_ready(&mut self.inner);
-                    let refusal = refusal.of(key, config.is_weighted());
-                    ResponseFuture::refused(refusal, config)
+                    ResponseFuture::refused(refusal.of(key), config)
                 }
                 decision => {
                     let granted = decision.ok().map(|decision| Granted { decision, by_share: false });

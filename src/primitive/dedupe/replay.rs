@@ -9,7 +9,7 @@ use crate::error::Subject;
 use crate::primitive::lease::{Admission, Ask, Got, Lease, LeaseOptions, LeaseState, Leases};
 use crate::primitive::single_flight::answer::{Asker, Entry, Flight, Found};
 use crate::store::Namespace;
-use crate::telemetry::{self, Decisions};
+use crate::telemetry::{self, Decisions, Event, tell};
 use crate::{Error, Key, Store};
 
 /// Claims with stored outcomes.
@@ -25,6 +25,8 @@ pub(crate) enum Replay {
     New(ReplayClaim),
     /// The stored outcome of an earlier run.
     Known(Arc<[u8]>),
+    /// The outcome of an earlier run is stored in another format.
+    Foreign,
 }
 
 /// A claim on a key. When it is dropped, it is released.
@@ -59,10 +61,12 @@ impl Replays {
         let ask = Ask::about(Asker::default(), Subject::Flight, String::new(), 0, None);
         match self.leases.acquire_or_find(key, ask).await? {
             Got::Done(Found::Answer { bytes, .. }) => Ok(Replay::Known(bytes)),
-            Got::Lease(_, Some(Found::Foreign)) | Got::Done(Found::Foreign) => Err(Error::invalid(format!(
-                "the responses stored under {:?} have another format: use another name",
-                self.name
-            ))),
+            // Drops the claim: what was handled is not handled again.
+            Got::Lease(_, Some(Found::Foreign)) | Got::Done(Found::Foreign) => {
+                let text = "a stored response was not used: another version wrote it in another format";
+                tell(&self.name, Event::AnswerForeign, text);
+                Ok(Replay::Foreign)
+            }
             Got::Lease(lease, _) => Ok(Replay::New(ReplayClaim { lease, replays: Arc::clone(self) })),
         }
     }
@@ -77,7 +81,7 @@ impl Replays {
         &self.leases.admission.store
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 }

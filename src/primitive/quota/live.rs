@@ -16,7 +16,7 @@ use crate::Error;
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let quotas = LiveQuotas::new(Quota::per_second(100))?;
 /// let bucket = TokenBucket::new(&Store::in_memory(), "api", quotas.get())?;
-/// let layer = RateLimitLayer::new(bucket, |request: &String| request.clone()).quotas(quotas.clone());
+/// let layer = RateLimitLayer::new(bucket, |request: &String| request.clone()).quotas(quotas.clone())?;
 ///
 /// quotas.set("50/s, burst 200")?; // applies from the next request on
 /// # let _: RateLimitLayer<_, ()> = layer;

@@ -4,7 +4,6 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::*;
-use crate::response::refuse;
 use crate::{Quota, RateLimitLayer, Store, TokenBucket, web};
 
 type Layered = RateLimitLayer<Request<()>, Response<String>, crate::response::Refuse>;
@@ -36,9 +35,23 @@ async fn admitted_and_refused_responses_have_them() {
 
 #[tokio::test]
 async fn one_setting_is_for_both() {
-    let none = refuse().fields(RateLimitFields::none());
-    for (_, policy, state) in fields(limit(Quota::per_hour(1)).reject_with(none)).await {
+    for (_, policy, state) in fields(limit(Quota::per_hour(1)).fields(RateLimitFields::none())).await {
         assert_eq!((policy, state), (None, None));
+    }
+}
+
+/// They belong to the layer: whoever writes the refusals takes nothing from the responses to admitted requests.
+#[tokio::test]
+async fn responses_keep_them_whoever_writes_the_refusals() {
+    let bucket = TokenBucket::new(&Store::in_memory(), "fields", Quota::per_hour(1)).unwrap();
+    let layer = web::rate_limit(bucket, |_: &Request<()>| "ann");
+    let layer = layer.reject_with(|_: crate::Refusal| Response::new("later".to_owned()));
+    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+    for body in ["", "later"] {
+        let response = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
+        assert_eq!(response.body(), body);
+        assert_eq!(response.headers()[&POLICY], "\"default\";q=1;w=3600");
+        assert!(response.headers().contains_key(&RATE_LIMIT));
     }
 }
 
@@ -49,30 +62,29 @@ async fn the_unit_is_said_where_it_is_not_requests() {
         assert_eq!(policy.as_deref(), Some("\"default\";q=7;w=3600;qu=\"tokens\""));
         assert!(!state.unwrap().contains("qu"));
     }
-    let bytes = refuse().fields(RateLimitFields::default().unit("content-bytes").unwrap());
-    for (_, policy, _) in fields(layer().reject_with(bytes)).await {
+    let bytes = RateLimitFields::default().unit("content-bytes").unwrap();
+    for (_, policy, _) in fields(layer().fields(bytes)).await {
         assert_eq!(policy.as_deref(), Some("\"default\";q=7;w=3600;qu=\"content-bytes\""));
     }
 }
 
 #[tokio::test]
 async fn the_partition_key_is_a_hash() {
-    let by_key = refuse().fields(RateLimitFields::default().partition_key(true));
-    for (_, policy, _) in fields(limit(Quota::per_hour(1)).reject_with(by_key)).await {
+    let by_key = RateLimitFields::default().partition_key(true);
+    for (_, policy, _) in fields(limit(Quota::per_hour(1)).fields(by_key)).await {
         // The first 12 bytes of SHA-256("ann") in base64.
         assert_eq!(policy.as_deref(), Some("\"default\";q=1;w=3600;pk=:SZFeDX1LQC4wF9AQ:"));
     }
 }
 
-/// By the hook of a layer, which says the same as the refusals; and the fields are written once where both write them.
+/// By a hook, and once where a layer writes them as well.
 #[tokio::test]
 async fn a_hook_writes_them_in_whole_and_once() {
     let fields = RateLimitFields::default().partition_key(true);
     let bucket = TokenBucket::new(&Store::in_memory(), "fields", Quota::per_hour(9)).unwrap();
-    let layer =
-        RateLimitLayer::new(bucket, |_: &Request<()>| "ann").cost(|_: &Request<()>| 2).on_response(fields);
-    let closure = layer.clone().reject_with(|_| Response::new(String::new()));
-    let both = layer.reject_with(refuse().fields(fields));
+    let layer = RateLimitLayer::new(bucket, |_: &Request<()>| "ann").cost(|_: &Request<()>| 2);
+    let closure = layer.on_response(fields).reject_with(|_| Response::new(String::new()));
+    let both = closure.clone().fields(fields);
     let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
     for response in [
         closure.layer(inner).oneshot(Request::new(())).await.unwrap(),
@@ -90,7 +102,7 @@ async fn they_are_lists_of_rfc_9651() {
     let quotas = [Quota::per_hour(9).named("a b,c;d=1"), Quota::non_refilling(3).named("it's %\u{7e}")];
     let bucket = TokenBucket::new(&Store::in_memory(), "fields", quotas).unwrap();
     let fields = RateLimitFields::default().partition_key(true).unit("content-bytes").unwrap();
-    let layer = web::rate_limit(bucket, |_: &Request<()>| "ann").reject_with(refuse().fields(fields));
+    let layer = web::rate_limit(bucket, |_: &Request<()>| "ann").fields(fields);
     for (_, policy, state) in self::fields(layer).await {
         let [policy, state] = [policy, state].map(|field| sfv::Parser::new(&field.unwrap()).parse().unwrap());
         let names = |list: &sfv::List| -> Vec<String> {

@@ -9,11 +9,13 @@ use tower_layer::Layer;
 
 use super::record::FORMAT;
 use super::service::IdempotencyService;
+use super::upload::Limits;
 use super::{DAY, Shared};
 use crate::layer::key::DynKey;
+use crate::layer::leased::Away;
 use crate::primitive::dedupe::Replays;
-use crate::response::Responses;
-use crate::{Error, Store};
+use crate::response::{Refuse, Responses, refuse};
+use crate::{Error, Store, StoreFailure};
 
 /// Builds an [`IdempotencyLayer`]. See [`idempotency`](super::idempotency()).
 ///
@@ -32,6 +34,8 @@ use crate::{Error, Store};
 ///     .remember_for(Duration::from_secs(7 * 86_400))
 ///     .largest_request(64 << 10)                     // 413 above 64 KiB
 ///     .largest_response(64 << 10)                    // a larger response is sent, but not stored
+///     .max_buffered(16 << 20)                        // 503 while the bodies of all requests exceed 8 MiB
+///     .read_timeout(Duration::from_secs(10))         // 408 if the request body takes longer
 ///     .keep_when(|parts| parts.status.is_success())  // after other responses the payment can be repeated
 ///     .ttl(Duration::from_secs(60))                  // a crashed process blocks a key for 60 s
 ///     .build()?;
@@ -39,20 +43,23 @@ use crate::{Error, Store};
 /// # Ok(()) }
 /// ```
 #[must_use = "a builder does nothing until it is built"]
-pub struct IdempotencyBuilder<B> {
+pub struct IdempotencyBuilder<B, R = Refuse> {
     store: Store,
     name: String,
     principal: DynKey<Request<B>>,
     ttl: Duration,
     remember_for: Duration,
+    on_store_failure: StoreFailure,
     responses: Responses,
     is_required: bool,
     largest_request: usize,
+    read_timeout: Duration,
+    reject: R,
 }
 
 /// A [`Layer`] that answers a repeated request with the stored response. See [`idempotency`](super::idempotency()).
-pub struct IdempotencyLayer<B> {
-    shared: Arc<Shared<B>>,
+pub struct IdempotencyLayer<B, R = Refuse> {
+    shared: Arc<Shared<B, R>>,
 }
 
 /// Returns whether a response is final: 2xx, 3xx, and 4xx except those that may change when the request is
@@ -80,13 +87,17 @@ impl<B> IdempotencyBuilder<B> {
             principal,
             ttl: Duration::from_secs(30),
             remember_for: DAY,
-            // No limit: with a limit, a response could be left unread under load, and then it could not be replayed.
-            responses: Responses::default().share_when(is_final).max_buffered(usize::MAX),
+            on_store_failure: StoreFailure::FailClosed,
+            responses: Responses::default().share_when(is_final).max_buffered(64 << 20),
             is_required: false,
-            largest_request: 1024 * 1024,
+            largest_request: 1 << 20,
+            read_timeout: Duration::from_secs(30),
+            reject: refuse(),
         }
     }
+}
 
+impl<B, R> IdempotencyBuilder<B, R> {
     /// Sets how long a response is stored, 1 second to 365 days. Default: 1 day.
     pub fn remember_for(mut self, span: Duration) -> Self {
         self.remember_for = span;
@@ -114,6 +125,80 @@ impl<B> IdempotencyBuilder<B> {
         self
     }
 
+    /// Sets the most bytes of request and response bodies that a process holds for this layer. Default: 64 MiB.
+    ///
+    /// A request body counts as it arrives, until the request is handled. A request whose body has no room is refused with
+    /// 503 and `Retry-After`, before it is handled. Request bodies use at most half, so that uploads leave room for the
+    /// responses. A response body counts until it is stored. A response without room is sent, but not stored.
+    pub fn max_buffered(mut self, bytes: usize) -> Self {
+        self.responses = self.responses.max_buffered(bytes);
+        self
+    }
+
+    /// Sets how long the client may take to send the request body, 1 ms to 1 day. Default: 30 s. A request whose body is
+    /// not complete by then is refused with 408.
+    pub fn read_timeout(mut self, timeout: Duration) -> Self {
+        self.read_timeout = timeout;
+        self
+    }
+
+    /// Sets what to do with requests that have a key while the store is unavailable. Default:
+    /// [`StoreFailure::FailClosed`], they are refused with 503.
+    ///
+    /// [`FailOpen`](StoreFailure::FailOpen) handles each of them, and stores no response.
+    /// [`LocalShare`](StoreFailure::LocalShare) stores the responses in this process. With both, a request that is repeated
+    /// at another process, or after the outage, is handled twice.
+    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
+        self.on_store_failure = on_store_failure;
+        self
+    }
+
+    /// Returns refusals as responses of your own, by a closure from [`Refusal`](crate::Refusal) to the response or another
+    /// [`Reject`](crate::Reject). Default: [`response::refuse()`](refuse), problem documents.
+    ///
+    /// The response type is that of the service, whose body is a [`FlightBody`](crate::response::FlightBody), which can be
+    /// made from a `String`:
+    ///
+    /// ```
+    /// use axum::body::Body;
+    /// use http::{Response, StatusCode};
+    /// use tower_distributed::response::FlightBody;
+    /// use tower_distributed::{Refusal, RefusalKind, Store, extract, web};
+    ///
+    /// fn sorry(refusal: Refusal) -> Response<FlightBody<Body>> {
+    ///     let mut response = Response::new(FlightBody::from(refusal.to_string()));
+    ///     *response.status_mut() = match refusal.kind() {
+    ///         RefusalKind::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+    ///         RefusalKind::Duplicate | RefusalKind::InFlight => StatusCode::CONFLICT,
+    ///         RefusalKind::BadRequest | RefusalKind::MissingPart => StatusCode::BAD_REQUEST,
+    ///         _ => StatusCode::SERVICE_UNAVAILABLE,
+    ///     };
+    ///     response
+    /// }
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let once = web::idempotency(&Store::in_memory(), "payments", extract::client_ip()).reject_with(sorry).build()?;
+    /// let app: axum::Router = axum::Router::new().layer(once);
+    /// # Ok(()) }
+    /// ```
+    pub fn reject_with<R2>(self, reject: R2) -> IdempotencyBuilder<B, R2> {
+        let Self { store, name, principal, ttl, remember_for, on_store_failure, responses, .. } = self;
+        let Self { is_required, largest_request, read_timeout, .. } = self;
+        IdempotencyBuilder {
+            store,
+            name,
+            principal,
+            ttl,
+            remember_for,
+            on_store_failure,
+            responses,
+            is_required,
+            largest_request,
+            read_timeout,
+            reject,
+        }
+    }
+
     /// Sets which responses are stored, by a closure from the head of a response. After other responses, the
     /// request can be handled again. Default: 2xx, 3xx, and 4xx except 401, 407, 408, 409, 423, 425 and 429.
     pub fn keep_when(mut self, keep: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
@@ -133,48 +218,70 @@ impl<B> IdempotencyBuilder<B> {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if a setting is out of range, or the name is not 1 to 64 of
-    /// `A-Z a-z 0-9 - _ . /`.
-    pub fn build(self) -> Result<IdempotencyLayer<B>, Error> {
+    /// [`is_invalid`](Error::is_invalid) if a setting is out of range, the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or
+    /// half of [`max_buffered`](Self::max_buffered) is less than [`largest_request`](Self::largest_request).
+    pub fn build(self) -> Result<IdempotencyLayer<B, R>, Error> {
         if !(Duration::from_secs(1)..=365 * DAY).contains(&self.remember_for) {
             return Err(Error::invalid(format!(
                 "remember_for must be 1 s to 365 days, is {:?}",
                 self.remember_for
             )));
         }
-        let replays = Replays::open(&self.store, &self.name, FORMAT, self.ttl, self.remember_for)?;
+        if !(Duration::from_millis(1)..=DAY).contains(&self.read_timeout) {
+            return Err(Error::invalid(format!(
+                "read_timeout must be 1 ms to 1 day, is {:?}",
+                self.read_timeout
+            )));
+        }
+        let (reading, largest) = (self.responses.reading(), self.largest_request);
+        let room = reading.up_to(reading.most / 2);
+        if room.most < largest {
+            return Err(Error::invalid(format!(
+                "max_buffered must be at least twice largest_request, 2 * {largest} bytes, is {} bytes",
+                reading.most
+            )));
+        }
+        let open = |store: &Store| {
+            Replays::open(store, &self.name, FORMAT, self.ttl, self.remember_for).map(Arc::new)
+        };
         let shared = Shared {
+            replays: open(&self.store)?,
+            away: match self.on_store_failure {
+                StoreFailure::FailClosed => Away::FailClosed,
+                StoreFailure::FailOpen => Away::FailOpen,
+                StoreFailure::LocalShare { .. } => Away::LocalShare(open(&Store::in_memory())?),
+            },
             principal: self.principal,
-            replays: Arc::new(replays),
+            upload: Limits { largest, within: self.read_timeout, room },
             responses: self.responses,
             is_required: self.is_required,
-            largest_request: self.largest_request,
+            reject: self.reject,
         };
         Ok(IdempotencyLayer { shared: Arc::new(shared) })
     }
 }
 
-impl<S, B> Layer<S> for IdempotencyLayer<B> {
-    type Service = IdempotencyService<S, B>;
+impl<S, B, R> Layer<S> for IdempotencyLayer<B, R> {
+    type Service = IdempotencyService<S, B, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
         IdempotencyService::new(inner, Arc::clone(&self.shared))
     }
 }
 
-impl<B> Clone for IdempotencyLayer<B> {
+impl<B, R> Clone for IdempotencyLayer<B, R> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<B> fmt::Debug for IdempotencyLayer<B> {
+impl<B, R> fmt::Debug for IdempotencyLayer<B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyLayer").field("shared", &self.shared).finish()
     }
 }
 
-impl<B> fmt::Debug for IdempotencyBuilder<B> {
+impl<B, R> fmt::Debug for IdempotencyBuilder<B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyBuilder").field("name", &self.name).finish_non_exhaustive()
     }

@@ -3,6 +3,9 @@
 mod layer;
 mod record;
 mod service;
+#[cfg(test)]
+mod tests;
+mod upload;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +18,9 @@ use crate::response::Responses;
 use crate::{KeyExtractor, Store};
 use http::Request;
 
+use self::upload::Limits;
 use crate::layer::key::DynKey;
+use crate::layer::leased::Away;
 use crate::primitive::dedupe::Replays;
 
 /// Returns the builder of a layer that lets a client repeat a request without handling it twice.
@@ -43,6 +48,7 @@ use crate::primitive::dedupe::Replays;
 /// | was used for the same request | The stored response, with `idempotency-replayed: ?1` (a boolean of RFC 9651). |
 /// | was used for another request | 422 |
 /// | is in use by a request that is being handled | 409 with `Retry-After` |
+/// | was used, but the response was not stored, or is stored in a format that this version cannot read | 409 without `Retry-After`. The request is not handled again. |
 /// | is missing | The request passes. If the key is [required](IdempotencyBuilder::required): 400. |
 /// | is empty, longer than 255 bytes, sent more than once, or has a quote, a backslash or a character that is not visible ASCII | 400 |
 ///
@@ -51,15 +57,25 @@ use crate::primitive::dedupe::Replays;
 /// The principal is the *authenticated* user, tenant or API key that a key belongs to. The extractor takes it from
 /// the request, for example from an extension that a layer outside of this one inserts. A response is stored under
 /// the principal and the key, so a client that guesses the key of another principal does not get the response.
-/// Requests without a principal (`None`) pass and are handled each time, and their responses are not stored.
+/// If a closure returns `None`, the request passes and is handled each time, and its response is not stored. A request
+/// without a [part](crate::extract) of the principal is refused.
 ///
 /// # When two requests are the same
 ///
 /// Two requests are the same if their method, host, path, query, `Content-Type` and body are the same. In a nested
 /// router of axum, the whole path counts with the feature `axum`. Without the feature it lacks the prefix: use another
-/// name for each nested router. The body is read
-/// before the request is handled, [up to a maximum size](IdempotencyBuilder::largest_request). A larger body gets
-/// 413.
+/// name for each nested router.
+///
+/// # Bounds
+///
+/// The body is read before the request is handled. A process holds [64 MiB](IdempotencyBuilder::max_buffered) of bodies for
+/// each layer, so clients that stall cannot fill its memory:
+///
+/// | the request body | response |
+/// |---|---|
+/// | is larger than [1 MiB](IdempotencyBuilder::largest_request) | 413 |
+/// | is not complete after [30 s](IdempotencyBuilder::read_timeout) | 408 |
+/// | has no room beside the other bodies | 503 with `Retry-After` |
 ///
 /// # Guarantees
 ///
@@ -72,12 +88,16 @@ use crate::primitive::dedupe::Replays;
 /// * The process crashes after it handled the request and before it stored the response.
 /// * The process is stopped for longer than the [ttl](IdempotencyBuilder::ttl). The event `claim_lost` reports it.
 ///
-/// While the store is unavailable, requests with a key are refused with 503.
+/// While the store is unavailable, requests with a key are refused with 503, unless
+/// [`on_store_failure`](IdempotencyBuilder::on_store_failure) is set.
 ///
 /// Responses are stored in Redis unencrypted, with header fields and body. They are stored for one day, unless
 /// [`remember_for`](IdempotencyBuilder::remember_for) is set. A response whose body exceeds
-/// [`largest_response`](IdempotencyBuilder::largest_response) or fails midway is sent, but not stored. A repeated
-/// request then gets 409.
+/// [`largest_response`](IdempotencyBuilder::largest_response), fails midway or has no
+/// [room](IdempotencyBuilder::max_buffered) is sent, but not stored. A repeated request then gets 409.
+///
+/// Versions of this crate that store responses in different formats can run beside each other: neither handles again what
+/// the other has handled.
 pub fn idempotency<B>(
     store: &Store,
     name: &str,
@@ -87,17 +107,19 @@ pub fn idempotency<B>(
 }
 
 /// The settings of a service. Its clones share them.
-struct Shared<B> {
+struct Shared<B, R> {
     principal: DynKey<Request<B>>,
     replays: Arc<Replays>,
+    away: Away<Arc<Replays>>,
     responses: Responses,
+    upload: Limits,
     is_required: bool,
-    largest_request: usize,
+    reject: R,
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-impl<B> fmt::Debug for Shared<B> {
+impl<B, R> fmt::Debug for Shared<B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("is_required", &self.is_required).finish_non_exhaustive()
     }

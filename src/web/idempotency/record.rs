@@ -7,9 +7,9 @@ use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, request};
 use sha2::{Digest as _, Sha256};
 
-use crate::Key;
 use crate::primitive::single_flight::Codec as _;
 use crate::response::{Answer, AnswerCodec};
+use crate::{Error, Key};
 
 /// The name of the record's format. A record is the fingerprint of the request. If the response was stored, `1` and
 /// the response in the format of [`AnswerCodec`] follow.
@@ -41,20 +41,22 @@ fn digest(parts: &[&[u8]]) -> Fingerprint {
 }
 
 /// Returns the `Idempotency-Key` of a request: the text of a string (RFC 9651), or a value without quotes. Returns
-/// an error if the value is not allowed.
-pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&[u8]>, &'static str> {
+/// an error if the value is not allowed, or is missing although it is required.
+pub(super) fn idempotency_key(headers: &HeaderMap, is_required: bool) -> Result<Option<&[u8]>, Error> {
     let mut values = headers.get_all("idempotency-key").iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() {
-        return Err("Idempotency-Key must be sent only once");
-    }
+    let value = match (values.next(), values.next()) {
+        (None, _) if is_required => return Err(Error::missing_part("Idempotency-Key is missing")),
+        (None, _) => return Ok(None),
+        (Some(value), None) => value,
+        (Some(_), Some(_)) => return Err(Error::malformed("Idempotency-Key must be sent only once")),
+    };
     let value = value.as_bytes().trim_ascii();
     let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
     let visible = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\".contains(byte);
     if inner.is_empty() || inner.len() > LONGEST_KEY || !inner.iter().all(visible) {
-        return Err(
+        return Err(Error::malformed(
             "Idempotency-Key must be 1 to 255 visible ASCII characters, without quotes and backslashes",
-        );
+        ));
     }
     Ok(Some(inner))
 }
@@ -124,14 +126,15 @@ mod tests {
             for value in values {
                 headers.append("idempotency-key", value.parse().unwrap());
             }
-            idempotency_key(&headers).map(|key| key.map(<[u8]>::to_vec))
+            idempotency_key(&headers, false).map(|key| key.map(<[u8]>::to_vec))
         };
-        assert_eq!(key(&[]), Ok(None));
+        assert_eq!(key(&[]).unwrap(), None);
+        assert!(idempotency_key(&HeaderMap::new(), true).unwrap_err().is_missing_part());
         for same in ["\"abc-1\"", "abc-1", " abc-1 "] {
-            assert_eq!(key(&[same]), Ok(Some(b"abc-1".to_vec())));
+            assert_eq!(key(&[same]).unwrap(), Some(b"abc-1".to_vec()));
         }
         let longest = "x".repeat(255);
-        assert_eq!(key(&[&longest]), Ok(Some(longest.clone().into_bytes())));
+        assert_eq!(key(&[&longest]).unwrap(), Some(longest.clone().into_bytes()));
         let longer = longest + "x";
         for bad in [&["a", "b"][..], &[""], &["\"\""], &["a b"], &["\"a"], &["a\\"], &[&longer]] {
             assert!(key(bad).is_err(), "{bad:?}");

@@ -1,38 +1,54 @@
 //! The service.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::panic::resume_unwind;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response};
 use http_body::Body;
 use tokio::runtime::Handle;
 use tower::Service;
 
 use super::Shared;
 use super::record::{self, Fingerprint, Record};
+use crate::error::Upload;
 use crate::layer::single_flight::{Capture, Captured};
 use crate::layer::take_ready;
 use crate::primitive::dedupe::{Replay, ReplayClaim};
-use crate::response::{Answer, FlightBody, Responses, refuse};
-use crate::telemetry::{Outcome, in_current_span};
-use crate::{Error, Extracted, Key, KeyExtractor as _, Reject as _};
+use crate::response::{Answer, FlightBody, Refuse, Responses, Taken};
+use crate::telemetry::{Event, Outcome, in_current_span, tell};
+use crate::{Error, Extracted, Key, KeyExtractor as _, Reject};
 
 /// The [`Service`] of an [`IdempotencyLayer`](super::IdempotencyLayer).
-pub struct IdempotencyService<S, B> {
+pub struct IdempotencyService<S, B, R = Refuse> {
     inner: S,
-    shared: Arc<Shared<B>>,
+    shared: Arc<Shared<B, R>>,
 }
 
-impl<S, B> IdempotencyService<S, B> {
-    pub(super) fn new(inner: S, shared: Arc<Shared<B>>) -> Self {
+impl<S, B, R> IdempotencyService<S, B, R> {
+    pub(super) fn new(inner: S, shared: Arc<Shared<B, R>>) -> Self {
         Self { inner, shared }
+    }
+
+    /// Returns a reference to the inner service.
+    #[must_use]
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// Returns a mutable reference to the inner service.
+    #[must_use]
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Returns the inner service.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.inner
     }
 }
 
@@ -42,127 +58,142 @@ struct Asked {
     key: Vec<u8>,
 }
 
-impl<S, B, R> Service<Request<B>> for IdempotencyService<S, B>
+/// What is done with a request.
+enum Answered<T, E> {
+    /// The inner service has handled it.
+    Handled(Result<T, E>),
+    Replayed(Answer),
+    Refused(Error),
+}
+
+impl<S, B, R, B2> Service<Request<B>> for IdempotencyService<S, B, R>
 where
-    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S: Service<Request<B>, Response = Response<B2>> + Clone + Send + 'static,
     S::Error: Send + 'static,
     S::Future: Send,
     B: Body<Data: Send, Error: Send> + From<Bytes> + Send + 'static,
-    R: Body<Data = Bytes> + Send + 'static,
-    R::Error: Send + 'static,
+    R: Reject<Response<FlightBody<B2>>, S::Error> + Send + Sync + 'static,
+    B2: Body<Data = Bytes> + Send + 'static,
+    B2::Error: Send + 'static,
 {
-    type Response = Response<FlightBody<R>>;
-    type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
+    type Response = Response<FlightBody<B2>>;
+    type Error = R::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, R::Error>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), R::Error>> {
+        self.inner.poll_ready(context).map_err(|error| self.shared.reject.inner_error(error))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let mut inner = take_ready(&mut self.inner);
         let shared = Arc::clone(&self.shared);
-        let key = shared.key(&request);
+        let key = record::idempotency_key(request.headers(), shared.is_required);
+        let key = key.map(|key| key.map(<[u8]>::to_vec));
         // The principal may be looked up in a database: only if it matters.
         let principal = match *request.method() {
             Method::POST | Method::PATCH if !matches!(key, Ok(None)) => shared.principal.extract(&request),
             _ => Extracted::NONE,
         };
-        let passed = |response: Response<R>| response.map(FlightBody::untouched);
-        if let Extracted::Ready(Ok(None)) = principal {
-            let response = inner.call(request);
-            return Box::pin(async move { Ok(passed(response.await?)) });
-        }
         Box::pin(async move {
-            let principal = match shared.replays.decisions().extracted(principal.await) {
-                Ok(Some(principal)) => principal,
-                Ok(None) => return Ok(passed(inner.call(request).await?)),
-                Err(error) => return refuse().reject(error.into()),
+            let decisions = shared.replays.decisions();
+            let asked = match (decisions.extracted(principal.await), key) {
+                (Err(error), _) => return shared.reject.reject(error.into()),
+                (Ok(Some(_)), Err(error)) => {
+                    decisions.count(Outcome::of_error(&error));
+                    return shared.reject.reject(error.into());
+                }
+                (Ok(Some(principal)), Ok(Some(key))) => Asked { principal, key },
+                (Ok(None), _) | (Ok(Some(_)), Ok(None)) => {
+                    let response = inner.call(request).await;
+                    return match response {
+                        Ok(response) => Ok(response.map(FlightBody::untouched)),
+                        Err(error) => Err(shared.reject.inner_error(error)),
+                    };
+                }
             };
-            match key {
-                Ok(Some(key)) => shared.handle(inner, request, Asked { principal, key }).await,
-                Ok(None) => Ok(passed(inner.call(request).await?)),
-                Err(problem) => Ok(problem.into_response()),
+            match Arc::clone(&shared).handle(inner, request, asked).await {
+                Answered::Handled(response) => response.map_err(|error| shared.reject.inner_error(error)),
+                Answered::Replayed(answer) => {
+                    decisions.count(Outcome::Shared);
+                    Ok(replayed(answer))
+                }
+                Answered::Refused(error) => {
+                    decisions.count(Outcome::of_error(&error));
+                    shared.reject.reject(error.into())
+                }
             }
         })
     }
 }
 
-impl<B> Shared<B> {
-    /// Returns the key of a request. `None`: the request passes.
-    fn key(&self, request: &Request<B>) -> Result<Option<Vec<u8>>, Problem> {
-        let bad = |detail| Problem { status: StatusCode::BAD_REQUEST, detail };
-        match record::idempotency_key(request.headers()).map_err(bad)? {
-            Some(key) => Ok(Some(key.to_vec())),
-            None if self.is_required => Err(bad("Idempotency-Key is missing")),
-            None => Ok(None),
-        }
-    }
-
-    async fn handle<S, R>(
+impl<B, R> Shared<B, R> {
+    async fn handle<S, B2>(
         self: Arc<Self>,
-        inner: S,
+        mut inner: S,
         request: Request<B>,
         asked: Asked,
-    ) -> Result<Response<FlightBody<R>>, S::Error>
+    ) -> Answered<Response<FlightBody<B2>>, S::Error>
     where
-        S: Service<Request<B>, Response = Response<R>> + Send + 'static,
+        S: Service<Request<B>, Response = Response<B2>> + Send + 'static,
         S::Error: Send + 'static,
         S::Future: Send,
         B: Body + From<Bytes> + Send + 'static,
-        R: Body<Data = Bytes> + Send + 'static,
-        R::Error: Send + 'static,
+        R: Send + Sync + 'static,
+        B2: Body<Data = Bytes> + Send + 'static,
+        B2::Error: Send + 'static,
     {
         let (parts, body) = request.into_parts();
-        let body = match read(body, self.largest_request).await {
-            Ok(body) => body,
-            Err(problem) => return Ok(problem.into_response()),
+        let (body, taken) = match self.upload.read(body).await {
+            Ok(read) => read,
+            Err(error) => return Answered::Refused(error),
         };
         let fingerprint = record::fingerprint(&parts, &body);
-        let decisions = self.replays.decisions();
-        let claim = match self.replays.claim(record::key(&asked.principal, &asked.key)).await {
-            Ok(Replay::New(claim)) => claim,
-            Ok(Replay::Known(bytes)) => {
-                let response = self.replay(record::decode(&fingerprint, &bytes));
-                let is_replay = response.headers().contains_key(REPLAYED);
-                decisions.count(if is_replay { Outcome::Shared } else { Outcome::Refused });
-                return Ok(response);
-            }
-            Err(error) => {
-                decisions.count(Outcome::of_error(&error));
-                return refuse().reject(error.into());
-            }
+        let key = record::key(&asked.principal, &asked.key);
+        let claimed = self.replays.claim(key.clone()).await;
+        let claimed = self.away.settle(claimed, |local, _| async move { local.claim(key).await }).await;
+        let (claim, outcome) = match claimed {
+            Ok((Some(Replay::Known(bytes)), _)) => return self.known(record::decode(&fingerprint, &bytes)),
+            Ok((Some(Replay::Foreign), _)) => return Answered::Refused(Error::duplicate_as(UNREADABLE)),
+            Ok((Some(Replay::New(claim)), outcome)) => (Some(claim), outcome),
+            Ok((None, outcome)) => (None, outcome),
+            Err(error) => return Answered::Refused(error),
         };
-        decisions.count(Outcome::Admitted);
+        self.replays.decisions().count(outcome);
         let request = Request::from_parts(parts, B::from(body));
+        let Some(claim) = claim else {
+            let response = inner.call(request).await;
+            return Answered::Handled(response.map(|response| response.map(FlightBody::untouched)));
+        };
         // If the client disconnects, the request is handled to its end, so that a repeated request gets the response.
-        let once = in_current_span(self.once(inner, request, claim, fingerprint));
-        let Ok(runtime) = Handle::try_current() else { return once.await };
+        let once = in_current_span(self.once(inner, request, taken, claim, fingerprint));
+        let Ok(runtime) = Handle::try_current() else { return Answered::Handled(once.await) };
         match runtime.spawn(once).await {
-            Ok(response) => response,
+            Ok(response) => Answered::Handled(response),
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                Err(_) => refuse().reject(Error::interrupted().into()),
+                Err(_) => Answered::Refused(Error::interrupted()),
             },
         }
     }
 
     /// Handles a request and stores its response.
-    async fn once<S, R>(
+    async fn once<S, B2>(
         self: Arc<Self>,
         mut inner: S,
         request: Request<B>,
+        taken: Taken,
         claim: ReplayClaim,
         fingerprint: Fingerprint,
-    ) -> Result<Response<FlightBody<R>>, S::Error>
+    ) -> Result<Response<FlightBody<B2>>, S::Error>
     where
-        S: Service<Request<B>, Response = Response<R>>,
-        R: Body<Data = Bytes> + Send + 'static,
-        R::Error: Send + 'static,
+        S: Service<Request<B>, Response = Response<B2>>,
+        B2: Body<Data = Bytes> + Send + 'static,
+        B2::Error: Send + 'static,
     {
         // `true`: an absolute redirect may be stored. Only the principal gets it, and its scheme does not change.
         let context = (request.method().clone(), request.headers().clone(), true);
         let response = inner.call(request).await?;
+        drop(taken);
         let (parts, body) = response.into_parts();
         let is_final = self.responses.shares(&parts);
         let response = Response::from_parts(parts, body);
@@ -172,37 +203,37 @@ impl<B> Shared<B> {
             return Ok(response.map(FlightBody::untouched));
         }
         let Captured { own, shared } = capture(&self.responses, context, response).await;
+        // The answer and its encoded copy.
+        let mut stored = self.responses.reading().begin();
+        let answer = shared.answer().filter(|answer| stored.add(2 * answer.body.len()));
         // The response is returned after it is stored. If it cannot be stored, `confirm` sends an event.
-        let _ = claim.keep(record::encode(&fingerprint, shared.answer().as_ref())).await;
+        let _ = claim.keep(record::encode(&fingerprint, answer.as_ref())).await;
         Ok(own)
     }
 
-    fn replay<R>(&self, record: Record) -> Response<FlightBody<R>>
-    where
-        R: Body<Data = Bytes> + Send + 'static,
-        R::Error: Send + 'static,
-    {
-        let problem = |status, detail| Problem { status, detail }.into_response();
-        match record {
-            Record::Same(Some(answer)) => {
-                let mut response = Response::new(FlightBody::whole(answer.body, None));
-                *response.status_mut() = answer.status;
-                *response.headers_mut() = answer.headers;
-                response.headers_mut().insert(REPLAYED, HeaderValue::from_static("?1"));
-                response
-            }
-            Record::Same(None) => problem(
-                StatusCode::CONFLICT,
-                "the request was handled before, but its response was not stored",
-            ),
-            Record::Another => {
-                problem(StatusCode::UNPROCESSABLE_ENTITY, "this Idempotency-Key was used for another request")
-            }
+    /// Answers a request by its record.
+    fn known<T, E>(&self, record: Record) -> Answered<T, E> {
+        Answered::Refused(match record {
+            Record::Same(Some(answer)) => return Answered::Replayed(answer),
+            Record::Same(None) => Error::duplicate_as(NOT_STORED),
+            Record::Another => Error::upload(Upload::KeyReused),
             Record::Garbled => {
-                problem(StatusCode::INTERNAL_SERVER_ERROR, "the stored response cannot be read")
+                tell(self.replays.name(), Event::AnswerGarbled, "a stored response could not be decoded");
+                Error::duplicate_as(UNREADABLE)
             }
-        }
+        })
     }
+}
+
+const NOT_STORED: &str = "the request was handled before, but its response was not stored";
+const UNREADABLE: &str = "the request was handled before, but its stored response cannot be read";
+
+fn replayed<B: Body<Data = Bytes>>(answer: Answer) -> Response<FlightBody<B>> {
+    let mut response = Response::new(FlightBody::whole(answer.body, None));
+    *response.status_mut() = answer.status;
+    *response.headers_mut() = answer.headers;
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("?1"));
+    response
 }
 
 const REPLAYED: &str = "idempotency-replayed";
@@ -220,56 +251,13 @@ where
     Capture::<Request<()>, _, Error>::capture(responses, context, response).await
 }
 
-/// A request that cannot be handled.
-struct Problem {
-    status: StatusCode,
-    /// Inserted in JSON without escaping.
-    detail: &'static str,
-}
-
-impl Problem {
-    fn into_response<R: Body<Data = Bytes>>(self) -> Response<FlightBody<R>> {
-        let Self { status, detail } = self;
-        let title = status.canonical_reason().unwrap_or_default();
-        let text = format!(
-            "{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{},\"detail\":\"{detail}\"}}",
-            status.as_u16()
-        );
-        let mut response = Response::new(FlightBody::from(text));
-        *response.status_mut() = status;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        response
-    }
-}
-
-/// Reads a body of up to `largest` bytes.
-async fn read<B: Body>(body: B, largest: usize) -> Result<Bytes, Problem> {
-    let too_large =
-        Problem { status: StatusCode::PAYLOAD_TOO_LARGE, detail: "the request body is too large" };
-    if body.size_hint().lower() > largest as u64 {
-        return Err(too_large);
-    }
-    let mut body = pin!(body);
-    let mut whole = BytesMut::new();
-    while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
-        let broken =
-            Problem { status: StatusCode::BAD_REQUEST, detail: "the request body could not be read" };
-        let Ok(mut data) = frame.map_err(|_| broken)?.into_data() else { continue };
-        if whole.len() + data.remaining() > largest {
-            return Err(too_large);
-        }
-        whole.extend_from_slice(&data.copy_to_bytes(data.remaining()));
-    }
-    Ok(whole.freeze())
-}
-
-impl<S: Clone, B> Clone for IdempotencyService<S, B> {
+impl<S: Clone, B, R> Clone for IdempotencyService<S, B, R> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<S: fmt::Debug, B> fmt::Debug for IdempotencyService<S, B> {
+impl<S: fmt::Debug, B, R> fmt::Debug for IdempotencyService<S, B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyService")
             .field("inner", &self.inner)

@@ -24,6 +24,7 @@ on_each_store!(
     what_turned_private_is_not_shared,
     two_variants_do_not_flip,
     no_key_gives_one_user_what_is_anothers,
+    identity_fields_are_private,
 );
 
 async fn body(response: Response<Body>) -> String {
@@ -79,6 +80,28 @@ async fn a_private_request_never_sees_a_stale_answer(stores: Stores) {
         for field in ["cookie", "authorization", "x-api-key"] {
             let own = format!("ann{round}");
             assert_eq!(asks(app, "/", &[(field, &own)]).await, own);
+        }
+    }
+}
+
+/// The fields by which gateways and identity-aware proxies name the user, without a setting.
+async fn identity_fields_are_private(stores: Stores) {
+    let account = async |headers: HeaderMap| {
+        let user = headers.iter().find(|(_, value)| *value == "ann" || *value == "bob");
+        user.map_or("nobody", |(_, value)| value.to_str().unwrap()).to_owned()
+    };
+    let flight = SingleFlight::builder(AnswerCodec).ttl(HOUR).build(&stores.open(), "public").unwrap();
+    let app = Router::new().route("/account", on_get(account)).layer(single_flight(flight, shared_get()));
+    for field in [
+        "x-api-key",
+        "x-auth-request-user",
+        "x-forwarded-user",
+        "x-amzn-oidc-identity",
+        "x-goog-authenticated-user-id",
+        "x-ssl-client-s-dn",
+    ] {
+        for user in ["ann", "bob"] {
+            assert_eq!(asks(&app, "/account", &[(field, user)]).await, user, "{field}");
         }
     }
 }
