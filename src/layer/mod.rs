@@ -3,7 +3,7 @@
 use futures_util::FutureExt as _;
 use tokio::task::coop::has_budget_remaining;
 
-mod away;
+pub(crate) mod away;
 pub(crate) mod concurrency_limit;
 pub(crate) mod dedupe;
 pub(crate) mod key;

@@ -11,8 +11,8 @@ use super::record::FORMAT;
 use super::service::IdempotencyService;
 use super::upload::Limits;
 use super::{DAY, Shared};
+use crate::layer::away::Away;
 use crate::layer::key::DynKey;
-use crate::layer::leased::Away;
 use crate::primitive::dedupe::Replays;
 use crate::response::{Refuse, Responses, refuse};
 use crate::{Error, Store, StoreFailure};
@@ -249,7 +249,7 @@ impl<B, R> IdempotencyBuilder<B, R> {
             away: match self.on_store_failure {
                 StoreFailure::FailClosed => Away::FailClosed,
                 StoreFailure::FailOpen => Away::FailOpen,
-                StoreFailure::LocalShare { .. } => Away::LocalShare(open(&Store::in_memory())?),
+                StoreFailure::LocalShare { .. } => Away::LocalShare(open(self.store.local_share())?),
             },
             principal: self.principal,
             upload: Limits { largest, within: self.read_timeout, room },

@@ -19,8 +19,8 @@ use crate::{KeyExtractor, Store};
 use http::Request;
 
 use self::upload::Limits;
+use crate::layer::away::Away;
 use crate::layer::key::DynKey;
-use crate::layer::leased::Away;
 use crate::primitive::dedupe::Replays;
 
 /// Returns the builder of a layer that lets a client repeat a request without handling it twice.
