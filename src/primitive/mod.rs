@@ -2,7 +2,8 @@
 
 pub(crate) mod bloom_filter;
 mod clock;
-#[cfg(all(test, feature = "postcard"))]
+#[cfg(test)]
+#[cfg(feature = "postcard")]
 mod days;
 pub(crate) mod dedupe;
 pub(crate) mod lease;

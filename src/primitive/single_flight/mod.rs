@@ -9,7 +9,8 @@ mod early;
 pub(crate) mod kept;
 mod local_cache;
 mod parallel;
-#[cfg(all(test, feature = "postcard"))]
+#[cfg(test)]
+#[cfg(feature = "postcard")]
 mod set_back;
 mod stored;
 mod table;

@@ -1,5 +1,6 @@
 //! Tokens that wait: their acquires, their places in the queue, and what they are told.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ const MARGIN: Duration = Duration::from_millis(2);
 
 /// The most waiters of one key in one heartbeat.
 const MOST_TOKENS: usize = 256;
+
+/// Waiters by their ids, with their tokens.
+type Waiters = Vec<(u64, Arc<str>)>;
 
 impl<P: Party> Tokens<P> {
     /// Handles an event. The effects must be carried out in their order.
@@ -344,8 +348,7 @@ impl<P: Party> Tokens<P> {
     }
 
     fn run_due(&mut self, at: Instant, effects: &mut Effects<P>) {
-        let mut heartbeats: Vec<(Key, Vec<(u64, Arc<str>)>)> = Vec::new();
-        let mut index = std::collections::HashMap::<Key, usize>::new();
+        let mut heartbeats = HashMap::<Key, Waiters>::new();
         while let Some((due, slot)) = self.due.first().copied().filter(|(due, _)| *due <= at) {
             self.due.remove(&(due, slot));
             let Slot::Entry(id) = slot else {
@@ -359,11 +362,7 @@ impl<P: Party> Tokens<P> {
                 Stage::Acquiring { .. } => self.acquire_is_due(id, at, effects),
                 Stage::Queued { gone: true, .. } => self.place_lost(id, at, effects),
                 Stage::Queued { .. } => {
-                    let at = *index.entry(entry.key.clone()).or_insert_with(|| {
-                        heartbeats.push((entry.key.clone(), Vec::new()));
-                        heartbeats.len() - 1
-                    });
-                    heartbeats[at].1.push((id, Arc::clone(&entry.token)));
+                    heartbeats.entry(entry.key.clone()).or_default().push((id, Arc::clone(&entry.token)));
                 }
                 Stage::Held(_) => self.lease_is_due(id, at, effects),
             }

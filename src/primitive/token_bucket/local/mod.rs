@@ -152,6 +152,10 @@ impl Local {
 
     /// As [`answer`](Self::answer), for one of several limits. Returns a refusal, or the pass to ask the store if
     /// there is an entry.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refusal is no rare error here, and boxing it would allocate"
+    )]
     pub(super) fn gate(
         &self,
         quotas: &Quotas,
