@@ -271,9 +271,10 @@ impl Store {
     /// Waits until all pending background operations are done, such as releases after drops, and closes the
     /// connections. Use it for a clean exit of the process.
     ///
-    /// Drop guards, permits and claims first: `shutdown` does not release the leases that are still held. It does not wait
-    /// for locks that are kept [at least](crate::mutex::MutexBuilder::at_least_for) for a time: they expire after their ttl
-    /// if the process ends earlier. A later call connects again.
+    /// Leases that are still held, such as those of requests that a time-out has cut off, end: they signal
+    /// [`lost`](crate::Lease::lost) and are released. Locks that are kept
+    /// [at least](crate::mutex::MutexBuilder::at_least_for) for a time stay: they expire after their ttl if the process ends
+    /// earlier. A later call connects again.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {

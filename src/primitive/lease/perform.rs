@@ -57,6 +57,10 @@ impl<K: Kind> Party for Local<K> {
         waiter.gives_up
     }
 
+    fn outlasts(lease: &Arc<LeaseState>) -> bool {
+        lease.is_retained()
+    }
+
     fn token(&mut self, waiter: &Self::Waiter) -> (u64, Arc<str>) {
         self.named(&waiter.holding.options, &waiter.suffix)
     }

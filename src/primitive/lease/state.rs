@@ -118,6 +118,10 @@ impl LeaseState {
         lock(&self.state).1 == Phase::Offered
     }
 
+    pub(crate) fn is_retained(&self) -> bool {
+        lock(&self.state).1 == Phase::Retained
+    }
+
     /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.
     pub(crate) fn renewed(&self, sent: Instant, until: Instant) -> bool {
         let mut state = lock(&self.state);

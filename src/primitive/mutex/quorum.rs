@@ -53,6 +53,10 @@ impl Party for Voters {
         match *waiter {}
     }
 
+    fn outlasts(lease: &Arc<LeaseState>) -> bool {
+        lease.is_retained()
+    }
+
     fn token(&mut self, waiter: &Infallible) -> (u64, Arc<str>) {
         match *waiter {}
     }

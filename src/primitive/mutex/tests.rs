@@ -263,3 +263,22 @@ async fn a_pause_is_asked_for_once() {
         assert_eq!(std::mem::take(&mut *asked.lock().unwrap()), [1, 2], "{}", mutex.name());
     }
 }
+
+/// As when a request outlives the server that is shut down.
+#[tokio::test]
+async fn shutdown_ends_the_leases_that_are_still_held() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    let mutex = Mutex::new(&store, "m").unwrap();
+    let job = Mutex::builder().at_least_for(Duration::from_secs(20)).build(&store, "job").unwrap();
+    drop(job.lock("k").await.unwrap());
+    let guard = mutex.lock("k").await.unwrap();
+    let lost = guard.lost();
+    store.shutdown(LONG).await.unwrap();
+    tokio::time::timeout(LONG, lost).await.expect("the holder was not told");
+    assert!(!guard.is_held());
+    let elsewhere = Store::redis(&server.url()).unwrap();
+    assert!(Mutex::new(&elsewhere, "m").unwrap().try_lock("k").await.is_ok(), "the lock stays for its ttl");
+    let job = Mutex::new(&elsewhere, "job").unwrap();
+    assert!(job.try_lock("k").await.unwrap_err().is_refused(), "a lock that is kept for a time was released");
+}

@@ -36,6 +36,11 @@ pub(crate) trait Party {
         false
     }
 
+    /// Whether a lease is to last even if this process ends: its holder is done, and others must not have it yet.
+    fn outlasts(_lease: &Self::Lease) -> bool {
+        false
+    }
+
     /// Returns a new id, and the token that contains it.
     fn token(&mut self, waiter: &Self::Waiter) -> (u64, Arc<str>);
 

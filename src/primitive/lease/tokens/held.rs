@@ -231,9 +231,10 @@ impl<P: Party> Tokens<P> {
         self.plan(id);
     }
 
-    /// Ends all leases of this process.
+    /// Ends the leases of this process, but for those that outlast it.
     pub(super) fn shut_down(&mut self, at: Instant, effects: &mut Effects<P>) {
-        let held = self.entries.iter().filter_map(|(id, entry)| Some((*id, entry.held()?.fence)));
+        let held = self.entries.iter().filter_map(|(id, entry)| Some((*id, entry.held()?)));
+        let held = held.filter(|(_, held)| !P::outlasts(&held.lease)).map(|(id, held)| (id, held.fence));
         for (id, fence) in held.collect::<Vec<_>>() {
             self.lost(id, fence, true, at, effects);
         }
