@@ -38,7 +38,7 @@ use crate::primitive::single_flight::answer::{self, Flight};
 use crate::primitive::wait_group::holders::Permits;
 use crate::store::{Cell as _, Client, Clock, Namespace, Operation, Push, lock};
 use crate::support::redis_server::RedisServer;
-use crate::{Key, Store, StoreBuilder};
+use crate::{Key, Store};
 
 pub(crate) use self::virtual_time::CLOCK;
 use self::virtual_time::Time;
@@ -298,8 +298,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let seed: u64 = std::env::var("SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
     println!("SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
-    let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
+    let on_redis = virtual_time::store(&server);
     let in_memory = Store::with_clock(Clock::Manual(in_process.clone()));
     let mut time = Time::new(server.client().unwrap(), in_process.clone());
     let (mut next, mut grants, mut cut) = (LATE_IDS, 0, 0);

@@ -4,13 +4,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::time::Duration;
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use super::virtual_time::{CLOCK, Time};
+use super::virtual_time::{self, Time};
 use super::{Side, States, Step, Tried};
+use crate::Store;
 use crate::primitive::dedupe::exact::ExactClaims;
 use crate::primitive::dedupe::filtered::Claims;
 use crate::primitive::lease::key_state::{Terms, Was};
@@ -21,7 +21,6 @@ use crate::primitive::single_flight::answer::Flight;
 use crate::primitive::wait_group::holders::Permits;
 use crate::store::{Clock, id_of};
 use crate::support::redis_server::RedisServer;
-use crate::{Store, StoreBuilder};
 
 const SECOND: i64 = 1_000_000;
 const HOUR: i64 = 3_600 * SECOND;
@@ -45,8 +44,7 @@ impl<K: Tried> Pair<K> {
     async fn new(ttl: i64, drops: bool) -> Self {
         let server = RedisServer::start().await;
         let in_process = Arc::new(AtomicI64::new(0));
-        let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
-        let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
+        let on_redis = virtual_time::store(&server);
         let in_memory = Store::with_clock(Clock::Manual(in_process.clone()));
         let states = States { clock: in_process.clone(), of: Default::default(), pushed: Default::default() };
         Self {

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use deadpool_redis::redis;
 
 use super::{Side, Tried};
 use crate::support::client::Client;
+use crate::support::redis_server::RedisServer;
+use crate::{Store, StoreBuilder};
 
 /// Replaces the clock and `redis.call` in scripts: the test sets the time, keys expire by that time, and published
 /// messages are recorded.
@@ -62,6 +65,13 @@ for i = 1, #ends, 2 do
   end
 end
 ";
+
+/// A store on the server, with this clock. It waits for a machine that is busy.
+pub(super) fn store(server: &RedisServer) -> Store {
+    let patience = Duration::from_secs(30);
+    let builder = StoreBuilder::default().timeout(patience).queue_timeout(patience);
+    builder.with_clock(&server.url(), CLOCK).unwrap()
+}
 
 /// The time on both sides.
 pub(super) struct Time {
