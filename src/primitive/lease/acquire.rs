@@ -141,7 +141,7 @@ impl<K: Kind> Leases<K> {
                             let polled = Some(waiter.clone());
                             Event::Answered { id, sent, answer: acquired(answer), polled }
                         }
-                        Err(error) => Event::Failed { id, error },
+                        Err(error) => Event::Failed { id, error, is_final: false },
                     });
                 }
                 () = &mut late => {

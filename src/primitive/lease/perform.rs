@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::admission::Admission;
@@ -139,6 +140,12 @@ impl<K: Kind> Admission<K> {
                 Effect::Release { release, owed, is_new } => {
                     if is_new && let (Some(_), Some(count)) = (owed, self.store.owed()) {
                         count.add(1);
+                    }
+                    if is_new
+                        && let Some(owed) = owed
+                        && (is_followed || Handle::try_current().is_err())
+                    {
+                        lock(&self.tokens).tokens.is_in_background(owed);
                     }
                     match is_followed {
                         true => first.push((release, owed)),
@@ -279,7 +286,7 @@ impl<K: Kind> Acquire<K> {
         self.is_answered = true;
         admission.handle(match call {
             Ok(answer) => Event::Answered { id, sent, answer: acquired(answer), polled: None },
-            Err(error) => Event::Failed { id, error },
+            Err(error) => Event::Failed { id, error, is_final: false },
         });
     }
 }
@@ -289,7 +296,7 @@ impl<K: Kind> Drop for Acquire<K> {
     fn drop(&mut self) {
         if !self.is_answered {
             let error = Error::unavailable(Cause::Disconnected, "the background runtime has shut down");
-            self.admission.handle(Event::Failed { id: self.id, error });
+            self.admission.handle(Event::Failed { id: self.id, error, is_final: true });
         }
     }
 }

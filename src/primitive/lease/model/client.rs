@@ -428,7 +428,7 @@ impl<H: Modelled> World<H> {
         };
         self.forget_calls(token);
         let error = Error::unavailable(cause, "the call failed");
-        let effects = self.step(line, Event::Failed { id: token as u64, error }, self.local);
+        let effects = self.step(line, Event::Failed { id: token as u64, error, is_final: false }, self.local);
         self.perform(line, effects, false);
         if background {
             self.due(line);

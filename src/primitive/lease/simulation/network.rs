@@ -579,7 +579,7 @@ impl<H: Simulated> Simulation<H> {
                     }
                     self.mark_answered(actor);
                 }
-                Event::Failed { id, error }
+                Event::Failed { id, error, is_final: false }
             }
             Op::Release { owed: Some(owed), .. } => Event::Released { owed, result: Err(error) },
             Op::Release { .. } => return,

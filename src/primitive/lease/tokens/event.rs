@@ -79,8 +79,8 @@ pub(crate) enum Event<P: Party> {
     Leaves { key: Key, waiter: P::Waiter, id: Option<u64>, unanswered: bool },
     /// An acquire that was sent at `sent` was answered. `polled`: the waiter that receives the answer itself.
     Answered { id: u64, sent: Now, answer: Acquired<P::Found>, polled: Option<P::Waiter> },
-    /// An acquire failed.
-    Failed { id: u64, error: Error },
+    /// An acquire failed. `is_final`: no other call can follow.
+    Failed { id: u64, error: Error, is_final: bool },
     /// A message came from the store.
     Pushed { id: u64, news: Notice<P::Found> },
     /// A heartbeat that was sent at `sent` was answered: for each waiter whether it holds or waits. The next lease ends

@@ -68,13 +68,27 @@ impl<P: Party> Tokens<P> {
         if now >= owed.until {
             return self.settle(number, effects);
         }
-        if !std::mem::replace(&mut owed.in_background, true) {
-            let release = owed.release.clone();
-            effects.push(Effect::Release { release, owed: Some(number), is_new: false });
-        }
         owed.pause = (2 * owed.pause).min(LONGEST_PAUSE);
         let due = now + owed.pause;
-        self.set_owed_due(number, due);
+        if owed.in_background {
+            return self.set_owed_due(number, due);
+        }
+        // Only the answer to the last attempt counts, so that none is under way once it has come.
+        let Some(mut owed) = self.owed.remove(&number) else { return };
+        self.due.remove(&(owed.due, Slot::Owed(number)));
+        let (number, release) = (self.next_owed, owed.release.clone());
+        self.next_owed += 1;
+        (owed.in_background, owed.due) = (true, due);
+        self.owed.insert(number, owed);
+        self.due.insert((due, Slot::Owed(number)));
+        effects.push(Effect::Release { release, owed: Some(number), is_new: false });
+    }
+
+    /// Records that the background sends a release.
+    pub(crate) fn is_in_background(&mut self, number: u64) {
+        if let Some(owed) = self.owed.get_mut(&number) {
+            owed.in_background = true;
+        }
     }
 
     /// Makes all releases due now.

@@ -45,7 +45,7 @@ impl<P: Party> Tokens<P> {
                 self.leaves(&key, &waiter, id, unanswered, at, out)
             }
             Event::Answered { id, sent, answer, polled } => self.answered(id, sent, answer, polled, now, out),
-            Event::Failed { id, error } => self.failed(id, &error, at, out),
+            Event::Failed { id, error, is_final } => self.failed(id, &error, is_final, at, out),
             Event::Pushed { id, news } => self.pushed(id, news, at, out),
             Event::Stands { sent, now: server, soonest, each } => {
                 for (id, standing) in each {
@@ -267,13 +267,13 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Handles a failed acquire.
-    fn failed(&mut self, id: u64, error: &Error, at: Instant, effects: &mut Effects<P>) {
-        let is_remote = self.rules.is_remote;
+    fn failed(&mut self, id: u64, error: &Error, is_final: bool, at: Instant, effects: &mut Effects<P>) {
+        let repeats = self.rules.is_remote && !is_final && error.is_away();
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let every = entry.options().ask_every;
         match &mut entry.stage {
             // The waiters of a line have waited for a while: an outage may end before their time limits.
-            Stage::Acquiring { in_background: true, failed, .. } if is_remote && error.is_away() => {
+            Stage::Acquiring { in_background: true, failed, .. } if repeats => {
                 *failed = true;
                 // The call may still run, after a release.
                 entry.twice |= !error.is_not_sent();
@@ -288,9 +288,11 @@ impl<P: Party> Tokens<P> {
     /// Gives all waiters in a line an error, and releases their token.
     fn fail(&mut self, id: u64, error: &Error, at: Instant, effects: &mut Effects<P>) {
         let Some(entry) = self.entries.get(&id) else { return };
-        let release = entry.release(true, self.rules.alive, at);
+        // Of an acquire that was sent twice, `tell` withdraws the copy.
+        let release =
+            (!entry.twice && !error.is_not_sent()).then(|| entry.release(true, self.rules.alive, at));
         self.tell(id, &Told::Failed(error.clone()), at, effects);
-        if !error.is_not_sent() {
+        if let Some(release) = release {
             self.release(release, at, effects);
         }
     }
