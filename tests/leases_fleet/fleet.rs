@@ -13,7 +13,7 @@ use crate::support::processes::{Child, setting};
 use crate::support::redis_server::RedisServer;
 
 /// For what takes as long as it takes on a slow machine.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(180);
 
 pub(crate) struct Fleet {
     server: RedisServer,
