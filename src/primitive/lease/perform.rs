@@ -143,7 +143,8 @@ impl<K: Kind> Admission<K> {
                     }
                     if is_new
                         && let Some(owed) = owed
-                        && (is_followed || Handle::try_current().is_err())
+                        && !is_followed
+                        && Handle::try_current().is_err()
                     {
                         lock(&self.tokens).tokens.is_in_background(owed);
                     }
