@@ -149,7 +149,7 @@ pub(super) fn holding(ttl: std::time::Duration, leases: Leases) -> Arc<Holding> 
     let options =
         LeaseOptions { ttl, drift: Drift(0.01), cohorts: leases == Leases::Mutex, ..LeaseOptions::default() };
     let (leases, closed) =
-        (telemetry::Leases::new("simulation", "s"), tokio::sync::watch::Sender::new(false));
+        (telemetry::Leases::new("permit", "simulation"), tokio::sync::watch::Sender::new(false));
     Arc::new(Holding { options, leases, closed })
 }
 
