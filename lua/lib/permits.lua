@@ -2,6 +2,7 @@
 -- The member `excess` of the same ZSET has the score 2^52 plus the sum of weight - 1 over all holders; it is
 -- absent while that sum is 0. So holders and sum are evicted together. There is no mark; the second queue takes its
 -- place. A token that ends in `/idle` waits in the second queue until there is no holder, and takes no permit.
+-- A holder in another form, as a later version may write it, counts as one.
 kind.two = 2
 local set, swept, count -- its holders, whether expired ones are removed, the sum of weights (nil: unknown)
 local written, digits -- the expiry that was written last
@@ -24,7 +25,7 @@ end
 
 local function drop(token)
   if call('ZREM', holders, token) == 0 then return false end
-  local weight = size(token)
+  local weight = size(token) or 1
   if weight == 1 then
     count = count and count - 1
     return true

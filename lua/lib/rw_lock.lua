@@ -9,7 +9,8 @@ local function writes(token)
 end
 
 local function marked()
-  local fence, row = string.match(call('GET', mark) or '', '^(%d+) (%d+)$')
+  local fence, row = string.match(call('GET', mark) or '0 0', '^(%d+) (%d+)$')
+  if not fence then error('WRONGTYPE of a mark', 0) end
   return kind.whole(fence), kind.whole(row)
 end
 
@@ -31,8 +32,8 @@ local function extend(token, expiry)
 end
 
 function kind.hold(token, expiry)
-  extend(token, expiry)
   local last, row = marked()
+  extend(token, expiry)
   if not writes(token) then
     if row > 0 then set_mark(last, 0, token, expiry) end
     return last
