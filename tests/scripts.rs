@@ -66,6 +66,18 @@ fn headers_say_what_a_script_does() {
     }
 }
 
+/// No script can use two times, or that of a client, and each returns the time that it used.
+#[test]
+fn the_clock_is_read_in_one_place_and_returned() {
+    let reads = |path: &PathBuf| fs::read_to_string(path).unwrap().contains("'TIME'");
+    let read: Vec<_> = files(&root().join("lua"), "lua").into_iter().filter(reads).collect();
+    assert_eq!(read, [root().join("lua/lib/clock.lua")]);
+    for (name, text) in scripts() {
+        let returns = text.lines().find_map(|line| line.strip_prefix("-- returns")).unwrap();
+        assert!(returns.trim_start().starts_with("now (µs)"), "{name} returns {returns}");
+    }
+}
+
 #[test]
 fn each_script_belongs_to_one_operation() {
     let sources: Vec<_> =

@@ -213,3 +213,23 @@ async fn what_could_not_be_released_is_so_after_a_long_outage() {
     proxy.heal();
     eventually("the lock to be free", SOON, async || server.cli(&["EXISTS", "td:{m:k}:lock"]) == "0").await;
 }
+
+/// A release that was asked for is not forgotten: a shutdown waits for it, and counts it if it cannot be sent.
+#[tokio::test]
+async fn shutdown_says_what_could_not_be_released() {
+    const LIMIT: Duration = Duration::from_millis(500);
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::builder().timeout(Duration::from_millis(300)).redis(&proxy.url()).unwrap();
+    let mut held = Vec::new();
+    for family in Family::each(&store, LONG) {
+        held.push(family.take("k").await.unwrap());
+    }
+    proxy.cut();
+    drop(held);
+    let error = store.shutdown(LIMIT).await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("3 releases"), "{error}");
+    proxy.heal();
+    store.shutdown(SOON).await.unwrap();
+    assert_eq!(left(&server, "k"), [""; 0]);
+}
