@@ -25,6 +25,7 @@ mod permits;
 mod rw_locks;
 mod several;
 mod stores;
+mod wire_format;
 
 /// Runs each test on each store.
 macro_rules! on_every_store {
