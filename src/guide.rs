@@ -13,7 +13,8 @@
 //! | [`errors`] | messages and what to do about them |
 //! | [`pictures`] | limits, locks, flights, filters and outages, drawn from real runs |
 //!
-//! See also [`guarantees`](crate::guarantees) and [`telemetry`](crate::telemetry).
+//! See also [`guarantees`](crate::guarantees), [`telemetry`](crate::telemetry), [`protocol`](crate::protocol) and
+//! [`wire_format`](crate::wire_format).
 
 #[cfg(feature = "axum")]
 #[doc = include_str!("docs/guide/on_axum.md")]

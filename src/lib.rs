@@ -36,7 +36,7 @@
 //!
 //! For HTTP and gRPC the modules [`web`] and `grpc` set up each layer in one line. The [guides](guide) show how to use them
 //! on axum, on tonic, around clients, and for jobs; [`guide::errors`] lists messages and their fixes, [`guarantees`] what
-//! locks in Redis can and cannot promise.
+//! locks in Redis can and cannot promise. [`protocol`] states how leases work, [`wire_format`] what is stored in Redis.
 //!
 //! # When Redis is away
 //!
@@ -111,6 +111,8 @@ pub mod lease;
 pub mod mutex;
 pub mod operator;
 mod primitive;
+#[doc = include_str!("docs/protocol.md")]
+pub mod protocol;
 mod random;
 #[cfg(feature = "http")]
 pub mod response;
@@ -126,6 +128,8 @@ pub mod token_bucket;
 pub mod wait_group;
 #[cfg(feature = "http")]
 pub mod web;
+#[doc = include_str!("docs/wire_format.md")]
+pub mod wire_format;
 
 /// The version of `deadpool-redis` whose pools a [`Store`] is made of.
 pub use deadpool_redis;

@@ -1,0 +1,4 @@
+// The module's documentation is src/docs/protocol.md.
+
+#[cfg(test)]
+mod tests;
