@@ -35,7 +35,7 @@
 //!
 //! * The claim is *lost* while the item is handled: the process is stopped for longer than the ttl, or the store
 //!   loses its data. Another caller may then handle the item too. The loss is always reported:
-//!   [`lost`](crate::Lease::lost) completes as soon as the process knows, and [`confirm`](Claim::confirm) returns
+//!   [`lost`](crate::LeaseHandle::lost) completes as soon as the process knows, and [`confirm`](Claim::confirm) returns
 //!   `false`.
 //! * The store is unavailable during `confirm`, and may not record that the item was handled. `confirm` returns an
 //!   error and retries in the background until the claim expires.

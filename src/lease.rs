@@ -6,9 +6,9 @@
 //! # Guarantees
 //!
 //! * The process counts the ttl from the moment when it *sent* the call that acquired the lease, less an allowance
-//!   for clocks that run at different speeds. So while [`is_held`](crate::Lease::is_held) returns `true`, the store
+//!   for clocks that run at different speeds. So while [`is_held`](crate::LeaseHandle::is_held) returns `true`, the store
 //!   has not granted the lease to another holder.
-//! * [`lost`](crate::Lease::lost) completes no later than the lease ends, even if a renewal hangs or the store is
+//! * [`lost`](crate::LeaseHandle::lost) completes no later than the lease ends, even if a renewal hangs or the store is
 //!   unavailable.
 //!
 //! See [`guarantees`](crate::guarantees) for what a lease cannot guarantee.

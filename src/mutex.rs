@@ -26,7 +26,7 @@
 //!   [quorum](Mutex::quorum), with [`tries`](MutexBuilder::tries), and with
 //!   [`exact_names`](MutexBuilder::exact_names) unless `strict_fifo` is set.
 //! * **Crash.** The lock of a crashed process expires after its [ttl](MutexBuilder::ttl).
-//! * **Loss.** A guard renews its lock while it exists, and [signals](crate::Lease::lost) its loss.
+//! * **Loss.** A guard renews its lock while it exists, and [signals](crate::LeaseHandle::lost) its loss.
 //! * **Fencing.** The [fencing token](MutexGuard::fence) grows with every holder, also when a process hands the
 //!   lock over. A resource that checks the token can refuse a holder that has lost the lock and has not noticed it
 //!   yet: see [`guarantees`](crate::guarantees), and a [picture](crate::guide::pictures#a-mutex-a-crash-and-a-pause).
@@ -70,7 +70,7 @@
 //! | `WithShufflePools` | [`shuffle_nodes`](MutexBuilder::shuffle_nodes) |
 //! | `Lock`, `TryLock`, `Unlock` | [`lock`](Mutex::lock), [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock) |
 //! | `Extend`, and a goroutine that calls it | [`extend`](crate::Lease::extend), [`watchdog`](MutexBuilder::watchdog) |
-//! | `Until`, `Value`, `Name` | [`until`](crate::Lease::until), [`token`](crate::Lease::token), [`key`](crate::Lease::key) |
+//! | `Until`, `Value`, `Name` | [`until`](crate::LeaseHandle::until), [`token`](crate::LeaseHandle::token), [`key`](crate::LeaseHandle::key) |
 //! | `ErrTaken`, `ErrFailed` | [`Error::is_refused`](crate::Error::is_refused), [`Error::is_unavailable`](crate::Error::is_unavailable) |
 //! | `ErrLockAlreadyExpired` | [`Error::is_lost`](crate::Error::is_lost), from [`extend`](crate::Lease::extend) and [`unlock_checked`](MutexGuard::unlock_checked) |
 //! | gocorex `NewLock(client, key, expiration)`, `Lock(id)`, `UnLock(id)` | [`try_lock`](Mutex::try_lock), [`unlock`](MutexGuard::unlock); the `id` from [`value_with`](MutexBuilder::value_with) |

@@ -272,7 +272,7 @@ impl Store {
     /// connections. Use it for a clean exit of the process.
     ///
     /// Leases that are still held, such as those of requests that a time-out has cut off, end: they signal
-    /// [`lost`](crate::Lease::lost) and are released. Locks that are kept
+    /// [`lost`](crate::LeaseHandle::lost) and are released. Locks that are kept
     /// [at least](crate::mutex::MutexBuilder::at_least_for) for a time stay: they expire after their ttl if the process ends
     /// earlier. A later call connects again.
     ///

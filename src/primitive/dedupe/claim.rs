@@ -55,7 +55,7 @@ impl Place {
 
 /// The claim on an item. When it is dropped, it is released, and the item can be claimed again.
 ///
-/// A claim is a [`Lease`]: it is renewed while it is held, and signals when it is [lost](Lease::lost). Its key
+/// A claim is a [`Lease`]: it is renewed while it is held, and signals when it is [lost](crate::LeaseHandle::lost). Its key
 /// names the item by its hash. Its [handle](Lease::handle) has a fencing token: the time of the claim by the
 /// store's clock, in µs. The token is greater than the token of every earlier claim on the item, as long as the
 /// store's clock is not set back.

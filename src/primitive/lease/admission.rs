@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::complete::{Complete, Completed};
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
-use super::operations::{AcquireRelease, At, Heartbeat, Inspect, Occupancy, Renew, Scene, Verb, What};
+use super::operations::{AcquireRelease, At, Heartbeat, Renew, Scene, Verb, What};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::{Look, Outcome as _};
 use super::perform::Local;
@@ -84,7 +84,6 @@ pub(super) struct Clients<K: Kind> {
     pub(super) acquire_release: Client<AcquireRelease<K>>,
     renew: Client<Renew<K>>,
     pub(super) heartbeat: Client<Heartbeat<K>>,
-    inspect: Client<Inspect<K>>,
     complete: Client<Complete<K>>,
 }
 
@@ -101,7 +100,6 @@ impl<K: Kind> Admission<K> {
                     acquire_release: namespace.client(),
                     renew: namespace.client(),
                     heartbeat: namespace.client(),
-                    inspect: namespace.client(),
                     complete: namespace.client(),
                 },
                 namespace: namespace.clone(),
@@ -121,10 +119,6 @@ impl<K: Kind> Admission<K> {
         let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&admission);
         store.scheduler().join(task);
         admission
-    }
-
-    pub(crate) async fn inspect(&self, key: Key) -> Result<At<Occupancy>, Error> {
-        self.clients.inspect.run(key, Inspect(PhantomData)).await
     }
 
     /// Returns an outcome that leaves nothing to do, if the store is in memory. Does not wait.

@@ -30,7 +30,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::complete::Complete;
 use super::key_state::{KeyState, Spans, Terms};
 use super::kind::{Entry, Found, Kind, Query, Scope};
-use super::operations::{AcquireRelease, At, Heartbeat, Inspect, Occupancy, Renew, Scene, StateOf, Verb};
+use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb};
 use super::snapshot::{Look, Revoke};
 use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
@@ -62,7 +62,6 @@ struct Side<K: Kind> {
     renew: Client<Renew<K>>,
     heartbeat: Client<Heartbeat<K>>,
     complete: Client<Complete<K>>,
-    inspect: Client<Inspect<K>>,
     look: Client<Look<K>>,
     revoke: Client<Revoke<K>>,
     /// Set if operations do not run in a store.
@@ -83,7 +82,6 @@ enum Step<K: Kind> {
     Complete(Arc<str>, Entry<K>),
     Renew(Arc<str>, i64, i64),
     Heartbeat(Vec<Arc<str>>),
-    Inspect,
     Look,
     Revoke(Arc<str>),
 }
@@ -99,7 +97,6 @@ impl<K: Tried> Side<K> {
             renew: namespace.client(),
             heartbeat: namespace.client(),
             complete: namespace.client(),
-            inspect: namespace.client(),
             look: namespace.client(),
             revoke: namespace.client(),
             states,
@@ -153,7 +150,6 @@ impl<K: Tried> Side<K> {
                 beaten.what.granted.clear();
                 format!("{beaten:?}")
             }
-            Step::Inspect => format!("{:?}", self.run(&self.inspect, &key, Inspect(PhantomData)).await),
             Step::Look => {
                 let seen = self.run(&self.look, &key, Look(PhantomData)).await;
                 let tokens: Vec<_> = seen
@@ -179,10 +175,14 @@ impl<K: Tried> Side<K> {
 }
 
 impl<K: Tried> Side<K> {
-    async fn inspect_all(&self, first: usize) -> Vec<At<Occupancy>> {
+    /// Returns when the next lease of each key ends, µs. As each step, that drops and cuts leases.
+    async fn soonest(&self, first: usize) -> Vec<i64> {
         let keys = (first..first + IN_STEP).map(K::key);
-        let inspect = async |key| self.run(&self.inspect, &key, Inspect(PhantomData)).await;
-        join_all(keys.map(inspect)).await
+        let soonest = async |key| {
+            let nobody = Heartbeat { scene: Arc::clone(&self.scenes[0]), tokens: vec!["nobody".into()] };
+            self.run(&self.heartbeat, &key, nobody).await.what.soonest
+        };
+        join_all(keys.map(soonest)).await
     }
 
     /// Returns all messages to waiters, however they were sent.
@@ -254,14 +254,13 @@ fn random_step<K: Tried>(
             let own = tokens.iter().map(|(token, _)| token).filter(|token| token.starts_with(process));
             let own: Vec<_> = own.cloned().collect();
             if own.is_empty() {
-                Step::Inspect
+                Step::Look
             } else {
                 Step::Heartbeat(own.sample(rng, 4).cloned().collect())
             }
         }
-        94..96 => Step::Look,
         96..98 => Step::Revoke(tokens.choose(rng).unwrap().0.clone()),
-        _ => Step::Inspect,
+        _ => Step::Look,
     }
 }
 
@@ -308,7 +307,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let release = ("warm".into(), Verb::Release, K::query(SEQUENCES, 0));
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
     let complete = K::entry(SEQUENCES, &mut rng).map(|entry| Step::Complete("warm".into(), entry));
-    for step in [release, Step::Inspect, Step::Look, Step::Revoke("warm".into())].into_iter().chain(complete)
+    for step in [release, Step::Look, Step::Revoke("warm".into())].into_iter().chain(complete)
     {
         lua.take(K::key(SEQUENCES), step, 0).await;
     }

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ use crate::{Error, Key};
 /// ```
 #[must_use = "a lease that is dropped is released"]
 pub struct Lease {
-    pub(in crate::primitive) state: Arc<LeaseState>,
+    handle: LeaseHandle,
     /// `None` once the lease was released.
     keeper: Option<Arc<dyn Keeper>>,
     /// How long it is held at least, even if it is released earlier.
@@ -81,7 +82,7 @@ impl Lease {
     pub(crate) fn new(state: Arc<LeaseState>, keeper: Arc<dyn Keeper>) -> Self {
         state.counts.began();
         let at_least_for = state.holding.options.at_least_for;
-        Self { state, keeper: Some(keeper), at_least_for, beside: None }
+        Self { handle: LeaseHandle { state }, keeper: Some(keeper), at_least_for, beside: None }
     }
 
     /// Keeps a value until the lease is released.
@@ -91,52 +92,10 @@ impl Lease {
         lease
     }
 
-    /// Returns the key that the lease is for.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        &self.state.key
-    }
-
-    /// Returns the name of the holder in the store.
-    ///
-    /// It is unique, with two exceptions. Holders of a [mutex](crate::mutex) that is handed on within a process
-    /// have the same token, one after the other. A mutex [with values](crate::mutex::MutexBuilder::value_with)
-    /// returns the value that the user's function made.
-    #[must_use]
-    pub fn token(&self) -> &str {
-        self.state.name()
-    }
-
-    /// Returns until when the lease is valid if it is not renewed. Renewals move this time.
-    #[must_use]
-    pub fn until(&self) -> Instant {
-        self.state.until()
-    }
-
-    /// Returns how long the lease is valid if it is not renewed; zero once it has ended.
-    #[must_use]
-    pub fn time_left(&self) -> Duration {
-        self.state.time_left()
-    }
-
-    /// Returns whether the lease is valid now. Once it is not, it never is again.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.state.is_held()
-    }
-
-    /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
-    /// when it is released.
-    ///
-    /// Cancel safe. The future borrows nothing, so it can be moved to another task.
-    pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
-        Arc::clone(&self.state).lost()
-    }
-
     /// Returns a handle that watches the lease without holding it, for the tasks that do the work.
     #[must_use]
     pub fn handle(&self) -> LeaseHandle {
-        LeaseHandle(Arc::clone(&self.state))
+        self.handle.clone()
     }
 
     /// Renews the lease for its full ttl from now on. The watchdog also does this.
@@ -224,12 +183,6 @@ impl Lease {
         }
     }
 
-    pub(crate) fn fence(&self) -> u64 {
-        u64::try_from(self.state.fence).unwrap_or(0)
-    }
-}
-
-impl Lease {
     /// Holds the lease for this long at least, counted from its grant, even if it is released earlier.
     pub(crate) fn hold_at_least(&mut self, span: Duration) {
         self.at_least_for = span;
@@ -277,6 +230,14 @@ impl Drop for Lease {
     }
 }
 
+impl Deref for Lease {
+    type Target = LeaseHandle;
+
+    fn deref(&self) -> &LeaseHandle {
+        &self.handle
+    }
+}
+
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease").field("key", self.key()).field("token", &self.token()).finish_non_exhaustive()
@@ -302,19 +263,25 @@ impl fmt::Debug for Lease {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct LeaseHandle(Arc<LeaseState>);
+pub struct LeaseHandle {
+    pub(in crate::primitive) state: Arc<LeaseState>,
+}
 
 impl LeaseHandle {
     /// Returns the key that the lease is for.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.0.key
+        &self.state.key
     }
 
-    /// Returns the name of the holder in the store; see [`Lease::token`].
+    /// Returns the name of the holder in the store.
+    ///
+    /// It is unique, with two exceptions. Holders of a [mutex](crate::mutex) that is handed on within a process
+    /// have the same token, one after the other. A mutex [with values](crate::mutex::MutexBuilder::value_with)
+    /// returns the value that the user's function made.
     #[must_use]
     pub fn token(&self) -> &str {
-        self.0.name()
+        self.state.name()
     }
 
     /// Returns the fencing token of a mutex or a writer. For a reader, it is that of the last writer before it.
@@ -322,29 +289,32 @@ impl LeaseHandle {
     /// [`fence_ttl`](crate::rw_lock::RwLockBuilder::fence_ttl).
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
-        u64::try_from(self.0.fence).ok().filter(|fence| *fence > 0)
+        u64::try_from(self.state.fence).ok().filter(|fence| *fence > 0)
     }
 
-    /// Returns until when the lease is valid if it is not renewed.
+    /// Returns until when the lease is valid if it is not renewed. Renewals move this time.
     #[must_use]
     pub fn until(&self) -> Instant {
-        self.0.until()
+        self.state.until()
     }
 
     /// Returns how long the lease is valid if it is not renewed; zero once it has ended.
     #[must_use]
     pub fn time_left(&self) -> Duration {
-        self.0.time_left()
+        self.state.time_left()
     }
 
-    /// Returns whether the lease is valid now.
+    /// Returns whether the lease is valid now. Once it is not, it never is again.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.0.is_held()
+        self.state.is_held()
     }
 
-    /// Completes when the lease ends; see [`Lease::lost`].
+    /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
+    /// when it is released.
+    ///
+    /// Cancel safe. The future borrows nothing, so it can be moved to another task.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
-        Arc::clone(&self.0).lost()
+        Arc::clone(&self.state).lost()
     }
 }

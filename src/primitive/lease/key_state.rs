@@ -244,12 +244,6 @@ impl<H: Holders> KeyState<H> {
         self.queue.has_places()
     }
 
-    /// Returns the sum of the weights held, the number of waiters, and when the next lease ends.
-    pub(crate) fn inspect(&mut self, now: i64) -> (i64, i64, i64) {
-        self.sweep(now);
-        (self.holders.used(), H::counted(&self.queue), self.holders.soonest(now))
-    }
-
     /// Returns the sum of the weights held, the number of waiters, and the holders, the one whose lease ends first at the
     /// front. Changes nothing.
     pub(crate) fn look(&self, now: i64) -> (i64, i64, Vec<Held>) {

@@ -42,7 +42,6 @@ pub(crate) struct Scripts {
     pub(crate) acquire_release: Script,
     pub(crate) renew: Script,
     pub(crate) heartbeat: Script,
-    pub(crate) inspect: Script,
     pub(crate) holders: Script,
     pub(crate) revoke: Script,
     /// Only used by kinds that keep outcomes.
@@ -58,7 +57,6 @@ macro_rules! scripts {
             ),
             renew: $crate::store::script!("lease/renew", "lib/lease", $($rules),+),
             heartbeat: $crate::store::script!("lease/heartbeat", "lib/lease", $($rules,)+ "lib/queue"),
-            inspect: $crate::store::script!("lease/inspect", "lib/lease", $($rules),+),
             holders: $crate::store::script!("lease/holders", "lib/lease", $($rules),+),
             revoke: $crate::store::script!("lease/revoke", "lib/lease", $($rules,)+ "lib/queue"),
             complete: $crate::store::script!("lease/complete", "lib/lease", $($rules,)+ "lib/queue"),

@@ -92,24 +92,11 @@ pub(crate) struct Heartbeat<K: Kind> {
     pub(crate) tokens: Vec<Arc<str>>,
 }
 
-/// Returns the sum of weights held, and the number of waiters.
-#[derive(Debug)]
-pub(crate) struct Inspect<K>(pub(crate) PhantomData<fn(K)>);
-
 /// An answer, and the server's time, µs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct At<T> {
     pub(crate) now: i64,
     pub(crate) what: T,
-}
-
-/// The holders and waiters of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Occupancy {
-    pub(crate) used: i64,
-    pub(crate) waiting: i64,
-    /// When the next lease ends; 0: unknown.
-    pub(crate) soonest: i64,
 }
 
 /// The states of several waiters.
@@ -320,28 +307,5 @@ impl<K: Kind> Operation for Heartbeat<K> {
 
     fn pushes(reply: &mut Self::Reply) -> Vec<Push> {
         std::mem::take(&mut reply.what.granted)
-    }
-}
-
-impl<K: Kind> Operation for Inspect<K> {
-    type Cell = StateOf<K>;
-    type Reply = At<Occupancy>;
-    type Undo = Never<StateOf<K>>;
-    const SCRIPT: Script = K::SCRIPTS.inspect;
-    const PARTS: &'static [&'static str] = K::PARTS;
-    const REPEAT: Repeat = Repeat::Safe;
-    const MOST_RUNS: usize = 64;
-
-    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
-        let (used, soonest, waiting) = (fields.integer()?, fields.integer()?, fields.integer()?);
-        if used < 0 {
-            return Err(WRONG_TYPE);
-        }
-        Ok(At { now, what: Occupancy { used, waiting, soonest } })
-    }
-
-    fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
-        let (used, waiting, soonest) = state.inspect(now);
-        At { now, what: Occupancy { used, waiting, soonest } }
     }
 }

@@ -92,7 +92,7 @@ impl Holder {
         }
     }
 
-    /// Returns the name of the holder: what its [`Lease::token`](crate::Lease::token) returns. Bytes of another library that
+    /// Returns the name of the holder: what its [`Lease::token`](crate::LeaseHandle::token) returns. Bytes of another library that
     /// are not UTF-8 are written as U+FFFD.
     #[must_use]
     pub fn token(&self) -> &str {

@@ -129,7 +129,7 @@ impl Mutex {
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn is_locked(&self, key: impl Into<Key>) -> Result<bool, Error> {
         match &self.place {
-            Place::Store(leases) => Ok(leases.admission.inspect(key.into()).await?.what.used > 0),
+            Place::Store(leases) => Ok(leases.admission.look(key.into()).await?.in_use() > 0),
             Place::Quorum(quorum) => quorum.is_locked(key.into()).await,
         }
     }
@@ -160,7 +160,7 @@ impl Mutex {
     /// Takes a lock from its holder, as a release by the holder does: the next waiter is woken and gets the lock. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. It learns that its lock is [lost](Lease::lost) at its next renewal, a third of its ttl later
+    /// The holder is not asked. It learns that its lock is [lost](crate::LeaseHandle::lost) at its next renewal, a third of its ttl later
     /// at most; without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
     /// resource must check the [fencing token](MutexGuard::fence), which is higher for the next holder. Waiters of the
     /// holder's own process stand in one line with it, and wait for its next renewal, too. A holder that hands the lock on to
@@ -345,7 +345,7 @@ impl MutexGuard {
     /// The resource that you write to should check it: see [`guarantees`](crate::guarantees).
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.0.fence()
+        self.0.fence().unwrap_or(0)
     }
 
     /// Unlocks the mutex. Returns whether the lock was still held. See [`Lease::release`].

@@ -160,11 +160,11 @@ impl Quorum {
 
     /// Returns whether the lock is held on a majority of the nodes.
     pub(super) async fn is_locked(&self, key: Key) -> Result<bool, Error> {
-        let looks = self.nodes.iter().map(|node| self.within(node.admission.inspect(key.clone())));
+        let looks = self.nodes.iter().map(|node| self.within(node.admission.look(key.clone())));
         let (mut held, mut free, mut outage) = (0, 0, None);
         for look in join_all(looks).await {
             match look {
-                Ok(at) if at.what.used > 0 => held += 1,
+                Ok(look) if look.in_use() > 0 => held += 1,
                 Ok(_) => free += 1,
                 Err(error) => outage = Some(error),
             }

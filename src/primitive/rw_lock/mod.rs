@@ -171,7 +171,7 @@ impl RwLock {
     /// Takes a lock from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. It learns that its lock is [lost](Lease::lost) at its next renewal, a third of its ttl later
+    /// The holder is not asked. It learns that its lock is [lost](crate::LeaseHandle::lost) at its next renewal, a third of its ttl later
     /// at most; without [`watchdog`](RwLockBuilder::watchdog) when the ttl ends.
     ///
     /// ```
@@ -268,7 +268,7 @@ impl RwLockReadGuard {
     /// [`fence_ttl`](RwLockBuilder::fence_ttl).
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
-        Some(self.0.fence()).filter(|fence| *fence > 0)
+        self.0.fence()
     }
 }
 
@@ -278,7 +278,7 @@ impl RwLockWriteGuard {
     /// The resource that you write to should check it: see [`guarantees`](crate::guarantees).
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.0.fence()
+        self.0.fence().unwrap_or(0)
     }
 }
 

@@ -155,8 +155,7 @@ impl WaitGroup {
     ///
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn count(&self, key: impl Into<Key>) -> Result<u32, Error> {
-        let occupancy = self.leases.admission.inspect(key.into()).await?;
-        Ok(u32::try_from(occupancy.what.used).unwrap_or(u32::MAX))
+        Ok(u32::try_from(self.inspect(key).await?.in_use()).unwrap_or(u32::MAX))
     }
 
     /// Returns the permits of a key and the number of waiters. Changes nothing. [`Snapshot`] has an example.
@@ -171,7 +170,7 @@ impl WaitGroup {
     /// Takes a permit from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. It learns that its permit is [lost](Lease::lost) at its next renewal, a third of its ttl later
+    /// The holder is not asked. It learns that its permit is [lost](crate::LeaseHandle::lost) at its next renewal, a third of its ttl later
     /// at most; without [`watchdog`](WaitGroupBuilder::watchdog) when the ttl ends.
     ///
     /// ```

@@ -102,7 +102,7 @@ impl Shared {
     /// Schedules the next check. The caller holds the lock of the state, so that a lease that is dropped meanwhile
     /// does not stay with the timers.
     fn schedule(self: &Arc<Self>, state: &mut State, timers: &Arc<Timers>) {
-        let lost = state.lease.as_ref().filter(|_| self.aborts()).map(Lease::until);
+        let lost = state.lease.as_ref().filter(|_| self.aborts()).map(|lease| lease.until());
         state.due = [self.idle_until(state), self.max_until(), lost].into_iter().flatten().min();
         if let Some(due) = state.due {
             timers.insert(due, Arc::clone(self));
@@ -121,7 +121,7 @@ impl Shared {
         if is_over(self.idle_until(state)) {
             return Some(Error::body_timeout("no progress within idle_timeout"));
         }
-        let is_lost = self.aborts() && !state.lease.as_ref().is_some_and(Lease::is_held);
+        let is_lost = self.aborts() && !state.lease.as_ref().is_some_and(|lease| lease.is_held());
         is_lost.then(Error::lost)
     }
 

@@ -145,14 +145,14 @@ async fn never_free<K: Tried>(rank: i64, suffix: &str) {
         let mut pair = Pair::<K>::new(DAY, drops).await;
         let mut held = pair.token(suffix);
         pair.holds(&held, rank).await;
-        let one = pair.take(Step::Inspect).await;
-        let used = one.split(',').find(|part| part.contains("used")).unwrap();
+        let one = pair.take(Step::Look).await;
+        let used = one.split(',').find(|part| part.contains("in_use")).unwrap();
         for _ in 0..20 {
             pair.pass(11 * HOUR);
             let next = pair.token(suffix);
             pair.holds(&next, rank).await;
             pair.release(&held, rank).await;
-            let now = pair.take(Step::Inspect).await;
+            let now = pair.take(Step::Look).await;
             assert!(now.contains(used), "{now}, not {used}");
             held = next;
         }
