@@ -98,7 +98,7 @@ fn find(name: &str) -> Result<(), String> {
     let mut parts = name.split("::").peekable();
     let is_unit = |part: &&str| file_of(&root.join("src"), part).is_some();
     let mut folder = root.join(if parts.peek().is_some_and(is_unit) { "src" } else { "tests" });
-    let (mut file, mut target) = (None, String::new());
+    let (mut file, mut target) = (None::<PathBuf>, String::new());
     while let Some(next) = parts.peek().and_then(|part| file_of(&folder, part)) {
         let part = parts.next().unwrap();
         if let Some(parent) = &file

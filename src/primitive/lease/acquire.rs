@@ -106,15 +106,18 @@ impl<K: Kind> Leases<K> {
         let about = (ask.subject, ask.suffix.clone());
         let waiter = Waiter::new(&self.holding, about, ask.wait.is_some(), ask.gives_up);
         // It joins the line of its process, or sends an acquire of its own.
-        let mut effects = admission.step(Event::Arrives { key: key.clone(), waiter: waiter.clone() });
+        let mut sent = None;
+        let mut effects = admission.step(|now| {
+            sent = Some(now);
+            Some(Event::Arrives { key: key.clone(), waiter: Arc::clone(&waiter) })
+        });
         let (id, token) = match effects.pop() {
             Some(Effect::Acquire { id, token, .. }) => (Some(id), Some(token)),
             _ => (None, None),
         };
         let mut leaver = Leaver { admission, key, waiter: &waiter, id, is_unanswered: id.is_some() };
         let call = async {
-            let Some(token) = token else { return pending().await };
-            let sent = admission.now();
+            let (Some(token), Some(sent)) = (token, sent) else { return pending().await };
             (sent, admission.ask(key.clone(), token, &self.holding, ask).await)
         };
         tokio::pin!(call);
@@ -138,7 +141,7 @@ impl<K: Kind> Leases<K> {
                     admission.handle(match answer {
                         Ok(answer) => {
                             asked_at.get_or_insert(answer.now);
-                            let polled = Some(waiter.clone());
+                            let polled = Some(Arc::clone(&waiter));
                             Event::Answered { id, sent, answer: acquired(answer), polled }
                         }
                         Err(error) => Event::Failed { id, error, is_final: false },
@@ -203,7 +206,7 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
 struct Leaver<'a, K: Kind> {
     admission: &'a Arc<Admission<K>>,
     key: &'a Key,
-    waiter: &'a Waiter<Found<K>>,
+    waiter: &'a Arc<Waiter<Found<K>>>,
     id: Option<u64>,
     is_unanswered: bool,
 }
@@ -212,7 +215,7 @@ impl<K: Kind> Drop for Leaver<'_, K> {
     fn drop(&mut self) {
         // The order matters: an offered lease is handed on to the waiters that remain.
         let offered = self.waiter.leave();
-        let (key, waiter) = (self.key.clone(), self.waiter.clone());
+        let (key, waiter) = (self.key.clone(), Arc::clone(self.waiter));
         self.admission.handle(Event::Leaves { key, waiter, id: self.id, unanswered: self.is_unanswered });
         drop(offered);
     }

@@ -253,11 +253,7 @@ fn random_step<K: Tried>(
             let process = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"][rng.random_range(0..2)];
             let own = tokens.iter().map(|(token, _)| token).filter(|token| token.starts_with(process));
             let own: Vec<_> = own.cloned().collect();
-            if own.is_empty() {
-                Step::Look
-            } else {
-                Step::Heartbeat(own.sample(rng, 4).cloned().collect())
-            }
+            if own.is_empty() { Step::Look } else { Step::Heartbeat(own.sample(rng, 4).cloned().collect()) }
         }
         96..98 => Step::Revoke(tokens.choose(rng).unwrap().0.clone()),
         _ => Step::Look,
@@ -307,8 +303,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let release = ("warm".into(), Verb::Release, K::query(SEQUENCES, 0));
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
     let complete = K::entry(SEQUENCES, &mut rng).map(|entry| Step::Complete("warm".into(), entry));
-    for step in [release, Step::Look, Step::Revoke("warm".into())].into_iter().chain(complete)
-    {
+    for step in [release, Step::Look, Step::Revoke("warm".into())].into_iter().chain(complete) {
         lua.take(K::key(SEQUENCES), step, 0).await;
     }
 

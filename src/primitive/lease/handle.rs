@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::state::LeaseState;
+use crate::primitive::clock;
 use crate::store::background::Background;
 use crate::store::timer::sleep_until;
 use crate::{Error, Key};
@@ -199,7 +200,10 @@ impl Lease {
 
     /// When it may be released, if that is not now.
     fn not_before(&self) -> Option<Instant> {
-        let due = self.state.began().checked_add(self.at_least_for)?;
+        if self.at_least_for.is_zero() {
+            return None;
+        }
+        let due = clock::without_suspend(self.state.began.checked_add(self.at_least_for)?);
         (self.is_held() && due > Instant::now()).then_some(due)
     }
 

@@ -15,6 +15,7 @@ use super::kind::Kind;
 use super::state::LeaseState;
 use super::tokens::{Effect, Event, Release};
 use crate::Error;
+use crate::primitive::clock;
 use crate::store::background::Background;
 use crate::store::timer::sleep;
 
@@ -32,11 +33,10 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>> {
-        let was_held = state.is_held();
         match self.end(&state, false) {
             // It is handed on within the process.
-            None => Box::pin(ready(Ok(was_held))),
-            Some(release) => Box::pin(async move {
+            (was_held, None) => Box::pin(ready(Ok(was_held))),
+            (was_held, Some(release)) => Box::pin(async move {
                 let (was, twice) = self.release_answer(&release).await?;
                 // Of a call that was sent twice, the first copy may have released the lease.
                 Ok(was == Was::Held || was == Was::Neither && twice && was_held)
@@ -49,7 +49,8 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn released(self: Arc<Self>, state: &LeaseState) {
-        self.give_up(state);
+        self.stop(state, clock::now());
+        state.wake();
         self.handle(Event::Forgotten { id: state.id, fence: state.fence });
     }
 
@@ -60,7 +61,7 @@ impl<K: Kind> Keeper for Admission<K> {
     /// Renews the lease once more for its full ttl. That counts as unfinished work of the store.
     fn let_go(self: Arc<Self>, state: Arc<LeaseState>) {
         let until = state.until();
-        state.give_up();
+        state.give_up(clock::now());
         self.handle(Event::Forgotten { id: state.id, fence: state.fence });
         let renew = async move |keep: &Admission<K>| {
             keep.renew_token(state.key.clone(), Arc::clone(&state.token), state.ttl(), 0).await
@@ -88,31 +89,31 @@ impl<K: Kind> Keeper for Admission<K> {
 
 impl<K: Kind> Admission<K> {
     /// Ends the lease for its holder. Returns whether it was held until now.
-    fn give_up(&self, state: &LeaseState) -> bool {
-        let is_accepted = !state.is_offered();
-        let was_held = state.give_up();
-        if was_held && is_accepted {
-            self.note_hold_time(state.began().elapsed());
-        }
-        was_held
+    fn stop(&self, state: &LeaseState, now: Instant) -> bool {
+        let held = state.stop(now);
+        held.into_iter().for_each(|held| self.note_hold_time(held));
+        held.is_some()
     }
 
-    /// Ends a lease for its holder, and hands it on or releases it. Returns the release, if it is not sent here. No
-    /// process counts on the lease from then on: others may hold it as soon as the release is sent.
-    fn end(self: &Arc<Self>, state: &Arc<LeaseState>, detached: bool) -> Option<Release> {
-        let release = state.release(ALIVE);
-        self.give_up(state);
-        let ends = Event::Ends { release, id: state.id, fence: state.fence, detached };
-        let mut effects = self.step(ends);
-        match effects.pop() {
-            Some(Effect::Release { release, owed: None, .. }) if !detached && effects.is_empty() => {
-                Some(release)
-            }
+    /// Ends a lease for its holder, and hands it on or releases it. Returns whether it was held until now, and the release
+    /// if it is not sent here. No process counts on the lease from then on: others may hold it as soon as the release is
+    /// sent.
+    fn end(self: &Arc<Self>, state: &Arc<LeaseState>, detached: bool) -> (bool, Option<Release>) {
+        let mut was_held = false;
+        let mut effects = self.step(|now| {
+            let release = state.release(ALIVE, now.at);
+            was_held = self.stop(state, now.at);
+            Some(Event::Ends { release, id: state.id, fence: state.fence, detached })
+        });
+        state.wake();
+        let release = match effects.pop() {
+            Some(Effect::Release { release, owed: None }) if !detached && effects.is_empty() => Some(release),
             last => {
                 effects.extend(last);
                 self.carry_out(effects);
                 None
             }
-        }
+        };
+        (was_held, release)
     }
 }

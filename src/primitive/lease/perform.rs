@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::admission::Admission;
+use super::admission::{Admission, State};
 use super::handle::Lease;
 use super::key_state::{Standing, Terms};
 use super::kind::{Found, Kind};
@@ -17,9 +17,7 @@ use super::operations::{AcquireRelease, Answer, Heartbeat, Verb, What};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome;
 use super::state::LeaseState;
-use super::tokens::{
-    Acquired, Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Tokens, Told,
-};
+use super::tokens::{Acquired, Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
 use super::waiter::{Got, Received, Waiter};
 use crate::error::{Busy, Cause, Why};
@@ -42,7 +40,7 @@ impl<K> Local<K> {
 }
 
 impl<K: Kind> Party for Local<K> {
-    type Waiter = Waiter<Found<K>>;
+    type Waiter = Arc<Waiter<Found<K>>>;
     type Lease = Arc<LeaseState>;
     type Found = Found<K>;
 
@@ -79,7 +77,7 @@ impl<K: Kind> Admission<K> {
 
     /// Handles an event, and carries out what follows.
     pub(super) fn handle(self: &Arc<Self>, event: Event<Local<K>>) {
-        self.carry_out(self.step(event));
+        self.carry_out(self.step(|_| Some(event)));
     }
 
     /// Carries out effects, the calls among them in the background.
@@ -93,39 +91,39 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Handles an event. Returns what follows.
-    pub(super) fn step(self: &Arc<Self>, event: Event<Local<K>>) -> Effects<Local<K>> {
-        self.locked(|tokens, now| {
-            let effects = tokens.step(event, now);
-            for effect in &effects {
-                // A waiter must not accept a lease that its token gives to the next one.
-                if let Effect::Lost { lease, taken_back } = effect {
-                    lease.end(*taken_back);
-                }
-            }
-            effects
-        })
-    }
-
-    /// Locks the tokens, and has them called again when they are due.
-    fn locked<T>(self: &Arc<Self>, change: impl FnOnce(&mut Tokens<Local<K>>, Now) -> T) -> T {
+    /// Handles an event, which may depend on the time. Returns what follows. The clock is read once.
+    pub(super) fn step(
+        self: &Arc<Self>,
+        event: impl FnOnce(Now) -> Option<Event<Local<K>>>,
+    ) -> Effects<Local<K>> {
         let mut state = lock(&self.tokens);
-        let earlier = state.tokens.due();
-        let changed = change(&mut state.tokens, self.now());
-        let due = state.tokens.due().filter(|due| earlier.is_none_or(|earlier| *due < earlier));
+        let State { tokens, keep } = &mut *state;
+        let (now, earlier, owed) = (self.now(), tokens.due(), tokens.owed());
+        let effects = event(now).map(|event| tokens.step(event, now)).unwrap_or_default();
+        for effect in &effects {
+            // A waiter must not accept a lease that its token gives to the next one.
+            if let Effect::Lost { lease, taken_back } = effect {
+                lease.end(*taken_back);
+            }
+        }
+        let due = tokens.due().filter(|due| earlier.is_none_or(|earlier| *due < earlier));
+        let more = tokens.owed() as isize - owed as isize;
         // The namespace lives until its releases are done.
-        let keeps = state.tokens.owed() > 0;
-        let kept = if keeps == state.keep.is_some() {
+        let kept = if tokens.owed() > 0 {
+            keep.get_or_insert_with(|| Arc::clone(self));
             None
         } else {
-            std::mem::replace(&mut state.keep, keeps.then(|| Arc::clone(self)))
+            keep.take()
         };
         drop(state);
+        if let Some(owed) = self.store.owed() {
+            owed.change(more);
+        }
         drop(kept);
         if let Some(due) = due {
             self.store.scheduler().schedule(clock::without_suspend(due));
         }
-        changed
+        effects
     }
 
     /// Carries out effects. Returns the calls among them, which take time.
@@ -137,23 +135,15 @@ impl<K: Kind> Admission<K> {
         for effect in effects {
             let this = Arc::clone(self);
             match effect {
-                Effect::Release { release, owed, is_new } => {
-                    if is_new && let (Some(_), Some(count)) = (owed, self.store.owed()) {
-                        count.add(1);
-                    }
-                    if is_new
-                        && let Some(owed) = owed
-                        && !is_followed
+                Effect::Release { release, owed } if is_followed => first.push((release, owed)),
+                Effect::Release { release, owed } => {
+                    if let Some(owed) = owed
                         && Handle::try_current().is_err()
                     {
                         lock(&self.tokens).tokens.is_in_background(owed);
                     }
-                    match is_followed {
-                        true => first.push((release, owed)),
-                        false => self.send_release(&release, owed),
-                    }
+                    self.send_release(&release, owed);
                 }
-                Effect::Settled => self.store.owed().into_iter().for_each(|owed| owed.done(1)),
                 Effect::Subscribe => self.store.subscribe(),
                 Effect::Give { waiter, lease, found } => {
                     let lease = Lease::new(lease, this);
@@ -162,7 +152,7 @@ impl<K: Kind> Admission<K> {
                 Effect::Tell { waiter, outcome } => drop(waiter.offer(self.result(&waiter, outcome))),
                 Effect::Lost { lease, .. } => lease.notify(),
                 Effect::Valid { lease, sent, until } => {
-                    if !lease.renewed(sent, until) {
+                    if !lease.renewed(sent, until, clock::now()) {
                         self.handle(Event::Lost { id: lease.id, fence: lease.fence });
                     }
                 }
@@ -243,10 +233,10 @@ impl<K: Kind> Admission<K> {
         if !lease.is_offered() {
             return lease.is_held();
         }
-        let accepted = Event::Accepted { id: lease.id, fence: lease.fence };
-        let (accepts, _) = self.locked(|tokens, now| {
-            let accepts = lease.accept();
-            (accepts, accepts.then(|| tokens.step(accepted, now)))
+        let mut accepts = false;
+        self.step(|now| {
+            accepts = lease.accept(now.at);
+            accepts.then_some(Event::Accepted { id: lease.id, fence: lease.fence })
         });
         accepts
     }
@@ -327,7 +317,7 @@ impl<K: Kind> PeriodicTask for Admission<K> {
     }
 
     fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
-        let effects = self.step(Event::Due);
+        let effects = self.step(|_| Some(Event::Due));
         self.perform(effects).unwrap_or_else(|| Box::pin(std::future::ready(())))
     }
 

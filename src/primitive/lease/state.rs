@@ -28,7 +28,8 @@ pub(crate) struct LeaseState {
     pub(crate) fence: i64,
     /// Whether the acquire was sent twice. Then one copy may run after the release.
     twice: bool,
-    began: Instant,
+    /// When it was granted, by the [clock](clock::now) of leases.
+    pub(crate) began: Instant,
     pub(crate) holding: Arc<Holding>,
     pub(crate) counts: LeaseCounts,
     state: Mutex<(Validity, Phase)>,
@@ -55,7 +56,7 @@ pub(super) fn name_in(token: &str) -> &str {
 
 impl LeaseState {
     pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Arc<Self> {
-        let Grant { key, token, id, fence, twice, validity, offered } = grant;
+        let Grant { key, token, id, fence, twice, validity, at, offered } = grant;
         let phase = if offered { Phase::Offered } else { Phase::Held };
         Arc::new(Self {
             key,
@@ -63,7 +64,7 @@ impl LeaseState {
             id,
             fence,
             twice,
-            began: Instant::now(),
+            began: at,
             counts: holding.leases.lease(),
             holding: Arc::clone(holding),
             state: Mutex::new((validity, phase)),
@@ -73,10 +74,6 @@ impl LeaseState {
 
     pub(crate) fn ttl(&self) -> Duration {
         self.holding.options.ttl
-    }
-
-    pub(crate) fn began(&self) -> Instant {
-        self.began
     }
 
     /// Returns the name of the holder: the token, or the value in it that the user's function returned.
@@ -103,8 +100,7 @@ impl LeaseState {
     }
 
     /// Accepts the lease for its waiter. Returns `false` if it was taken back, or has ended.
-    pub(super) fn accept(&self) -> bool {
-        let now = clock::now();
+    pub(super) fn accept(&self, now: Instant) -> bool {
         let mut state = lock(&self.state);
         let (validity, phase) = &mut *state;
         let accepts = *phase == Phase::Offered && validity.holds(now);
@@ -123,10 +119,10 @@ impl LeaseState {
     }
 
     /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.
-    pub(crate) fn renewed(&self, sent: Instant, until: Instant) -> bool {
+    pub(crate) fn renewed(&self, sent: Instant, until: Instant, now: Instant) -> bool {
         let mut state = lock(&self.state);
         let before = state.0.until();
-        let holds = state.0.renewed(sent, until, clock::now());
+        let holds = state.0.renewed(sent, until, now);
         let earlier = state.0.until() < before;
         drop(state);
         if earlier {
@@ -167,29 +163,34 @@ impl LeaseState {
         self.changed.notify_waiters();
     }
 
-    /// Ends the lease for this holder. Returns whether it was held until now.
-    pub(crate) fn give_up(&self) -> bool {
-        let now = clock::now();
-        let mut state = lock(&self.state);
-        let (validity, phase) = &mut *state;
-        let was_held = validity.holds(now);
-        let before = *phase;
-        if matches!(before, Phase::Ended | Phase::TakenBack) {
-            return false;
-        }
-        *phase = Phase::Ended;
+    /// Ends the lease for this holder, and wakes its tasks.
+    pub(crate) fn give_up(&self, now: Instant) {
+        self.stop(now);
+        self.wake();
+    }
+
+    /// Ends the lease for this holder. Returns for how long it was held, if that was until now. Its tasks learn of that
+    /// by [`wake`](Self::wake).
+    pub(super) fn stop(&self, now: Instant) -> Option<Duration> {
+        let (validity, phase) = &mut *lock(&self.state);
+        let (was_held, before) = (validity.holds(now), std::mem::replace(phase, Phase::Ended));
         validity.end();
-        drop(state);
-        self.changed.notify_waiters();
-        if !was_held && before != Phase::Offered {
-            self.counts.lost();
+        match before {
+            Phase::Ended | Phase::TakenBack => *phase = before,
+            Phase::Offered => {}
+            Phase::Held | Phase::Retained if was_held => return Some(now - self.began),
+            Phase::Held | Phase::Retained => self.counts.lost(),
         }
-        was_held
+        None
+    }
+
+    pub(super) fn wake(&self) {
+        self.changed.notify_waiters();
     }
 
     /// Returns what to release.
-    pub(super) fn release(&self, alive: Duration) -> Release {
-        let lasts = lock(&self.state).0.until().saturating_duration_since(clock::now());
+    pub(super) fn release(&self, alive: Duration, now: Instant) -> Release {
+        let lasts = lock(&self.state).0.until().saturating_duration_since(now);
         Release {
             key: self.key.clone(),
             token: Arc::clone(&self.token),

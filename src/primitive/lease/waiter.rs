@@ -1,6 +1,5 @@
 //! A waiter: where one waiting future receives its result, whether or not it is polled.
 
-use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -24,10 +23,7 @@ pub(super) type Received<F> = Result<Option<Got<F>>, Error>;
 
 /// A waiter. Two are equal if they are the same.
 #[derive(Debug)]
-pub(crate) struct Waiter<F>(Arc<Inner<F>>);
-
-#[derive(Debug)]
-pub(crate) struct Inner<F> {
+pub(crate) struct Waiter<F> {
     pub(super) holding: Arc<Holding>,
     pub(super) subject: Subject,
     /// Whether it waits if it does not get the lease at once.
@@ -53,9 +49,9 @@ impl<F> Waiter<F> {
         (subject, suffix): (Subject, String),
         waits: bool,
         gives_up: bool,
-    ) -> Self {
+    ) -> Arc<Self> {
         let (holding, state) = (Arc::clone(holding), Mutex::new(State::Waiting(None)));
-        Self(Arc::new(Inner { holding, subject, waits, gives_up, suffix, state }))
+        Arc::new(Self { holding, subject, waits, gives_up, suffix, state })
     }
 
     /// Offers a result. Returns the result if the waiter has gone away, or was offered another one before.
@@ -92,22 +88,8 @@ impl<F> Waiter<F> {
     }
 }
 
-impl<F> Deref for Waiter<F> {
-    type Target = Inner<F>;
-
-    fn deref(&self) -> &Inner<F> {
-        &self.0
-    }
-}
-
-impl<F> Clone for Waiter<F> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
 impl<F> PartialEq for Waiter<F> {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        std::ptr::eq(self, other)
     }
 }

@@ -140,13 +140,13 @@ impl Quorum {
         for effect in effects {
             match effect {
                 Effect::Renew { lease } => renewals.push(lease),
-                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until)),
+                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until, clock::now())),
                 Effect::Lost { lease, .. } => lease.lose(),
                 // It may have been renewed too late for this process, and is still on the nodes.
                 Effect::Release { release, .. } => {
                     self.release_all(&release.key, &release.token, &HashSet::new())
                 }
-                Effect::Acquire { .. } | Effect::Settled | Effect::Subscribe | Effect::Heartbeat { .. } => {}
+                Effect::Acquire { .. } | Effect::Subscribe | Effect::Heartbeat { .. } => {}
                 Effect::Give { waiter, .. } | Effect::Tell { waiter, .. } => match waiter {},
             }
         }
@@ -200,12 +200,11 @@ impl Quorum {
         let answered = std::mem::take(&mut ballot.answered);
         let (key, token, fence, options) =
             (&ballot.key, &ballot.token, votes.fence, Arc::clone(&first.holding));
-        let (of, token) = (key.clone(), Arc::clone(token));
-        let grant =
-            Grant { key: of, token, id, fence, twice: false, validity: validity.clone(), offered: false };
-        let lease = LeaseState::new(grant, &options);
-        let (key, token) = (key.clone(), Arc::clone(&lease.token));
-        self.handle(Event::Holds { id, key, token, lease: Arc::clone(&lease), options, validity, fence });
+        let (key, token) = (key.clone(), Arc::clone(token));
+        let (twice, at, offered) = (false, clock::now(), false);
+        let grant = Grant { key, token, id, fence, twice, validity, at, offered };
+        let lease = LeaseState::new(grant.clone(), &options);
+        self.handle(Event::Holds { grant, lease: Arc::clone(&lease), options });
         Ok(Lease::new(lease, Arc::new(Votees { quorum: Arc::clone(&self), answered })))
     }
 
@@ -367,7 +366,7 @@ struct Votees {
 impl Votees {
     /// Ends the lease for its holder. Another holder can get the lock as soon as the release is sent.
     fn end(&self, state: &LeaseState) {
-        state.give_up();
+        state.give_up(clock::now());
         self.quorum.handle(Event::Forgotten { id: state.id, fence: state.fence });
     }
 }

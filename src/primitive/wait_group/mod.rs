@@ -14,6 +14,7 @@ use self::holders::{IDLE, Permits, suffix};
 use super::lease::key_state::Was;
 use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
 use crate::error::Subject;
+use crate::primitive::clock;
 use crate::store::Namespace;
 use crate::store::failure::Replicas;
 use crate::telemetry::{self, Decisions};
@@ -144,7 +145,7 @@ impl WaitGroup {
         let ask = Ask::new(Subject::Permit, IDLE.into(), 1, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
-        lease.state.give_up();
+        lease.state.give_up(clock::now());
         lease.settled();
         Ok(())
     }

@@ -365,7 +365,7 @@ impl<H: Modelled> World<H> {
                     }
                 }
                 // Renewals and heartbeats are sent at any time.
-                Effect::Renew { .. } | Effect::Heartbeat { .. } | Effect::Settled | Effect::Subscribe => {}
+                Effect::Renew { .. } | Effect::Heartbeat { .. } | Effect::Subscribe => {}
             }
         }
     }

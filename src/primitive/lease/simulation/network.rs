@@ -424,7 +424,7 @@ impl<H: Simulated> Simulation<H> {
                         usize::from(own.is_none()),
                     );
                 }
-                Effect::Release { release, owed, .. } => {
+                Effect::Release { release, owed } => {
                     let Release { token, withdrawn, .. } = release;
                     if is_followed && self.flaw == Flaw::HandedOverReleaseLost {
                         if let Some(owed) = owed {
@@ -456,7 +456,7 @@ impl<H: Simulated> Simulation<H> {
                 Effect::Renew { lease } => self.call(process, Op::Renew { lease }, 1),
                 Effect::Heartbeat { .. } if self.flaw == Flaw::NoHeartbeats => {}
                 Effect::Heartbeat { waiters, .. } => self.call(process, Op::Heartbeat { waiters }, 1),
-                Effect::Lost { .. } | Effect::Settled | Effect::Subscribe => {}
+                Effect::Lost { .. } | Effect::Subscribe => {}
             }
         }
     }

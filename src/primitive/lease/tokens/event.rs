@@ -58,6 +58,8 @@ pub(crate) struct Grant {
     /// Whether the acquire may run again, after the release.
     pub(crate) twice: bool,
     pub(crate) validity: Validity,
+    /// When it was learned of.
+    pub(crate) at: Instant,
     /// Whether its waiter has to accept it first.
     pub(crate) offered: bool,
 }
@@ -89,15 +91,7 @@ pub(crate) enum Event<P: Party> {
     /// A heartbeat failed.
     Unanswered { ids: Vec<u64>, error: Error },
     /// A lease was granted, whose acquire had no entry here.
-    Holds {
-        id: u64,
-        key: Key,
-        token: Arc<str>,
-        lease: P::Lease,
-        options: Arc<Holding>,
-        validity: Validity,
-        fence: i64,
-    },
+    Holds { grant: Grant, lease: P::Lease, options: Arc<Holding> },
     /// A waiter has accepted its lease.
     Accepted { id: u64, fence: i64 },
     /// A renewal was answered. `scheduled`: it was an [`Effect::Renew`].
@@ -174,52 +168,23 @@ pub(crate) struct Release {
 #[derive(Debug)]
 pub(crate) enum Effect<P: Party> {
     /// Send an acquire. Its waiter does so, if it has just arrived; otherwise it is sent in the background.
-    Acquire {
-        id: u64,
-        key: Key,
-        token: Arc<str>,
-        options: Arc<Holding>,
-    },
+    Acquire { id: u64, key: Key, token: Arc<str>, options: Arc<Holding> },
     /// Send a release. `owed`: the number under which it must be answered, if it can fail.
-    Release {
-        release: Release,
-        owed: Option<u64>,
-        is_new: bool,
-    },
-    /// A release is done, or not worth another attempt.
-    Settled,
-    Heartbeat {
-        key: Key,
-        waiters: Vec<(u64, Arc<str>)>,
-    },
+    Release { release: Release, owed: Option<u64> },
+    /// Send a heartbeat for waiters of a key.
+    Heartbeat { key: Key, waiters: Vec<(u64, Arc<str>)> },
     /// Renew a lease.
-    Renew {
-        lease: P::Lease,
-    },
+    Renew { lease: P::Lease },
     /// A renewal that was sent at `sent` made a lease valid until then.
-    Valid {
-        lease: P::Lease,
-        sent: Instant,
-        until: Instant,
-    },
+    Valid { lease: P::Lease, sent: Instant, until: Instant },
     /// Make the store push messages to this process.
     Subscribe,
     /// Give a lease to a waiter.
-    Give {
-        waiter: P::Waiter,
-        lease: P::Lease,
-        found: Option<P::Found>,
-    },
+    Give { waiter: P::Waiter, lease: P::Lease, found: Option<P::Found> },
     /// Tell a waiter that it gets no lease by this acquire.
-    Tell {
-        waiter: P::Waiter,
-        outcome: Told<P::Found>,
-    },
+    Tell { waiter: P::Waiter, outcome: Told<P::Found> },
     /// A lease has ended without its holder. `taken_back`: its waiter has not accepted it in time.
-    Lost {
-        lease: P::Lease,
-        taken_back: bool,
-    },
+    Lost { lease: P::Lease, taken_back: bool },
 }
 
 pub(crate) type Effects<P> = SmallVec<[Effect<P>; 2]>;
@@ -232,10 +197,8 @@ pub(crate) enum Told<F> {
     /// There is nothing left to do.
     Found(F),
     /// The queue is full. The next lease ends in `left` µs, and `before` waiters are ahead.
-    Refused {
-        left: i64,
-        before: i64,
-    },
+    Refused { left: i64, before: i64 },
+    /// The store could not be asked.
     Failed(Error),
 }
 

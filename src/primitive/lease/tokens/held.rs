@@ -52,7 +52,7 @@ impl<P: Party> Tokens<P> {
         // The future of the waiter that receives the answer is being polled.
         let offered = polled.as_ref() != Some(&waiter);
         let (key, token, twice) = (entry.key.clone(), Arc::clone(&entry.token), entry.twice);
-        let grant = Grant { key, token, id, fence, twice, validity: validity.clone(), offered };
+        let grant = Grant { key, token, id, fence, twice, validity: validity.clone(), at, offered };
         let lease = self.party.lease(&waiter, grant);
         // A grant lasts for a short time: the first renewal makes it a full lease.
         let renews = P::options(&waiter).options.watchdog || matches!(by, By::Grant(_));
@@ -113,7 +113,7 @@ impl<P: Party> Tokens<P> {
         // A lease that has ended is released too: it would stay in the store until another token comes.
         match detached {
             true => self.release(release, at, effects),
-            false => effects.push(Effect::Release { release, owed: None, is_new: true }),
+            false => effects.push(Effect::Release { release, owed: None }),
         }
     }
 
@@ -142,6 +142,7 @@ impl<P: Party> Tokens<P> {
             fence,
             twice: *twice,
             validity,
+            at,
             offered: true,
         };
         held.lease = self.party.lease(&waiter, grant);

@@ -34,7 +34,7 @@ impl<P: Party> Tokens<P> {
     /// Releases in the background, with retries.
     pub(super) fn release(&mut self, release: Release, now: Instant, effects: &mut Effects<P>) {
         if !self.rules.is_remote {
-            return effects.push(Effect::Release { release, owed: None, is_new: true });
+            return effects.push(Effect::Release { release, owed: None });
         }
         let (number, due) = (self.next_owed, now + FIRST_PAUSE);
         self.next_owed += 1;
@@ -42,17 +42,11 @@ impl<P: Party> Tokens<P> {
         let owed = Owed { release: release.clone(), due, pause: FIRST_PAUSE, until, in_background: false };
         self.owed.insert(number, owed);
         self.due.insert((due, Slot::Owed(number)));
-        effects.push(Effect::Release { release, owed: Some(number), is_new: true });
+        effects.push(Effect::Release { release, owed: Some(number) });
     }
 
     /// Handles the answer to a release.
-    pub(super) fn released(
-        &mut self,
-        number: u64,
-        result: &Result<(), Error>,
-        now: Instant,
-        effects: &mut Effects<P>,
-    ) {
+    pub(super) fn released(&mut self, number: u64, result: &Result<(), Error>, now: Instant) {
         let Some(owed) = self.owed.get_mut(&number) else { return };
         let again = result.as_ref().is_err_and(|error| error.is_away() && !error.is_denied());
         if again && now < owed.until {
@@ -60,13 +54,13 @@ impl<P: Party> Tokens<P> {
             let due = now + owed.pause;
             return self.set_owed_due(number, due);
         }
-        self.settle(number, effects);
+        self.settle(number);
     }
 
     pub(super) fn release_again(&mut self, number: u64, now: Instant, effects: &mut Effects<P>) {
         let Some(owed) = self.owed.get_mut(&number) else { return };
         if now >= owed.until {
-            return self.settle(number, effects);
+            return self.settle(number);
         }
         owed.pause = (2 * owed.pause).min(LONGEST_PAUSE);
         let due = now + owed.pause;
@@ -81,7 +75,7 @@ impl<P: Party> Tokens<P> {
         (owed.in_background, owed.due) = (true, due);
         self.owed.insert(number, owed);
         self.due.insert((due, Slot::Owed(number)));
-        effects.push(Effect::Release { release, owed: Some(number), is_new: false });
+        effects.push(Effect::Release { release, owed: Some(number) });
     }
 
     /// Records that the background sends a release.
@@ -102,10 +96,9 @@ impl<P: Party> Tokens<P> {
         self.owed.len()
     }
 
-    fn settle(&mut self, number: u64, effects: &mut Effects<P>) {
+    fn settle(&mut self, number: u64) {
         if let Some(owed) = self.owed.remove(&number) {
             self.due.remove(&(owed.due, Slot::Owed(number)));
-            effects.push(Effect::Settled);
         }
     }
 

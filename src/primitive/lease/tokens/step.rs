@@ -11,8 +11,8 @@ use super::super::options::LeaseOptions;
 use super::super::validity::Anchor;
 use super::event::By;
 use super::{
-    Acquired, Effect, Effects, Entry, Event, Held, Line, Notice, Now, Party, Release, Slot, Stage, Tokens,
-    Told,
+    Acquired, Effect, Effects, Entry, Event, Grant, Held, Line, Notice, Now, Party, Release, Slot, Stage,
+    Tokens, Told,
 };
 use crate::error::Cause;
 use crate::store::Link;
@@ -60,7 +60,7 @@ impl<P: Party> Tokens<P> {
                 }
             }
             Event::Unanswered { ids, error } => self.unanswered(ids, &error, at, out),
-            Event::Holds { id, key, token, lease, options, validity, fence } => {
+            Event::Holds { grant: Grant { key, token, id, fence, validity, .. }, lease, options } => {
                 let left = validity.until().saturating_duration_since(at);
                 let renew = options.options.watchdog.then(|| self.renewal(at, left, options.options.ttl));
                 let held = Held { lease, validity, fence, offered: None, renew, is_renewing: false };
@@ -73,7 +73,7 @@ impl<P: Party> Tokens<P> {
             Event::Ends { release, id, fence, detached } => self.ends(release, id, fence, detached, at, out),
             Event::Forgotten { id, fence } => self.forgotten(id, fence, at, out),
             Event::Releases(release) => self.release(release, at, out),
-            Event::Released { owed, result } => self.released(owed, &result, at, out),
+            Event::Released { owed, result } => self.released(owed, &result, at),
             Event::Due => self.run_due(at, out),
             Event::Relinked => self.resume(at, true),
             Event::Interrupted => self.resume(at, false),
