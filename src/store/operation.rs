@@ -75,11 +75,13 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     const NOTIFIES: bool = false;
     /// Whether replies can be of any size. Such operations have their own connection and breaker.
     const BULK: bool = false;
+    /// Whether its operations [are reserved](Self::is_reserved).
+    const RESERVED: bool = false;
 
     /// Whether the operation is sent first, and never refused as overloaded unless it has a
     /// [payload](Self::payload). This holds for operations that renew, confirm, release or take back.
     fn is_reserved(&self) -> bool {
-        false
+        Self::RESERVED
     }
 
     /// The bytes that the operation carries besides its key.

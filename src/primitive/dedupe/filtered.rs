@@ -56,7 +56,7 @@ impl Filtered {
 
     /// Inserts a claimed item. Returns whether the claim was still held.
     pub(super) async fn confirm(&self, state: &LeaseState, probe: Probe) -> Result<bool, Error> {
-        let entered = self.leases.admission.fill(state, probe).await?;
+        let entered = self.leases.admission.complete(state, probe).await?;
         let was_held = entered.outcome.map_err(|found| self.error(found))?;
         self.note(&probe, entered.level);
         Ok(was_held)

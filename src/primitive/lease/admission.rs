@@ -132,19 +132,9 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. Returns whether the
-    /// lease was still held; a second identical call returns `false`. The inner error is why the outcome was not
-    /// entered: then nothing is changed.
+    /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. If the outcome is not
+    /// entered, nothing is changed.
     pub(crate) async fn complete(
-        &self,
-        state: &LeaseState,
-        entry: Entry<K>,
-    ) -> Result<Result<bool, Found<K>>, Error> {
-        Ok(self.fill(state, entry).await?.outcome)
-    }
-
-    /// Like [`complete`](Self::complete), and also returns how full the filter is now.
-    pub(crate) async fn fill(
         &self,
         state: &LeaseState,
         entry: Entry<K>,
@@ -181,12 +171,8 @@ impl<K: Kind> Admission<K> {
         self.operation(Arc::clone(&back.token), verb, Terms::usual(back.ttl))
     }
 
-    pub(crate) async fn release_token(&self, back: &Release) -> Result<Was, Error> {
-        Ok(self.release_answer(back).await?.0)
-    }
-
-    /// Releases, and returns also whether the call was sent twice.
-    pub(super) async fn release_answer(&self, back: &Release) -> Result<(Was, bool), Error> {
+    /// Releases. Returns also whether the call was sent twice.
+    pub(crate) async fn release_token(&self, back: &Release) -> Result<(Was, bool), Error> {
         let answer = self.client().run(back.key.clone(), self.release_operation(back)).await?;
         match answer.what {
             What::Released(was) => Ok((was, answer.twice)),

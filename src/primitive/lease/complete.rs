@@ -17,8 +17,8 @@ pub(crate) struct Complete<K: Kind> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Completed<F> {
-    /// Whether the lease was still held, as far as is known if the call was sent twice; or why the outcome was not
-    /// entered.
+    /// Whether the lease was still held, as far as is known if the call was sent twice; a second identical call says
+    /// `false`. Or why the outcome was not entered.
     pub(crate) outcome: Result<bool, F>,
     /// How full the filter is now, for kinds that have one.
     pub(crate) level: u64,
@@ -37,10 +37,7 @@ impl<K: Kind> Operation for Complete<K> {
     const SAME_ONCE: bool = false;
     const NOTIFIES: bool = true;
     const BULK: bool = K::Outcome::BULK;
-
-    fn is_reserved(&self) -> bool {
-        true
-    }
+    const RESERVED: bool = true;
 
     fn payload(&self) -> usize {
         K::Outcome::payload(&self.entry)

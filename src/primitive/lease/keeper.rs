@@ -37,7 +37,7 @@ impl<K: Kind> Keeper for Admission<K> {
             // It is handed on within the process.
             (was_held, None) => Box::pin(ready(Ok(was_held))),
             (was_held, Some(release)) => Box::pin(async move {
-                let (was, twice) = self.release_answer(&release).await?;
+                let (was, twice) = self.release_token(&release).await?;
                 // Of a call that was sent twice, the first copy may have released the lease.
                 Ok(was == Was::Held || was == Was::Neither && twice && was_held)
             }),

@@ -44,19 +44,12 @@ impl Terms {
 /// The state of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    Held {
-        expiry: i64,
-        fence: i64,
-    },
+    /// It holds until `expiry`.
+    Held { expiry: i64, fence: i64 },
     /// It waits. `before` waiters are ahead of it, and the next lease ends at `soonest` (0: unknown).
-    Queued {
-        soonest: i64,
-        before: i64,
-    },
-    Refused {
-        soonest: i64,
-        before: i64,
-    },
+    Queued { soonest: i64, before: i64 },
+    /// It neither holds nor waits.
+    Refused { soonest: i64, before: i64 },
     /// The token was withdrawn before this acquire.
     Withdrawn,
     /// An earlier lease has an outcome that leaves nothing to do.

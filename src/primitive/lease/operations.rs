@@ -234,10 +234,7 @@ impl<K: Kind> Operation for Renew<K> {
     const BULK: bool = K::Outcome::BULK;
     // The same token twice (a watchdog and a user renew at once) is two runs.
     const SAME_ONCE: bool = false;
-
-    fn is_reserved(&self) -> bool {
-        true
-    }
+    const RESERVED: bool = true;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.text(Arc::clone(&self.token));
@@ -267,10 +264,7 @@ impl<K: Kind> Operation for Heartbeat<K> {
     const REPEAT: Repeat = Repeat::Safe;
     const NOTIFIES: bool = true;
     const BULK: bool = K::Outcome::BULK;
-
-    fn is_reserved(&self) -> bool {
-        true
-    }
+    const RESERVED: bool = true;
 
     fn shared(&self, call: &mut Arguments<'_>) {
         self.scene.write(call);

@@ -211,10 +211,7 @@ impl<K: Kind> Operation for Revoke<K> {
     const MOST_RUNS: usize = 64;
     const SAME_ONCE: bool = false;
     const BULK: bool = K::Outcome::BULK;
-
-    fn is_reserved(&self) -> bool {
-        true
-    }
+    const RESERVED: bool = true;
 
     fn shared(&self, call: &mut Arguments<'_>) {
         self.spans.write(&self.channels, call);

@@ -396,7 +396,7 @@ impl Keeper for Votees {
             let (mut was_held, mut was_gone, mut outage) = (0, 0, None);
             for release in join_all(releases).await {
                 match release {
-                    Ok(Was::Held) => was_held += 1,
+                    Ok((Was::Held, _)) => was_held += 1,
                     Ok(_) => was_gone += 1,
                     Err(error) => outage = Some(error),
                 }
