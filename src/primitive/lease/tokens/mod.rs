@@ -21,7 +21,7 @@ mod line;
 mod owed;
 mod step;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -66,6 +66,8 @@ pub(crate) struct Tokens<P: Party> {
     /// The entry that new waiters for a key join, for kinds with cohorts.
     lines: HashMap<Key, u64>,
     owed: HashMap<u64, Owed>,
+    /// Releases that have to wait until others are answered, with the time until which they are worth sending.
+    unsent: VecDeque<(Release, Instant)>,
     next_owed: u64,
     /// The entries and the owed releases by the time at which each is due.
     due: BTreeSet<(Instant, Slot)>,
@@ -89,6 +91,7 @@ impl<P: Party> Tokens<P> {
             entries: HashMap::new(),
             lines: HashMap::new(),
             owed: HashMap::new(),
+            unsent: VecDeque::new(),
             next_owed: 0,
             due: BTreeSet::new(),
             outages: HashMap::new(),
@@ -205,12 +208,14 @@ impl<P: Party> Tokens<P> {
     /// Forgets the releases that are sent again until they are answered.
     pub(super) fn forget_owed(&mut self) {
         self.owed.clear();
+        self.unsent.clear();
         self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
     }
 
     /// Returns whether the release of a token is not confirmed.
     pub(super) fn owes(&self, token: &str) -> bool {
-        self.owed.values().any(|owed| *owed.release.token == *token)
+        let unsent = self.unsent.iter().map(|(release, _)| release);
+        self.owed.values().map(|owed| &owed.release).chain(unsent).any(|release| *release.token == *token)
     }
 
     /// Removes all entries. Returns their waiters.

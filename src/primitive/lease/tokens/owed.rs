@@ -16,6 +16,10 @@ use crate::Error;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// How many releases are under way at most. The others are sent when these are answered: when many waiters go away at once,
+/// the calls of others shall not wait for all their releases.
+const MOST_SENT: usize = 256;
+
 /// How long a release is sent again at most. After that, the lease or the place expires.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -36,9 +40,17 @@ impl<P: Party> Tokens<P> {
         if !self.rules.is_remote {
             return effects.push(Effect::Release { release, owed: None });
         }
+        let until = now + release.left.min(LONGEST);
+        if self.owed.len() < MOST_SENT {
+            self.send(release, until, now, effects);
+        } else {
+            self.unsent.push_back((release, until));
+        }
+    }
+
+    fn send(&mut self, release: Release, until: Instant, now: Instant, effects: &mut Effects<P>) {
         let (number, due) = (self.next_owed, now + FIRST_PAUSE);
         self.next_owed += 1;
-        let until = now + release.left.min(LONGEST);
         let owed = Owed { release: release.clone(), due, pause: FIRST_PAUSE, until, in_background: false };
         self.owed.insert(number, owed);
         self.due.insert((due, Slot::Owed(number)));
@@ -46,7 +58,13 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Handles the answer to a release.
-    pub(super) fn released(&mut self, number: u64, result: &Result<(), Error>, now: Instant) {
+    pub(super) fn released(
+        &mut self,
+        number: u64,
+        result: &Result<(), Error>,
+        now: Instant,
+        effects: &mut Effects<P>,
+    ) {
         let Some(owed) = self.owed.get_mut(&number) else { return };
         let again = result.as_ref().is_err_and(|error| error.is_away() && !error.is_denied());
         if again && now < owed.until {
@@ -54,13 +72,13 @@ impl<P: Party> Tokens<P> {
             let due = now + owed.pause;
             return self.set_owed_due(number, due);
         }
-        self.settle(number);
+        self.settle(number, now, effects);
     }
 
     pub(super) fn release_again(&mut self, number: u64, now: Instant, effects: &mut Effects<P>) {
         let Some(owed) = self.owed.get_mut(&number) else { return };
         if now >= owed.until {
-            return self.settle(number);
+            return self.settle(number, now, effects);
         }
         owed.pause = (2 * owed.pause).min(LONGEST_PAUSE);
         let due = now + owed.pause;
@@ -93,12 +111,18 @@ impl<P: Party> Tokens<P> {
 
     /// Returns how many releases are not confirmed.
     pub(crate) fn owed(&self) -> usize {
-        self.owed.len()
+        self.owed.len() + self.unsent.len()
     }
 
-    fn settle(&mut self, number: u64) {
+    /// Forgets a release, and sends the next one.
+    fn settle(&mut self, number: u64, now: Instant, effects: &mut Effects<P>) {
         if let Some(owed) = self.owed.remove(&number) {
             self.due.remove(&(owed.due, Slot::Owed(number)));
+        }
+        while let Some((release, until)) = self.unsent.pop_front() {
+            if now < until {
+                return self.send(release, until, now, effects);
+            }
         }
     }
 

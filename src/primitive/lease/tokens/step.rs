@@ -73,7 +73,7 @@ impl<P: Party> Tokens<P> {
             Event::Ends { release, id, fence, detached } => self.ends(release, id, fence, detached, at, out),
             Event::Forgotten { id, fence } => self.forgotten(id, fence, at, out),
             Event::Releases(release) => self.release(release, at, out),
-            Event::Released { owed, result } => self.released(owed, &result, at),
+            Event::Released { owed, result } => self.released(owed, &result, at, out),
             Event::Due => self.run_due(at, out),
             Event::Relinked => self.resume(at, true),
             Event::Interrupted => self.resume(at, false),
