@@ -30,7 +30,7 @@ pub(crate) trait PeriodicTask: Send + Sync {
     /// Does the work that is due.
     fn run(self: Arc<Self>) -> BoxFuture<'static, ()>;
 
-    /// Makes the work that waits for a push due now, because pushes may have been missed.
+    /// Makes the work that waits for a push due now, because pushes may have been missed, or do not arrive any more.
     fn relinked(self: Arc<Self>) {}
 
     /// Makes the work that need not wait due now.
@@ -186,9 +186,7 @@ impl Task {
                 () = self.earlier.notified() => {}
                 Some(()) = work.next() => {}
                 Ok(()) = link.changed() => {
-                    if matches!(*link.borrow_and_update(), Link::Up(_)) {
-                        scheduler.joined().into_iter().for_each(PeriodicTask::relinked);
-                    }
+                    scheduler.joined().into_iter().for_each(PeriodicTask::relinked);
                 }
             }
         }

@@ -211,25 +211,28 @@ impl Asked {
         let mut failures = Failures::default();
         loop {
             // Calls that need the master tell what is wrong.
-            let _ = self.hear(&sentinel).await;
-            failures.pause().await;
+            let lasted = self.hear(&sentinel).await.unwrap_or_default();
+            failures.pause(lasted).await;
         }
     }
 
-    /// Asks a Sentinel at once, after each of its messages, and at an interval, until a connection fails.
-    async fn hear(&self, sentinel: &Endpoint) -> Result<(), Outage> {
+    /// Asks a Sentinel at once, after each of its messages, and at an interval, until a connection fails. Returns for how
+    /// long it answered, if it did at all.
+    async fn hear(&self, sentinel: &Endpoint) -> Result<Duration, Outage> {
         let mut connection = connected(sentinel).await?;
         let mut messages = subscribed(sentinel).await?.map(PubSub::into_on_message);
+        self.ask(&mut connection).await?;
+        let since = Instant::now();
         loop {
-            self.ask(&mut connection).await?;
             let message = async {
                 match &mut messages {
                     Some(messages) => messages.next().await,
                     None => pending().await,
                 }
             };
-            if let Ok(None) = timeout(ASK_EVERY, message).await {
-                return Ok(());
+            let closed = matches!(timeout(ASK_EVERY, message).await, Ok(None));
+            if closed || self.ask(&mut connection).await.is_err() {
+                return Ok(since.elapsed());
             }
         }
     }

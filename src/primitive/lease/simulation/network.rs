@@ -343,6 +343,7 @@ impl<H: Simulated> Simulation<H> {
             }
             Happening::Cuts(process) => {
                 self.processes[process].link = Link::Down;
+                self.handle(process, Event::Relinked);
                 let at = self.now + self.span(1, 3000);
                 self.at(at, Happening::Links(process));
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use deadpool_redis::redis::{Client, Value};
 use futures_util::StreamExt as _;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 #[cfg(feature = "cluster")]
 use super::duplicates::Duplicates;
@@ -46,14 +46,14 @@ impl Ear {
         }
     }
 
-    /// Passes the messages on until the connection fails, or is to be left. `several`: whether other connections receive
-    /// the same messages.
+    /// Passes the messages on until the connection fails, or is to be left. Returns for how long it was subscribed.
+    /// `several`: whether other connections receive the same messages.
     pub(super) async fn hear(
         &self,
         several: bool,
         client: impl Future<Output = Result<Client, Outage>>,
         left: impl Future<Output = ()>,
-    ) {
+    ) -> Duration {
         let connect = async {
             let client = client.await?;
             let address = client.get_connection_info().addr().to_string();
@@ -67,7 +67,7 @@ impl Ear {
             Ok(Err(outage)) => return self.failed(&outage.text),
             Err(_) => return self.failed("no connection in time"),
         };
-        let open = Open::new(self);
+        let (open, since) = (Open::new(self), Instant::now());
         let mut left = pin!(left);
         loop {
             let next = tokio::select! {
@@ -76,7 +76,7 @@ impl Ear {
             };
             match next {
                 Ok(Some(message)) => {
-                    let Some(notifier) = self.notifier.upgrade() else { return };
+                    let Some(notifier) = self.notifier.upgrade() else { break };
                     let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
                     if channel == self.channels[1] {
                         notifier.broadcast(payload);
@@ -101,13 +101,15 @@ impl Ear {
         if *lock(&self.open) == 0 && self.notifier.strong_count() > 0 {
             self.telemetry.subscription(false);
         }
+        since.elapsed()
     }
 
-    /// Tells why there is no subscription, if there is none at all.
-    fn failed(&self, why: &str) {
+    /// Tells why there is no subscription, if there is none at all. It lasted for no time.
+    fn failed(&self, why: &str) -> Duration {
         if *lock(&self.open) == 0 && self.notifier.strong_count() > 0 {
             self.telemetry.subscription_failed(why);
         }
+        Duration::ZERO
     }
 
     #[cfg(feature = "cluster")]

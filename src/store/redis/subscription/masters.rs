@@ -1,6 +1,7 @@
 //! A connection to each master of a Cluster.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::store::redis::slots::Masters;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Stays subscribed at each master until the future is dropped.
-pub(super) async fn listen(nodes: &Arc<Nodes>, known: &Arc<Masters>, ear: &Arc<Ear>) {
+pub(super) async fn listen(nodes: &Arc<Nodes>, known: &Arc<Masters>, ear: &Arc<Ear>) -> Infallible {
     let (mut tasks, mut masters) = (JoinSet::new(), HashMap::<String, AbortHandle>::new());
     let (lost, mut failures) = (Arc::new(Notify::new()), Failures::default());
     loop {
@@ -41,10 +42,10 @@ pub(super) async fn listen(nodes: &Arc<Nodes>, known: &Arc<Masters>, ear: &Arc<E
             while tasks.try_join_next().is_some() {}
         }
         if masters.is_empty() {
-            failures.pause().await;
+            failures.pause(Duration::ZERO).await;
         } else if timeout(LOOK_EVERY, lost.notified()).await.is_ok() {
             // The others may need a moment to elect a new master.
-            failures.pause().await;
+            failures.pause(Duration::ZERO).await;
         }
     }
 }
@@ -53,8 +54,8 @@ pub(super) async fn listen(nodes: &Arc<Nodes>, known: &Arc<Masters>, ear: &Arc<E
 async fn stay(node: Endpoint, ear: Arc<Ear>, lost: Arc<Notify>) {
     let mut failures = Failures::default();
     loop {
-        ear.hear(true, node.client(), pending()).await;
+        let lasted = ear.hear(true, node.client(), pending()).await;
         lost.notify_one();
-        failures.pause().await;
+        failures.pause(lasted).await;
     }
 }

@@ -30,9 +30,13 @@ use crate::store::in_memory::lock;
 use crate::store::notifier::Notifier;
 use crate::telemetry::Server;
 
-/// One failure is forgotten for each such time. So a server that closes each subscription gets about four new ones
-/// a second.
+/// One failure is forgotten for each such time. So a server that closes each subscription at once gets about four new
+/// ones a second.
 const FORGIVEN: Duration = Duration::from_millis(250);
+
+/// After a subscription that lasted for this long, the next attempt is made within 25 ms, and earlier failures are
+/// forgotten. So a server that closes each subscription at any time gets at most ten new ones a second.
+const LASTED: Duration = Duration::from_millis(100);
 
 /// Where to subscribe.
 #[derive(Clone, Debug)]
@@ -122,21 +126,22 @@ impl Drop for Listening {
     }
 }
 
-/// Stays subscribed until the future is dropped. After a failure it tries the next place, at growing intervals.
+/// Stays subscribed until the future is dropped. After a failure it tries the next place: almost at once if it was
+/// subscribed for a while, otherwise at growing intervals.
 async fn listen(places: &[Subscriber], ear: &Arc<Ear>) {
     let mut failures = Failures::default();
     for place in places.iter().cycle() {
-        match place {
+        let lasted = match place {
             Subscriber::Server(endpoint) => ear.hear(false, endpoint.client(), pending()).await,
             #[cfg(feature = "cluster")]
-            Subscriber::Cluster(nodes, known) => masters::listen(nodes, known, ear).await,
+            Subscriber::Cluster(nodes, known) => match masters::listen(nodes, known, ear).await {},
             #[cfg(feature = "sentinel")]
             Subscriber::Sentinel(sentinels) => {
                 let since = sentinels.switches();
-                ear.hear(false, sentinels.client(), sentinels.switched(since)).await;
+                ear.hear(false, sentinels.client(), sentinels.switched(since)).await
             }
-        }
-        failures.pause().await;
+        };
+        failures.pause(lasted).await;
     }
 }
 
@@ -148,11 +153,49 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    pub(super) async fn pause(&mut self) {
+    /// Waits before the next attempt. `lasted`: for how long the last one was successful.
+    pub(super) async fn pause(&mut self, lasted: Duration) {
+        if lasted >= LASTED {
+            *self = Self::default();
+            return tokio::time::sleep(pause(0)).await;
+        }
         let since = self.last.map_or(Duration::MAX, |last| last.elapsed());
         let forgiven = since.as_millis() / FORGIVEN.as_millis();
         self.count = self.count.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX)) + 1;
         self.last = Some(Instant::now());
         tokio::time::sleep(pause(self.count + 1)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn paused(failures: &mut Failures, lasted: Duration) -> Duration {
+        let began = Instant::now();
+        failures.pause(lasted).await;
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_lasted_comes_back_at_once() {
+        const ALMOST_AT_ONCE: Duration = Duration::from_millis(26);
+        let mut failures = Failures::default();
+        for lasted in [LASTED, 10 * LASTED] {
+            for _ in 0..20 {
+                let paused = paused(&mut failures, lasted).await;
+                assert!(!paused.is_zero() && paused <= ALMOST_AT_ONCE, "{paused:?} after {lasted:?}");
+            }
+        }
+        for lasted in [Duration::ZERO, LASTED / 2] {
+            let began = Instant::now();
+            for _ in 0..100 {
+                tokio::time::advance(lasted).await;
+                failures.pause(lasted).await;
+            }
+            let each = began.elapsed() / 100;
+            assert!(each >= FORGIVEN / 2, "one in {each:?} if each lasts for {lasted:?}");
+        }
+        assert!(paused(&mut failures, LASTED).await <= ALMOST_AT_ONCE, "the failures before were counted");
     }
 }
