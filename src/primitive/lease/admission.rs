@@ -37,6 +37,9 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long an acquire that was withdrawn is refused if it runs late.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
+/// How many releases of a namespace are under way at most.
+const RELEASES: usize = 256;
+
 /// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
 fn grant_time(store: &Store) -> Duration {
     GRANT + 3 * store.durable_within().unwrap_or_default()
@@ -52,6 +55,7 @@ pub(crate) fn rules(store: &Store, has_outcomes: bool) -> Rules {
         alive: ALIVE,
         heartbeat: HEARTBEAT,
         call: store.call_limit(),
+        releases: RELEASES,
         is_remote: !store.is_in_memory(),
         is_durable: store.durable_within().is_some(),
         has_outcomes,

@@ -236,6 +236,7 @@ impl Rules {
             heartbeat: ticks(1),
             call: ticks(1),
             is_remote: true,
+            releases: usize::MAX,
             is_durable: false,
             has_outcomes: false,
         }

@@ -141,6 +141,7 @@ impl<H: Simulated> Simulation<H> {
             heartbeat: 2000 * MS,
             call: 3500 * MS,
             is_remote: true,
+            releases: 2,
             is_durable: false,
             has_outcomes: false,
         };

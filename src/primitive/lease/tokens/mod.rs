@@ -48,6 +48,9 @@ pub(crate) struct Rules {
     pub(crate) heartbeat: Duration,
     /// How long a call takes at most, with the time in the queue.
     pub(crate) call: Duration,
+    /// How many releases are under way at most. The others are sent when these are answered: when many waiters go away at
+    /// once, the calls of others do not wait for all their releases.
+    pub(crate) releases: usize,
     /// Whether the store is in another process, so that calls take time and can fail.
     pub(crate) is_remote: bool,
     /// Whether grants count only once replicas have them. A pushed message does not say that, but the answer to a

@@ -16,10 +16,6 @@ use crate::Error;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many releases are under way at most. The others are sent when these are answered: when many waiters go away at once,
-/// the calls of others shall not wait for all their releases.
-const MOST_SENT: usize = 256;
-
 /// How long a release is sent again at most. After that, the lease or the place expires.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -41,7 +37,7 @@ impl<P: Party> Tokens<P> {
             return effects.push(Effect::Release { release, owed: None });
         }
         let until = now + release.left.min(LONGEST);
-        if self.owed.len() < MOST_SENT {
+        if self.owed.len() < self.rules.releases {
             self.send(release, until, now, effects);
         } else {
             self.unsent.push_back((release, until));
