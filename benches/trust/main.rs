@@ -1,9 +1,10 @@
 //! What holds after minutes of load, and after days.
 //!
 //! ```text
-//! cargo bench --bench trust                    every figure, 135 s
+//! cargo bench --bench trust                    every figure, 140 s
 //! cargo bench --bench trust -- long-permits    only the figures whose names contain that
 //! SECONDS=20 cargo bench --bench trust         a shorter load
+//! cargo bench --bench trust -- mass-timeout    20 000 waiters that time out together
 //! ```
 
 #![allow(missing_docs, unreachable_pub)]
@@ -12,6 +13,7 @@
 #[allow(dead_code, reason = "other benches use the rest")]
 #[path = "../common/mod.rs"]
 mod common;
+mod mass_timeout;
 mod permits;
 mod queue;
 #[path = "../../tests/support/mod.rs"]
@@ -26,6 +28,9 @@ fn main() -> ExitCode {
         }
         if bench.settings.wants("long-permits") {
             permits::run(bench);
+        }
+        if bench.settings.wants("mass-timeout-stall-ms") {
+            mass_timeout::run(bench);
         }
         Ok(())
     })

@@ -1,0 +1,126 @@
+//! Many waiters for one key time out at one instant. Measured is the longest pause of callers of other keys of the same
+//! WaitGroup.
+//!
+//! The waiters arrive over 2 s. Each has a `max_wait` of its own, so that all end at one instant, 4 s after the first
+//! has come. Permits have no cohorts: each waiter has a place of its own in the queue of the store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use tokio::time::sleep;
+use tower_distributed::{Store, WaitGroup};
+
+use crate::common::Bench;
+use crate::common::report::{figure, note};
+
+const WAITERS: u32 = 20_000;
+const MAX_WAIT: Duration = Duration::from_secs(4);
+/// The time within which all waiters come.
+const ARRIVAL: Duration = Duration::from_secs(2);
+/// The callers of other keys.
+const OTHERS: usize = 4;
+/// The window begins this long before the waiters time out.
+const EARLIER: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(1);
+const SOON: Duration = Duration::from_secs(60);
+
+pub fn run(bench: &Bench) {
+    bench.server.empty();
+    let store = Store::builder().redis(&bench.server.url).unwrap();
+    let group = WaitGroup::new(&store, "trust", 1).unwrap();
+    let held = bench.runtime.block_on(group.add("crowd")).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let others: Vec<_> = (0..OTHERS)
+        .map(|key| bench.runtime.spawn(other(group.clone(), format!("other-{key}"), Arc::clone(&over))))
+        .collect();
+    let ticks = bench.runtime.spawn(ticks(Arc::clone(&over)));
+    let deadline = Instant::now() + MAX_WAIT;
+    let waiters = bench.runtime.spawn(wait(group.clone(), deadline));
+
+    thread::sleep((deadline - EARLIER).saturating_duration_since(Instant::now()));
+    let queues: Vec<String> = bench.server.query(&["KEYS", "*:queue"]);
+    let mut connection = bench.server.connection();
+    let mut places = || -> u32 {
+        let mut command = deadpool_redis::redis::cmd("LLEN");
+        command.arg(&queues[0]).query(&mut connection).unwrap()
+    };
+    assert_eq!((queues.len(), places()), (1, WAITERS), "all wait: {queues:?}");
+    thread::sleep(deadline.saturating_duration_since(Instant::now()));
+    while places() > 0 {
+        assert!(deadline.elapsed() < SOON, "the places of waiters that have timed out remain");
+        thread::sleep(TICK);
+    }
+    let empty = Instant::now();
+    let ended = bench.runtime.block_on(waiters).unwrap();
+    let end = ended.max(empty);
+    over.store(true, Ordering::Relaxed);
+    let others: Vec<Vec<Instant>> =
+        bench.runtime.block_on(join_all(others)).into_iter().map(Result::unwrap).collect();
+    let ticks = bench.runtime.block_on(ticks).unwrap();
+    assert!(bench.runtime.block_on(held.done()).unwrap());
+
+    let (begin, length) = (deadline - EARLIER, end - (deadline - EARLIER));
+    let longest = |tasks: &[Vec<Instant>], begin, end| {
+        let gaps = tasks.iter().flat_map(|times| times.windows(2));
+        let within = gaps.filter(|gap| gap[1] > begin && gap[0] < end);
+        within.map(|gap| ms(gap[1] - gap[0])).fold(0.0, f64::max)
+    };
+    figure("mass-timeout-stall-ms", "longest pause of other callers, ms", longest(&others, begin, end));
+    note(format!(
+        "{WAITERS} waiters timed out together. The last one ended {:.1} ms after the deadline; the queue of the store was \
+         empty after {:.1} ms. In the same length of time before ({:.0} ms) the longest pause was {:.1} ms. The longest \
+         runtime tick was late by {:.1} ms, before by {:.1} ms.",
+        ms(ended.saturating_duration_since(deadline)),
+        ms(empty - deadline),
+        ms(length),
+        longest(&others, begin - length, begin),
+        longest(std::slice::from_ref(&ticks), begin, end) - ms(TICK),
+        longest(std::slice::from_ref(&ticks), begin - length, begin) - ms(TICK),
+    ));
+}
+
+/// Starts the waiters. Returns when the last of them has ended.
+async fn wait(group: WaitGroup, deadline: Instant) -> Instant {
+    let began = Instant::now();
+    let mut waiters = Vec::new();
+    for number in 0..WAITERS {
+        let due = began + ARRIVAL * number / WAITERS;
+        if due > Instant::now() {
+            sleep(TICK).await;
+        }
+        let group = group.clone();
+        waiters.push(tokio::spawn(async move {
+            let group = group.with_max_wait(deadline.saturating_duration_since(Instant::now()));
+            assert!(group.add("crowd").await.unwrap_err().is_waited_too_long());
+            Instant::now()
+        }));
+    }
+    join_all(waiters).await.into_iter().map(Result::unwrap).max().unwrap()
+}
+
+/// Acquires and releases. Returns when each release was answered.
+async fn other(group: WaitGroup, key: String, over: Arc<AtomicBool>) -> Vec<Instant> {
+    let mut times = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        assert!(group.add(&*key).await.unwrap().done().await.unwrap());
+        times.push(Instant::now());
+    }
+    times
+}
+
+/// Returns when each of many short sleeps ended.
+async fn ticks(over: Arc<AtomicBool>) -> Vec<Instant> {
+    let mut times = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        sleep(TICK).await;
+        times.push(Instant::now());
+    }
+    times
+}
+
+fn ms(span: Duration) -> f64 {
+    span.as_secs_f64() * 1000.0
+}
