@@ -19,13 +19,18 @@ mod referee;
 
 use std::collections::BTreeSet;
 use std::env;
-use std::time::Instant as StdInstant;
+use std::time::{Duration, Instant as StdInstant};
+
+use tokio::time::Instant;
 
 use self::network::Simulation;
+use super::key_state::Standing;
 use super::kind::Holders;
+use super::tokens::{Acquired, Effect, Event, Notice, Now};
 use crate::primitive::mutex::holder::Holder;
 use crate::primitive::rw_lock::holders::RwHolders;
 use crate::primitive::wait_group::holders::PermitHolders;
+use crate::store::Link;
 
 /// The kinds of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,3 +159,24 @@ flaws! {
 trait Simulated: Holders {}
 
 impl<H: Holders> Simulated for H {}
+
+/// A grant is announced before the acquire is answered. The copy of the acquire that is sent later finds the token queued
+/// again, after the server's clock was set back: the grant has ended, although its expiry is ahead.
+#[test]
+fn a_message_that_came_before_the_answer_grants_nothing() {
+    let at = Instant::now();
+    let later = |ms| Now { at: at + Duration::from_millis(ms), link: Link::Up(1) };
+    let holding = process::holding(Duration::from_secs(30), Leases::Mutex);
+    let mut tokens = process::Process::new(0, network::rules(), at).tokens;
+    let waiter = process::waiter(0, 0, holding, String::new());
+    let effects = tokens.step(Event::Arrives { key: "k".into(), waiter }, later(0));
+    let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
+    tokens.step(Event::Pushed { id, news: Notice::Granted { expiry: 10_000_000, fence: 7 } }, later(1));
+    tokens.step(Event::Due, later(5000));
+    let standing = Standing::Queued { soonest: 0, before: 0 };
+    let answer = Acquired { now: 9_000_000, standing, found: None, twice: false };
+    let effects = tokens.step(Event::Answered { id, sent: later(5000), answer, polled: None }, later(5001));
+    assert!(matches!(effects[..], [Effect::Subscribe]), "{effects:?}");
+    let effects = tokens.step(Event::Due, later(5001));
+    assert!(matches!(effects[..], [Effect::Heartbeat { .. }]), "{effects:?}");
+}

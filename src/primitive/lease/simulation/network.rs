@@ -129,23 +129,26 @@ enum Answer {
     Stands { soonest: i64, each: Vec<Standing> },
 }
 
+pub(super) fn rules() -> Rules {
+    Rules {
+        grant: 1500 * MS,
+        alive: 7000 * MS,
+        heartbeat: 2000 * MS,
+        call: 3500 * MS,
+        is_remote: true,
+        releases: 2,
+        is_durable: false,
+        has_outcomes: false,
+    }
+}
+
 impl<H: Simulated> Simulation<H> {
     pub(super) fn new(seed: u64, leases: Leases, flaw: Flaw) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let began = Instant::now();
         let ttl = [200, 3000, 30_000][rng.random_range(0..3)] * MS;
-        let (grant, alive) = (1500 * MS, 7000 * MS);
-        let rules = Rules {
-            grant,
-            alive,
-            heartbeat: 2000 * MS,
-            call: 3500 * MS,
-            is_remote: true,
-            releases: 2,
-            is_durable: false,
-            has_outcomes: false,
-        };
-        let spans = Spans { grant: micros(grant), alive: micros(alive), tombstone: 60_000_000 };
+        let rules = rules();
+        let spans = Spans { grant: micros(rules.grant), alive: micros(rules.alive), tombstone: 60_000_000 };
         let capacity = match leases {
             Leases::Mutex => 1,
             Leases::Permits => rng.random_range(2..4),
