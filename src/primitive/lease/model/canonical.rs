@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::super::key_state::Standing;
 use super::super::kind::Holders as _;
 use super::super::queue::Queue;
-use super::super::tokens::{Notice, Stage};
+use super::super::tokens::Stage;
 use super::super::validity::Anchor;
 use super::Modelled;
 use super::client::Client;
@@ -124,8 +124,8 @@ impl<H: Modelled> World<H> {
                 Stage::Acquiring { in_background, failed, early } => {
                     let asker =
                         asker.filter(|_| !in_background).map_or(-1, |seat| number((seat - first) as i64));
-                    let early = early.as_ref().map_or(-1, |news| self.early(news, fences));
-                    form.extend([1000 + i16::from(*in_background) + 2 * i16::from(*failed), asker, early]);
+                    let flags = [*in_background, *failed, *early].map(i16::from);
+                    form.extend([1000 + flags[0] + 2 * flags[1] + 4 * flags[2], asker]);
                 }
                 Stage::Held(held) => {
                     form.push(1010 + i16::from(can_hand_over));
@@ -221,13 +221,6 @@ impl<H: Modelled> World<H> {
                 number(left) * 16 + self.rank(fences, *fence)
             }
             News::Gone | News::Told(_) => 1000,
-        }
-    }
-
-    fn early(&self, news: &Notice<()>, fences: &[i64]) -> i16 {
-        match *news {
-            Notice::Granted { expiry, fence } => self.news(&News::Granted { expiry, fence }, fences),
-            Notice::Gone | Notice::Found(()) => 1000,
         }
     }
 

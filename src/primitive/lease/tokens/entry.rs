@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::super::options::{Holding, LeaseOptions, micros};
 use super::super::validity::{Anchor, Validity};
-use super::{Line, Notice, Party, Release};
+use super::{Line, Party, Release};
 use crate::Key;
 
 /// How long a waiter has to accept an offered lease, or half the ttl if that is shorter.
@@ -41,8 +41,8 @@ pub(crate) enum Stage<P: Party> {
         in_background: bool,
         /// Whether the call failed, and is to be sent again.
         failed: bool,
-        /// A message that arrived before the answer.
-        early: Option<Notice<P::Found>>,
+        /// Whether a grant was announced before the answer.
+        early: bool,
     },
     /// It has a place in the queue. The anchor is the call whose answer said so last.
     Queued {

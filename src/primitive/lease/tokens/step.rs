@@ -101,7 +101,7 @@ impl<P: Party> Tokens<P> {
             return;
         }
         let (id, token) = self.party.token(&waiter);
-        let stage = Stage::Acquiring { in_background: false, failed: false, early: None };
+        let stage = Stage::Acquiring { in_background: false, failed: false, early: false };
         let mut entry = Entry::new(key.clone(), Arc::clone(&token), Arc::clone(&options), stage);
         (entry.line, entry.cohort) = (Line::new(waiter), cohort);
         self.insert(id, entry);
@@ -148,24 +148,24 @@ impl<P: Party> Tokens<P> {
     ) {
         let anchor = Anchor { sent: sent.at, now: server };
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        let Stage::Acquiring { early, .. } = &mut entry.stage else { return };
-        let early = early.take();
+        let Stage::Acquiring { early, .. } = entry.stage else { return };
         entry.twice |= twice;
         match standing {
             Standing::Held { expiry, fence } => {
                 self.granted(id, By::Answer(anchor), (expiry, fence), found, polled, now.at, effects);
             }
             Standing::Queued { soonest, .. } => {
-                let due = self.next_heartbeat(id, anchor, sent.link, soonest, now);
+                // The announced grant may be older than this answer, so it is asked for.
+                let due = match early {
+                    true => Some(now.at),
+                    false => self.next_heartbeat(id, anchor, sent.link, soonest, now),
+                };
                 if let Some(entry) = self.entries.get_mut(&id) {
                     entry.stage = Stage::Queued { anchor, gone: false };
                 }
                 self.set_due(id, due);
                 self.set_outage(id, None);
                 effects.push(Effect::Subscribe);
-                if let Some(early) = early {
-                    self.pushed(id, early, now.at, effects);
-                }
             }
             Standing::Done => {
                 let outcome = found.map_or_else(|| Told::Failed(unexpected()), Told::Found);
@@ -202,8 +202,8 @@ impl<P: Party> Tokens<P> {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         match (&mut entry.stage, news) {
             (Stage::Held(_), _) => {}
-            // Without the server's time a grant has no end. It is known with the answer.
-            (Stage::Acquiring { early, .. }, news @ Notice::Granted { .. }) => *early = Some(news),
+            // Without the server's time a grant has no end.
+            (Stage::Acquiring { early, .. }, Notice::Granted { .. }) => *early = true,
             (Stage::Queued { gone: true, .. }, Notice::Granted { .. }) => {}
             (Stage::Queued { .. }, Notice::Granted { .. }) if is_durable => self.set_due(id, Some(at)),
             (Stage::Queued { .. }, Notice::Granted { expiry, fence }) => {
@@ -342,7 +342,7 @@ impl<P: Party> Tokens<P> {
         };
         let options = Arc::clone(P::options(&front));
         let (id, token) = self.party.token(&front);
-        let stage = Stage::Acquiring { in_background: true, failed: false, early: None };
+        let stage = Stage::Acquiring { in_background: true, failed: false, early: false };
         let mut entry = Entry::new(key.clone(), Arc::clone(&token), Arc::clone(&options), stage);
         (entry.line, entry.cohort) = (line, cohort);
         self.insert(id, entry);
