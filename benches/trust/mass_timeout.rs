@@ -3,6 +3,8 @@
 //!
 //! The waiters arrive over 2 s. Each has a `max_wait` of its own, so that all end at one instant, 4 s after the first
 //! has come. Permits have no cohorts: each waiter has a place of its own in the queue of the store.
+//!
+//! `mass-sleep-stall-ms` is what the runtime itself takes: as many tasks only sleep until one instant.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use tokio::time::sleep;
+use tokio::time::{sleep, sleep_until};
 use tower_distributed::{Store, WaitGroup};
 
 use crate::common::Bench;
@@ -28,6 +30,7 @@ const TICK: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_secs(60);
 
 pub fn run(bench: &Bench) {
+    sleepers(bench);
     bench.server.empty();
     let store = Store::builder().redis(&bench.server.url).unwrap();
     let group = WaitGroup::new(&store, "trust", 1).unwrap();
@@ -63,11 +66,6 @@ pub fn run(bench: &Bench) {
     assert!(bench.runtime.block_on(held.done()).unwrap());
 
     let (begin, length) = (deadline - EARLIER, end - (deadline - EARLIER));
-    let longest = |tasks: &[Vec<Instant>], begin, end| {
-        let gaps = tasks.iter().flat_map(|times| times.windows(2));
-        let within = gaps.filter(|gap| gap[1] > begin && gap[0] < end);
-        within.map(|gap| ms(gap[1] - gap[0])).fold(0.0, f64::max)
-    };
     figure("mass-timeout-stall-ms", "longest pause of other callers, ms", longest(&others, begin, end));
     note(format!(
         "{WAITERS} waiters timed out together. The last one ended {:.1} ms after the deadline; the queue of the store was \
@@ -80,6 +78,35 @@ pub fn run(bench: &Bench) {
         longest(std::slice::from_ref(&ticks), begin, end) - ms(TICK),
         longest(std::slice::from_ref(&ticks), begin - length, begin) - ms(TICK),
     ));
+}
+
+/// Measures the pause of callers while as many tasks as there are waiters sleep until one instant.
+fn sleepers(bench: &Bench) {
+    bench.server.empty();
+    let store = Store::builder().redis(&bench.server.url).unwrap();
+    let group = WaitGroup::new(&store, "trust", 1).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let others: Vec<_> = (0..OTHERS)
+        .map(|key| bench.runtime.spawn(other(group.clone(), format!("other-{key}"), Arc::clone(&over))))
+        .collect();
+    let deadline = Instant::now() + ARRIVAL;
+    let sleepers: Vec<_> = (0..WAITERS)
+        .map(|_| bench.runtime.spawn(async move { sleep_until(deadline.into()).await }))
+        .collect();
+    bench.runtime.block_on(join_all(sleepers));
+    let end = Instant::now();
+    over.store(true, Ordering::Relaxed);
+    let others: Vec<Vec<Instant>> =
+        bench.runtime.block_on(join_all(others)).into_iter().map(Result::unwrap).collect();
+    let stall = longest(&others, deadline - EARLIER, end);
+    figure("mass-sleep-stall-ms", "the same if as many tasks only sleep, ms", stall);
+}
+
+/// The longest pause of a task that overlaps a span, ms.
+fn longest(tasks: &[Vec<Instant>], begin: Instant, end: Instant) -> f64 {
+    let gaps = tasks.iter().flat_map(|times| times.windows(2));
+    let within = gaps.filter(|gap| gap[1] > begin && gap[0] < end);
+    within.map(|gap| ms(gap[1] - gap[0])).fold(0.0, f64::max)
 }
 
 /// Starts the waiters. Returns when the last of them has ended.
