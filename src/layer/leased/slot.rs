@@ -84,7 +84,7 @@ impl LeaseSlot {
     /// Returns `None` if the lease was taken before, or if the layer no longer holds it because the inner service has
     /// responded, failed or been dropped.
     ///
-    /// To detect the loss of the lease, await [`LeaseHandle::lost`].
+    /// To detect the loss of the lease, await [`lost`](crate::LeaseHandle::lost).
     #[must_use = "a lease that is dropped is released"]
     pub fn take(&self) -> Option<Lease> {
         lock(&*self.0.upgrade()?).take()
