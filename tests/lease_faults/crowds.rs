@@ -57,3 +57,35 @@ fn releases(server: &RedisServer) -> u32 {
     let count = |line: &str| line.strip_prefix("cmdstat_zrem:calls=")?.split(',').next()?.parse().ok();
     stats.lines().find_map(count).unwrap_or(0)
 }
+
+/// A release is sent before the next call of its caller, however many there are.
+#[tokio::test]
+async fn what_is_dropped_is_free_for_the_next_call() {
+    const LIMIT: u32 = 300;
+    let server = RedisServer::start().await;
+    let group = WaitGroup::builder(LIMIT).ttl(LONG).build(&open(&server.url()), "crowd").unwrap();
+    for _ in 0..5 {
+        let permits: Vec<_> = stream::iter(0..LIMIT)
+            .map(|_| async { group.add("k").await.unwrap() })
+            .buffered(64)
+            .collect()
+            .await;
+        drop(permits);
+        drop(group.try_add_n("k", LIMIT).await.unwrap());
+    }
+}
+
+/// Waiters that go away together are all withdrawn, and nobody waits for them.
+#[tokio::test]
+async fn a_crowd_that_goes_away_leaves_nobody() {
+    let server = RedisServer::start().await;
+    let group = WaitGroup::builder(1).ttl(LONG).build(&open(&server.url()), "crowd").unwrap();
+    let held = group.add("k").await.unwrap();
+    let impatient = group.with_max_wait(Duration::from_millis(300));
+    let waiters: Vec<_> =
+        stream::iter(0..1000).map(|_| impatient.add("k")).buffer_unordered(1000).collect().await;
+    assert!(waiters.iter().all(|waiter| waiter.as_ref().is_err_and(|error| error.is_refused())));
+    eventually("all to be withdrawn", SOON, async || group.inspect("k").await.unwrap().waiting() == 0).await;
+    assert!(held.done().await.unwrap());
+    assert!(group.try_add("k").await.unwrap().done().await.unwrap());
+}

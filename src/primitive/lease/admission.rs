@@ -17,8 +17,9 @@ use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, At, Heartbeat, Renew, Scene, Verb, What};
 use super::options::{Holding, LeaseOptions, micros};
-use super::outcome::{Look, Outcome as _};
+use super::outcome::{self, Outcome as _};
 use super::perform::Local;
+use super::snapshot::Look;
 use super::state::LeaseState;
 use super::tokens::{Event, Release, Rules, Tokens, unexpected};
 use crate::primitive::clock;
@@ -37,7 +38,7 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long an acquire that was withdrawn is refused if it runs late.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// How many releases of a namespace are under way at most.
+/// How many waiters of a namespace that went away are withdrawn at once, at most.
 const RELEASES: usize = 64;
 
 /// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
@@ -89,6 +90,7 @@ pub(super) struct Clients<K: Kind> {
     renew: Client<Renew<K>>,
     pub(super) heartbeat: Client<Heartbeat<K>>,
     complete: Client<Complete<K>>,
+    pub(super) look: Client<Look<K>>,
 }
 
 impl<K: Kind> Admission<K> {
@@ -105,6 +107,7 @@ impl<K: Kind> Admission<K> {
                     renew: namespace.client(),
                     heartbeat: namespace.client(),
                     complete: namespace.client(),
+                    look: namespace.client(),
                 },
                 namespace: namespace.clone(),
                 scene: Arc::new(Scene { channels: store.channels().into(), spans: spans(store), scope }),
@@ -131,7 +134,7 @@ impl<K: Kind> Admission<K> {
             K::Outcome::look(&state.holders, &self.scene.scope, query, false, now)
         };
         match self.namespace.cells()?.step(key.as_bytes(), step).ok()? {
-            Look::Done(found) => Some(found),
+            outcome::Look::Done(found) => Some(found),
             _ => None,
         }
     }
@@ -201,7 +204,8 @@ impl<K: Kind> Admission<K> {
     }
 
     /// Records how long a lease was held.
-    pub(super) fn note_hold_time(&self, held: Duration) {
+    pub(super) fn note_hold_time(&self, held: Option<Duration>) {
+        let Some(held) = held else { return };
         let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX / 8).max(1);
         let old = self.hold_time.load(Ordering::Relaxed);
         let new = if old == 0 { held } else { old - old / 8 + held / 8 };

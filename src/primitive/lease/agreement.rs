@@ -151,7 +151,7 @@ impl<K: Tried> Side<K> {
                 format!("{beaten:?}")
             }
             Step::Look => {
-                let seen = self.run(&self.look, &key, Look(PhantomData)).await;
+                let seen = self.run(&self.look, &key, Look::all()).await;
                 let tokens: Vec<_> = seen
                     .holders()
                     .iter()

@@ -19,7 +19,7 @@ use crate::{Error, Key};
 /// A permit or lock that this process holds for a limited time. See the [module](crate::lease).
 ///
 /// When it is dropped, it is released in the background. [`release`](Self::release) also returns whether it was
-/// still held.
+/// still held. It derefs to its [`LeaseHandle`]; a clone of it is a handle, which does not hold the lease.
 ///
 /// ```
 /// use tokio::time::Instant;

@@ -49,8 +49,7 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn released(self: Arc<Self>, state: &LeaseState) {
-        self.stop(state, clock::now());
-        state.wake();
+        self.note_hold_time(state.give_up(clock::now()));
         self.handle(Event::Forgotten { id: state.id, fence: state.fence });
     }
 
@@ -88,24 +87,18 @@ impl<K: Kind> Keeper for Admission<K> {
 }
 
 impl<K: Kind> Admission<K> {
-    /// Ends the lease for its holder. Returns whether it was held until now.
-    fn stop(&self, state: &LeaseState, now: Instant) -> bool {
-        let held = state.stop(now);
-        held.into_iter().for_each(|held| self.note_hold_time(held));
-        held.is_some()
-    }
-
     /// Ends a lease for its holder, and hands it on or releases it. Returns whether it was held until now, and the release
     /// if it is not sent here. No process counts on the lease from then on: others may hold it as soon as the release is
     /// sent.
     fn end(self: &Arc<Self>, state: &Arc<LeaseState>, detached: bool) -> (bool, Option<Release>) {
-        let mut was_held = false;
+        let (mut held, mut is_lost) = (None, false);
         let mut effects = self.step(|now| {
             let release = state.release(ALIVE, now.at);
-            was_held = self.stop(state, now.at);
+            (held, is_lost) = state.stop(now.at);
             Some(Event::Ends { release, id: state.id, fence: state.fence, detached })
         });
-        state.wake();
+        state.stopped(is_lost);
+        self.note_hold_time(held);
         let release = match effects.pop() {
             Some(Effect::Release { release, owed: None }) if !detached && effects.is_empty() => Some(release),
             last => {
@@ -114,6 +107,6 @@ impl<K: Kind> Admission<K> {
                 None
             }
         };
-        (was_held, release)
+        (held.is_some(), release)
     }
 }

@@ -115,10 +115,11 @@ impl<K: Kind> Admission<K> {
         } else {
             keep.take()
         };
-        drop(state);
+        // Before others can handle the answers.
         if let Some(owed) = self.store.owed() {
             owed.change(more);
         }
+        drop(state);
         drop(kept);
         if let Some(due) = due {
             self.store.scheduler().schedule(clock::without_suspend(due));
@@ -167,6 +168,7 @@ impl<K: Kind> Admission<K> {
                 }
             }
         }
+        first.into_iter().for_each(|(release, owed)| self.send_release(&release, owed));
         match calls.len() {
             0 | 1 => calls.pop(),
             _ => Some(Box::pin(async move { drop(join_all(calls).await) })),

@@ -147,7 +147,17 @@ impl fmt::Debug for Holder {
 
 /// Reads the holders and the number of waiters of a key. Changes nothing.
 #[derive(Debug)]
-pub(crate) struct Look<K>(pub(crate) PhantomData<fn(K)>);
+pub(crate) struct Look<K> {
+    /// How many holders to read at most. Locks are always read.
+    most: i64,
+    kind: PhantomData<fn(K)>,
+}
+
+impl<K> Look<K> {
+    pub(crate) fn all() -> Self {
+        Self { most: MOST_HOLDERS, kind: PhantomData }
+    }
+}
 
 /// Releases the lease of a token of any process.
 #[derive(Debug)]
@@ -173,7 +183,7 @@ impl<K: Kind> Operation for Look<K> {
     const REPEAT: Repeat = Repeat::Safe;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.integer(MOST_HOLDERS);
+        call.integer(self.most);
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Snapshot, Garbled> {
@@ -196,7 +206,7 @@ impl<K: Kind> Operation for Look<K> {
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Snapshot {
         let (in_use, waiting, holders) = state.look(now);
         let holder = |(token, ends, fence)| Holder::new::<K>(token, ends, fence, now);
-        let holders = holders.into_iter().take(MOST_HOLDERS as usize).map(holder).collect();
+        let holders = holders.into_iter().take(usize::try_from(self.most).unwrap_or(0)).map(holder).collect();
         Snapshot { holders, in_use, waiting }
     }
 }
@@ -239,7 +249,7 @@ impl<K: Kind> Operation for Revoke<K> {
 
 /// Reads the holders of a key.
 pub(crate) async fn look<K: Kind>(namespace: &Namespace<StateOf<K>>, key: Key) -> Result<Snapshot, Error> {
-    namespace.client::<Look<K>>().run(key, Look(PhantomData)).await
+    namespace.client::<Look<K>>().run(key, Look::all()).await
 }
 
 /// Releases the lease or the place of a token, which may be of another process.
@@ -256,7 +266,12 @@ pub(crate) async fn revoke<K: Kind>(
 impl<K: Kind> Admission<K> {
     /// Reads the holders of a key.
     pub(crate) async fn look(&self, key: Key) -> Result<Snapshot, Error> {
-        look::<K>(&self.namespace, key).await
+        self.clients.look.run(key, Look::all()).await
+    }
+
+    /// Returns the sum of the weights held.
+    pub(crate) async fn in_use(&self, key: Key) -> Result<u64, Error> {
+        Ok(self.clients.look.run(key, Look { most: 0, kind: PhantomData }).await?.in_use())
     }
 
     /// Releases the lease or the place of a token, which may be of another process.

@@ -163,29 +163,33 @@ impl LeaseState {
         self.changed.notify_waiters();
     }
 
-    /// Ends the lease for this holder, and wakes its tasks.
-    pub(crate) fn give_up(&self, now: Instant) {
-        self.stop(now);
-        self.wake();
+    /// Ends the lease for this holder. Returns for how long it was held, if that was until now.
+    pub(crate) fn give_up(&self, now: Instant) -> Option<Duration> {
+        let (held, is_lost) = self.stop(now);
+        self.stopped(is_lost);
+        held
     }
 
-    /// Ends the lease for this holder. Returns for how long it was held, if that was until now. Its tasks learn of that
-    /// by [`wake`](Self::wake).
-    pub(super) fn stop(&self, now: Instant) -> Option<Duration> {
+    /// Ends the lease for this holder. Returns for how long it was held, if that was until now, and whether it was lost
+    /// before. [`stopped`](Self::stopped) tells that.
+    pub(super) fn stop(&self, now: Instant) -> (Option<Duration>, bool) {
         let (validity, phase) = &mut *lock(&self.state);
         let (was_held, before) = (validity.holds(now), std::mem::replace(phase, Phase::Ended));
         validity.end();
         match before {
             Phase::Ended | Phase::TakenBack => *phase = before,
             Phase::Offered => {}
-            Phase::Held | Phase::Retained if was_held => return Some(now - self.began),
-            Phase::Held | Phase::Retained => self.counts.lost(),
+            Phase::Held | Phase::Retained if was_held => return (Some(now - self.began), false),
+            Phase::Held | Phase::Retained => return (None, true),
         }
-        None
+        (None, false)
     }
 
-    pub(super) fn wake(&self) {
+    pub(super) fn stopped(&self, is_lost: bool) {
         self.changed.notify_waiters();
+        if is_lost {
+            self.counts.lost();
+        }
     }
 
     /// Returns what to release.

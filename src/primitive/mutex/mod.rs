@@ -129,7 +129,7 @@ impl Mutex {
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn is_locked(&self, key: impl Into<Key>) -> Result<bool, Error> {
         match &self.place {
-            Place::Store(leases) => Ok(leases.admission.look(key.into()).await?.in_use() > 0),
+            Place::Store(leases) => Ok(leases.admission.in_use(key.into()).await? > 0),
             Place::Quorum(quorum) => quorum.is_locked(key.into()).await,
         }
     }

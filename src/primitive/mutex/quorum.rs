@@ -19,7 +19,7 @@ use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::clock;
 use crate::primitive::lease::key_state::{Standing, Was};
 use crate::primitive::lease::operations::What;
-use crate::primitive::lease::tokens::{Effect, Event, Grant, Now, Party, Release, Renewed, Tokens};
+use crate::primitive::lease::tokens::{Effect, Event, Grant, Now, Party, Release, Renewed, Rules, Tokens};
 use crate::primitive::lease::{
     Anchor, Ask, Holding, Keeper, Lease, LeaseState, Leases, Validity, micros, rules,
 };
@@ -83,13 +83,15 @@ impl Quorum {
     /// The scheduler of `store` runs the renewals.
     pub(super) fn new(store: &Store, nodes: Vec<Leases<Exclusive>>, settings: &Settings) -> Arc<Self> {
         let ttl = nodes[0].options().ttl;
+        // The nodes see to it that releases arrive.
+        let rules = Rules { is_remote: false, ..rules(store, false) };
         let quorum = Arc::new(Self {
             nodes,
             patience: ttl.mul_f64(settings.timeout_factor).max(Duration::from_millis(1)),
             fail_fast: settings.fail_fast,
             shuffle: settings.shuffle_nodes,
             scheduler: Arc::clone(store.scheduler()),
-            tokens: Mutex::new(Tokens::new(Voters, rules(store, false), clock::now())),
+            tokens: Mutex::new(Tokens::new(Voters, rules, clock::now())),
         });
         let task: std::sync::Weak<dyn PeriodicTask> = Arc::<Self>::downgrade(&quorum);
         store.scheduler().join(task);
@@ -160,11 +162,11 @@ impl Quorum {
 
     /// Returns whether the lock is held on a majority of the nodes.
     pub(super) async fn is_locked(&self, key: Key) -> Result<bool, Error> {
-        let looks = self.nodes.iter().map(|node| self.within(node.admission.look(key.clone())));
+        let looks = self.nodes.iter().map(|node| self.within(node.admission.in_use(key.clone())));
         let (mut held, mut free, mut outage) = (0, 0, None);
         for look in join_all(looks).await {
             match look {
-                Ok(look) if look.in_use() > 0 => held += 1,
+                Ok(in_use) if in_use > 0 => held += 1,
                 Ok(_) => free += 1,
                 Err(error) => outage = Some(error),
             }

@@ -156,7 +156,7 @@ impl WaitGroup {
     ///
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn count(&self, key: impl Into<Key>) -> Result<u32, Error> {
-        Ok(u32::try_from(self.inspect(key).await?.in_use()).unwrap_or(u32::MAX))
+        Ok(u32::try_from(self.leases.admission.in_use(key.into()).await?).unwrap_or(u32::MAX))
     }
 
     /// Returns the permits of a key and the number of waiters. Changes nothing. [`Snapshot`] has an example.

@@ -48,8 +48,7 @@ pub(crate) struct Rules {
     pub(crate) heartbeat: Duration,
     /// How long a call takes at most, with the time in the queue.
     pub(crate) call: Duration,
-    /// How many releases are under way at most. The others are sent when these are answered: when many waiters go away at
-    /// once, the calls of others do not wait for all their releases.
+    /// How many waiters that went away are withdrawn at once, at most. The others are when these are answered.
     pub(crate) releases: usize,
     /// Whether the store is in another process, so that calls take time and can fail.
     pub(crate) is_remote: bool,
@@ -69,8 +68,10 @@ pub(crate) struct Tokens<P: Party> {
     /// The entry that new waiters for a key join, for kinds with cohorts.
     lines: HashMap<Key, u64>,
     owed: HashMap<u64, Owed>,
-    /// Releases that have to wait until others are answered, with the time until which they are worth sending.
-    unsent: VecDeque<(Release, Instant)>,
+    /// Withdrawals that wait for their turn.
+    unsent: VecDeque<Owed>,
+    /// How many of those that had their turn are not answered.
+    in_turn: usize,
     next_owed: u64,
     /// The entries and the owed releases by the time at which each is due.
     due: BTreeSet<(Instant, Slot)>,
@@ -95,6 +96,7 @@ impl<P: Party> Tokens<P> {
             lines: HashMap::new(),
             owed: HashMap::new(),
             unsent: VecDeque::new(),
+            in_turn: 0,
             next_owed: 0,
             due: BTreeSet::new(),
             outages: HashMap::new(),
@@ -212,13 +214,13 @@ impl<P: Party> Tokens<P> {
     pub(super) fn forget_owed(&mut self) {
         self.owed.clear();
         self.unsent.clear();
+        self.in_turn = 0;
         self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
     }
 
     /// Returns whether the release of a token is not confirmed.
     pub(super) fn owes(&self, token: &str) -> bool {
-        let unsent = self.unsent.iter().map(|(release, _)| release);
-        self.owed.values().map(|owed| &owed.release).chain(unsent).any(|release| *release.token == *token)
+        self.owed.values().chain(&self.unsent).any(|owed| *owed.release.token == *token)
     }
 
     /// Removes all entries. Returns their waiters.

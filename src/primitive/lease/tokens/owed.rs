@@ -28,6 +28,15 @@ pub(super) struct Owed {
     /// Whether the background has it. What waits there to be sent is sent in its turn: to send it again would only
     /// make the queue longer.
     in_background: bool,
+    /// Whether the next in turn waits for its answer.
+    in_turn: bool,
+}
+
+impl Owed {
+    fn new(release: Release, now: Instant, in_turn: bool) -> Self {
+        let (until, due) = (now + release.left.min(LONGEST), now + FIRST_PAUSE);
+        Self { release, due, pause: FIRST_PAUSE, until, in_background: false, in_turn }
+    }
 }
 
 impl<P: Party> Tokens<P> {
@@ -36,20 +45,37 @@ impl<P: Party> Tokens<P> {
         if !self.rules.is_remote {
             return effects.push(Effect::Release { release, owed: None });
         }
-        let until = now + release.left.min(LONGEST);
-        if self.owed.len() < self.rules.releases {
-            self.send(release, until, now, effects);
-        } else {
-            self.unsent.push_back((release, until));
+        self.send(Owed::new(release, now, false), effects);
+    }
+
+    /// Withdraws a waiter that goes away, in its turn: when thousands do so at once, the calls of others do not wait for all
+    /// of that.
+    pub(super) fn withdraw(&mut self, release: Release, now: Instant, effects: &mut Effects<P>) {
+        if !self.rules.is_remote {
+            return self.release(release, now, effects);
+        }
+        self.unsent.push_back(Owed::new(release, now, true));
+        self.send_next(now, effects);
+    }
+
+    /// Sends what waits for its turn.
+    fn send_next(&mut self, now: Instant, effects: &mut Effects<P>) {
+        while self.in_turn < self.rules.releases
+            && let Some(mut owed) = self.unsent.pop_front()
+        {
+            if now < owed.until {
+                owed.due = now + FIRST_PAUSE;
+                self.in_turn += 1;
+                self.send(owed, effects);
+            }
         }
     }
 
-    fn send(&mut self, release: Release, until: Instant, now: Instant, effects: &mut Effects<P>) {
-        let (number, due) = (self.next_owed, now + FIRST_PAUSE);
+    fn send(&mut self, owed: Owed, effects: &mut Effects<P>) {
+        let (number, release) = (self.next_owed, owed.release.clone());
         self.next_owed += 1;
-        let owed = Owed { release: release.clone(), due, pause: FIRST_PAUSE, until, in_background: false };
+        self.due.insert((owed.due, Slot::Owed(number)));
         self.owed.insert(number, owed);
-        self.due.insert((due, Slot::Owed(number)));
         effects.push(Effect::Release { release, owed: Some(number) });
     }
 
@@ -62,19 +88,25 @@ impl<P: Party> Tokens<P> {
         effects: &mut Effects<P>,
     ) {
         let Some(owed) = self.owed.get_mut(&number) else { return };
+        // What failed lets others have their turn: it may go to another server.
+        self.in_turn -= usize::from(std::mem::take(&mut owed.in_turn));
         let again = result.as_ref().is_err_and(|error| error.is_away() && !error.is_denied());
         if again && now < owed.until {
             owed.in_background = false;
+            // The next in turn is sent when this one is due: it may fail at once as well.
             let due = now + owed.pause;
             return self.set_owed_due(number, due);
         }
-        self.settle(number, now, effects);
+        drop(self.settle(number));
+        self.send_next(now, effects);
     }
 
     pub(super) fn release_again(&mut self, number: u64, now: Instant, effects: &mut Effects<P>) {
+        self.send_next(now, effects);
         let Some(owed) = self.owed.get_mut(&number) else { return };
         if now >= owed.until {
-            return self.settle(number, now, effects);
+            self.in_turn -= usize::from(owed.in_turn);
+            return drop(self.settle(number));
         }
         owed.pause = (2 * owed.pause).min(LONGEST_PAUSE);
         let due = now + owed.pause;
@@ -82,14 +114,10 @@ impl<P: Party> Tokens<P> {
             return self.set_owed_due(number, due);
         }
         // Only the answer to the last attempt counts, so that none is under way once it has come.
-        let Some(mut owed) = self.owed.remove(&number) else { return };
-        self.due.remove(&(owed.due, Slot::Owed(number)));
-        let (number, release) = (self.next_owed, owed.release.clone());
-        self.next_owed += 1;
-        (owed.in_background, owed.due) = (true, due);
-        self.owed.insert(number, owed);
-        self.due.insert((due, Slot::Owed(number)));
-        effects.push(Effect::Release { release, owed: Some(number) });
+        if let Some(mut owed) = self.settle(number) {
+            (owed.in_background, owed.due) = (true, due);
+            self.send(owed, effects);
+        }
     }
 
     /// Records that the background sends a release.
@@ -110,16 +138,10 @@ impl<P: Party> Tokens<P> {
         self.owed.len() + self.unsent.len()
     }
 
-    /// Forgets a release, and sends the next one.
-    fn settle(&mut self, number: u64, now: Instant, effects: &mut Effects<P>) {
-        if let Some(owed) = self.owed.remove(&number) {
-            self.due.remove(&(owed.due, Slot::Owed(number)));
-        }
-        while let Some((release, until)) = self.unsent.pop_front() {
-            if now < until {
-                return self.send(release, until, now, effects);
-            }
-        }
+    fn settle(&mut self, number: u64) -> Option<Owed> {
+        let owed = self.owed.remove(&number)?;
+        self.due.remove(&(owed.due, Slot::Owed(number)));
+        Some(owed)
     }
 
     fn set_owed_due(&mut self, number: u64, due: Instant) {

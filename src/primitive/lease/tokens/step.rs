@@ -75,8 +75,8 @@ impl<P: Party> Tokens<P> {
             Event::Releases(release) => self.release(release, at, out),
             Event::Released { owed, result } => self.released(owed, &result, at, out),
             Event::Due => self.run_due(at, out),
-            Event::Relinked => self.resume(at, true),
-            Event::Interrupted => self.resume(at, false),
+            Event::Relinked => self.resume(now, true),
+            Event::Interrupted => self.resume(now, false),
             Event::Hurry => self.hurry(at),
             Event::Shutdown => self.shut_down(at, out),
         }
@@ -131,8 +131,11 @@ impl<P: Party> Tokens<P> {
             Stage::Acquiring { .. } => true,
         };
         let lost = acquiring && unanswered && own.is_some();
-        if entry.line.is_empty() || lost {
-            let release = entry.release(acquiring, self.rules.alive, at);
+        let release = entry.release(acquiring, self.rules.alive, at);
+        if entry.line.is_empty() {
+            self.remove(id);
+            self.withdraw(release, at, effects);
+        } else if lost {
             self.acquire_again(id, Some(release), at, effects);
         }
     }
@@ -399,8 +402,9 @@ impl<P: Party> Tokens<P> {
         effects.push(Effect::Acquire { id, key, token, options });
     }
 
-    /// Sends heartbeats now: by waiters that wait for a message, or by those whose call was lost.
-    fn resume(&mut self, at: Instant, waiting: bool) {
+    /// Sends heartbeats now, or soon if no messages arrive now: by waiters that wait for a message, or by those whose call was
+    /// lost.
+    fn resume(&mut self, Now { at, link }: Now, waiting: bool) {
         let is_due = |entry: &Entry<P>| match &entry.stage {
             Stage::Queued { .. } => entry.due.is_some() == waiting,
             Stage::Held(held) => !waiting && held.is_renewing,
@@ -408,10 +412,14 @@ impl<P: Party> Tokens<P> {
         };
         let ids: Vec<_> = self.entries.iter().filter(|(_, entry)| is_due(entry)).map(|(id, _)| *id).collect();
         for id in ids {
-            if let Some(Entry { stage: Stage::Held(held), .. }) = self.entries.get_mut(&id) {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            if let Stage::Held(held) = &mut entry.stage {
                 (held.renew, held.is_renewing) = (Some(at), false);
             }
-            self.set_due(id, Some(at));
+            let pause =
+                if waiting && link == Link::Down { entry.options().ask_every } else { Duration::ZERO };
+            let due = entry.due.map_or(at + pause, |due| due.min(at + pause));
+            self.set_due(id, Some(due));
         }
     }
 }
