@@ -2,7 +2,7 @@
 //!
 //! A release is sent at once where its caller is, so that it is sent before the caller's next operation. The caller's
 //! runtime may stop. So a little later, a release that has no answer is sent again in the background. To release twice
-//! has the same effect as once.
+//! has the same effect as once. Only a waiter that goes away may have to wait until others are withdrawn.
 
 use std::time::Duration;
 

@@ -35,7 +35,7 @@ use crate::telemetry::Server;
 const FORGIVEN: Duration = Duration::from_millis(250);
 
 /// After a subscription that lasted for this long, the next attempt is made within 25 ms, and earlier failures are
-/// forgotten. So a server that closes each subscription at any time gets at most ten new ones a second.
+/// forgotten. So a server that closes each subscription at any time gets about a dozen new ones a second at most.
 const LASTED: Duration = Duration::from_millis(100);
 
 /// Where to subscribe.
