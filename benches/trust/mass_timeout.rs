@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until};
 use tower_distributed::{Store, WaitGroup};
 
@@ -36,9 +37,7 @@ pub fn run(bench: &Bench) {
     let group = WaitGroup::new(&store, "trust", 1).unwrap();
     let held = bench.runtime.block_on(group.add("crowd")).unwrap();
     let over = Arc::new(AtomicBool::new(false));
-    let others: Vec<_> = (0..OTHERS)
-        .map(|key| bench.runtime.spawn(other(group.clone(), format!("other-{key}"), Arc::clone(&over))))
-        .collect();
+    let others = others(bench, &group, &over);
     let ticks = bench.runtime.spawn(ticks(Arc::clone(&over)));
     let deadline = Instant::now() + MAX_WAIT;
     let waiters = bench.runtime.spawn(wait(group.clone(), deadline));
@@ -60,8 +59,7 @@ pub fn run(bench: &Bench) {
     let ended = bench.runtime.block_on(waiters).unwrap();
     let end = ended.max(empty);
     over.store(true, Ordering::Relaxed);
-    let others: Vec<Vec<Instant>> =
-        bench.runtime.block_on(join_all(others)).into_iter().map(Result::unwrap).collect();
+    let others = times_of(bench, others);
     let ticks = bench.runtime.block_on(ticks).unwrap();
     assert!(bench.runtime.block_on(held.done()).unwrap());
 
@@ -86,9 +84,7 @@ fn sleepers(bench: &Bench) {
     let store = Store::builder().redis(&bench.server.url).unwrap();
     let group = WaitGroup::new(&store, "trust", 1).unwrap();
     let over = Arc::new(AtomicBool::new(false));
-    let others: Vec<_> = (0..OTHERS)
-        .map(|key| bench.runtime.spawn(other(group.clone(), format!("other-{key}"), Arc::clone(&over))))
-        .collect();
+    let others = others(bench, &group, &over);
     let deadline = Instant::now() + ARRIVAL;
     let sleepers: Vec<_> = (0..WAITERS)
         .map(|_| bench.runtime.spawn(async move { sleep_until(deadline.into()).await }))
@@ -96,8 +92,7 @@ fn sleepers(bench: &Bench) {
     bench.runtime.block_on(join_all(sleepers));
     let end = Instant::now();
     over.store(true, Ordering::Relaxed);
-    let others: Vec<Vec<Instant>> =
-        bench.runtime.block_on(join_all(others)).into_iter().map(Result::unwrap).collect();
+    let others = times_of(bench, others);
     let stall = longest(&others, deadline - EARLIER, end);
     figure("mass-sleep-stall-ms", "the same if as many tasks only sleep, ms", stall);
 }
@@ -126,6 +121,18 @@ async fn wait(group: WaitGroup, deadline: Instant) -> Instant {
         }));
     }
     join_all(waiters).await.into_iter().map(Result::unwrap).max().unwrap()
+}
+
+/// Starts the callers of other keys.
+fn others(bench: &Bench, group: &WaitGroup, over: &Arc<AtomicBool>) -> Vec<JoinHandle<Vec<Instant>>> {
+    let key = |key| format!("other-{key}");
+    (0..OTHERS)
+        .map(|number| bench.runtime.spawn(other(group.clone(), key(number), Arc::clone(over))))
+        .collect()
+}
+
+fn times_of(bench: &Bench, others: Vec<JoinHandle<Vec<Instant>>>) -> Vec<Vec<Instant>> {
+    bench.runtime.block_on(join_all(others)).into_iter().map(Result::unwrap).collect()
 }
 
 /// Acquires and releases. Returns when each release was answered.

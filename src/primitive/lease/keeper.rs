@@ -15,7 +15,6 @@ use super::kind::Kind;
 use super::state::LeaseState;
 use super::tokens::{Effect, Event, Release};
 use crate::Error;
-use crate::primitive::clock;
 use crate::store::background::Background;
 use crate::store::timer::sleep;
 
@@ -49,7 +48,7 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn released(self: Arc<Self>, state: &LeaseState) {
-        self.note_hold_time(state.give_up(clock::now()));
+        self.note_hold_time(state.give_up());
         self.handle(Event::Forgotten { id: state.id, fence: state.fence });
     }
 
@@ -60,7 +59,7 @@ impl<K: Kind> Keeper for Admission<K> {
     /// Renews the lease once more for its full ttl. That counts as unfinished work of the store.
     fn let_go(self: Arc<Self>, state: Arc<LeaseState>) {
         let until = state.until();
-        state.give_up(clock::now());
+        state.give_up();
         self.handle(Event::Forgotten { id: state.id, fence: state.fence });
         let renew = async move |keep: &Admission<K>| {
             keep.renew_token(state.key.clone(), Arc::clone(&state.token), state.ttl(), 0).await

@@ -153,7 +153,7 @@ impl<K: Kind> Admission<K> {
                 Effect::Tell { waiter, outcome } => drop(waiter.offer(self.result(&waiter, outcome))),
                 Effect::Lost { lease, .. } => lease.notify(),
                 Effect::Valid { lease, sent, until } => {
-                    if !lease.renewed(sent, until, clock::now()) {
+                    if !lease.renewed(sent, until) {
                         self.handle(Event::Lost { id: lease.id, fence: lease.fence });
                     }
                 }

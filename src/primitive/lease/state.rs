@@ -119,10 +119,10 @@ impl LeaseState {
     }
 
     /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.
-    pub(crate) fn renewed(&self, sent: Instant, until: Instant, now: Instant) -> bool {
+    pub(crate) fn renewed(&self, sent: Instant, until: Instant) -> bool {
         let mut state = lock(&self.state);
         let before = state.0.until();
-        let holds = state.0.renewed(sent, until, now);
+        let holds = state.0.renewed(sent, until, clock::now());
         let earlier = state.0.until() < before;
         drop(state);
         if earlier {
@@ -164,8 +164,8 @@ impl LeaseState {
     }
 
     /// Ends the lease for this holder. Returns for how long it was held, if that was until now.
-    pub(crate) fn give_up(&self, now: Instant) -> Option<Duration> {
-        let (held, is_lost) = self.stop(now);
+    pub(crate) fn give_up(&self) -> Option<Duration> {
+        let (held, is_lost) = self.stop(clock::now());
         self.stopped(is_lost);
         held
     }

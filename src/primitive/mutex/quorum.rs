@@ -142,7 +142,7 @@ impl Quorum {
         for effect in effects {
             match effect {
                 Effect::Renew { lease } => renewals.push(lease),
-                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until, clock::now())),
+                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until)),
                 Effect::Lost { lease, .. } => lease.lose(),
                 // It may have been renewed too late for this process, and is still on the nodes.
                 Effect::Release { release, .. } => {
@@ -368,7 +368,7 @@ struct Votees {
 impl Votees {
     /// Ends the lease for its holder. Another holder can get the lock as soon as the release is sent.
     fn end(&self, state: &LeaseState) {
-        state.give_up(clock::now());
+        state.give_up();
         self.quorum.handle(Event::Forgotten { id: state.id, fence: state.fence });
     }
 }

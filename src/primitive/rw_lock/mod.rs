@@ -171,8 +171,8 @@ impl RwLock {
     /// Takes a lock from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. It learns that its lock is [lost](crate::LeaseHandle::lost) at its next renewal, a third of its ttl later
-    /// at most; without [`watchdog`](RwLockBuilder::watchdog) when the ttl ends.
+    /// The holder is not asked. It learns that its lock is [lost](crate::LeaseHandle::lost) at its next renewal, a third
+    /// of its ttl later at most; without [`watchdog`](RwLockBuilder::watchdog) when the ttl ends.
     ///
     /// ```
     /// use tower_distributed::{RwLock, Store};

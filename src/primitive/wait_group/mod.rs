@@ -14,7 +14,6 @@ use self::holders::{IDLE, Permits, suffix};
 use super::lease::key_state::Was;
 use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
 use crate::error::Subject;
-use crate::primitive::clock;
 use crate::store::Namespace;
 use crate::store::failure::Replicas;
 use crate::telemetry::{self, Decisions};
@@ -145,7 +144,7 @@ impl WaitGroup {
         let ask = Ask::new(Subject::Permit, IDLE.into(), 1, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
-        lease.state.give_up(clock::now());
+        lease.state.give_up();
         lease.settled();
         Ok(())
     }
@@ -171,8 +170,8 @@ impl WaitGroup {
     /// Takes a permit from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. It learns that its permit is [lost](crate::LeaseHandle::lost) at its next renewal, a third of its ttl later
-    /// at most; without [`watchdog`](WaitGroupBuilder::watchdog) when the ttl ends.
+    /// The holder is not asked. It learns that its permit is [lost](crate::LeaseHandle::lost) at its next renewal, a third
+    /// of its ttl later at most; without [`watchdog`](WaitGroupBuilder::watchdog) when the ttl ends.
     ///
     /// ```
     /// use tower_distributed::{Store, WaitGroup};

@@ -65,7 +65,6 @@ impl<P: Party> Tokens<P> {
         {
             if now < owed.until {
                 owed.due = now + FIRST_PAUSE;
-                self.in_turn += 1;
                 self.send(owed, effects);
             }
         }
@@ -74,6 +73,7 @@ impl<P: Party> Tokens<P> {
     fn send(&mut self, owed: Owed, effects: &mut Effects<P>) {
         let (number, release) = (self.next_owed, owed.release.clone());
         self.next_owed += 1;
+        self.in_turn += usize::from(owed.in_turn);
         self.due.insert((owed.due, Slot::Owed(number)));
         self.owed.insert(number, owed);
         effects.push(Effect::Release { release, owed: Some(number) });
@@ -105,8 +105,8 @@ impl<P: Party> Tokens<P> {
         self.send_next(now, effects);
         let Some(owed) = self.owed.get_mut(&number) else { return };
         if now >= owed.until {
-            self.in_turn -= usize::from(owed.in_turn);
-            return drop(self.settle(number));
+            drop(self.settle(number));
+            return self.send_next(now, effects);
         }
         owed.pause = (2 * owed.pause).min(LONGEST_PAUSE);
         let due = now + owed.pause;
@@ -140,6 +140,7 @@ impl<P: Party> Tokens<P> {
 
     fn settle(&mut self, number: u64) -> Option<Owed> {
         let owed = self.owed.remove(&number)?;
+        self.in_turn -= usize::from(owed.in_turn);
         self.due.remove(&(owed.due, Slot::Owed(number)));
         Some(owed)
     }

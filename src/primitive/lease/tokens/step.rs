@@ -131,11 +131,12 @@ impl<P: Party> Tokens<P> {
             Stage::Acquiring { .. } => true,
         };
         let lost = acquiring && unanswered && own.is_some();
-        let release = entry.release(acquiring, self.rules.alive, at);
         if entry.line.is_empty() {
+            let release = entry.release(acquiring, self.rules.alive, at);
             self.remove(id);
             self.withdraw(release, at, effects);
         } else if lost {
+            let release = entry.release(acquiring, self.rules.alive, at);
             self.acquire_again(id, Some(release), at, effects);
         }
     }
