@@ -47,6 +47,19 @@ impl Scene {
         eventually("nothing to be left", SOON, async || left(&self.server, key).is_empty()).await;
     }
 
+    /// Opens the connections for messages and for heartbeats: with the subscription comes a heartbeat.
+    async fn wait_once(&self) {
+        let (near, far) = (&self.near[0], &self.far[0]);
+        let holder = near.take("first").await.unwrap();
+        let beats = async || self.proxy.requests_containing(b":first}") > 1;
+        let ends = async {
+            eventually("a heartbeat", SOON, beats).await;
+            assert!(holder.release().await.unwrap());
+        };
+        let (waiter, ()) = tokio::join!(far.take("first"), ends);
+        assert!(waiter.unwrap().release().await.unwrap());
+    }
+
     async fn withdrawn(&self, family: &Family, key: &str) {
         eventually("the withdrawal", SOON, async || family.withdrawn(&self.server, key) == 1).await;
         assert!(self.proxy.held_back() > 0, "nothing is late");
@@ -182,6 +195,7 @@ async fn a_release_that_comes_late_leaves_the_next_holder_alone() {
 #[tokio::test]
 async fn a_beat_that_comes_late_makes_no_waiter() {
     let scene = Scene::set().await;
+    scene.wait_once().await;
     scene
         .each(async |near, far| {
             let holder = near.take("k").await.unwrap();
