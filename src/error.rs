@@ -147,6 +147,8 @@ pub(crate) enum Cause {
     TimedOut,
     /// The connection could not be made, or it broke.
     Disconnected,
+    /// The runtime that the call was sent from has ended: the operation may or may not have run.
+    Ended,
     /// The server answered that it cannot serve (LOADING, READONLY, CLUSTERDOWN, …).
     NotServing,
     /// The server denies this script or this key, but serves other calls.
@@ -609,6 +611,11 @@ impl Error {
             Kind::Refused(refused) => refused.decision.downcast_ref(),
             _ => None,
         }
+    }
+
+    /// Whether the runtime of the call has ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.outage().is_some_and(|outage| outage.cause == Cause::Ended)
     }
 
     /// Whether the operation was certainly not sent to the store.

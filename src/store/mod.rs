@@ -18,6 +18,7 @@ mod ping;
 mod redis;
 mod redis_name;
 mod scheduler;
+mod sent;
 mod stats;
 pub(crate) mod timer;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]

@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use tokio::runtime::Handle;
+
 use super::Backend;
 use super::in_memory::Cells;
 use super::key::{Key, KeySpace, RedisKey, check_name};
@@ -13,6 +15,7 @@ use super::operation::{Cell, Operation};
 use super::redis::RedisStore;
 use super::redis::client::RedisClient;
 use super::redis::future::RedisFuture;
+use super::sent::Sent;
 use crate::{Error, Store};
 
 /// A named part of a store. Cheap to clone.
@@ -190,12 +193,20 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// Sends an operation before all operations that are submitted later, even if its future is not polled. In
-    /// memory it is done on return.
-    pub(crate) fn begin(&self, key: Key, operation: O) -> OperationFuture<O> {
+    /// Sends an operation from a runtime, or from the background thread, and calls `then` with the answer. In memory that
+    /// is done on return.
+    pub(crate) fn send(
+        &self,
+        from: Option<Handle>,
+        key: Key,
+        operation: O,
+        then: impl FnOnce(Result<O::Reply, Error>) + Send + 'static,
+    ) {
         match self {
-            Self::InMemory(_) => self.run(key, operation),
-            Self::Redis(client) => OperationFuture::Pending(client.begin(key, operation)),
+            Self::InMemory(cells) => then(cells.step(key.as_bytes(), |cell, now| operation.apply(cell, now))),
+            Self::Redis(client) => {
+                Sent::then(OperationFuture::Pending(client.queue(from, key, operation)), then);
+            }
         }
     }
 }

@@ -9,11 +9,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
@@ -27,17 +23,14 @@ pub(crate) trait PeriodicTask: Send + Sync {
     /// Returns when the work is due next.
     fn due(&self) -> Option<Instant>;
 
-    /// Does the work that is due.
-    fn run(self: Arc<Self>) -> BoxFuture<'static, ()>;
+    /// Does the work that is due. It must not block.
+    fn run(self: Arc<Self>);
 
     /// Makes the work that waits for a push due now, because pushes may have been missed, or do not arrive any more.
     fn relinked(self: Arc<Self>) {}
 
     /// Makes the work that need not wait due now.
     fn hurry(self: Arc<Self>) {}
-
-    /// Makes the work that was in progress due now, because its runtime has ended.
-    fn interrupted(self: Arc<Self>) {}
 
     /// Gives up what the process holds.
     fn shut_down(self: Arc<Self>) {}
@@ -137,15 +130,14 @@ impl Scheduler {
     }
 
     /// Returns when a task wakes up next. `None`: there is nothing to do, and the task is removed from the list.
-    fn plan(&self, place: Option<Id>, busy: bool) -> Option<Instant> {
+    fn plan(&self, place: Option<Id>) -> Option<Instant> {
         // All of this is under one lock: a later `schedule` finds either the time that is set here or no task. The
         // tasks are dropped after the lock.
         let (joined, next);
         {
             let mut state = lock(&self.state);
             joined = state.joined();
-            let due = joined.iter().filter_map(|task| task.due()).min();
-            next = due.or_else(|| busy.then(far_off));
+            next = joined.iter().filter_map(|task| task.due()).min();
             match (next, state.tasks.iter_mut().find(|running| running.place == place)) {
                 (Some(next), Some(running)) => running.next = next,
                 _ => state.forget(place),
@@ -172,19 +164,17 @@ impl Task {
     async fn go(mut self) {
         let scheduler = Arc::clone(&self.scheduler);
         let mut link = scheduler.link.clone();
-        let mut work = FuturesUnordered::new();
-        while let Some(next) = scheduler.plan(self.place, !work.is_empty()) {
+        while let Some(next) = scheduler.plan(self.place) {
             tokio::select! {
                 () = sleep_until(next) => {
                     let now = Instant::now();
                     for task in scheduler.joined() {
                         if task.due().is_some_and(|due| due <= now) {
-                            work.push(task.run());
+                            task.run();
                         }
                     }
                 }
                 () = self.earlier.notified() => {}
-                Some(()) = work.next() => {}
                 Ok(()) = link.changed() => {
                     scheduler.joined().into_iter().for_each(PeriodicTask::relinked);
                 }
@@ -200,16 +190,11 @@ impl Drop for Task {
             return;
         }
         lock(&self.scheduler.state).forget(self.place);
-        self.scheduler.joined().into_iter().for_each(PeriodicTask::interrupted);
         // On the background thread the next `schedule` starts a new task.
         if self.place.is_some() {
             self.scheduler.schedule_on(None, Instant::now());
         }
     }
-}
-
-fn far_off() -> Instant {
-    Instant::now() + Duration::from_secs(3600)
 }
 
 impl fmt::Debug for Scheduler {

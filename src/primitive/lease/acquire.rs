@@ -12,7 +12,6 @@ use super::kind::{Found, Kind, Query};
 use super::operations::{AcquireRelease, Answer, Verb};
 use super::options::{Holding, micros};
 use super::outcome::Outcome as _;
-use super::perform::acquired;
 use super::tokens::{Effect, Event};
 use super::waiter::{Got, Received, Waiter};
 use crate::error::{Busy, Subject, Why};
@@ -142,7 +141,7 @@ impl<K: Kind> Leases<K> {
                         Ok(answer) => {
                             asked_at.get_or_insert(answer.now);
                             let polled = Some(Arc::clone(&waiter));
-                            Event::Answered { id, sent, answer: acquired(answer), polled }
+                            Event::Answered { id, sent, answer, polled }
                         }
                         Err(error) => Event::Failed { id, error, is_final: false },
                     });

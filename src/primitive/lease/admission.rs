@@ -87,7 +87,7 @@ pub(super) struct State<K: Kind> {
 
 pub(super) struct Clients<K: Kind> {
     pub(super) acquire_release: Client<AcquireRelease<K>>,
-    renew: Client<Renew<K>>,
+    pub(super) renew: Client<Renew<K>>,
     pub(super) heartbeat: Client<Heartbeat<K>>,
     complete: Client<Complete<K>>,
     pub(super) look: Client<Look<K>>,
@@ -187,6 +187,10 @@ impl<K: Kind> Admission<K> {
         }
     }
 
+    pub(super) fn renewal(&self, token: Arc<str>, ttl: Duration, fence: i64) -> Renew<K> {
+        Renew { token, ttl: micros(ttl), fence, kind: PhantomData }
+    }
+
     /// Renews the lease of a token. Returns `None` if it holds no longer.
     pub(crate) async fn renew_token(
         &self,
@@ -195,7 +199,7 @@ impl<K: Kind> Admission<K> {
         ttl: Duration,
         fence: i64,
     ) -> Result<At<Option<i64>>, Error> {
-        self.clients.renew.run(key, Renew { token, ttl: micros(ttl), fence, kind: PhantomData }).await
+        self.clients.renew.run(key, self.renewal(token, ttl, fence)).await
     }
 
     /// Releases a token that has no entry here, in the background.

@@ -27,7 +27,7 @@ impl<K: Kind> Keeper for Admission<K> {
             if !state.is_held() {
                 return Err(Error::lost());
             }
-            self.renew(&state, false).await
+            self.renew(&state).await
         })
     }
 
@@ -102,7 +102,7 @@ impl<K: Kind> Admission<K> {
             Some(Effect::Release { release, owed: None }) if !detached && effects.is_empty() => Some(release),
             last => {
                 effects.extend(last);
-                self.carry_out(effects);
+                self.perform(effects);
                 None
             }
         };

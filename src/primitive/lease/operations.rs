@@ -69,6 +69,14 @@ pub(crate) struct Answer<F> {
     pub(crate) twice: bool,
 }
 
+#[cfg(test)]
+impl<F> Answer<F> {
+    /// The answer to an acquire.
+    pub(super) fn acquired(now: i64, standing: Standing, found: Option<F>, twice: bool) -> Self {
+        Self { now, what: What::Acquired(standing), found, granted: Vec::new(), twice }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Acquired(Standing),

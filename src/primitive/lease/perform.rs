@@ -1,28 +1,25 @@
 //! Carries out what the [step](super::tokens) of a namespace says.
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::Arc;
 
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, join_all};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::admission::{Admission, State};
-use super::handle::Lease;
-use super::key_state::{Standing, Terms};
+use super::handle::{Keeper, Lease};
+use super::key_state::Terms;
 use super::kind::{Found, Kind};
-use super::operations::{AcquireRelease, Answer, Heartbeat, Verb, What};
+use super::operations::{At, Heartbeat, Standings, Verb};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome;
 use super::state::LeaseState;
-use super::tokens::{Acquired, Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
+use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
 use super::waiter::{Got, Received, Waiter};
-use crate::error::{Busy, Cause, Why};
+use crate::error::{Busy, Why};
 use crate::primitive::clock;
-use crate::store::{Ids, News, OperationFuture, PeriodicTask, Recipient, lock};
+use crate::store::{Ids, News, PeriodicTask, Recipient, lock};
 use crate::{Error, Key};
 
 /// The waiters and leases of this process.
@@ -77,18 +74,7 @@ impl<K: Kind> Admission<K> {
 
     /// Handles an event, and carries out what follows.
     pub(super) fn handle(self: &Arc<Self>, event: Event<Local<K>>) {
-        self.carry_out(self.step(|_| Some(event)));
-    }
-
-    /// Carries out effects, the calls among them in the background.
-    pub(super) fn carry_out(self: &Arc<Self>, effects: Effects<Local<K>>) {
-        if let Some(work) = self.perform(effects) {
-            match self.store.background() {
-                Some(background) => background.spawn(work),
-                // In memory the answers are ready at once.
-                None => drop(work.now_or_never()),
-            }
-        }
+        self.perform(self.step(|_| Some(event)));
     }
 
     /// Handles an event, which may depend on the time. Returns what follows. The clock is read once.
@@ -127,51 +113,32 @@ impl<K: Kind> Admission<K> {
         effects
     }
 
-    /// Carries out effects. Returns the calls among them, which take time.
-    pub(super) fn perform(self: &Arc<Self>, effects: Effects<Local<K>>) -> Option<BoxFuture<'static, ()>> {
-        let mut calls: Vec<BoxFuture<'static, ()>> = Vec::new();
-        // A release is sent before the acquire that follows it, from the same runtime.
-        let mut first = Vec::new();
+    /// Carries out effects. Their calls are sent from the background, but for releases that no acquire follows: these leave
+    /// before the next call of the caller.
+    pub(super) fn perform(self: &Arc<Self>, effects: Effects<Local<K>>) {
         let is_followed = effects.iter().any(|effect| matches!(effect, Effect::Acquire { .. }));
         for effect in effects {
-            let this = Arc::clone(self);
             match effect {
-                Effect::Release { release, owed } if is_followed => first.push((release, owed)),
                 Effect::Release { release, owed } => {
-                    if let Some(owed) = owed
-                        && Handle::try_current().is_err()
-                    {
-                        lock(&self.tokens).tokens.is_in_background(owed);
-                    }
-                    self.send_release(&release, owed);
+                    let here = Handle::try_current().ok().filter(|_| !is_followed);
+                    self.send_release(here, &release, owed);
                 }
-                Effect::Subscribe => self.store.subscribe(),
-                Effect::Give { waiter, lease, found } => {
-                    let lease = Lease::new(lease, this);
-                    drop(waiter.offer(Ok(Some(Got::Lease(lease, found)))));
-                }
-                Effect::Tell { waiter, outcome } => drop(waiter.offer(self.result(&waiter, outcome))),
-                Effect::Lost { lease, .. } => lease.notify(),
+                Effect::Acquire { id, key, token, options } => self.send_acquire(id, key, token, &options),
+                Effect::Heartbeat { key, waiters } => self.send_heartbeat(key, waiters),
+                Effect::Renew { lease } => self.send_renewal(lease),
                 Effect::Valid { lease, sent, until } => {
                     if !lease.renewed(sent, until) {
                         self.handle(Event::Lost { id: lease.id, fence: lease.fence });
                     }
                 }
-                Effect::Renew { lease } => {
-                    calls.push(Box::pin(async move { drop(this.renew(&lease, true).await) }))
+                Effect::Subscribe => self.store.subscribe(),
+                Effect::Give { waiter, lease, found } => {
+                    let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn Keeper>);
+                    drop(waiter.offer(Ok(Some(Got::Lease(lease, found)))));
                 }
-                Effect::Heartbeat { key, waiters } => calls.push(Box::pin(this.heartbeat(key, waiters))),
-                Effect::Acquire { id, key, token, options } => {
-                    let first = std::mem::take(&mut first);
-                    let acquire = Acquire { admission: this, id, is_answered: false };
-                    calls.push(Box::pin(acquire.run(first, key, token, options)));
-                }
+                Effect::Tell { waiter, outcome } => drop(waiter.offer(self.result(&waiter, outcome))),
+                Effect::Lost { lease, .. } => lease.notify(),
             }
-        }
-        first.into_iter().for_each(|(release, owed)| self.send_release(&release, owed));
-        match calls.len() {
-            0 | 1 => calls.pop(),
-            _ => Some(Box::pin(async move { drop(join_all(calls).await) })),
         }
     }
 
@@ -188,46 +155,78 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Sends a release before the next call of this runtime, and has its answer handled when it comes.
-    fn send_release(self: &Arc<Self>, release: &Release, owed: Option<u64>) {
-        let sent = self.client().begin(release.key.clone(), self.release_operation(release));
-        // In memory it is done already.
-        let Some(owed) = owed else { return };
-        Arc::new(Sent { admission: Arc::clone(self), owed, call: Mutex::new(Some(sent)) }).wake();
+    fn send_release(self: &Arc<Self>, here: Option<Handle>, release: &Release, owed: Option<u64>) {
+        if let (None, Some(owed)) = (&here, owed) {
+            lock(&self.tokens).tokens.is_in_background(owed);
+        }
+        let this = Arc::clone(self);
+        self.client().send(here, release.key.clone(), self.release_operation(release), move |answer| {
+            if let Some(owed) = owed {
+                this.handle(Event::Released { owed, result: answer.map(drop) });
+            }
+        });
     }
 
-    async fn heartbeat(self: Arc<Self>, key: Key, waiters: Vec<(u64, Arc<str>)>) {
-        let sent = self.now();
+    fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Arc<str>, options: &Holding) {
+        let (this, sent) = (Arc::clone(self), self.now());
+        let operation = self.operation(token, Verb::Acquire, Terms::usual(micros(options.options.ttl)));
+        self.client().send(None, key, operation, move |answer| {
+            this.handle(match answer {
+                Ok(answer) => Event::Answered { id, sent, answer, polled: None },
+                Err(error) => Event::Failed { id, is_final: error.is_ended(), error },
+            });
+        });
+    }
+
+    fn send_heartbeat(self: &Arc<Self>, key: Key, waiters: Vec<(u64, Arc<str>)>) {
+        let (this, sent) = (Arc::clone(self), self.now());
         let (ids, tokens) = waiters.into_iter().unzip::<_, _, Vec<_>, _>();
         let heartbeat = Heartbeat { scene: Arc::clone(&self.scene), tokens };
-        match self.clients.heartbeat.run(key, heartbeat).await {
-            Ok(answer) => {
-                let each = ids.into_iter().zip(answer.what.each).collect();
-                self.handle(Event::Stands { sent, now: answer.now, soonest: answer.what.soonest, each });
-            }
-            Err(error) => self.handle(Event::Unanswered { ids, error }),
-        }
+        self.clients.heartbeat.send(None, key, heartbeat, move |answer| {
+            this.handle(match answer {
+                Ok(At { now, what: Standings { soonest, each, .. } }) => {
+                    Event::Stands { sent, now, soonest, each: ids.into_iter().zip(each).collect() }
+                }
+                Err(error) => Event::Unanswered { ids, error },
+            });
+        });
+    }
+
+    fn send_renewal(self: &Arc<Self>, lease: Arc<LeaseState>) {
+        let (this, sent) = (Arc::clone(self), clock::now());
+        let renewal = self.renewal(Arc::clone(&lease.token), lease.ttl(), 0);
+        self.clients.renew.send(None, lease.key.clone(), renewal, move |answer| {
+            drop(this.renewed(&lease, sent, answer, true));
+        });
     }
 
     /// Renews a lease once, for its full ttl.
-    pub(crate) async fn renew(
+    pub(crate) async fn renew(self: &Arc<Self>, lease: &LeaseState) -> Result<(), Error> {
+        let sent = clock::now();
+        let answer = self.renew_token(lease.key.clone(), Arc::clone(&lease.token), lease.ttl(), 0).await;
+        self.renewed(lease, sent, answer, false)
+    }
+
+    /// Handles the answer to a renewal.
+    fn renewed(
         self: &Arc<Self>,
-        state: &Arc<LeaseState>,
+        lease: &LeaseState,
+        sent: Instant,
+        answer: Result<At<Option<i64>>, Error>,
         scheduled: bool,
     ) -> Result<(), Error> {
-        let (sent, ttl, id) = (clock::now(), state.ttl(), state.id);
-        let call = self.renew_token(state.key.clone(), Arc::clone(&state.token), ttl, 0).await;
-        let renewed = match &call {
-            Ok(answer) => answer.what.map_or(Renewed::Gone, |expiry| {
-                let until = Anchor { sent, now: answer.now }.until(expiry, ttl, state.holding.options.drift);
-                Renewed::Valid { sent, until }
-            }),
+        let renewed = match &answer {
+            Ok(At { what: None, .. }) => Renewed::Gone,
+            Ok(At { now, what: Some(expiry) }) => {
+                let (anchor, drift) = (Anchor { sent, now: *now }, lease.holding.options.drift);
+                Renewed::Valid { sent, until: anchor.until(*expiry, lease.ttl(), drift) }
+            }
             Err(_) => Renewed::Unknown,
         };
-        self.handle(Event::Renewed { id, renewed, scheduled });
-        call?;
+        self.handle(Event::Renewed { id: lease.id, renewed, scheduled });
+        answer?;
         // The token may have been handed on.
-        if renewed != Renewed::Gone && state.is_held() { Ok(()) } else { Err(Error::lost()) }
+        if renewed != Renewed::Gone && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
     }
 
     /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was taken back, or has ended.
@@ -244,83 +243,13 @@ impl<K: Kind> Admission<K> {
     }
 }
 
-/// The step's view of an answer.
-pub(super) fn acquired<F>(answer: Answer<F>) -> Acquired<F> {
-    let standing = match answer.what {
-        What::Acquired(standing) => standing,
-        // Decoding never returns that.
-        What::Released(_) => Standing::Withdrawn,
-    };
-    Acquired { now: answer.now, standing, found: answer.found, twice: answer.twice }
-}
-
-/// The acquire of a line, sent in the background.
-struct Acquire<K: Kind> {
-    admission: Arc<Admission<K>>,
-    id: u64,
-    is_answered: bool,
-}
-
-impl<K: Kind> Acquire<K> {
-    async fn run(
-        mut self,
-        first: Vec<(Release, Option<u64>)>,
-        key: Key,
-        token: Arc<str>,
-        options: Arc<Holding>,
-    ) {
-        let (admission, id) = (Arc::clone(&self.admission), self.id);
-        for (release, owed) in first {
-            admission.send_release(&release, owed);
-        }
-        let sent = admission.now();
-        let terms = Terms::usual(micros(options.options.ttl));
-        let call = admission.client().run(key, admission.operation(token, Verb::Acquire, terms)).await;
-        self.is_answered = true;
-        admission.handle(match call {
-            Ok(answer) => Event::Answered { id, sent, answer: acquired(answer), polled: None },
-            Err(error) => Event::Failed { id, error, is_final: false },
-        });
-    }
-}
-
-/// The background runtime may shut down before there is an answer.
-impl<K: Kind> Drop for Acquire<K> {
-    fn drop(&mut self) {
-        if !self.is_answered {
-            let error = Error::unavailable(Cause::Disconnected, "the background runtime has shut down");
-            self.admission.handle(Event::Failed { id: self.id, error, is_final: true });
-        }
-    }
-}
-
-/// A release whose answer no task awaits. It is polled when its answer comes.
-struct Sent<K: Kind> {
-    admission: Arc<Admission<K>>,
-    owed: u64,
-    call: Mutex<Option<OperationFuture<AcquireRelease<K>>>>,
-}
-
-impl<K: Kind> Wake for Sent<K> {
-    fn wake(self: Arc<Self>) {
-        let waker = Waker::from(Arc::clone(&self));
-        let mut call = lock(&self.call);
-        let Some(future) = call.as_mut() else { return };
-        let Poll::Ready(answer) = future.poll_unpin(&mut Context::from_waker(&waker)) else { return };
-        *call = None;
-        drop(call);
-        self.admission.handle(Event::Released { owed: self.owed, result: answer.map(drop) });
-    }
-}
-
 impl<K: Kind> PeriodicTask for Admission<K> {
     fn due(&self) -> Option<Instant> {
         lock(&self.tokens).tokens.due().map(clock::without_suspend)
     }
 
-    fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
-        let effects = self.step(|_| Some(Event::Due));
-        self.perform(effects).unwrap_or_else(|| Box::pin(std::future::ready(())))
+    fn run(self: Arc<Self>) {
+        self.handle(Event::Due);
     }
 
     fn relinked(self: Arc<Self>) {
@@ -329,10 +258,6 @@ impl<K: Kind> PeriodicTask for Admission<K> {
 
     fn hurry(self: Arc<Self>) {
         self.handle(Event::Hurry);
-    }
-
-    fn interrupted(self: Arc<Self>) {
-        self.handle(Event::Interrupted);
     }
 
     fn shut_down(self: Arc<Self>) {

@@ -7,9 +7,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -132,16 +132,15 @@ impl Quorum {
         }
     }
 
-    /// Handles an event of a lease. Returns the leases to renew.
-    fn handle(&self, event: Event<Voters>) -> Vec<Arc<LeaseState>> {
+    /// Handles an event of a lease.
+    fn handle(self: &Arc<Self>, event: Event<Voters>) {
         let mut tokens = lock(&self.tokens);
         let effects = tokens.step(event, Now { at: clock::now(), link: Link::Down });
         let due = tokens.due();
         drop(tokens);
-        let mut renewals = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Renew { lease } => renewals.push(lease),
+                Effect::Renew { lease } => self.renew_later(lease),
                 Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until)),
                 Effect::Lost { lease, .. } => lease.lose(),
                 // It may have been renewed too late for this process, and is still on the nodes.
@@ -153,7 +152,21 @@ impl Quorum {
             }
         }
         due.into_iter().for_each(|due| self.scheduler.schedule(clock::without_suspend(due)));
-        renewals
+    }
+
+    /// Renews a lease in the background.
+    fn renew_later(self: &Arc<Self>, lease: Arc<LeaseState>) {
+        let this = Arc::clone(self);
+        let mut renewal = Box::pin(async move { drop(this.renew(&lease, true).await) });
+        // In memory it is done at once.
+        if renewal.as_mut().now_or_never().is_none() {
+            self.background().spawn(renewal);
+        }
+    }
+
+    fn background(&self) -> Background {
+        let mut stores = self.nodes.iter().map(|node| &node.admission.store);
+        stores.find_map(|store| store.background().cloned()).unwrap_or_else(Background::thread)
     }
 
     fn majority(&self) -> usize {
@@ -228,8 +241,10 @@ impl Quorum {
 
     /// Renews the lease. If an outage leaves the result open, the lease stays as it was, and the caller may try again
     /// until the lease expires.
-    async fn renew(&self, state: &Arc<LeaseState>, scheduled: bool) -> Result<(), Error> {
+    async fn renew(self: &Arc<Self>, state: &LeaseState, scheduled: bool) -> Result<(), Error> {
         let (sent, majority) = (clock::now(), self.majority());
+        let (quorum, renewed) = (Arc::clone(self), Renewed::Unknown);
+        let mut renewal = Renewal { quorum, id: state.id, renewed, scheduled };
         let (mut held, mut gone, mut outage) = (0, 0, None);
         for renewal in self.renew_all(&state.key, &state.token, 0).await {
             match renewal {
@@ -238,18 +253,34 @@ impl Quorum {
                 Err(error) => outage = Some(error),
             }
         }
-        let renewed = match &outage {
+        renewal.renewed = match &outage {
             _ if held >= majority => Renewed::Valid { sent, until: self.until(sent) },
             Some(_) if self.nodes.len() - gone >= majority => Renewed::Unknown,
             // A majority can no longer hold the lease.
             _ => Renewed::Gone,
         };
-        self.handle(Event::Renewed { id: state.id, renewed, scheduled });
+        let renewed = renewal.renewed;
+        drop(renewal);
         match (renewed, outage) {
             (Renewed::Unknown, Some(error)) => Err(error),
             (Renewed::Valid { .. }, _) if state.is_held() => Ok(()),
             _ => Err(Error::lost()),
         }
+    }
+}
+
+/// The result of a renewal, which is handled when this is dropped, also if the renewal was not completed.
+struct Renewal {
+    quorum: Arc<Quorum>,
+    id: u64,
+    renewed: Renewed,
+    scheduled: bool,
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        let Self { id, renewed, scheduled, .. } = *self;
+        self.quorum.handle(Event::Renewed { id, renewed, scheduled });
     }
 }
 
@@ -342,15 +373,8 @@ impl PeriodicTask for Quorum {
         lock(&self.tokens).due().map(clock::without_suspend)
     }
 
-    fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
-        let due = self.handle(Event::Due);
-        Box::pin(async move {
-            join_all(due.iter().map(|state| self.renew(state, true))).await;
-        })
-    }
-
-    fn interrupted(self: Arc<Self>) {
-        self.handle(Event::Interrupted);
+    fn run(self: Arc<Self>) {
+        self.handle(Event::Due);
     }
 
     fn shut_down(self: Arc<Self>) {
@@ -422,8 +446,7 @@ impl Keeper for Votees {
     }
 
     fn background(&self) -> Background {
-        let mut stores = self.quorum.nodes.iter().map(|node| &node.admission.store);
-        stores.find_map(|store| store.background().cloned()).unwrap_or_else(Background::thread)
+        self.quorum.background()
     }
 }
 

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::ready;
 use std::sync::{Arc, Mutex, Weak};
 
-use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -57,12 +55,11 @@ impl PeriodicTask for Timers {
         lock(&self.due).first_key_value().map(|((due, _), _)| *due)
     }
 
-    fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
+    fn run(self: Arc<Self>) {
         let now = Instant::now();
         while let Some(lease) = self.pop(now) {
             lease.check(now, &self);
         }
-        Box::pin(ready(()))
     }
 }
 

@@ -50,10 +50,8 @@ pub(super) struct Item<O: Operation> {
     pub(super) key: Key,
     /// The hash slot on a Cluster.
     pub(super) slot: Option<u16>,
-    /// Whether it is sent even if its caller goes away.
+    /// Whether it counts in [`Owed`](crate::store::Owed), and is sent even if its caller goes away.
     pub(super) owed: bool,
-    /// Whether it counts in [`Owed`](crate::store::Owed).
-    pub(super) counted: bool,
     /// The part of the budget that it uses while it waits.
     pub(super) weight: Weight,
     /// Whether it is sent first, and waits without a time limit.
@@ -209,7 +207,7 @@ impl<O: Operation> Batch<O> {
             for index in indices {
                 let item = &mut items[*index];
                 let place = |nth| Place { call: number as u32, at, size: run.size as u32, nth };
-                landing.owed += usize::from(item.counted);
+                landing.owed += usize::from(item.owed);
                 let is_gone = item.is_gone();
                 let counter = if is_gone { &mut later } else { &mut nth };
                 let place = place(*counter);
@@ -251,9 +249,9 @@ impl<O: Operation> Batch<O> {
                 Phase::Waiting(waker) => {
                     wakers.extend(waker);
                     item.phase = Phase::Decoded(Some(Box::new(Err(error.clone()))));
-                    owed += usize::from(item.counted);
+                    owed += usize::from(item.owed);
                 }
-                Phase::Left => owed += usize::from(item.counted),
+                Phase::Left => owed += usize::from(item.owed),
                 landed => item.phase = landed,
             }
         }

@@ -33,16 +33,6 @@ pub(crate) struct RedisClient<O: Operation> {
     undo: OnceLock<Box<dyn TakeBack<O>>>,
 }
 
-/// The receiver of a reply.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum For {
-    Caller,
-    /// The operation is sent even if its caller goes away.
-    Begun,
-    /// The operation is sent and counts as owed.
-    Nobody,
-}
-
 impl<O: Operation> RedisClient<O> {
     pub(crate) fn new(store: Arc<RedisStore>, namespace: Namespace<O::Cell>) -> Arc<Self> {
         let script = store.load(O::SCRIPT);
@@ -58,30 +48,29 @@ impl<O: Operation> RedisClient<O> {
     /// Like [`submit`](Self::submit), but sends the operation now. For a task that polls the result at once;
     /// `waker` is its waker.
     pub(crate) fn start(self: &Arc<Self>, key: Key, operation: O, waker: Waker) -> Step<O> {
-        self.enqueue(Handle::try_current().ok(), key, operation, Some(waker), For::Caller)
+        self.enqueue(Handle::try_current().ok(), key, operation, Some(waker), false)
     }
 
-    /// Runs an owed operation. It leaves before all operations that are submitted later, even if its future is not
-    /// polled.
-    pub(crate) fn begin(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
-        let here = Handle::try_current().ok();
-        RedisFuture::new(self.enqueue(here, key, operation, None, For::Begun))
+    /// Runs an operation. It leaves from a runtime, or from the background thread, before all operations that are submitted
+    /// there later, even if its future is not polled.
+    pub(crate) fn queue(self: &Arc<Self>, from: Option<Handle>, key: Key, operation: O) -> RedisFuture<O> {
+        RedisFuture::new(self.enqueue(from, key, operation, None, false))
     }
 
     /// Runs an owed operation without a waiting caller, on the background thread.
     pub(crate) fn detach(self: &Arc<Self>, key: Key, operation: O) {
-        drop(self.enqueue(None, key, operation, None, For::Nobody));
+        drop(self.enqueue(None, key, operation, None, true));
     }
 
     /// Sends an operation, or adds it to a batch. `here` is the runtime of the caller; without one, the background
-    /// thread serves it.
+    /// thread serves it. `owed`: it counts as owed, and its reply has no receiver.
     fn enqueue(
         self: &Arc<Self>,
         here: Option<Handle>,
         key: Key,
         operation: O,
         waker: Option<Waker>,
-        whom: For,
+        owed: bool,
     ) -> Step<O> {
         // Operations with `IN_ORDER` leave only by a flusher.
         let can_send = here.is_some() && waker.is_some() && !O::IN_ORDER;
@@ -92,7 +81,6 @@ impl<O: Operation> RedisClient<O> {
         let store = &*self.store;
         let slot = self.namespace.slot(&key);
         let link = if O::BULK { store.limits.connections } else { store.link_of(&key) };
-        let (owed, counted) = (whom != For::Caller, whom == For::Nobody);
         let reserved = owed || operation.is_reserved();
         let bytes = key.as_bytes().len() + operation.payload();
         // Of the reserved operations, those that publish answers of any size are bounded too.
@@ -100,7 +88,7 @@ impl<O: Operation> RedisClient<O> {
         let weight = if is_bounded { budget::weight(bytes) } else { 0 };
         // At first as an operation that is sent from its caller's task: it does not wait and needs no waker.
         let (phase, operation) = (Phase::Waiting(None), Some(operation));
-        let mut item = Item { operation, key, slot, owed, counted, reserved, weight: 0, phase };
+        let mut item = Item { operation, key, slot, owed, reserved, weight: 0, phase };
 
         let Some((mut runtimes, at)) = self.queues(&runtime) else { return Step::Failed(ended()) };
         let queues = &mut runtimes[at];
@@ -127,7 +115,7 @@ impl<O: Operation> RedisClient<O> {
             drop(runtimes);
             return Step::Failed(refused.overloaded(1));
         }
-        store.owed.add(usize::from(counted));
+        store.owed.add(usize::from(owed));
         let (batch, index) = queue.push(self, item, bytes, &links.budget);
         let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
         let flusher = (queue.flushers < most).then(|| {

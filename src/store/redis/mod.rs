@@ -256,7 +256,7 @@ impl RedisStore {
 }
 
 pub(in crate::store) fn ended() -> Error {
-    Error::unavailable(Cause::Disconnected, "the runtime of the call has ended")
+    Error::unavailable(Cause::Ended, "the runtime of the call has ended")
 }
 
 /// Wakes the scheduler, because its periodic tasks were dropped with the store.

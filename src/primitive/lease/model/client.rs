@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::super::key_state::Standing;
+use super::super::operations::{self, Answer};
 use super::super::options::{Holding, micros};
 use super::super::tokens::{
-    Acquired, Effect, Effects, Entry, Event, Grant, Notice, Now, Party, Release, Renewed, Stage, Tokens, Told,
+    Effect, Effects, Entry, Event, Grant, Notice, Now, Party, Release, Renewed, Stage, Tokens, Told,
 };
 use super::super::validity::{Anchor, Drift, Validity};
 use super::Modelled;
@@ -208,7 +209,7 @@ impl<H: Modelled> World<H> {
                     Verb::Acquire => {
                         let twice = twice && !self.rules.has(Flaw::TwiceForgotten);
                         let found = (standing == Standing::Done).then_some(());
-                        let answer = Acquired { now, standing, found, twice };
+                        let answer = Answer::acquired(now, standing, found, twice);
                         let asker = self.clients[line].asker.filter(|asker| !self.is_stalled(*asker));
                         let polled = asker.map(|asker| self.seated(asker));
                         Event::Answered { id, sent, answer, polled }
@@ -300,7 +301,8 @@ impl<H: Modelled> World<H> {
             (
                 Event::Answered {
                     sent,
-                    answer: Acquired { now, standing: Standing::Held { expiry, .. }, .. },
+                    answer:
+                        Answer { now, what: operations::What::Acquired(Standing::Held { expiry, .. }), .. },
                     ..
                 },
                 _,

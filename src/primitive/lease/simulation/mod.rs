@@ -26,7 +26,8 @@ use tokio::time::Instant;
 use self::network::Simulation;
 use super::key_state::Standing;
 use super::kind::Holders;
-use super::tokens::{Acquired, Effect, Event, Notice, Now};
+use super::operations::Answer;
+use super::tokens::{Effect, Event, Notice, Now};
 use crate::primitive::mutex::holder::Holder;
 use crate::primitive::rw_lock::holders::RwHolders;
 use crate::primitive::wait_group::holders::PermitHolders;
@@ -174,7 +175,7 @@ fn a_message_that_came_before_the_answer_grants_nothing() {
     tokens.step(Event::Pushed { id, news: Notice::Granted { expiry: 10_000_000, fence: 7 } }, later(1));
     tokens.step(Event::Due, later(5000));
     let standing = Standing::Queued { soonest: 0, before: 0 };
-    let answer = Acquired { now: 9_000_000, standing, found: None, twice: false };
+    let answer = Answer::acquired(9_000_000, standing, None, false);
     let effects = tokens.step(Event::Answered { id, sent: later(5000), answer, polled: None }, later(5001));
     assert!(matches!(effects[..], [Effect::Subscribe]), "{effects:?}");
     let effects = tokens.step(Event::Due, later(5001));

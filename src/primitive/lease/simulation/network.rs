@@ -10,8 +10,9 @@ use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::Instant;
 
 use super::super::key_state::{KeyState, Spans, Standing, Terms};
+use super::super::operations;
 use super::super::options::{Holding, micros};
-use super::super::tokens::{Acquired, Effect, Effects, Event, Notice, Now, Release, Renewed, Rules, Told};
+use super::super::tokens::{Effect, Effects, Event, Notice, Now, Release, Renewed, Rules, Told};
 use super::super::validity::Anchor;
 use super::process::{Actor, Doing, Lease, Names, Process, Received, holding, process_of, waiter};
 use super::referee::Referee;
@@ -550,7 +551,7 @@ impl<H: Simulated> Simulation<H> {
                     Some(actor) => self.mark_answered(actor),
                     None => None,
                 };
-                let answer = Acquired { now: server, standing, found: None, twice };
+                let answer = operations::Answer::acquired(server, standing, None, twice);
                 self.handle(process, Event::Answered { id, sent, answer, polled });
             }
             (Op::Release { owed: Some(owed), .. }, _) => {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::super::options::{Holding, LeaseOptions, micros};
 use super::super::validity::{Anchor, Validity};
-use super::{Line, Party, Release};
+use super::{Grant, Line, Party, Release};
 use crate::Key;
 
 /// How long a waiter has to accept an offered lease, or half the ttl if that is shorter.
@@ -16,6 +16,7 @@ const ACCEPT: Duration = Duration::from_secs(1);
 /// The state of one token. The lease that it gets is for the first waiter in its line.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry<P: Party> {
+    id: u64,
     pub(super) key: Key,
     pub(crate) token: Arc<str>,
     /// The options that it acquires with.
@@ -67,9 +68,9 @@ pub(crate) struct Held<P: Party> {
 }
 
 impl<P: Party> Entry<P> {
-    pub(super) fn new(key: Key, token: Arc<str>, holding: Arc<Holding>, stage: Stage<P>) -> Self {
+    pub(super) fn new(id: u64, key: Key, token: Arc<str>, holding: Arc<Holding>, stage: Stage<P>) -> Self {
         let (line, cohort, twice, due) = (Line::default(), false, false, None);
-        Self { key, token, holding, stage, line, cohort, twice, due, is_away: false }
+        Self { id, key, token, holding, stage, line, cohort, twice, due, is_away: false }
     }
 
     pub(super) fn options(&self) -> &LeaseOptions {
@@ -103,14 +104,16 @@ impl<P: Party> Entry<P> {
         }
     }
 
-    pub(super) fn is_queued(&self) -> bool {
-        matches!(self.stage, Stage::Queued { .. })
-    }
-
     /// Returns whether a waiter can get the lease of this token: it must want the same validity.
     pub(super) fn suits(&self, waiter: &P::Waiter) -> bool {
         let (own, other) = (self.options(), &P::options(waiter).options);
         (own.ttl, own.drift) == (other.ttl, other.drift)
+    }
+
+    /// Returns what a waiter gets. `offered`: it has to accept it first.
+    pub(super) fn grant(&self, fence: i64, validity: &Validity, at: Instant, offered: bool) -> Grant {
+        let (key, token, validity) = (self.key.clone(), Arc::clone(&self.token), validity.clone());
+        Grant { key, token, id: self.id, fence, twice: self.twice, validity, at, offered }
     }
 
     /// Returns what to release. `pending`: the acquire may reach the store after the release.

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::super::key_state::Standing;
+use super::super::operations::Answer;
 use super::super::options::Holding;
 use super::super::validity::{Anchor, Validity};
 use crate::store::Link;
@@ -80,7 +81,7 @@ pub(crate) enum Event<P: Party> {
     /// A waiter goes away. `id`: of its own acquire. `unanswered`: nothing receives the answer to that.
     Leaves { key: Key, waiter: P::Waiter, id: Option<u64>, unanswered: bool },
     /// An acquire that was sent at `sent` was answered. `polled`: the waiter that receives the answer itself.
-    Answered { id: u64, sent: Now, answer: Acquired<P::Found>, polled: Option<P::Waiter> },
+    Answered { id: u64, sent: Now, answer: Answer<P::Found>, polled: Option<P::Waiter> },
     /// An acquire failed. `is_final`: no other call can follow.
     Failed { id: u64, error: Error, is_final: bool },
     /// A message came from the store.
@@ -110,23 +111,10 @@ pub(crate) enum Event<P: Party> {
     Due,
     /// Messages may have been missed.
     Relinked,
-    /// Calls under way were lost with their runtime.
-    Interrupted,
     /// All releases are sent again now.
     Hurry,
     /// This process gives up all its leases.
     Shutdown,
-}
-
-/// The answer to an acquire.
-#[derive(Clone, Debug)]
-pub(crate) struct Acquired<F> {
-    /// The server's time, µs.
-    pub(crate) now: i64,
-    pub(crate) standing: Standing,
-    pub(crate) found: Option<F>,
-    /// Whether it was sent twice. Then one copy may run after a release.
-    pub(crate) twice: bool,
 }
 
 /// The result of a renewal.
@@ -165,7 +153,7 @@ pub(crate) struct Release {
 }
 
 /// What has to be done. The order matters: a release is sent before the acquire that follows it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Effect<P: Party> {
     /// Send an acquire. Its waiter does so, if it has just arrived; otherwise it is sent in the background.
     Acquire { id: u64, key: Key, token: Arc<str>, options: Arc<Holding> },

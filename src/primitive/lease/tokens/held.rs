@@ -1,6 +1,5 @@
 //! Tokens that hold a lease: how it is given to a waiter, renewed, handed on within the process, and released.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -8,7 +7,7 @@ use tokio::time::Instant;
 use super::super::validity::Validity;
 use super::entry::accept_within;
 use super::event::By;
-use super::{Effect, Effects, Entry, Grant, Held, Party, Release, Renewed, Stage, Tokens, Told};
+use super::{Effect, Entry, Held, Party, Release, Renewed, Stage, Tokens, Told};
 use crate::Error;
 use crate::error::Cause;
 
@@ -18,7 +17,6 @@ const SHORTEST_RETRY: Duration = Duration::from_millis(20);
 
 impl<P: Party> Tokens<P> {
     /// Handles a lease that the store granted to a token, with its expiry and fence.
-    #[expect(clippy::too_many_arguments, reason = "all ways to a lease meet here")]
     pub(super) fn granted(
         &mut self,
         id: u64,
@@ -26,9 +24,8 @@ impl<P: Party> Tokens<P> {
         (expiry, fence): (i64, i64),
         found: Option<P::Found>,
         polled: Option<P::Waiter>,
-        at: Instant,
-        effects: &mut Effects<P>,
     ) {
+        let at = self.now.at;
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let (ttl, drift) = (entry.options().ttl, entry.options().drift);
         // A pushed grant counts from the server's time in the last answered call, never from its arrival.
@@ -41,47 +38,42 @@ impl<P: Party> Tokens<P> {
         };
         let release = entry.release(false, self.rules.alive, at);
         let Some(validity) = Validity::granted(until, at) else {
-            return self.too_late(id, by, release, at, effects);
+            return self.too_late(id, by, release);
         };
         let suits = entry.line.front().is_some_and(|front| entry.suits(front));
         let waiter = if suits { entry.line.granted(at) } else { None };
         let Some(waiter) = waiter else {
             let left = until - at + self.rules.alive;
-            return self.acquire_again(id, Some(Release { left, ..release }), at, effects);
+            return self.acquire_again(id, Some(Release { left, ..release }));
         };
         // The future of the waiter that receives the answer is being polled.
         let offered = polled.as_ref() != Some(&waiter);
-        let (key, token, twice) = (entry.key.clone(), Arc::clone(&entry.token), entry.twice);
-        let grant = Grant { key, token, id, fence, twice, validity: validity.clone(), at, offered };
-        let lease = self.party.lease(&waiter, grant);
+        let lease = self.party.lease(&waiter, entry.grant(fence, &validity, at, offered));
         // A grant lasts for a short time: the first renewal makes it a full lease.
         let renews = P::options(&waiter).options.watchdog || matches!(by, By::Grant(_));
-        let renew = renews.then(|| self.renewal(at, until - at, ttl));
+        let renew = renews.then(|| self.renewal(until - at, ttl));
         let (given, offered) = (lease.clone(), offered.then_some(at));
-        self.hold(id, Held { lease: given, validity, fence, offered, renew, is_renewing: false });
-        self.set_outage(id, None);
-        effects.push(Effect::Give { waiter, lease, found });
-    }
-
-    fn hold(&mut self, id: u64, held: Held<P>) {
         if let Some(entry) = self.entries.get_mut(&id) {
+            let held = Held { lease: given, validity, fence, offered, renew, is_renewing: false };
             entry.stage = Stage::Held(held);
         }
         self.plan(id);
+        self.set_outage(id, None);
+        self.effects.push(Effect::Give { waiter, lease, found });
     }
 
     /// Handles a lease that expired before its grant arrived.
-    fn too_late(&mut self, id: u64, by: By, release: Release, at: Instant, effects: &mut Effects<P>) {
+    fn too_late(&mut self, id: u64, by: By, release: Release) {
         if self.entries.get(&id).is_some_and(|entry| entry.cohort) {
-            return self.acquire_again(id, Some(release), at, effects);
+            return self.acquire_again(id, Some(release));
         }
         let text = "the lease was granted, but expired before the reply arrived";
         let outcome = match by {
             By::Answer(_) => Told::Failed(Error::unavailable(Cause::TimedOut, text)),
             By::Grant(_) => Told::Again,
         };
-        self.tell(id, &outcome, at, effects);
-        self.release(release, at, effects);
+        self.tell(id, &outcome);
+        self.release(release);
     }
 
     pub(super) fn accepted(&mut self, id: u64, fence: i64) {
@@ -92,38 +84,31 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Handles a lease that its holder gives up: hands it on, or releases it.
-    pub(super) fn ends(
-        &mut self,
-        release: Release,
-        id: u64,
-        fence: i64,
-        detached: bool,
-        at: Instant,
-        effects: &mut Effects<P>,
-    ) {
+    pub(super) fn ends(&mut self, release: Release, id: u64, fence: i64, detached: bool) {
         if let Some(entry) = self.entries.get_mut(&id) {
             let has_line = !entry.line.is_empty();
             match entry.held_mut(fence) {
                 // It was taken back, and the token serves another waiter.
                 None => return,
-                Some(_) if has_line => return self.hand_over(id, release, at, effects),
+                Some(_) if has_line => return self.hand_over(id, release),
                 Some(_) => drop(self.remove(id)),
             }
         }
         // A lease that has ended is released too: it would stay in the store until another token comes.
         match detached {
-            true => self.release(release, at, effects),
-            false => effects.push(Effect::Release { release, owed: None }),
+            true => self.release(release),
+            false => self.effects.push(Effect::Release { release, owed: None }),
         }
     }
 
     /// Hands a lease on to the next waiter in the line. If another process has its turn, or the lease is about to end,
     /// the line acquires again.
-    fn hand_over(&mut self, id: u64, release: Release, at: Instant, effects: &mut Effects<P>) {
+    fn hand_over(&mut self, id: u64, release: Release) {
+        let at = self.now.at;
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let ttl = entry.options().ttl;
         let suits = entry.line.front().is_some_and(|front| entry.suits(front));
-        let Entry { key, token, stage: Stage::Held(held), line, twice, .. } = entry else { return };
+        let Entry { stage: Stage::Held(held), line, .. } = entry else { return };
         let enough = self.rules.grant.min(ttl) / 2;
         let lasts = held.validity.holds(at) && held.validity.until() - at >= enough;
         let next = match (suits && lasts, held.offered) {
@@ -131,59 +116,44 @@ impl<P: Party> Tokens<P> {
             (true, None) => line.hand_over(at),
             (true, Some(_)) => line.passed_over(at),
         };
-        let Some(waiter) = next else { return self.acquire_again(id, Some(release), at, effects) };
+        let Some(waiter) = next else { return self.acquire_again(id, Some(release)) };
         // Each holder has a fence of its own.
         held.fence += 1;
-        let (validity, fence) = (held.validity.clone(), held.fence);
-        let grant = Grant {
-            key: key.clone(),
-            token: Arc::clone(token),
-            id,
-            fence,
-            twice: *twice,
-            validity,
-            at,
-            offered: true,
-        };
-        held.lease = self.party.lease(&waiter, grant);
         let soon = at + accept_within(ttl) / 4;
         (held.offered, held.renew) = (Some(at), Some(held.renew.map_or(soon, |renew| renew.min(soon))));
-        effects.push(Effect::Give { waiter, lease: held.lease.clone(), found: None });
+        let (fence, validity) = (held.fence, held.validity.clone());
+        let lease = self.party.lease(&waiter, entry.grant(fence, &validity, at, true));
+        if let Some(held) = entry.held_mut(fence) {
+            held.lease = lease.clone();
+        }
+        self.effects.push(Effect::Give { waiter, lease, found: None });
         self.plan(id);
     }
 
     /// Handles a lease that the store does not hold any more, or that it keeps without this process.
-    pub(super) fn forgotten(&mut self, id: u64, fence: i64, at: Instant, effects: &mut Effects<P>) {
+    pub(super) fn forgotten(&mut self, id: u64, fence: i64) {
         if self.entries.get_mut(&id).is_some_and(|entry| entry.held_mut(fence).is_some()) {
-            self.acquire_again(id, None, at, effects);
+            self.acquire_again(id, None);
         }
     }
 
     /// Handles the answer to a renewal. The lease may have been handed on meanwhile.
-    pub(super) fn renewed(
-        &mut self,
-        id: u64,
-        renewed: Renewed,
-        scheduled: bool,
-        at: Instant,
-        effects: &mut Effects<P>,
-    ) {
+    pub(super) fn renewed(&mut self, id: u64, renewed: Renewed, scheduled: bool) {
+        let at = self.now.at;
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let (ttl, watchdog) = (entry.options().ttl, entry.options().watchdog);
         let Stage::Held(held) = &mut entry.stage else { return };
-        if scheduled {
-            held.is_renewing = false;
-        }
+        held.is_renewing &= !scheduled;
         let fence = held.fence;
         let due = match renewed {
             Renewed::Valid { sent, until } => {
                 if !held.validity.renewed(sent, until, at) {
-                    return self.lost(id, fence, true, at, effects);
+                    return self.lost(id, fence, true);
                 }
-                effects.push(Effect::Valid { lease: held.lease.clone(), sent, until });
-                watchdog.then(|| self.renewal(at, ttl, ttl))
+                self.effects.push(Effect::Valid { lease: held.lease.clone(), sent, until });
+                watchdog.then(|| self.renewal(ttl, ttl))
             }
-            Renewed::Gone => return self.lost(id, fence, false, at, effects),
+            Renewed::Gone => return self.lost(id, fence, false),
             Renewed::Unknown => {
                 held.validity.holds(at).then(|| at + (ttl / RETRIES_PER_TTL).max(SHORTEST_RETRY))
             }
@@ -195,22 +165,16 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Ends a lease. The waiters behind it wait for it no longer. `releases`: the store may still hold it.
-    pub(super) fn lost(
-        &mut self,
-        id: u64,
-        fence: i64,
-        releases: bool,
-        at: Instant,
-        effects: &mut Effects<P>,
-    ) {
+    pub(super) fn lost(&mut self, id: u64, fence: i64, releases: bool) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        let release = entry.release(false, self.rules.alive, at);
+        let release = entry.release(false, self.rules.alive, self.now.at);
         let Some(held) = entry.held_mut(fence) else { return };
-        effects.push(Effect::Lost { lease: held.lease.clone(), taken_back: false });
-        self.acquire_again(id, releases.then_some(release), at, effects);
+        self.effects.push(Effect::Lost { lease: held.lease.clone(), taken_back: false });
+        self.acquire_again(id, releases.then_some(release));
     }
 
-    pub(super) fn lease_is_due(&mut self, id: u64, at: Instant, effects: &mut Effects<P>) {
+    pub(super) fn lease_is_due(&mut self, id: u64) {
+        let at = self.now.at;
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let release = entry.release(false, self.rules.alive, at);
         let (has_line, ttl) = (!entry.line.is_empty(), entry.options().ttl);
@@ -220,31 +184,31 @@ impl<P: Party> Tokens<P> {
         if let Some(since) = held.offered {
             if is_over || at >= since + accept_within(ttl) {
                 // The waiter acquires again when it is polled.
-                effects.push(Effect::Lost { lease: held.lease.clone(), taken_back: true });
-                return self.ends(release, id, fence, true, at, effects);
+                self.effects.push(Effect::Lost { lease: held.lease.clone(), taken_back: true });
+                return self.ends(release, id, fence, true);
             }
         } else if is_over && has_line {
-            return self.lost(id, fence, false, at, effects);
+            return self.lost(id, fence, false);
         } else if !held.is_renewing && held.renew.is_some_and(|renew| renew <= at) {
             (held.renew, held.is_renewing) = (None, true);
-            effects.push(Effect::Renew { lease: held.lease.clone() });
+            self.effects.push(Effect::Renew { lease: held.lease.clone() });
         }
         self.plan(id);
     }
 
     /// Ends the leases of this process, but for those that outlast it.
-    pub(super) fn shut_down(&mut self, at: Instant, effects: &mut Effects<P>) {
+    pub(super) fn shut_down(&mut self) {
         let held = self.entries.iter().filter_map(|(id, entry)| Some((*id, entry.held()?)));
         let held = held.filter(|(_, held)| !P::outlasts(&held.lease)).map(|(id, held)| (id, held.fence));
         for (id, fence) in held.collect::<Vec<_>>() {
-            self.lost(id, fence, true, at, effects);
+            self.lost(id, fence, true);
         }
     }
 
     /// Returns when a lease is renewed that lasts for `left`: after a third of that, and a little earlier, so that
     /// renewals that are due at about the same time run together.
-    pub(super) fn renewal(&self, at: Instant, left: Duration, ttl: Duration) -> Instant {
-        let (due, until) = (at + left / 3, left / 3);
+    pub(super) fn renewal(&self, left: Duration, ttl: Duration) -> Instant {
+        let (due, until) = (self.now.at + left / 3, left / 3);
         let grain = (ttl / 24).min(until / 2).as_nanos().max(1);
         let late = due.saturating_duration_since(self.began).as_nanos() % grain;
         due - Duration::from_nanos(u64::try_from(late).unwrap_or(0))

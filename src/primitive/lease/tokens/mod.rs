@@ -27,14 +27,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(crate) use self::entry::{Entry, Held, Stage};
-pub(crate) use self::event::{
-    Acquired, Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told,
-};
+pub(crate) use self::event::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 #[cfg(test)]
 pub(crate) use self::line::LONGEST_TURN;
 pub(crate) use self::line::Line;
 use self::owed::Owed;
 pub(super) use self::step::unexpected;
+use crate::store::Link;
 use crate::{Error, Key};
 
 /// The time spans and properties of a namespace.
@@ -79,6 +78,9 @@ pub(crate) struct Tokens<P: Party> {
     outages: HashMap<Key, (Error, usize)>,
     /// Renewal times are rounded to whole spans since this time.
     began: Instant,
+    /// The time of the step, and its effects until now.
+    now: Now,
+    effects: Effects<P>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,6 +103,8 @@ impl<P: Party> Tokens<P> {
             due: BTreeSet::new(),
             outages: HashMap::new(),
             began: now,
+            now: Now { at: now, link: Link::Down },
+            effects: Effects::new(),
         }
     }
 

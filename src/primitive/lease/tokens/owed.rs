@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::event::{Effect, Effects, Party, Release};
-use super::{Slot, Tokens};
+use super::{Effect, Party, Release, Slot, Tokens};
 use crate::Error;
 
 /// How long the caller's runtime has to send a release. After that it is sent again, each time after twice the pause.
@@ -41,72 +40,67 @@ impl Owed {
 
 impl<P: Party> Tokens<P> {
     /// Releases in the background, with retries.
-    pub(super) fn release(&mut self, release: Release, now: Instant, effects: &mut Effects<P>) {
+    pub(super) fn release(&mut self, release: Release) {
         if !self.rules.is_remote {
-            return effects.push(Effect::Release { release, owed: None });
+            return self.effects.push(Effect::Release { release, owed: None });
         }
-        self.send(Owed::new(release, now, false), effects);
+        self.send(Owed::new(release, self.now.at, false));
     }
 
     /// Withdraws a waiter that goes away, in its turn: when thousands do so at once, the calls of others do not wait for all
     /// of that.
-    pub(super) fn withdraw(&mut self, release: Release, now: Instant, effects: &mut Effects<P>) {
+    pub(super) fn withdraw(&mut self, release: Release) {
         if !self.rules.is_remote {
-            return self.release(release, now, effects);
+            return self.release(release);
         }
-        self.unsent.push_back(Owed::new(release, now, true));
-        self.send_next(now, effects);
+        self.unsent.push_back(Owed::new(release, self.now.at, true));
+        self.send_next();
     }
 
     /// Sends what waits for its turn.
-    fn send_next(&mut self, now: Instant, effects: &mut Effects<P>) {
+    fn send_next(&mut self) {
         while self.in_turn < self.rules.releases
             && let Some(mut owed) = self.unsent.pop_front()
         {
-            if now < owed.until {
-                owed.due = now + FIRST_PAUSE;
-                self.send(owed, effects);
+            if self.now.at < owed.until {
+                owed.due = self.now.at + FIRST_PAUSE;
+                self.send(owed);
             }
         }
     }
 
-    fn send(&mut self, owed: Owed, effects: &mut Effects<P>) {
+    fn send(&mut self, owed: Owed) {
         let (number, release) = (self.next_owed, owed.release.clone());
         self.next_owed += 1;
         self.in_turn += usize::from(owed.in_turn);
         self.due.insert((owed.due, Slot::Owed(number)));
         self.owed.insert(number, owed);
-        effects.push(Effect::Release { release, owed: Some(number) });
+        self.effects.push(Effect::Release { release, owed: Some(number) });
     }
 
     /// Handles the answer to a release.
-    pub(super) fn released(
-        &mut self,
-        number: u64,
-        result: &Result<(), Error>,
-        now: Instant,
-        effects: &mut Effects<P>,
-    ) {
+    pub(super) fn released(&mut self, number: u64, result: &Result<(), Error>) {
         let Some(owed) = self.owed.get_mut(&number) else { return };
         // What failed lets others have their turn: it may go to another server.
         self.in_turn -= usize::from(std::mem::take(&mut owed.in_turn));
         let again = result.as_ref().is_err_and(|error| error.is_away() && !error.is_denied());
-        if again && now < owed.until {
+        if again && self.now.at < owed.until {
             owed.in_background = false;
             // The next in turn is sent when this one is due: it may fail at once as well.
-            let due = now + owed.pause;
+            let due = self.now.at + owed.pause;
             return self.set_owed_due(number, due);
         }
         drop(self.settle(number));
-        self.send_next(now, effects);
+        self.send_next();
     }
 
-    pub(super) fn release_again(&mut self, number: u64, now: Instant, effects: &mut Effects<P>) {
-        self.send_next(now, effects);
+    pub(super) fn release_again(&mut self, number: u64) {
+        let now = self.now.at;
+        self.send_next();
         let Some(owed) = self.owed.get_mut(&number) else { return };
         if now >= owed.until {
             drop(self.settle(number));
-            return self.send_next(now, effects);
+            return self.send_next();
         }
         owed.pause = (2 * owed.pause).min(LONGEST_PAUSE);
         let due = now + owed.pause;
@@ -116,7 +110,7 @@ impl<P: Party> Tokens<P> {
         // Only the answer to the last attempt counts, so that none is under way once it has come.
         if let Some(mut owed) = self.settle(number) {
             (owed.in_background, owed.due) = (true, due);
-            self.send(owed, effects);
+            self.send(owed);
         }
     }
 
@@ -128,9 +122,9 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Makes all releases due now.
-    pub(super) fn hurry(&mut self, now: Instant) {
+    pub(super) fn hurry(&mut self) {
         let numbers: Vec<_> = self.owed.keys().copied().collect();
-        numbers.into_iter().for_each(|number| self.set_owed_due(number, now));
+        numbers.into_iter().for_each(|number| self.set_owed_due(number, self.now.at));
     }
 
     /// Returns how many releases are not confirmed.
