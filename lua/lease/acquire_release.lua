@@ -1,16 +1,19 @@
--- lease/acquire_release: acquires and releases leases and places in the queue, and grants what becomes free.
+-- lease/acquire_release: acquires and releases leases and places in the queue, and grants what becomes free. Enters the
+-- outcomes of leases.
 -- KEYS      see lib/lease, per run
 -- ARGV      see lib/queue, then lib/acquire; then the arguments of the kind for all runs; then per run:
 --           the verb: `acquire`; `bypass`: acquire in spite of outcomes of earlier leases; `release`; `withdraw`:
---           release, and refuse an acquire that runs later;
---           the token; for acquire and bypass, the arguments of `look`
+--           release, and refuse an acquire that runs later; `complete`: enter the outcome, and release;
+--           the token; for acquire and bypass, the arguments of `look`; for complete, those of `enter`
 -- returns   now (µs); then per run four numbers, what was granted to this process (0, or a list of messages, see
---           lib/queue), and for kinds with outcomes what `look` found (0: nothing)
+--           lib/queue), and for kinds with outcomes what `look` found, or why nothing was entered or released (0: nothing)
 --           acquire: 1, expiry (µs), fence, 0: it holds
 --                    2 (queued) or 0 (refused), when the next lease ends (µs, 0: unknown), 0, how many are ahead of it
 --                    3: the work is done; -2: it was withdrawn before; -1: a key is of another type
 --           release: 1: it held; 2: it waited; 0: neither; -1: a key is of another type
--- writes    leases, places, tombstones, the mark; all with a ttl
+--           complete: 1: it held; 2: another holds; 0: neither; -1: a key is of another type; then how full the filter is
+--                     now, for kinds that have one, else 0
+-- writes    leases, places, tombstones, the mark, the outcome; all with a ttl
 -- cost      a free mutex: five commands to acquire, three of them once for all runs; four to release, for all runs
 local ARGV, pcall, keys, two, look, begin = ARGV, pcall, kind.keys, kind.two, kind.look, kind.begin
 local names, reply, n, at = {}, {now}, 1, 8 + kind.scope
@@ -40,6 +43,8 @@ for run = 1, #KEYS / keys do
   local step, after = acquire, ARGV[at]
   if verb == 'release' or verb == 'withdraw' then
     step, after = release, holders == KEYS[first + keys + 1] and (after == 'release' or after == 'withdraw')
+  elseif verb == 'complete' then
+    step = complete
   end
   local ok, status, at_end, fence, ahead = pcall(step, token, verb == 'bypass' or verb == 'withdraw', at, after)
   if not ok then
@@ -50,7 +55,7 @@ for run = 1, #KEYS / keys do
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, at_end, fence, ahead, heard
   n = n + 5
   if look then
-    if step == acquire then at = at + kind.queries(8) end
+    if step == acquire then at = at + kind.queries(8) elseif step == complete then at = at + kind.entries(8) end
     n = n + 1
     reply[n], found = found or 0, nil
   end

@@ -32,6 +32,7 @@ local kind = {
   queries = false, -- (base) returns how many arguments `look` takes
   look = false, -- (bypass, base, at) returns what was found, and whether the work is done: true: done; false: done for
   -- a caller that would have to wait; nil: not done
+  owns = false, -- (token) returns whether the token holds
   entries = false, -- (base) returns how many arguments `enter` takes
   enter = false, -- (holding, base, at) returns the obstacle, if any; what was entered (false: nothing; a
   -- text: what the waiters are told); how full the filter is
@@ -41,7 +42,6 @@ local kind = {
   --   counts        the highest rank whose waiters count as waiting for a lease
   --   sweep()       removes the holders whose leases have expired
   --   used()        returns the sum of the weights that are held
-  --   owns(token)   returns whether the token holds; for kinds that keep outcomes
   --   expires(token)          returns when the lease of the token expires; nil: it does not hold
   --   fence()       returns the fence of the holder
   --   fits(token)   returns whether the token can hold in addition to the holders

@@ -57,6 +57,8 @@ local function is_own(token)
   return value == value_of(token) and string.match(read_mark() or '', ' (.*)') == token
 end
 
+kind.owns = is_own
+
 -- A fence is higher than all before it, also than those of a server that lost its data: it is at least the time.
 function kind.hold(token, expiry)
   local fence, content = now, value_of(token)
@@ -110,10 +112,6 @@ function kind.more()
 
   function kind.used()
     return value and 1 or 0
-  end
-
-  function kind.owns(token)
-    return is_own(token)
   end
 
   function kind.expires(token)

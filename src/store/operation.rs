@@ -29,7 +29,7 @@ use super::redis::Value;
 /// |---|---|---|
 /// | `AcquireRelease`: acquire | finds its token: the same answer | yes; its release then withdraws the token |
 /// | `AcquireRelease`: release | finds no token: "not held" | yes; the caller knows by [`Fields::sent_twice`] |
-/// | `Complete` | finds no lease: "not held" | yes; then it was held, unless another token holds |
+/// | `AcquireRelease`: complete | finds no lease: "not held" | yes; then it was held, unless another token holds |
 /// | `Renew`, `Heartbeat` | the same: no lease gets shorter or comes back | yes |
 /// | `Inspect`, `Peek`, `Levels`, `Contains`, `Count`, `ReadLayout`, each `Look` | the same: they write nothing | yes |
 /// | `Open` of a filter, of a layout | the same: what it writes is there | yes |
@@ -90,7 +90,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     }
 
     /// Operations of one group have the same [`shared`](Self::shared) arguments and may leave in one call.
-    fn group(&self) -> usize {
+    fn group(&self) -> u128 {
         0
     }
 

@@ -32,7 +32,7 @@ end
 local redis = {call = server.call, pcall = function(...) return pcall(...) or server.pcall(...) end}
 ";
 
-const SEQUENCES: usize = 10_000;
+const SEQUENCES: usize = 2_500;
 const IN_STEP: usize = 250;
 const STEPS: usize = 16;
 

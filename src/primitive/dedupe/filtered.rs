@@ -8,7 +8,7 @@ use super::fill::Fill;
 use super::{Found as Answer, Known};
 use crate::primitive::bloom_filter::{BloomFilter, Mismatch, Probe};
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
-use crate::primitive::lease::outcome::{Entered, Look, Outcome};
+use crate::primitive::lease::outcome::{Completing, Entered, Look, Outcome};
 use crate::primitive::lease::{Admission, Got, LeaseOptions, LeaseState, Leases};
 use crate::primitive::mutex::holder::Holder;
 use crate::store::{Arguments, Field, Garbled, Namespace};
@@ -57,8 +57,8 @@ impl Filtered {
     /// Inserts a claimed item. Returns whether the claim was still held.
     pub(super) async fn confirm(&self, state: &LeaseState, probe: Probe) -> Result<bool, Error> {
         let entered = self.leases.admission.complete(state, probe).await?;
-        let was_held = entered.outcome.map_err(|found| self.error(found))?;
-        self.note(&probe, entered.level);
+        let (was_held, level) = entered.map_err(|found| self.error(found))?;
+        self.note(&probe, level);
         Ok(was_held)
     }
 
@@ -167,7 +167,7 @@ impl Outcome<Holder<false>> for Seen {
         _: &mut Holder<false>,
         filter: &BloomFilter,
         probe: &Probe,
-        _: bool,
+        _: Completing,
         _: i64,
     ) -> Result<Entered, Found> {
         // The item is inserted even if the claim was lost, since it was handled.

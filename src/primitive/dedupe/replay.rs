@@ -74,7 +74,8 @@ impl Replays {
     /// Stores the outcome of a claim. Returns whether the claim was still held.
     pub(super) async fn confirm(&self, state: &LeaseState, bytes: &Arc<[u8]>) -> Result<bool, Error> {
         let entry = Entry::of(Arc::clone(bytes), self.remember_for, Duration::ZERO);
-        self.leases.admission.complete(state, entry).await?.outcome.map_err(|_| super::unasked())
+        let entered = self.leases.admission.complete(state, entry).await?;
+        entered.map(|(was_held, _)| was_held).map_err(|_| super::unasked())
     }
 
     pub(super) fn store(&self) -> &Store {

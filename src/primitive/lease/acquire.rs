@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::admission::{Admission, Leases};
 use super::key_state::Terms;
 use super::kind::{Found, Kind, Query};
-use super::operations::{AcquireRelease, Answer, Verb};
+use super::operations::{Answer, Verb};
 use super::options::{Holding, micros};
 use super::outcome::Outcome as _;
 use super::tokens::{Effect, Event};
@@ -185,9 +185,8 @@ impl<K: Kind> Admission<K> {
     ) -> Result<Answer<Found<K>>, Error> {
         let max_waiters = ask.wait.map_or(0, |wait| wait.max_waiters.into());
         let terms = Terms { ttl: micros(holding.options.ttl), max_waiters, rank: ask.rank };
-        let verb = if ask.bypass { Verb::Bypass } else { Verb::Acquire };
-        let operation = self.operation(token, verb, terms);
-        self.client().run(key, AcquireRelease { query: Some(ask.query.clone()), ..operation }).await
+        let verb = Verb::Acquire { query: Some(ask.query.clone()), bypass: ask.bypass };
+        self.client().run(key, self.operation(token, verb, terms)).await
     }
 }
 

@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::complete::{Complete, Completed};
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
-use super::operations::{AcquireRelease, At, Heartbeat, Renew, Scene, Verb, What};
+use super::operations::{AcquireRelease, At, Heartbeat, Renew, Scene, Verb, VerbOf, What};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::{self, Outcome as _};
 use super::perform::Local;
@@ -63,17 +62,12 @@ pub(crate) fn rules(store: &Store, has_outcomes: bool) -> Rules {
     }
 }
 
-/// The groups of other terms follow those of the usual terms.
-const OTHER_TERMS: usize = 1 << 31;
-
 /// A namespace of leases, shared by all its values in this process.
 pub(crate) struct Admission<K: Kind> {
     pub(in crate::primitive) store: Store,
     pub(crate) namespace: Namespace<KeyState<K::Holders>>,
     pub(super) clients: Clients<K>,
     pub(super) scene: Arc<Scene<K>>,
-    /// All terms in use. The index of each is its number: operations with different terms cannot share a call.
-    terms: Mutex<Vec<Terms>>,
     pub(super) tokens: Mutex<State<K>>,
     /// The average of recent hold times, ns.
     hold_time: AtomicU64,
@@ -89,7 +83,6 @@ pub(super) struct Clients<K: Kind> {
     pub(super) acquire_release: Client<AcquireRelease<K>>,
     pub(super) renew: Client<Renew<K>>,
     pub(super) heartbeat: Client<Heartbeat<K>>,
-    complete: Client<Complete<K>>,
     pub(super) look: Client<Look<K>>,
 }
 
@@ -106,12 +99,10 @@ impl<K: Kind> Admission<K> {
                     acquire_release: namespace.client(),
                     renew: namespace.client(),
                     heartbeat: namespace.client(),
-                    complete: namespace.client(),
                     look: namespace.client(),
                 },
                 namespace: namespace.clone(),
                 scene: Arc::new(Scene { channels: store.channels().into(), spans: spans(store), scope }),
-                terms: Mutex::default(),
                 tokens: Mutex::new(State {
                     tokens: Tokens::new(
                         Local { process: store.notifier().process().into(), ids, kind: PhantomData },
@@ -139,16 +130,22 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. If the outcome is not
-    /// entered, nothing is changed.
+    /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. Returns whether the lease
+    /// was still held, and how full the filter is, for kinds that have one; or why the outcome was not entered. Then nothing
+    /// is changed.
     pub(crate) async fn complete(
         &self,
         state: &LeaseState,
         entry: Entry<K>,
-    ) -> Result<Completed<Found<K>>, Error> {
-        let (scene, token) = (Arc::clone(&self.scene), Arc::clone(&state.token));
-        let complete = Complete { scene, token, entry };
-        self.clients.complete.run(state.key.clone(), complete).await
+    ) -> Result<Result<(bool, u64), Found<K>>, Error> {
+        let terms = Terms::usual(micros(state.ttl()));
+        let operation = self.operation(Arc::clone(&state.token), Verb::Complete(entry), terms);
+        let answer = self.clients.acquire_release.run(state.key.clone(), operation).await?;
+        match (answer.found, answer.what) {
+            (Some(obstacle), _) => Ok(Err(obstacle)),
+            (None, What::Completed(was_held, level)) => Ok(Ok((was_held, level))),
+            (None, _) => Err(unexpected()),
+        }
     }
 
     /// Returns a new token without an entry here, and the id in it.
@@ -156,17 +153,8 @@ impl<K: Kind> Admission<K> {
         lock(&self.tokens).tokens.party.named(options, suffix)
     }
 
-    /// Returns an operation on a token, without a query.
-    pub(crate) fn operation(&self, token: Arc<str>, verb: Verb, terms: Terms) -> AcquireRelease<K> {
-        let mut known = lock(&self.terms);
-        let number = known.iter().position(|other| *other == terms).unwrap_or_else(|| {
-            known.push(terms);
-            known.len() - 1
-        });
-        drop(known);
-        // The groups of releases are first: a release is sent before the next acquire.
-        let group = if terms == Terms::usual(terms.ttl) { number } else { number | OTHER_TERMS };
-        AcquireRelease { scene: Arc::clone(&self.scene), token, verb, terms, group, query: None }
+    pub(super) fn operation(&self, token: Arc<str>, verb: VerbOf<K>, terms: Terms) -> AcquireRelease<K> {
+        AcquireRelease { scene: Arc::clone(&self.scene), token, verb, terms }
     }
 
     pub(crate) fn client(&self) -> &Client<AcquireRelease<K>> {
@@ -174,7 +162,7 @@ impl<K: Kind> Admission<K> {
     }
 
     pub(super) fn release_operation(&self, back: &Release) -> AcquireRelease<K> {
-        let verb = if back.withdrawn { Verb::Withdraw } else { Verb::Release };
+        let verb = Verb::Release { withdraws: back.withdrawn };
         self.operation(Arc::clone(&back.token), verb, Terms::usual(back.ttl))
     }
 
@@ -183,7 +171,7 @@ impl<K: Kind> Admission<K> {
         let answer = self.client().run(back.key.clone(), self.release_operation(back)).await?;
         match answer.what {
             What::Released(was) => Ok((was, answer.twice)),
-            What::Acquired(_) => Err(unexpected()),
+            What::Acquired(_) | What::Completed(..) => Err(unexpected()),
         }
     }
 

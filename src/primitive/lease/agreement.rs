@@ -27,10 +27,9 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::complete::Complete;
 use super::key_state::{KeyState, Spans, Terms};
 use super::kind::{Entry, Found, Kind, Query, Scope};
-use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb};
+use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb, VerbOf, What};
 use super::snapshot::{Look, Revoke};
 use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
@@ -46,7 +45,7 @@ use self::virtual_time::Time;
 /// Lua numbers are exact up to 2^53.
 const LATE_IDS: u64 = (1 << 53) + 1;
 
-const SEQUENCES: usize = 2_400;
+const SEQUENCES: usize = 1_200;
 const IN_STEP: usize = 100;
 const STEPS: usize = 24;
 
@@ -61,7 +60,6 @@ struct Side<K: Kind> {
     acquire_release: Client<AcquireRelease<K>>,
     renew: Client<Renew<K>>,
     heartbeat: Client<Heartbeat<K>>,
-    complete: Client<Complete<K>>,
     look: Client<Look<K>>,
     revoke: Client<Revoke<K>>,
     /// Set if operations do not run in a store.
@@ -78,8 +76,7 @@ struct States<K: Kind> {
 #[derive(Clone, Debug)]
 enum Step<K: Kind> {
     /// Calls with the terms of one group. Calls of other groups are sent separately, and may overtake.
-    Calls(Terms, Vec<(Arc<str>, Verb, Query<K>)>),
-    Complete(Arc<str>, Entry<K>),
+    Calls(Terms, Vec<(Arc<str>, VerbOf<K>)>),
     Renew(Arc<str>, i64, i64),
     Heartbeat(Vec<Arc<str>>),
     Look,
@@ -96,7 +93,6 @@ impl<K: Tried> Side<K> {
             acquire_release: namespace.client(),
             renew: namespace.client(),
             heartbeat: namespace.client(),
-            complete: namespace.client(),
             look: namespace.client(),
             revoke: namespace.client(),
             states,
@@ -122,23 +118,18 @@ impl<K: Tried> Side<K> {
         let scene = &self.scenes[round % self.scenes.len()];
         match step {
             Step::Calls(terms, calls) => {
-                // All leases of a batch have one ttl.
-                let group = (1 + 2 * terms.max_waiters + terms.rank) as usize;
-                let calls = calls.into_iter().map(|(token, verb, query)| {
-                    let (scene, query) = (Arc::clone(scene), Some(query));
-                    let call = AcquireRelease { scene, token, verb, terms, group, query };
+                let calls = calls.into_iter().map(|(token, verb)| {
+                    let call = AcquireRelease { scene: Arc::clone(scene), token, verb, terms };
                     self.run(&self.acquire_release, &key, call)
                 });
                 let mut answers = join_all(calls).await;
-                answers.iter_mut().filter_map(|answer| answer.found.as_mut()).for_each(K::blur);
+                for answer in &mut answers {
+                    answer.found.iter_mut().for_each(K::blur);
+                    if let What::Completed(_, level) = &mut answer.what {
+                        *level = 0; // sequences that share a filter fill it in any order
+                    }
+                }
                 format!("{answers:?}")
-            }
-            Step::Complete(token, entry) => {
-                let complete = Complete { scene: Arc::clone(scene), token, entry };
-                let mut completed = self.run(&self.complete, &key, complete).await;
-                completed.heard.clear(); // compared with all other pushes
-                completed.level = 0; // sequences that share a filter fill it in any order
-                format!("{completed:?}")
             }
             Step::Renew(token, ttl, fence) => {
                 let renew = Renew { token, ttl, fence, kind: PhantomData };
@@ -218,7 +209,8 @@ fn random_step<K: Tried>(
 ) -> Step<K> {
     let ttl = *TTLS.choose(rng).unwrap();
     if let Some(entry) = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2)) {
-        return Step::Complete(tokens.choose(rng).unwrap().0.clone(), entry);
+        let complete = (tokens.choose(rng).unwrap().0.clone(), Verb::Complete(entry));
+        return Step::Calls(usual, vec![complete]);
     }
     match rng.random_range(0..100) {
         0..75 => {
@@ -234,13 +226,15 @@ fn random_step<K: Tried>(
             let query = K::query(sequence, now);
             let call = |(token, rank): &(Arc<str>, i64)| {
                 let acquires = *rank == terms.rank && (terms != usual || rng.random_bool(0.6));
-                let verb = match rng.random_range(0..10) {
-                    0 if acquires && K::BYPASSES => Verb::Bypass,
-                    _ if acquires => Verb::Acquire,
-                    0..3 => Verb::Withdraw,
-                    _ => Verb::Release,
+                let entry = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2));
+                let verb = match (rng.random_range(0..10), entry) {
+                    (_, Some(entry)) if terms == usual => Verb::Complete(entry),
+                    (n, _) if acquires => {
+                        Verb::Acquire { query: Some(query.clone()), bypass: n == 0 && K::BYPASSES }
+                    }
+                    (n, _) => Verb::Release { withdraws: n < 3 },
                 };
-                (acquires || terms == usual).then(|| (Arc::clone(token), verb, query.clone()))
+                (acquires || terms == usual).then(|| (Arc::clone(token), verb))
             };
             Step::Calls(terms, chosen.into_iter().filter_map(call).collect())
         }
@@ -300,10 +294,9 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
 
     let lua = Side::<K>::new(&on_redis, None);
     // Load the scripts: a call that is sent in full for that arrives after a later one.
-    let release = ("warm".into(), Verb::Release, K::query(SEQUENCES, 0));
+    let release = ("warm".into(), Verb::Release { withdraws: false });
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
-    let complete = K::entry(SEQUENCES, &mut rng).map(|entry| Step::Complete("warm".into(), entry));
-    for step in [release, Step::Look, Step::Revoke("warm".into())].into_iter().chain(complete) {
+    for step in [release, Step::Look, Step::Revoke("warm".into())] {
         lua.take(K::key(SEQUENCES), step, 0).await;
     }
 

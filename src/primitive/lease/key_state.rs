@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::kind::Holders;
-use super::outcome::Entered;
+use super::outcome::{Completing, Entered};
 use super::queue::Queue;
 use crate::store::{Cell, News, Push, id_of, ttl_of};
 
@@ -35,6 +35,14 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
+    /// A number that only equal terms have. That of the usual terms is lower: a release is sent before the next acquire.
+    pub(super) fn number(self) -> u128 {
+        let Self { ttl, max_waiters, rank } = self;
+        let [ttl, max_waiters, rank] =
+            [ttl, max_waiters, rank].map(|number| u128::from(number.unsigned_abs()));
+        u128::from(self != Self::usual(self.ttl)) << 127 | ttl << 48 | max_waiters << 8 | rank
+    }
+
     /// The terms that most acquires use.
     pub(crate) fn usual(ttl: i64) -> Self {
         Self { ttl, max_waiters: u32::MAX.into(), rank: 0 }
@@ -176,25 +184,27 @@ impl<H: Holders> KeyState<H> {
     }
 
     /// Enters an outcome, releases the lease, and tells the waiters to ask again. Returns whether the lease was
-    /// still held, or why the outcome was not entered.
+    /// still held, and how full the filter is now; or why the outcome was not entered, and then nothing is changed.
     pub(crate) fn complete<F>(
         &mut self,
         token: &str,
         now: i64,
-        enter: impl FnOnce(&mut H, bool) -> Result<Entered, F>,
-    ) -> Result<bool, F> {
+        enter: impl FnOnce(&mut H, Completing) -> Result<Entered, F>,
+    ) -> Result<(bool, u64), F> {
         self.sweep(now);
-        let holding = self.holders.held(token, now).is_some();
-        let entered = enter(&mut self.holders, holding)?;
-        if holding {
+        let (is_held, has_waiters) = (self.holders.held(token, now).is_some(), self.queue.has_places());
+        let entered = enter(&mut self.holders, Completing { is_held, has_waiters })?;
+        if is_held {
             self.holders.forget(token);
         }
-        match entered {
-            Entered::Nothing => {}
-            Entered::Something | Entered::Filled(_) => self.pushes.extend(self.queue.dismiss(None)),
-            Entered::Told(told) => self.pushes.extend(self.queue.dismiss(Some(told))),
-        }
-        Ok(holding)
+        let (told, level) = match entered {
+            Entered::Nothing => return Ok((is_held, 0)),
+            Entered::Something => (None, 0),
+            Entered::Filled(level) => (None, level),
+            Entered::Told(told) => (Some(told), 0),
+        };
+        self.pushes.extend(self.queue.dismiss(told));
+        Ok((is_held, level))
     }
 
     /// Renews a lease to at least `ttl` from now, and makes the next fence higher than `fence`. Returns its expiry.
@@ -230,11 +240,6 @@ impl<H: Holders> KeyState<H> {
         };
         let standings = tokens.iter().map(standing).collect();
         (self.holders.soonest(now), standings)
-    }
-
-    /// Returns whether a waiter has a place in the queue.
-    pub(crate) fn has_queue(&self) -> bool {
-        self.queue.has_places()
     }
 
     /// Returns the sum of the weights held, the number of waiters, and the holders, the one whose lease ends first at the

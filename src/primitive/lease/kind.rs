@@ -44,8 +44,6 @@ pub(crate) struct Scripts {
     pub(crate) heartbeat: Script,
     pub(crate) holders: Script,
     pub(crate) revoke: Script,
-    /// Only used by kinds that keep outcomes.
-    pub(crate) complete: Script,
 }
 
 /// Joins the scripts of a kind with the Lua files that have its rules: `scripts!("lib/permits")`.
@@ -53,13 +51,12 @@ macro_rules! scripts {
     ($($rules:literal),+) => {
         $crate::primitive::lease::kind::Scripts {
             acquire_release: $crate::store::script!(
-                "lease/acquire_release", "lib/lease", $($rules,)+ "lib/queue", "lib/acquire", "lib/release"
+                "lease/acquire_release", "lib/lease", $($rules,)+ "lib/queue", "lib/acquire", "lib/release", "lib/complete"
             ),
             renew: $crate::store::script!("lease/renew", "lib/lease", $($rules),+),
             heartbeat: $crate::store::script!("lease/heartbeat", "lib/lease", $($rules,)+ "lib/queue"),
             holders: $crate::store::script!("lease/holders", "lib/lease", $($rules),+),
             revoke: $crate::store::script!("lease/revoke", "lib/lease", $($rules,)+ "lib/queue"),
-            complete: $crate::store::script!("lease/complete", "lib/lease", $($rules,)+ "lib/queue"),
         }
     };
 }

@@ -4,7 +4,6 @@ mod acquire;
 mod admission;
 #[cfg(test)]
 pub(crate) mod agreement;
-mod complete;
 mod fence_ttl;
 mod handle;
 mod keeper;

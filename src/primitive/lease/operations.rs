@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::key_state::{KeyState, Spans, Standing, Terms, Was};
-use super::kind::{Found, Kind, Query, Scope};
+use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::outcome::{Look, Outcome};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Push, Repeat, Script};
 
@@ -31,40 +31,38 @@ impl Spans {
     }
 }
 
-/// Acquires or releases a lease, or a place in the queue. It is one operation, so that acquires and releases are
-/// sent in the same call.
+/// Acquires a lease or a place in the queue, or gives it up. It is one operation, so that all of these leave in the same
+/// call.
 #[derive(Debug)]
 pub(crate) struct AcquireRelease<K: Kind> {
     pub(crate) scene: Arc<Scene<K>>,
     pub(crate) token: Arc<str>,
-    pub(crate) verb: Verb,
-    /// The terms of an acquire. A release has the terms that most acquires around it have.
+    pub(crate) verb: VerbOf<K>,
+    /// The terms of an acquire. Other verbs have the terms that most acquires around them have.
     pub(crate) terms: Terms,
-    /// The number of the terms: equal terms have equal numbers, different terms have different ones.
-    pub(crate) group: usize,
-    /// Only for acquires.
-    pub(crate) query: Option<Query<K>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Acquire,
-    /// Acquires in spite of outcomes of earlier leases.
-    Bypass,
-    Release,
-    /// Releases, and refuses an acquire of the token that runs later.
-    Withdraw,
+#[derive(Clone, Debug)]
+pub(crate) enum Verb<Q, E> {
+    /// `bypass`: in spite of outcomes of earlier leases.
+    Acquire { query: Option<Q>, bypass: bool },
+    /// `withdraws`: an acquire of the token that runs later is refused.
+    Release { withdraws: bool },
+    /// Enters the outcome of a lease, releases the lease, and tells the waiters to ask again.
+    Complete(E),
 }
+
+pub(crate) type VerbOf<K> = Verb<Query<K>, Entry<K>>;
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer<F> {
     pub(crate) now: i64,
     pub(crate) what: What,
-    /// The outcome of an earlier lease.
+    /// The outcome of an earlier lease, or why the outcome of this one was not entered.
     pub(crate) found: Option<F>,
-    /// The grants to other waiters of this process.
-    pub(crate) granted: Vec<Push>,
+    /// The messages to other waiters of this process.
+    pub(crate) heard: Vec<Push>,
     /// Whether the call was sent twice: then the other copy may run after a release.
     pub(crate) twice: bool,
 }
@@ -73,7 +71,7 @@ pub(crate) struct Answer<F> {
 impl<F> Answer<F> {
     /// The answer to an acquire.
     pub(super) fn acquired(now: i64, standing: Standing, found: Option<F>, twice: bool) -> Self {
-        Self { now, what: What::Acquired(standing), found, granted: Vec::new(), twice }
+        Self { now, what: What::Acquired(standing), found, heard: Vec::new(), twice }
     }
 }
 
@@ -81,6 +79,9 @@ impl<F> Answer<F> {
 pub(crate) enum What {
     Acquired(Standing),
     Released(Was),
+    /// Whether the lease was held, as far as is known if the call was sent twice; and how full the filter is now, for kinds
+    /// that have one.
+    Completed(bool, u64),
 }
 
 /// Renews a lease.
@@ -151,11 +152,18 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     const BULK: bool = K::Outcome::BULK;
 
     fn is_reserved(&self) -> bool {
-        matches!(self.verb, Verb::Release | Verb::Withdraw)
+        !matches!(self.verb, Verb::Acquire { .. })
     }
 
-    fn group(&self) -> usize {
-        self.group
+    fn payload(&self) -> usize {
+        match &self.verb {
+            Verb::Complete(entry) => K::Outcome::payload(entry),
+            Verb::Acquire { .. } | Verb::Release { .. } => 0,
+        }
+    }
+
+    fn group(&self) -> u128 {
+        self.terms.number()
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
@@ -167,14 +175,17 @@ impl<K: Kind> Operation for AcquireRelease<K> {
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.word(match self.verb {
-            Verb::Acquire => "acquire",
-            Verb::Bypass => "bypass",
-            Verb::Release => "release",
-            Verb::Withdraw => "withdraw",
+            Verb::Acquire { bypass: false, .. } => "acquire",
+            Verb::Acquire { bypass: true, .. } => "bypass",
+            Verb::Release { withdraws: false } => "release",
+            Verb::Release { withdraws: true } => "withdraw",
+            Verb::Complete(_) => "complete",
         });
         call.text(Arc::clone(&self.token));
-        if let (Verb::Acquire | Verb::Bypass, Some(query)) = (self.verb, &self.query) {
-            K::Outcome::write_query(query, call);
+        match &self.verb {
+            Verb::Acquire { query: Some(query), .. } => K::Outcome::write_query(query, call),
+            Verb::Acquire { query: None, .. } | Verb::Release { .. } => {}
+            Verb::Complete(entry) => K::Outcome::write_entry(entry, call),
         }
     }
 
@@ -184,49 +195,59 @@ impl<K: Kind> Operation for AcquireRelease<K> {
             (fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?);
         let what = match (self.verb, status) {
             (_, -1) => return Err(WRONG_TYPE),
-            (Verb::Acquire | Verb::Bypass, status) => What::Acquired(match status {
+            (Verb::Acquire { .. }, status) => What::Acquired(match status {
                 1 => Standing::Held { expiry: time, fence },
                 2 => Standing::Queued { soonest: time, before },
                 3 => Standing::Done,
                 -2 => Standing::Withdrawn,
                 _ => Standing::Refused { soonest: time, before },
             }),
-            (Verb::Release | Verb::Withdraw, 1) => What::Released(Was::Held),
-            (Verb::Release | Verb::Withdraw, 2) => What::Released(Was::Waiting),
-            (Verb::Release | Verb::Withdraw, _) => What::Released(Was::Neither),
+            (Verb::Release { .. }, 1) => What::Released(Was::Held),
+            (Verb::Release { .. }, 2) => What::Released(Was::Waiting),
+            (Verb::Release { .. }, _) => What::Released(Was::Neither),
+            // The first of two copies has released the lease, unless the lease was lost before: then it may be free too,
+            // but nobody else has it.
+            (Verb::Complete(_), status) => {
+                What::Completed(status == 1 || twice && status == 0, u64::try_from(time).unwrap_or(0))
+            }
         };
-        let granted = messages(fields.next()?)?;
+        let heard = messages(fields.next()?)?;
         let found = match K::Outcome::KEPT.then(|| fields.next()).transpose()? {
             None | Some(Field::Integer(0)) => None,
             Some(field) => Some(K::Outcome::decode(field)?),
         };
-        Ok(Answer { now, what, found, granted, twice })
+        Ok(Answer { now, what, found, heard, twice })
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
-        let Self { scene, token, verb, terms, query, .. } = &self;
+        let Self { scene, token, verb, terms } = &self;
         let mut found = None;
         let what = match verb {
-            Verb::Acquire | Verb::Bypass => {
-                let bypass = *verb == Verb::Bypass;
-                let look = match query {
-                    Some(query) => K::Outcome::look(state.holders(), &scene.scope, query, bypass, now),
-                    None => Look::Open(None),
-                };
+            Verb::Acquire { query, bypass } => {
+                let look = query.as_ref().map_or(Look::Open(None), |query| {
+                    K::Outcome::look(state.holders(), &scene.scope, query, *bypass, now)
+                });
                 let done = look.is_done();
                 found = look.found();
                 What::Acquired(state.acquire(token, *terms, done, now, scene.spans))
             }
-            Verb::Release | Verb::Withdraw => {
-                What::Released(state.release(token, *verb == Verb::Withdraw, now, scene.spans))
+            Verb::Release { withdraws } => What::Released(state.release(token, *withdraws, now, scene.spans)),
+            Verb::Complete(entry) => {
+                let enter = |holders: &mut _, of| K::Outcome::enter(holders, &scene.scope, entry, of, now);
+                let completed = state.complete(token, now, enter);
+                let (was_held, level) = completed.unwrap_or_else(|obstacle| {
+                    found = Some(obstacle);
+                    (false, 0)
+                });
+                What::Completed(was_held, level)
             }
         };
-        // In memory, the cell pushes all grants.
-        Answer { now, what, found, granted: Vec::new(), twice: false }
+        // In memory, the cell pushes all messages.
+        Answer { now, what, found, heard: Vec::new(), twice: false }
     }
 
     fn pushes(reply: &mut Self::Reply) -> Vec<Push> {
-        std::mem::take(&mut reply.granted)
+        std::mem::take(&mut reply.heard)
     }
 }
 

@@ -29,10 +29,6 @@ pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
     }
     /// Records when the store was first asked (µs by its clock), for an acquire that has to ask again.
     fn asked_at(_query: &mut Self::Query, _now: i64) {}
-    /// Returns whether the entry is only for waiters. Then it is not entered if there are none.
-    fn needs_waiters(_entry: &Self::Entry) -> bool {
-        false
-    }
     /// Writes the arguments that all runs of a call share.
     fn write_scope(scope: &Self::Scope, call: &mut Arguments<'_>);
     /// Writes the arguments of a look.
@@ -55,15 +51,23 @@ pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Enters an outcome, in memory. `holding`: whether the lease was still held. Returns an error if something
-    /// prevents the entry.
+    /// Enters an outcome, in memory. Returns an error if something prevents the entry.
     fn enter(
         holders: &mut H,
         scope: &Self::Scope,
         entry: &Self::Entry,
-        holding: bool,
+        of: Completing,
         now: i64,
     ) -> Result<Entered, Self::Found>;
+}
+
+/// A lease whose outcome is entered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completing {
+    /// Whether it is still held.
+    pub(crate) is_held: bool,
+    /// Whether a waiter has a place in its queue.
+    pub(crate) has_waiters: bool,
 }
 
 /// What was entered.
@@ -132,7 +136,7 @@ impl<H> Outcome<H> for () {
         Look::Open(None)
     }
 
-    fn enter(_: &mut H, (): &(), entry: &Infallible, _: bool, _: i64) -> Result<Entered, Infallible> {
+    fn enter(_: &mut H, (): &(), entry: &Infallible, _: Completing, _: i64) -> Result<Entered, Infallible> {
         match *entry {}
     }
 }

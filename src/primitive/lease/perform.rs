@@ -169,7 +169,8 @@ impl<K: Kind> Admission<K> {
 
     fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Arc<str>, options: &Holding) {
         let (this, sent) = (Arc::clone(self), self.now());
-        let operation = self.operation(token, Verb::Acquire, Terms::usual(micros(options.options.ttl)));
+        let (verb, ttl) = (Verb::Acquire { query: None, bypass: false }, micros(options.options.ttl));
+        let operation = self.operation(token, verb, Terms::usual(ttl));
         self.client().send(None, key, operation, move |answer| {
             this.handle(match answer {
                 Ok(answer) => Event::Answered { id, sent, answer, polled: None },

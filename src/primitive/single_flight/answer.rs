@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::kept::StoredAnswer;
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
-use crate::primitive::lease::outcome::{Entered, Look, Outcome};
+use crate::primitive::lease::outcome::{Completing, Entered, Look, Outcome};
 use crate::primitive::mutex::holder::{Holder, Kept};
 use crate::store::{Arguments, Field, Garbled};
 
@@ -183,10 +183,6 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         }
     }
 
-    fn needs_waiters(entry: &Entry) -> bool {
-        entry.stale.is_zero()
-    }
-
     fn write_query(asker: &Asker, call: &mut Arguments<'_>) {
         call.integer(asker.since);
         call.integer(asker.takes_stale.into());
@@ -243,10 +239,11 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         holders: &mut Holder<false, LastAnswer>,
         codec: &Arc<str>,
         entry: &Entry,
-        holding: bool,
+        of: Completing,
         now: i64,
     ) -> Result<Entered, Found> {
-        if !holding {
+        // An answer that is fresh for no time is only for those who wait for it.
+        if !of.is_held || entry.stale.is_zero() && !of.has_waiters {
             return Ok(Entered::Nothing);
         }
         // Redis expires keys in whole ms.

@@ -26,7 +26,7 @@ use crate::store::Clock;
 use crate::support::redis_server::RedisServer;
 use crate::{Error, Key, Quota, Quotas, Store};
 
-const SEQUENCES: usize = 10_000;
+const SEQUENCES: usize = 5_000;
 const IN_STEP: usize = 250;
 const STEPS: usize = 16;
 

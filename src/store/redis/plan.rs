@@ -67,7 +67,7 @@ impl Plan {
 }
 
 /// The sort key that puts operations next to each other that can leave in one call.
-fn place<O: Operation>(item: &Item<O>) -> (Option<u16>, Option<usize>, &[u8]) {
+fn place<O: Operation>(item: &Item<O>) -> (Option<u16>, Option<u128>, &[u8]) {
     (item.slot, item.operation.as_ref().map(O::group), item.key.as_bytes())
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::bucket::Bucket;
 use super::layout::{Digest, Layout};
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
-use crate::primitive::lease::outcome::{Entered, Look, Outcome};
+use crate::primitive::lease::outcome::{Completing, Entered, Look, Outcome};
 use crate::primitive::mutex::holder::Holder;
 use crate::store::{Arguments, Field, Garbled, Namespace};
 use crate::{Error, Key};
@@ -108,7 +108,7 @@ impl Outcome<Holder<false>> for Handled {
         _: &mut Holder<false>,
         records: &Records,
         digest: &Digest,
-        _: bool,
+        _: Completing,
         _: i64,
     ) -> Result<Entered, Found> {
         // The item is recorded even if the claim was lost, since it was handled.

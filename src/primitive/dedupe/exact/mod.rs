@@ -81,8 +81,8 @@ impl Exact {
 
     /// Records that a claimed item was handled. Returns whether the claim was still held.
     pub(super) async fn confirm(&self, state: &LeaseState, digest: Digest) -> Result<bool, Error> {
-        match self.leases.admission.complete(state, digest).await?.outcome {
-            Ok(was_held) => Ok(was_held),
+        match self.leases.admission.complete(state, digest).await? {
+            Ok((was_held, _)) => Ok(was_held),
             Err(Found::Full) => Err(super::no_room()),
             Err(Found::Handled) => Err(super::unasked()),
         }

@@ -14,7 +14,7 @@ use crate::Store;
 use crate::primitive::dedupe::exact::ExactClaims;
 use crate::primitive::dedupe::filtered::Claims;
 use crate::primitive::lease::key_state::{Terms, Was};
-use crate::primitive::lease::operations::{Verb, What};
+use crate::primitive::lease::operations::{Verb, VerbOf, What};
 use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::Flight;
@@ -72,19 +72,23 @@ impl<K: Tried> Pair<K> {
         lua
     }
 
-    async fn call(&mut self, token: &Arc<str>, verb: Verb, rank: i64) -> String {
+    async fn call(&mut self, token: &Arc<str>, verb: VerbOf<K>, rank: i64) -> String {
         let terms = Terms { ttl: self.ttl, max_waiters: 1000, rank };
-        let query = K::query(0, self.time.now);
-        self.take(Step::Calls(terms, vec![(Arc::clone(token), verb, query)])).await
+        self.take(Step::Calls(terms, vec![(Arc::clone(token), verb)])).await
+    }
+
+    async fn acquire(&mut self, token: &Arc<str>, rank: i64) -> String {
+        let query = Some(K::query(0, self.time.now));
+        self.call(token, Verb::Acquire { query, bypass: false }, rank).await
     }
 
     async fn release(&mut self, token: &Arc<str>, rank: i64) {
-        let answer = self.call(token, Verb::Release, rank).await;
+        let answer = self.call(token, Verb::Release { withdraws: false }, rank).await;
         assert!(answer.contains(&format!("{:?}", What::Released(Was::Held))), "{answer}");
     }
 
     async fn holds(&mut self, token: &Arc<str>, rank: i64) {
-        let answer = self.call(token, Verb::Acquire, rank).await;
+        let answer = self.acquire(token, rank).await;
         assert!(answer.contains("Acquired(Held {"), "{answer}");
     }
 
@@ -108,13 +112,13 @@ async fn line<K: Tried>(places: usize, rank: i64, suffix: impl Fn(u64) -> String
         let (mut held, mut waits) = (VecDeque::new(), VecDeque::new());
         for n in 0..places as u64 + 3 {
             let token = pair.token(&suffix(n));
-            pair.call(&token, Verb::Acquire, rank).await;
+            pair.acquire(&token, rank).await;
             if held.len() < places { &mut held } else { &mut waits }.push_back(token);
         }
         for n in 0..500 {
             pair.pass(400_000);
             let token = pair.token(&suffix(n + 100));
-            let answer = pair.call(&token, Verb::Acquire, rank).await;
+            let answer = pair.acquire(&token, rank).await;
             assert!(answer.contains("Acquired(Queued {") && answer.contains("before: 3"), "{n}: {answer}");
             waits.push_back(token);
             pair.release(&held.pop_front().unwrap(), rank).await;
@@ -212,8 +216,9 @@ async fn handled<K: Tried>() {
     for _ in 0..100 {
         let token = pair.token("");
         let entry = K::entry(0, &mut rng).unwrap();
-        pair.call(&token, Verb::Bypass, 0).await;
-        pair.take(Step::Complete(token, entry)).await;
+        let query = Some(K::query(0, pair.time.now));
+        pair.call(&token, Verb::Acquire { query, bypass: true }, 0).await;
+        pair.call(&token, Verb::Complete(entry), 0).await;
         pair.pass(9 * SECOND);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::key_state::{KeyState, Standing};
 use super::super::kind::Holders;
-use super::super::outcome::Entered;
+use super::super::outcome::{Completing, Entered};
 use super::super::queue::Queue;
 use super::rules::{Flaw, Rules, TICK};
 use crate::store::{Cell as _, Push};
@@ -208,13 +208,13 @@ impl<H: Holders> Server<H> {
             Verb::Heartbeat => return self.heartbeat(rules, token),
             Verb::Complete => {
                 let dismisses = !rules.has(Flaw::NobodyDismissed);
-                let enter = |_: &mut Flawed<H>, holding| {
-                    Ok::<_, ()>(match holding && dismisses {
+                let enter = |_: &mut Flawed<H>, of: Completing| {
+                    Ok::<_, ()>(match of.is_held && dismisses {
                         true => Entered::Something,
                         false => Entered::Nothing,
                     })
                 };
-                self.entered |= state.complete(name, now, enter).is_ok_and(|holding| holding);
+                self.entered |= state.complete(name, now, enter).is_ok_and(|(was_held, _)| was_held);
                 self.released |= 1 << token;
             }
         }
