@@ -142,7 +142,9 @@ fn a_clock_that_is_set_back() {
 #[test]
 fn a_clock_that_is_set_back_beside_others() {
     let faults = Faults { jump: -4, crashes: 1, ..NONE };
-    explore::<PermitHolders>("permits and a clock set back", permits().faults(faults));
+    let mut rules = permits();
+    rules.seats.iter_mut().for_each(|seat| seat.ttl = short());
+    explore::<PermitHolders>("permits and a clock set back", rules.asks(1).faults(faults));
 }
 
 #[test]
