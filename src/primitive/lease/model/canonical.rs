@@ -32,6 +32,7 @@ impl<H: Modelled> PartialEq for World<H> {
     }
 }
 
+/// Numbers that are too large are equal, such as what is left of a tombstone that never ends.
 fn number(number: i64) -> i16 {
     i16::try_from(number).unwrap_or(i16::MAX)
 }
@@ -50,9 +51,10 @@ impl<H: Modelled> World<H> {
         form.extend([number(ahead), self.rank(&fences, self.next_fence()), self.rank(&fences, seen.fence)]);
         form.extend([self.rank(&fences, server.fence), number(server.state.holders.holders.row())]);
         form.extend([self.again, self.crashes, self.evictions, self.revokes].map(i16::from));
+        form.push(number(in_ticks(server.state.kept_until - server.now).max(0)));
         let flags = [
-            server.state.kept_until > server.now,
             server.overtaken,
+            server.displaced,
             server.fence_fell,
             server.entered,
             server.held_after,
@@ -171,8 +173,8 @@ impl<H: Modelled> World<H> {
         let (server, name) = (&self.server, self.rules.name(token));
         let (state, now) = (&server.state, server.now);
         let released = i16::from(server.released & (1 << token) != 0);
-        let tombstone = i16::from(state.tombstones.contains_key(name));
-        form.push(released + 2 * tombstone);
+        let tombstone = state.tombstones.get(name).map_or(0, |until| in_ticks(until - now));
+        form.extend([released, number(tombstone)]);
         form.push(state.holders.held(name, now).map_or(-1, |(expiry, _)| number(in_ticks(expiry - now))));
         if state.queue.contains(name) || state.queue.has_place(name) {
             let until = state.queue.clone().leave(name).unwrap_or(0);
@@ -183,10 +185,11 @@ impl<H: Modelled> World<H> {
 
     fn message_form(&self, message: &Message, fences: &[i64], form: &mut Form) {
         match &message.what {
-            What::Call { verb, sent, twice } => {
+            What::Call { verb, sent, twice, latest } => {
                 let dated = !matches!(verb, Verb::Release | Verb::Withdraw);
                 let sent = sent.map_or(-1, |sent| if dated { self.age(sent) } else { 0 });
-                form.extend([*verb as i16, i16::from(*twice), sent]);
+                let latest = latest.map_or(-1, |latest| self.until_form(latest));
+                form.extend([*verb as i16, i16::from(*twice), sent, latest]);
             }
             What::Reply { verb, anchor, standing, twice } => {
                 form.extend([10 + *verb as i16, i16::from(*twice)]);

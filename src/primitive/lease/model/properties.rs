@@ -14,6 +14,7 @@ pub(super) const BOUNDED: &str = "no belief lasts longer than the ttl";
 pub(super) const FENCES: &str = "each exclusive holder has a higher fence than all before it";
 pub(super) const GRANTS: &str = "each exclusive grant has a higher fence than all before it";
 pub(super) const ORDER: &str = "no waiter overtakes another in the queue";
+pub(super) const PLACES: &str = "no waiter that counts as alive loses its place";
 pub(super) const FAIR: &str = "the waiters of one process are served in the order of arrival";
 pub(super) const RELEASED: &str = "a released token neither holds nor waits again";
 pub(super) const GOOD: &str = "no waiter is handed an expired lease";
@@ -35,6 +36,7 @@ impl<H: Modelled> Protocol<H> {
             }),
             Property::always(GRANTS, |_, world: &World<H>| !H::FENCED || !world.server.fence_fell),
             Property::always(ORDER, |_, world: &World<H>| !world.server.overtaken),
+            Property::always(PLACES, |_, world: &World<H>| !world.server.displaced),
             Property::always(FAIR, |_, world: &World<H>| !world.seen.unfair),
             Property::always(RELEASED, |_, world: &World<H>| !world.has_revived()),
             Property::always(GOOD, |_, world: &World<H>| !world.seen.late),

@@ -17,8 +17,8 @@ use crate::telemetry::Leases;
 /// the grain that is subtracted from a span makes no difference in ticks.
 pub(super) const TICK: i64 = 10_000;
 
-/// A span that never ends.
-const ALWAYS: i64 = 1 << 60;
+/// A number of ticks that never passes.
+const ALWAYS: i64 = 1 << 40;
 
 pub(super) fn ticks(count: i64) -> Duration {
     Duration::from_micros((count * TICK).unsigned_abs())
@@ -45,6 +45,10 @@ pub(super) struct Rules {
     /// How long a grant lasts at most, and how long a waiter counts as alive after a heartbeat: in ticks.
     pub(super) grant: i64,
     pub(super) alive: i64,
+    /// How long a tombstone lasts, in ticks.
+    pub(super) tombstone: i64,
+    /// How long after it was sent a call may run, in ticks. After that it is lost. `None`: it may run at any time.
+    pub(super) late: Option<i64>,
     /// How often lines ask again, in total.
     pub(super) again: u8,
     /// No heartbeat or renewal is sent while this many messages are under way.
@@ -161,6 +165,8 @@ impl Rules {
             capacity,
             grant: 1,
             alive: 2,
+            tombstone: ALWAYS,
+            late: None,
             again: 1,
             traffic: 2 * size() - 1,
             tokens,
@@ -273,7 +279,8 @@ impl Rules {
     }
 
     pub(super) fn spans(&self) -> Spans {
-        Spans { grant: self.grant * TICK, alive: self.alive * TICK, tombstone: ALWAYS }
+        let [grant, alive, tombstone] = [self.grant, self.alive, self.tombstone].map(|span| span * TICK);
+        Spans { grant, alive, tombstone }
     }
 
     pub(super) fn terms(&self, token: usize) -> Terms {

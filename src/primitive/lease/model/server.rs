@@ -122,6 +122,8 @@ pub(super) struct Server<H> {
     pub(super) fence_fell: bool,
     /// Whether a token was granted a lease while one ahead of it waited.
     pub(super) overtaken: bool,
+    /// Whether the queue was dropped while a waiter in it counted as alive.
+    pub(super) displaced: bool,
     /// Whether an outcome was entered. After that no token may hold.
     pub(super) entered: bool,
     /// Whether a token was granted a lease after that.
@@ -144,15 +146,22 @@ impl<H: Holders> Server<H> {
             fence: 0,
             fence_fell: false,
             overtaken: false,
+            displaced: false,
             entered: false,
             held_after: false,
         }
     }
 
-    /// Expired leases are dropped at once.
-    pub(super) fn tick(&mut self, ticks: i64) {
+    /// What has expired is dropped at once.
+    pub(super) fn tick(&mut self, rules: &Rules, ticks: i64) {
         self.now += ticks * TICK;
-        self.state.holders.sweep(self.now);
+        let places = self.places(rules);
+        // Renews nothing, and sweeps.
+        self.state.renew("", 0, 0, self.now);
+        self.state.tombstones.retain(|_, until| *until > self.now);
+        let queue = &self.state.queue;
+        self.displaced |=
+            places.iter().any(|(token, _, alive)| *alive && !queue.has_place(rules.name(*token)));
     }
 
     pub(super) fn is_held(&self, rules: &Rules, token: usize) -> bool {

@@ -58,6 +58,16 @@ pub(super) fn read_write() -> Rules {
     Rules { capacity: 2, ..Rules::new(vec![reader(0), reader(1), writer], Tokens::ReadWrite) }.asks(1)
 }
 
+/// Tombstones last for 3 ticks. A call that has not run after 2 ticks is lost.
+pub(super) fn ending(rules: Rules) -> Rules {
+    Rules { tombstone: 3, late: Some(2), ..rules }
+}
+
+/// Waiters line up behind others. The queue is kept for 3 ticks, unless a waiter extends that.
+pub(super) fn busy() -> Rules {
+    Rules { late: Some(1), ..ending(Rules::mutex(3)) }
+}
+
 #[test]
 fn two_askers() {
     let faults = Faults { crashes: 1, losses: true, leaves: true, failures: true, ..NONE };
@@ -74,6 +84,25 @@ fn calls_that_are_sent_twice() {
 fn renewals_at_once() {
     let rules = Rules { traffic: 2, ..Rules::mutex(2) };
     explore::<Holder>("renewals at once", rules.faults(Faults { repeats: true, ..NONE }));
+}
+
+#[test]
+fn tombstones_that_end() {
+    let seat = |line| Seat { line, process: line, ttl: short(), ..SEAT };
+    let faults = Faults { resends: true, failures: true, ..NONE };
+    let two = Rules::new(vec![seat(0), seat(1)], Tokens::Mutex);
+    explore::<Holder>("tombstones that end", ending(two).faults(faults));
+    let line = Rules::new(vec![seat(0), seat(0)], Tokens::Mutex).asks(2);
+    explore::<Holder>(
+        "tombstones that end, in a line",
+        ending(line).faults(Faults { resends: false, ..faults }),
+    );
+}
+
+/// The holder renews its lease. The others wait, with or without heartbeats.
+#[test]
+fn a_queue_that_is_busy_for_longer_than_a_tombstone_lasts() {
+    explore::<Holder>("a busy queue", busy().faults(NONE));
 }
 
 #[test]

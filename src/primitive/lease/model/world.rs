@@ -60,10 +60,12 @@ pub(super) struct Message {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum What {
     /// To the server. `sent`: when it was sent, if its answer is awaited. `twice`: a copy of it was sent too.
+    /// `latest`: when it may still run, if its time is limited.
     Call {
         verb: Verb,
         sent: Option<Instant>,
         twice: bool,
+        latest: Option<Instant>,
     },
     Reply {
         verb: Verb,
@@ -174,7 +176,7 @@ impl<H: super::Modelled> World<H> {
 
     pub(super) fn of_message(&self, at: usize, message: &Message, events: &mut Vec<Event>) {
         match &message.what {
-            What::Call { verb, sent, twice } => {
+            What::Call { verb, sent, twice, .. } => {
                 events.push(Event::Executes(at, *verb));
                 // A token is never used again, so any number of its releases has the same effect as one.
                 if self.rules.faults.resends && *verb == Verb::Acquire && sent.is_some() && !twice {
@@ -261,7 +263,7 @@ impl<H: super::Modelled> World<H> {
             Event::Crashes(line) => self.crash(line),
             Event::Jumps => {
                 self.jumps = false;
-                self.server.tick(self.rules.faults.jump);
+                self.server.tick(&self.rules, self.rules.faults.jump);
             }
             Event::Evicts => {
                 self.evictions -= 1;
@@ -279,11 +281,16 @@ impl<H: super::Modelled> World<H> {
 
     fn tick(&mut self) {
         self.local += ticks(1);
-        self.server.tick(1);
+        self.server.tick(&self.rules, 1);
+        let local = self.local;
+        self.messages.retain(|message| match message.what {
+            What::Call { latest, .. } => latest.is_none_or(|latest| latest >= local),
+            What::Reply { .. } | What::Push(_) => true,
+        });
     }
 
     fn execute(&mut self, at: usize) {
-        let Message { token, what: What::Call { verb, sent, twice } } = self.messages.remove(at) else {
+        let Message { token, what: What::Call { verb, sent, twice, .. } } = self.messages.remove(at) else {
             return;
         };
         let rules = Arc::clone(&self.rules);
@@ -306,12 +313,19 @@ impl<H: super::Modelled> World<H> {
 
     /// Sends a call whose answer is awaited.
     pub(super) fn call(&mut self, token: usize, verb: Verb) {
-        self.send(Message { token, what: What::Call { verb, sent: Some(self.local), twice: false } });
+        let (sent, latest) = (Some(self.local), self.latest());
+        self.send(Message { token, what: What::Call { verb, sent, twice: false, latest } });
     }
 
     /// Sends a call whose answer is not awaited.
     pub(super) fn send_off(&mut self, token: usize, verb: Verb) {
-        self.send(Message { token, what: What::Call { verb, sent: None, twice: false } });
+        let latest = self.latest();
+        self.send(Message { token, what: What::Call { verb, sent: None, twice: false, latest } });
+    }
+
+    /// When a call that is sent now may still run, if its time is limited.
+    fn latest(&self) -> Option<Instant> {
+        self.rules.late.map(|late| self.local + ticks(late))
     }
 
     /// The same message twice is equal to one: it arrives at any time, if at all.
@@ -342,16 +356,16 @@ impl<H: super::Modelled> World<H> {
             if message.token != token {
                 return true;
             }
-            let What::Call { verb, sent, .. } = message.what else {
+            let What::Call { verb, sent, latest, .. } = message.what else {
                 return matches!(message.what, What::Push(_));
             };
             if sent.is_some() && !matches!(verb, Verb::Release | Verb::Withdraw) {
-                late.push(verb);
+                late.push(What::Call { verb, sent: None, twice: false, latest });
                 return false;
             }
             true
         });
-        late.into_iter().for_each(|verb| self.send_off(token, verb));
+        late.into_iter().for_each(|what| self.send(Message { token, what }));
     }
 
     fn resend(&mut self, at: usize) {
