@@ -17,7 +17,7 @@ use super::find;
 use super::properties::*;
 use super::rules::Flaw::*;
 use super::rules::{Faults, Rules};
-use super::settings::{NONE, cohort, line, permits, weighted};
+use super::settings::{NONE, busy, cohort, ending, line, permits, weighted};
 use crate::primitive::mutex::holder::Holder;
 use crate::primitive::wait_group::holders::PermitHolders;
 
@@ -117,6 +117,18 @@ fn no_tombstones() {
     find::<Holder>(RELEASED, Rules::mutex(2).faults(faults).flaws(&[NoTombstone]));
     find::<Holder>(RELEASED, Rules::mutex(2).faults(faults).flaws(&[TwiceForgotten]));
     find::<Holder>(RELEASED, line().faults(faults).flaws(&[RetryForgotten]));
+}
+
+#[test]
+fn tombstones_that_end_before_a_late_call_runs() {
+    let rules = || Rules { late: Some(3), ..ending(Rules::mutex(2)) };
+    find::<Holder>(RELEASED, rules().faults(Faults { failures: true, ..NONE }));
+    find::<Holder>(RELEASED, rules().faults(Faults { resends: true, ..NONE }));
+}
+
+#[test]
+fn a_busy_queue_that_is_not_kept() {
+    find::<Holder>(PLACES, busy().flaws(&[BusyQueueIsNotKept]));
 }
 
 #[test]

@@ -136,6 +136,8 @@ pub(super) enum Flaw {
     FenceIsTheClock,
     /// A release leaves no tombstone.
     NoTombstone,
+    /// A waiter that lines up behind others does not extend how long the queue is kept.
+    BusyQueueIsNotKept,
     /// A line forgets that its acquire was sent twice.
     TwiceForgotten,
     /// A line that sends a failed call again with the same token counts it as sent once.

@@ -206,8 +206,12 @@ impl<H: Holders> Server<H> {
         let (state, now, spans, name) = (&mut self.state, self.now, rules.spans(), rules.name(token));
         match verb {
             Verb::Acquire => {
-                let done = self.entered.then_some(true);
-                return state.acquire(name, rules.terms(token), done, now, spans);
+                let (done, kept_until) = (self.entered.then_some(true), state.kept_until);
+                let standing = state.acquire(name, rules.terms(token), done, now, spans);
+                if rules.has(Flaw::BusyQueueIsNotKept) && state.queue.ahead(0) > 1 {
+                    state.kept_until = kept_until;
+                }
+                return standing;
             }
             Verb::Release | Verb::Withdraw => {
                 state.release(name, verb == Verb::Withdraw && !rules.has(Flaw::NoTombstone), now, spans);
