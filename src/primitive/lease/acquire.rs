@@ -15,7 +15,6 @@ use super::outcome::Outcome as _;
 use super::tokens::{Effect, Event};
 use super::waiter::{Got, Received, Waiter};
 use crate::error::{Busy, Subject, Why};
-#[cfg(test)]
 use crate::store::lock;
 use crate::store::timer::until;
 use crate::{Error, Key};
@@ -106,7 +105,7 @@ impl<K: Kind> Leases<K> {
         let waiter = Waiter::new(&self.holding, about, ask.wait.is_some(), ask.gives_up);
         // It joins the line of its process, or sends an acquire of its own.
         let mut sent = None;
-        let mut effects = admission.step(|now| {
+        let mut effects = admission.step(|_, now| {
             sent = Some(now);
             Some(Event::Arrives { key: key.clone(), waiter: Arc::clone(&waiter) })
         });
@@ -114,7 +113,8 @@ impl<K: Kind> Leases<K> {
             Some(Effect::Acquire { id, token, .. }) => (Some(id), Some(token)),
             _ => (None, None),
         };
-        let mut leaver = Leaver { admission, key, waiter: &waiter, id, is_unanswered: id.is_some() };
+        let mut leaver =
+            Leaver { admission, key, waiter: &waiter, id, is_unanswered: id.is_some(), is_over: false };
         let call = async {
             let (Some(token), Some(sent)) = (token, sent) else { return pending().await };
             (sent, admission.ask(key.clone(), token, &self.holding, ask).await)
@@ -126,8 +126,7 @@ impl<K: Kind> Leases<K> {
             tokio::select! {
                 biased;
                 result = poll_fn(|context| waiter.poll(context)) => {
-                    // There is nothing left to take back.
-                    std::mem::forget(leaver);
+                    leaver.is_over = true;
                     return match result {
                         // The lease was taken back, or expired before this poll.
                         Ok(Some(Got::Lease(lease, _))) if !admission.accept(&lease.state) => Ok(None),
@@ -148,16 +147,18 @@ impl<K: Kind> Leases<K> {
                 }
                 () = &mut late => {
                     let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
-                    return Err(admission.outage(key).unwrap_or_else(|| busy.into()));
+                    return Err(leaver.leave().unwrap_or_else(|| busy.into()));
                 }
                 _ = closed.changed() => return Err(Error::interrupted()),
             }
         }
     }
 
-    /// Returns the error of the last call for waiters of a key, if the store was unavailable.
+    /// Returns the error of the last call for the waiters of a key, if the store was unavailable. Also if that call is
+    /// still under way, and is refused again and again.
     pub(crate) fn outage(&self, key: &Key) -> Option<Error> {
-        self.admission.outage(key)
+        let outage = lock(&self.admission.tokens).tokens.outage(key);
+        outage.or_else(|| self.admission.namespace.refused(key))
     }
 
     /// Returns whether the waiters of a key have a place in the store's queue, or wait for a lease that this
@@ -207,14 +208,32 @@ struct Leaver<'a, K: Kind> {
     waiter: &'a Arc<Waiter<Found<K>>>,
     id: Option<u64>,
     is_unanswered: bool,
+    /// Whether there is nothing left to take back.
+    is_over: bool,
+}
+
+impl<K: Kind> Leaver<'_, K> {
+    /// Goes away. Returns the error of the last call for the waiters of the key, if the store was unavailable.
+    fn leave(&mut self) -> Option<Error> {
+        self.is_over = true;
+        // The order matters: an offered lease is handed on to the waiters that remain.
+        let offered = self.waiter.leave();
+        let mut outage = None;
+        let effects = self.admission.step(|tokens, _| {
+            outage = tokens.outage(self.key);
+            let (key, waiter) = (self.key.clone(), Arc::clone(self.waiter));
+            Some(Event::Leaves { key, waiter, id: self.id, unanswered: self.is_unanswered })
+        });
+        self.admission.perform(effects);
+        drop(offered);
+        outage.or_else(|| self.admission.namespace.refused(self.key))
+    }
 }
 
 impl<K: Kind> Drop for Leaver<'_, K> {
     fn drop(&mut self) {
-        // The order matters: an offered lease is handed on to the waiters that remain.
-        let offered = self.waiter.leave();
-        let (key, waiter) = (self.key.clone(), Arc::clone(self.waiter));
-        self.admission.handle(Event::Leaves { key, waiter, id: self.id, unanswered: self.is_unanswered });
-        drop(offered);
+        if !self.is_over {
+            self.leave();
+        }
     }
 }

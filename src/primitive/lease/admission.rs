@@ -216,13 +216,6 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Returns the error of the last call for the waiters of a key, if the store was unavailable. Also if that call is
-    /// still under way, and is refused again and again.
-    pub(super) fn outage(&self, key: &Key) -> Option<Error> {
-        let outage = lock(&self.tokens).tokens.outage(key);
-        outage.or_else(|| self.namespace.refused(key))
-    }
-
     /// Returns the average of recent hold times in this process, if there are any.
     pub(crate) fn hold_time(&self) -> Option<Duration> {
         let nanos = self.hold_time.load(Ordering::Relaxed);

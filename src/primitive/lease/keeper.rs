@@ -90,13 +90,13 @@ impl<K: Kind> Admission<K> {
     /// if it is not sent here. No process counts on the lease from then on: others may hold it as soon as the release is
     /// sent.
     fn end(self: &Arc<Self>, state: &Arc<LeaseState>, detached: bool) -> (bool, Option<Release>) {
-        let (mut held, mut is_lost) = (None, false);
-        let mut effects = self.step(|now| {
+        let mut held = None;
+        let mut effects = self.step(|_, now| {
             let release = state.release(ALIVE, now.at);
-            (held, is_lost) = state.stop(now.at);
+            held = state.stop(now.at);
             Some(Event::Ends { release, id: state.id, fence: state.fence, detached })
         });
-        state.stopped(is_lost);
+        state.notify();
         self.note_hold_time(held);
         let release = match effects.pop() {
             Some(Effect::Release { release, owed: None }) if !detached && effects.is_empty() => Some(release),

@@ -14,7 +14,7 @@ use super::operations::{At, Heartbeat, Standings, Verb};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome;
 use super::state::LeaseState;
-use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
+use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Tokens, Told};
 use super::validity::Anchor;
 use super::waiter::{Got, Received, Waiter};
 use crate::error::{Busy, Why};
@@ -74,18 +74,18 @@ impl<K: Kind> Admission<K> {
 
     /// Handles an event, and carries out what follows.
     pub(super) fn handle(self: &Arc<Self>, event: Event<Local<K>>) {
-        self.perform(self.step(|_| Some(event)));
+        self.perform(self.step(|_, _| Some(event)));
     }
 
-    /// Handles an event, which may depend on the time. Returns what follows. The clock is read once.
+    /// Handles an event, which may depend on the state and the time. Returns what follows. The clock is read once.
     pub(super) fn step(
         self: &Arc<Self>,
-        event: impl FnOnce(Now) -> Option<Event<Local<K>>>,
+        event: impl FnOnce(&Tokens<Local<K>>, Now) -> Option<Event<Local<K>>>,
     ) -> Effects<Local<K>> {
         let mut state = lock(&self.tokens);
         let State { tokens, keep } = &mut *state;
         let (now, earlier, owed) = (self.now(), tokens.due(), tokens.owed());
-        let effects = event(now).map(|event| tokens.step(event, now)).unwrap_or_default();
+        let effects = event(tokens, now).map(|event| tokens.step(event, now)).unwrap_or_default();
         for effect in &effects {
             // A waiter must not accept a lease that its token gives to the next one.
             if let Effect::Lost { lease, taken_back } = effect {
@@ -236,7 +236,7 @@ impl<K: Kind> Admission<K> {
             return lease.is_held();
         }
         let mut accepts = false;
-        self.step(|now| {
+        self.step(|_, now| {
             accepts = lease.accept(now.at);
             accepts.then_some(Event::Accepted { id: lease.id, fence: lease.fence })
         });

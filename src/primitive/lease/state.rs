@@ -143,7 +143,7 @@ impl LeaseState {
         }
     }
 
-    /// Notifies all tasks that wait for the end of the lease, and counts its loss.
+    /// Notifies all tasks that wait for the end of the lease, and counts its loss, if it is lost.
     pub(super) fn notify(&self) {
         self.changed.notify_waiters();
         if !matches!(lock(&self.state).1, Phase::Ended | Phase::TakenBack) {
@@ -165,31 +165,21 @@ impl LeaseState {
 
     /// Ends the lease for this holder. Returns for how long it was held, if that was until now.
     pub(crate) fn give_up(&self) -> Option<Duration> {
-        let (held, is_lost) = self.stop(clock::now());
-        self.stopped(is_lost);
+        let held = self.stop(clock::now());
+        self.notify();
         held
     }
 
-    /// Ends the lease for this holder. Returns for how long it was held, if that was until now, and whether it was lost
-    /// before. [`stopped`](Self::stopped) tells that.
-    pub(super) fn stop(&self, now: Instant) -> (Option<Duration>, bool) {
+    /// Ends the lease for this holder. Returns for how long it was held, if that was until now. Its tasks learn of that by
+    /// [`notify`](Self::notify).
+    pub(super) fn stop(&self, now: Instant) -> Option<Duration> {
         let (validity, phase) = &mut *lock(&self.state);
-        let (was_held, before) = (validity.holds(now), std::mem::replace(phase, Phase::Ended));
+        let was_held = validity.holds(now) && matches!(phase, Phase::Held | Phase::Retained);
         validity.end();
-        match before {
-            Phase::Ended | Phase::TakenBack => *phase = before,
-            Phase::Offered => {}
-            Phase::Held | Phase::Retained if was_held => return (Some(now - self.began), false),
-            Phase::Held | Phase::Retained => return (None, true),
+        if was_held || *phase == Phase::Offered {
+            *phase = Phase::Ended;
         }
-        (None, false)
-    }
-
-    pub(super) fn stopped(&self, is_lost: bool) {
-        self.changed.notify_waiters();
-        if is_lost {
-            self.counts.lost();
-        }
+        was_held.then(|| now - self.began)
     }
 
     /// Returns what to release.
