@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Sets up what the tests need and runs them all. Usage: tests/run.sh [arguments for cargo test]
+# `SIZE=4 tests/run.sh` puts four times the load on the long tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

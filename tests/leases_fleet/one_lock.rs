@@ -8,11 +8,15 @@ use tower_distributed::Mutex;
 use crate::fleet::{Fleet, store_of_role};
 use crate::referee::Referee;
 use crate::support::processes::{is_child, setting, tell};
+use crate::support::size;
 
 const ROOM: &str = "room";
 const PROCESSES: u32 = 4;
 const TASKS: u32 = 16;
-const ACQUISITIONS: u32 = 20_000;
+
+fn acquisitions() -> u32 {
+    8_000 * size() as u32
+}
 
 /// Enters the room `SHARE` times, from many tasks at once, and has the lock of the family `LOCK` while it is there.
 #[tokio::test]
@@ -60,9 +64,9 @@ async fn run(acquisitions: u32, lock_of: impl Fn(u32) -> String) -> Fleet {
 
 #[tokio::test]
 async fn a_lock_is_held_by_one_at_a_time_and_its_fences_rise() {
-    let fleet = run(ACQUISITIONS, |_| "one".to_owned()).await;
+    let fleet = run(acquisitions(), |_| "one".to_owned()).await;
     let verdict = fleet.judge(ROOM, 1).await.unwrap();
-    assert_eq!(verdict.visits, ACQUISITIONS as usize);
+    assert_eq!(verdict.visits, acquisitions() as usize);
     assert_eq!(verdict.late, 0);
 }
 

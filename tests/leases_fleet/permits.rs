@@ -6,16 +6,19 @@ use tower_distributed::WaitGroup;
 
 use crate::fleet::{Fleet, LONG, store_of_role};
 use crate::referee::Referee;
-use crate::support::eventually;
 use crate::support::processes::{is_child, setting, tell};
+use crate::support::{eventually, size};
 
 const ROOM: &str = "room";
 const LIMIT: u32 = 5;
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
-const PERMITS: u64 = 10_000;
-const KILLS: u64 = 8;
+const KILLS: u64 = 4;
 const TTL: Duration = Duration::from_secs(2);
+
+fn permits() -> u64 {
+    4_000 * size() as u64
+}
 
 /// Takes permits from many tasks, until all have been taken.
 #[tokio::test]
@@ -35,7 +38,7 @@ async fn role_worker() {
                 tokio::time::sleep(Duration::from_micros(rand::random_range(0..2000))).await;
                 let left = visit.leave().await;
                 visit.settle(permit.done().await.unwrap()).await;
-                if left >= PERMITS {
+                if left >= permits() {
                     return;
                 }
             }
@@ -53,17 +56,17 @@ async fn there_are_never_more_permits_than_the_limit() {
     let start = |number| fleet.spawn("permits::role_worker", &format!("p{number}"), &[]);
     let mut players: Vec<_> = (0..PROCESSES).map(start).collect();
     for kill in 1..=KILLS {
-        fleet.left(ROOM, kill * PERMITS / (KILLS + 1)).await;
+        fleet.left(ROOM, kill * permits() / (KILLS + 1)).await;
         let victim = rand::random_range(0..PROCESSES);
         fleet.kill(&mut players[victim], &[ROOM]).await;
         players[victim] = start(PROCESSES + kill as usize);
     }
-    fleet.left(ROOM, PERMITS).await;
+    fleet.left(ROOM, permits()).await;
     for player in &mut players {
         assert_eq!(player.child.next_line().await, "done");
     }
     let verdict = fleet.judge(ROOM, LIMIT).await.unwrap();
-    assert!(verdict.visits >= PERMITS as usize);
+    assert!(verdict.visits >= permits() as usize);
     assert_eq!((verdict.at_once, verdict.kills), (LIMIT as usize, KILLS as usize));
     assert!(verdict.late < 100, "{} permits prove nothing", verdict.late);
     // What the killed ones held is given out again, all of it.

@@ -7,14 +7,13 @@ use tower_distributed::{RwLock, Store};
 
 use crate::fleet::{Fleet, LONG, in_time, store_of_role};
 use crate::referee::{Referee, Visit};
-use crate::support::eventually;
 use crate::support::processes::{is_child, setting, tell};
+use crate::support::{eventually, size};
 
 const ROOM: &str = "room";
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
-const ACCESSES: u64 = 10_000;
-const KILLS: u64 = 6;
+const KILLS: u64 = 3;
 const TTL: Duration = Duration::from_secs(2);
 /// How heavy a reader is, and a writer: so heavy that nobody fits beside it.
 pub(crate) const READER: u32 = 1;
@@ -22,6 +21,10 @@ pub(crate) const WRITER: u32 = 1000;
 /// How many may go before somebody, in a run of 10 000 with 64 who want something all the time. One process may well
 /// stand still while the others go on, between the note that it asks and the asking.
 const PASSED: usize = 1000;
+
+fn accesses() -> u64 {
+    4_000 * size() as u64
+}
 
 pub(crate) fn locks(store: &Store, ttl: Duration) -> RwLock {
     RwLock::builder().ttl(ttl).build(store, "documents").unwrap()
@@ -77,22 +80,22 @@ async fn role_worker() {
 #[tokio::test]
 async fn a_writer_is_never_beside_anybody_and_nobody_starves() {
     let fleet = Fleet::start().await;
-    let (tasks, until) = (TASKS.to_string(), ACCESSES.to_string());
+    let (tasks, until) = (TASKS.to_string(), accesses().to_string());
     let env = [("TASKS", tasks.as_str()), ("WRITES", "20"), ("UNTIL", until.as_str())];
     let start = |number| fleet.spawn("read_write::role_worker", &format!("p{number}"), &env);
     let mut players: Vec<_> = (0..PROCESSES).map(start).collect();
     for kill in 1..=KILLS {
-        fleet.left(ROOM, kill * ACCESSES / (KILLS + 1)).await;
+        fleet.left(ROOM, kill * accesses() / (KILLS + 1)).await;
         let victim = rand::random_range(0..PROCESSES);
         fleet.kill(&mut players[victim], &[ROOM]).await;
         players[victim] = start(PROCESSES + kill as usize);
     }
-    fleet.left(ROOM, ACCESSES).await;
+    fleet.left(ROOM, accesses()).await;
     for player in &mut players {
         assert_eq!(player.child.next_line().await, "done");
     }
     let verdict = fleet.judge(ROOM, WRITER).await.unwrap();
-    assert!(verdict.visits >= ACCESSES as usize);
+    assert!(verdict.visits >= accesses() as usize);
     assert_eq!(verdict.kills, KILLS as usize);
     assert!(verdict.at_once > 1, "readers never shared it");
     assert!(verdict.late < 100, "{} visits prove nothing", verdict.late);

@@ -7,10 +7,14 @@ use futures::future::join_all;
 use crate::fleet::{Fleet, filter, store_of_role};
 use crate::referee::Referee;
 use crate::support::processes::{is_child, setting, tell};
+use crate::support::size;
 
 const PROCESSES: usize = 4;
 const CALLERS: usize = 64;
-const ITEMS: usize = 2000;
+
+fn items() -> usize {
+    500 * size()
+}
 
 #[tokio::test]
 #[ignore = "a role, started by the tests"]
@@ -24,7 +28,7 @@ async fn role_callers() {
     let callers = (0..CALLERS).map(|_| {
         let (referee, seen) = (referee.clone(), seen.clone());
         tokio::spawn(async move {
-            for item in 0..ITEMS {
+            for item in 0..items() {
                 if seen.check_and_insert(item.to_string()).await.unwrap() {
                     referee.note("items", "new", &item.to_string()).await;
                 }
@@ -53,11 +57,11 @@ async fn each_item_is_new_once_to_256_callers_in_4_processes() {
     for child in &mut children {
         assert_eq!(child.next_line().await, "done");
     }
-    println!("{} calls in {:?}", PROCESSES * CALLERS * ITEMS, began.elapsed());
+    println!("{} calls in {:?}", PROCESSES * CALLERS * items(), began.elapsed());
     let mut new: HashMap<String, usize> = HashMap::new();
     for note in fleet.referee.notes("items").await {
         *new.entry(note.rsplit(' ').next().unwrap().to_owned()).or_default() += 1;
     }
-    assert_eq!(new.len(), ITEMS);
+    assert_eq!(new.len(), items());
     assert!(new.values().all(|times| *times == 1), "{new:?}");
 }

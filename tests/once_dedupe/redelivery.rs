@@ -17,18 +17,21 @@ use crate::fleet::{CAPACITY, Fleet, LONG, filter, store_of_role};
 use crate::judge::judge;
 use crate::messages::Messages;
 use crate::referee::Referee;
-use crate::support::eventually;
 use crate::support::processes::{Child, is_child, setting};
+use crate::support::{eventually, size};
 
 /// The fewest messages that are sent.
-const MESSAGES: usize = 20_000;
 const TIMES: usize = 3;
 /// Deliveries that wait to be taken.
 const QUEUED: usize = 2000;
 const PROCESSES: usize = 4;
 const TASKS: usize = 32;
-const KILLS: usize = 12;
+const KILLS: usize = 6;
 const TTL: Duration = Duration::from_millis(1500);
+
+fn amount() -> usize {
+    8_000 * size()
+}
 
 /// The fate of a request: whoever has sent it goes away.
 #[derive(Clone)]
@@ -200,7 +203,7 @@ async fn each_webhook_is_handled_once_or_it_is_reported() {
     let mut workers = Workers { fleet, alive: Vec::new(), dead: Vec::new(), started: 0 };
     (0..PROCESSES).for_each(|_| workers.start());
     for kill in 1..=KILLS {
-        let until = kill * MESSAGES * TIMES / KILLS;
+        let until = kill * amount() * TIMES / KILLS;
         eventually("deliveries", LONG, async || messages.how_many_taken().await >= until).await;
         // Now and then, and until one held a claim meanwhile.
         if kill % 4 == 0 || kill > 4 && fleet.referee.count("messages", "unsure").await == 0 {

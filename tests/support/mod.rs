@@ -61,6 +61,11 @@ pub async fn spend_budget() {
     assert!(spent.await);
 }
 
+/// Multiplies the load of the long tests: `SIZE=4 tests/run.sh` runs four times as much.
+pub fn size() -> usize {
+    std::env::var("SIZE").map_or(1, |size| size.parse().expect("SIZE must be a whole number"))
+}
+
 /// Like [`eventually`], for tests without a runtime: blocks the thread.
 pub fn eventually_blocking(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();

@@ -22,6 +22,7 @@ use self::origin::{Origin, never};
 use self::users::{Tally, ask, rng, seed};
 use crate::net::serve;
 use crate::stores::{SOON, Stores, on_each_store};
+use crate::support::size;
 
 on_each_store!(
     users_of_two_gateways,
@@ -105,13 +106,13 @@ async fn users_of_two_gateways(stores: Stores) {
 
 /// On the store that most will use.
 #[tokio::test]
-async fn a_hundred_thousand_requests_of_two_gateways() {
+async fn many_requests_of_two_gateways() {
     let stores = Stores::redis().await;
     let settings = |flight: Builder| flight.ttl(Duration::from_millis(20)).local_cache(1 << 20);
     let origin = Origin::default();
     let gateways = vec![origin.behind(&stores.open(), settings), origin.behind(&stores.open(), settings)];
     let mut tally = Tally::default();
-    while tally.sums().1 < 100_000 {
+    while tally.sums().1 < 30_000 * size() {
         tally.add(besieged(gateways.clone()).await);
     }
     assert!(is_shared(&tally), "{tally:?}");
