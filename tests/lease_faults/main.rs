@@ -17,6 +17,7 @@ mod kinds;
 mod late;
 mod nodes;
 mod one_line;
+mod one_master;
 mod outage;
 mod places;
 mod polls;

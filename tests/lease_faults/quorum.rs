@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use futures::future::join_all;
 use tokio_test::{assert_pending, task};
 use tower_distributed::{Mutex, MutexGuard};
 
@@ -49,6 +50,24 @@ async fn locked(nodes: &Nodes) -> (Mutex, MutexGuard) {
     let mutex = builder.build_quorum(nodes.stores().await, "held").unwrap();
     let guard = mutex.lock("k").await.unwrap();
     (mutex, guard)
+}
+
+/// More locks than calls are withdrawn at once.
+#[tokio::test]
+async fn a_shutdown_gives_back_every_lock() {
+    let nodes = Nodes::start(3).await;
+    let stores = nodes.stores().await;
+    let mutex = Mutex::builder().ttl(LONG).build_quorum(stores.clone(), "many").unwrap();
+    let guards = join_all((0..200).map(|key| mutex.lock(key.to_string()))).await;
+    let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
+    for store in &stores {
+        store.shutdown(SOON).await.unwrap();
+    }
+    for guard in &guards {
+        assert!(!guard.is_held());
+        let key = std::str::from_utf8(guard.key().as_bytes()).unwrap();
+        assert_eq!(nodes.votes("many", key), [None, None, None], "{key}");
+    }
 }
 
 #[tokio::test]

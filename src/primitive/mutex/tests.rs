@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use futures::poll;
 use tokio::task::JoinHandle;
 
@@ -281,4 +282,34 @@ async fn shutdown_ends_the_leases_that_are_still_held() {
     assert!(Mutex::new(&elsewhere, "m").unwrap().try_lock("k").await.is_ok(), "the lock stays for its ttl");
     let job = Mutex::new(&elsewhere, "job").unwrap();
     assert!(job.try_lock("k").await.unwrap_err().is_refused(), "a lock that is kept for a time was released");
+}
+
+/// One step releases some leases, and acquires again for the waiters behind others.
+#[tokio::test]
+async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
+    on_both(async |mutex| {
+        let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+        let keys: Vec<_> = (0..10).map(|n| n.to_string()).collect();
+        let guards = join_all(keys.iter().map(|key| mutex.lock(key.as_str()))).await;
+        let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
+        let mut waiters: Vec<_> =
+            keys.iter().step_by(2).map(|key| Box::pin(mutex.lock(key.as_str()))).collect();
+        for waiter in &mut waiters {
+            assert!(poll!(waiter).is_pending());
+        }
+        leases.admission.store.scheduler().shut_down();
+        assert!(guards.iter().all(|guard| !guard.is_held()));
+        let waiters = async {
+            for waiter in waiters {
+                assert!(waiter.await.unwrap().unlock().await.unwrap());
+            }
+        };
+        tokio::time::timeout(LONG, waiters).await.expect("a waiter is not served");
+        for key in &keys {
+            let lock =
+                tokio::time::timeout(LONG, mutex.lock(key.as_str())).await.expect("a lock is not free");
+            assert!(lock.unwrap().unlock().await.unwrap());
+        }
+    })
+    .await;
 }
