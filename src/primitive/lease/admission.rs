@@ -161,7 +161,7 @@ impl<K: Kind> Admission<K> {
         &self.clients.acquire_release
     }
 
-    pub(super) fn release_operation(&self, back: &Release) -> AcquireRelease<K> {
+    pub(in crate::primitive) fn release_operation(&self, back: &Release) -> AcquireRelease<K> {
         let verb = Verb::Release { withdraws: back.withdrawn };
         self.operation(Arc::clone(&back.token), verb, Terms::usual(back.ttl))
     }

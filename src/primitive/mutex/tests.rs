@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::{Mutex, MutexGuard};
 use crate::primitive::lease::LONGEST_TURN;
+use crate::primitive::lease::tokens::Release;
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
 use crate::{Error, Store};
@@ -312,4 +313,33 @@ async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
         }
     })
     .await;
+}
+
+/// What follows an answer may be code of a user, such as a recorder of metrics.
+#[tokio::test]
+async fn a_panic_in_what_follows_an_answer_loses_no_other_answer() {
+    let server = RedisServer::start().await;
+    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let super::Place::Store(leases) = &mutex.place else { unreachable!() };
+    let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
+    for n in 0..8_u32 {
+        let answered = answered.clone();
+        let release = leases.admission.release_operation(&Release {
+            key: "k".into(),
+            token: "t".into(),
+            withdrawn: false,
+            ttl: 1_000_000,
+            left: LONG,
+        });
+        leases.admission.client().send(None, "k".into(), release, move |answer| {
+            answered.send((n, answer.is_ok())).unwrap();
+            panic!("after answer {n}");
+        });
+    }
+    let mut all = Vec::new();
+    for _ in 0..8 {
+        all.push(tokio::time::timeout(LONG, answers.recv()).await.expect("an answer is lost").unwrap());
+    }
+    all.sort_unstable();
+    assert_eq!(all, (0..8).map(|n| (n, true)).collect::<Vec<_>>());
 }

@@ -28,6 +28,8 @@ use super::key_state::Standing;
 use super::kind::Holders;
 use super::operations::Answer;
 use super::tokens::{Effect, Event, Notice, Now};
+use crate::Error;
+use crate::error::Cause;
 use crate::primitive::mutex::holder::Holder;
 use crate::primitive::rw_lock::holders::RwHolders;
 use crate::primitive::wait_group::holders::PermitHolders;
@@ -180,4 +182,23 @@ fn a_message_that_came_before_the_answer_grants_nothing() {
     assert!(matches!(effects[..], [Effect::Subscribe]), "{effects:?}");
     let effects = tokens.step(Event::Due, later(5001));
     assert!(matches!(effects[..], [Effect::Heartbeat { .. }]), "{effects:?}");
+}
+
+/// A heartbeat cannot be sent, and its waiter gives up: its place is withdrawn, or it would be granted a lease.
+#[test]
+fn who_gives_up_leaves_no_place() {
+    let at = Instant::now();
+    let later = |ms| Now { at: at + Duration::from_millis(ms), link: Link::Up(1) };
+    let holding = process::holding(Duration::from_secs(30), Leases::Permits);
+    let mut tokens = process::Process::new(0, network::rules(), at).tokens;
+    let waiter = process::waiter(0, 7, holding, String::new());
+    let effects = tokens.step(Event::Arrives { key: "k".into(), waiter }, later(0));
+    let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
+    let answer = Answer::acquired(9_000_000, Standing::Queued { soonest: 0, before: 0 }, None, false);
+    tokens.step(Event::Answered { id, sent: later(0), answer, polled: None }, later(1));
+    let effects = tokens.step(Event::Due, later(5000));
+    assert!(matches!(effects[..], [Effect::Heartbeat { .. }]), "{effects:?}");
+    let error = Error::unavailable(Cause::BreakerOpen, "the breaker is open");
+    let effects = tokens.step(Event::Unanswered { ids: vec![id], error }, later(5001));
+    assert!(matches!(effects[..], [Effect::Release { .. }, Effect::Tell { .. }]), "{effects:?}");
 }
