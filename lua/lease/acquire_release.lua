@@ -17,7 +17,7 @@
 -- cost      a free mutex: five commands to acquire, three of them once for all runs; four to release, for all runs
 local ARGV, pcall, keys, two, look, begin = ARGV, pcall, kind.keys, kind.two, kind.look, kind.begin
 local names, reply, n, at = {}, {now}, 1, 8 + kind.scope
-local some = at -- the position of the first verb that is an acquire, if any
+local some = at -- the position of the first verb that is no release, if any
 while ARGV[some] == 'release' or ARGV[some] == 'withdraw' do some = some + 2 end
 if kind.read then kind.read(ARGV[some]) end
 for i = 4, #KEYS, keys do
@@ -49,7 +49,10 @@ for run = 1, #KEYS / keys do
   local ok, status, at_end, fence, ahead = pcall(step, token, verb == 'bypass' or verb == 'withdraw', at, after)
   if not ok then
     local problem = failure(status)
-    if problem then return problem end
+    if problem then
+      if kind.write then kind.write() end
+      return problem
+    end
     status, at_end, fence, ahead = -1, 0, 0, 0
   end
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, at_end, fence, ahead, heard

@@ -15,7 +15,7 @@ local call = redis.call
 local lift = 4503599627370496 -- 2^52: above every time. ZSET members with higher scores neither hold nor wait
 local holders, mark, queue, beats, fifth, sixth, second -- the keys of the current run
 local asker -- the token of the current run
-local heard, found -- the messages to the asker's process, and what `look` found
+local heard, found -- the messages to the asker's process, and what `look` found, or why `enter` entered nothing
 
 -- The rules of a kind of lease. The Lua file of the kind fills them in. These are all that a free key needs:
 local kind = {

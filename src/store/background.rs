@@ -1,7 +1,7 @@
 //! The background thread runs the work that must not depend on any caller.
 //!
-//! Renewals, heartbeats, the subscription, releases without a waiting caller, and undo operations for callers that
-//! are gone run as tasks on one current_thread runtime per process, and the masters of a Cluster are read there.
+//! Renewals, heartbeats, releases without a waiting caller, and undo operations for callers that are gone are sent from
+//! one current_thread runtime per process. The subscription runs there, and the masters of a Cluster are read there.
 //! Callers without a tokio runtime also use it. Of the user's code only `ProvideCredentials` runs on it.
 //!
 //! The thread starts when it is first needed and ends with the last store and lease, because every owed task on it

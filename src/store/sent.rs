@@ -1,5 +1,6 @@
 //! Calls whose answers no task awaits.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -29,7 +30,9 @@ impl<O: Operation, T: FnOnce(Result<O::Reply, Error>) + Send + 'static> Wake for
         let done = sent.take();
         drop(sent);
         if let Some((_, then)) = done {
-            then(answer);
+            // It may call code of the user, such as a recorder of metrics. A panic there must not reach whoever reads the
+            // answer, and the other answers with it.
+            drop(catch_unwind(AssertUnwindSafe(|| then(answer))));
         }
     }
 }

@@ -20,7 +20,6 @@ use crate::referee::Referee;
 use crate::support::processes::{Child, is_child, setting};
 use crate::support::{eventually, size};
 
-/// The fewest messages that are sent.
 const TIMES: usize = 3;
 /// Deliveries that wait to be taken.
 const QUEUED: usize = 2000;
@@ -29,6 +28,7 @@ const TASKS: usize = 32;
 const KILLS: usize = 6;
 const TTL: Duration = Duration::from_millis(1500);
 
+/// The fewest messages that are sent.
 fn amount() -> usize {
     8_000 * size()
 }
@@ -206,7 +206,7 @@ async fn each_webhook_is_handled_once_or_it_is_reported() {
         let until = kill * amount() * TIMES / KILLS;
         eventually("deliveries", LONG, async || messages.how_many_taken().await >= until).await;
         // Now and then, and until one held a claim meanwhile.
-        if kill % 4 == 0 || kill > 4 && fleet.referee.count("messages", "unsure").await == 0 {
+        if kill % 2 == 0 || kill > 2 && fleet.referee.count("messages", "unsure").await == 0 {
             workers.stop(&messages).await;
         }
         workers.replace().await;

@@ -229,7 +229,7 @@ fn passes(error: &Error) -> bool {
 }
 
 fn not_run() -> Error {
-    Error::unavailable(Cause::Disconnected, "the runtime shut down while it confirmed the claim")
+    Error::unavailable(Cause::Ended, "the runtime shut down while it confirmed the claim")
 }
 
 impl Deref for Claim {

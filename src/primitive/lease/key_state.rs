@@ -35,7 +35,8 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// A number that only equal terms have. That of the usual terms is lower: a release is sent before the next acquire.
+    /// A number that only equal terms have. Usual terms come before others: a release is sent before the next acquire, if
+    /// their ttls are equal. Otherwise the release grants what the acquire waits for.
     pub(super) fn number(self) -> u128 {
         let Self { ttl, max_waiters, rank } = self;
         let [ttl, max_waiters, rank] =

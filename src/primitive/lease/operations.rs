@@ -31,7 +31,7 @@ impl Spans {
     }
 }
 
-/// Acquires a lease or a place in the queue, or gives it up. It is one operation, so that all of these leave in the same
+/// Acquires a lease or a place in the queue, or gives it up, perhaps with an outcome. It is one operation, so that all of these leave in the same
 /// call.
 #[derive(Debug)]
 pub(crate) struct AcquireRelease<K: Kind> {

@@ -11,6 +11,7 @@ use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::watch;
+use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use super::holder::Exclusive;
@@ -156,11 +157,16 @@ impl Quorum {
 
     /// Renews a lease in the background.
     fn renew_later(self: &Arc<Self>, lease: Arc<LeaseState>) {
-        let this = Arc::clone(self);
-        let mut renewal = Box::pin(async move { drop(this.renew(&lease, true).await) });
+        let (this, background) = (Arc::clone(self), self.background());
+        let thread = background.clone();
+        let renewal = async move {
+            drop(this.renew(&lease, true).await);
+            drop(thread);
+        };
+        let mut renewal = Box::pin(unconstrained(renewal));
         // In memory it is done at once.
         if renewal.as_mut().now_or_never().is_none() {
-            self.background().spawn(renewal);
+            background.spawn(renewal);
         }
     }
 
@@ -244,7 +250,7 @@ impl Quorum {
     async fn renew(self: &Arc<Self>, state: &LeaseState, scheduled: bool) -> Result<(), Error> {
         let (sent, majority) = (clock::now(), self.majority());
         let (quorum, renewed) = (Arc::clone(self), Renewed::Unknown);
-        let mut renewal = Renewal { quorum, id: state.id, renewed, scheduled };
+        let mut result = Renewal { quorum, id: state.id, renewed, scheduled };
         let (mut held, mut gone, mut outage) = (0, 0, None);
         for renewal in self.renew_all(&state.key, &state.token, 0).await {
             match renewal {
@@ -253,14 +259,14 @@ impl Quorum {
                 Err(error) => outage = Some(error),
             }
         }
-        renewal.renewed = match &outage {
+        result.renewed = match &outage {
             _ if held >= majority => Renewed::Valid { sent, until: self.until(sent) },
             Some(_) if self.nodes.len() - gone >= majority => Renewed::Unknown,
             // A majority can no longer hold the lease.
             _ => Renewed::Gone,
         };
-        let renewed = renewal.renewed;
-        drop(renewal);
+        let renewed = result.renewed;
+        drop(result);
         match (renewed, outage) {
             (Renewed::Unknown, Some(error)) => Err(error),
             (Renewed::Valid { .. }, _) if state.is_held() => Ok(()),

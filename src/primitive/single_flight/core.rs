@@ -307,7 +307,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 }
 
 fn gone() -> Error {
-    Error::unavailable(Cause::Disconnected, "the runtime that ran the flight was shut down")
+    Error::unavailable(Cause::Ended, "the runtime that ran the flight was shut down")
 }
 
 /// Returns why a task sent no outcome. Resumes its panic.

@@ -262,8 +262,8 @@ impl<P: Party> Tokens<P> {
     /// Gives all waiters in a line an error, and releases their token.
     fn fail(&mut self, id: u64, error: &Error) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        // `tell` withdraws it: the call may still run.
-        entry.twice |= !error.is_not_sent();
+        // `tell` withdraws it: it has a place, or its acquire may still run.
+        entry.twice |= matches!(entry.stage, Stage::Queued { .. }) || !error.is_not_sent();
         self.tell(id, &Told::Failed(error.clone()));
     }
 
