@@ -38,7 +38,7 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
 /// How many waiters of a namespace that went away are withdrawn at once, at most.
-const RELEASES: usize = 64;
+const RELEASES: usize = 16;
 
 /// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
 fn grant_time(store: &Store) -> Duration {
