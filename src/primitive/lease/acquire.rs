@@ -15,6 +15,7 @@ use super::outcome::Outcome as _;
 use super::tokens::{Effect, Event};
 use super::waiter::{Got, Received, Waiter};
 use crate::error::{Busy, Subject, Why};
+use crate::primitive::clock;
 use crate::store::lock;
 use crate::store::timer::until;
 use crate::{Error, Key};
@@ -157,7 +158,7 @@ impl<K: Kind> Leases<K> {
     /// Returns the error of the last call for the waiters of a key, if the store was unavailable. Also if that call is
     /// still under way, and is refused again and again.
     pub(crate) fn outage(&self, key: &Key) -> Option<Error> {
-        let outage = lock(&self.admission.tokens).tokens.outage(key);
+        let outage = lock(&self.admission.tokens).tokens.outage(key, clock::now());
         outage.or_else(|| self.admission.namespace.refused(key))
     }
 
@@ -219,8 +220,8 @@ impl<K: Kind> Leaver<'_, K> {
         // The order matters: an offered lease is handed on to the waiters that remain.
         let offered = self.waiter.leave();
         let mut outage = None;
-        let effects = self.admission.step(|tokens, _| {
-            outage = tokens.outage(self.key);
+        let effects = self.admission.step(|tokens, now| {
+            outage = tokens.outage(self.key, now.at);
             let (key, waiter) = (self.key.clone(), Arc::clone(self.waiter));
             Some(Event::Leaves { key, waiter, id: self.id, unanswered: self.is_unanswered })
         });

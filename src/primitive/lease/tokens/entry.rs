@@ -30,8 +30,6 @@ pub(crate) struct Entry<P: Party> {
     pub(crate) twice: bool,
     /// When it is due; `None` while a call is under way.
     pub(super) due: Option<Instant>,
-    /// Whether its last call found the store unavailable.
-    pub(super) is_away: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -70,7 +68,7 @@ pub(crate) struct Held<P: Party> {
 impl<P: Party> Entry<P> {
     pub(super) fn new(id: u64, key: Key, token: Arc<str>, holding: Arc<Holding>, stage: Stage<P>) -> Self {
         let (line, cohort, twice, due) = (Line::default(), false, false, None);
-        Self { id, key, token, holding, stage, line, cohort, twice, due, is_away: false }
+        Self { id, key, token, holding, stage, line, cohort, twice, due }
     }
 
     pub(super) fn options(&self) -> &LeaseOptions {

@@ -74,8 +74,8 @@ pub(crate) struct Tokens<P: Party> {
     next_owed: u64,
     /// The entries and the owed releases by the time at which each is due.
     due: BTreeSet<(Instant, Slot)>,
-    /// The keys whose last calls found the store unavailable, and how many of their entries that concerns.
-    outages: HashMap<Key, (Error, usize)>,
+    /// The keys whose last calls found the store unavailable, and when.
+    outages: HashMap<Key, (Error, Instant)>,
     /// Renewal times are rounded to whole spans since this time.
     began: Instant,
     /// The time of the step, and its effects until now.
@@ -113,9 +113,11 @@ impl<P: Party> Tokens<P> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Returns the error of the last call for the waiters of a key, if the store was unavailable.
-    pub(crate) fn outage(&self, key: &Key) -> Option<Error> {
-        if self.outages.is_empty() { None } else { self.outages.get(key).map(|(error, _)| error.clone()) }
+    /// Returns the error of the last call for the waiters of a key, if the store was unavailable. They may all have gone away
+    /// since.
+    pub(crate) fn outage(&self, key: &Key, now: Instant) -> Option<Error> {
+        let (error, at) = self.outages.get(key)?;
+        (now < *at + self.outage_lasts()).then(|| error.clone())
     }
 
     /// Returns the leases that are held or offered.
@@ -150,9 +152,6 @@ impl<P: Party> Tokens<P> {
         if let Some(at) = entry.due {
             self.due.remove(&(at, Slot::Entry(id)));
         }
-        if entry.is_away {
-            self.forget_outage(&entry.key);
-        }
         Some(entry)
     }
 
@@ -179,29 +178,23 @@ impl<P: Party> Tokens<P> {
 
     /// Records whether the last call for an entry found the store unavailable.
     fn set_outage(&mut self, id: u64, error: Option<&Error>) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        let was_away = std::mem::replace(&mut entry.is_away, error.is_some());
+        let Some(entry) = self.entries.get(&id) else { return };
         match error {
-            None if was_away => {
-                let key = entry.key.clone();
-                self.forget_outage(&key);
-            }
-            None => {}
+            None if self.outages.is_empty() => {}
+            None => drop(self.outages.remove(&entry.key)),
             Some(error) => {
-                let known = self.outages.entry(entry.key.clone()).or_insert_with(|| (error.clone(), 0));
-                known.0 = error.clone();
-                known.1 += usize::from(!was_away);
+                self.outages.insert(entry.key.clone(), (error.clone(), self.now.at));
+                if self.outages.len() > 2 * self.entries.len() {
+                    let (now, lasts) = (self.now.at, self.outage_lasts());
+                    self.outages.retain(|_, (_, at)| now < *at + lasts);
+                }
             }
         }
     }
 
-    fn forget_outage(&mut self, key: &Key) {
-        if let Some((_, count)) = self.outages.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                self.outages.remove(key);
-            }
-        }
+    /// How long a failed call says something: until the next one must have ended.
+    fn outage_lasts(&self) -> Duration {
+        self.rules.call + self.rules.heartbeat
     }
 }
 
