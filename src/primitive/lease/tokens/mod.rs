@@ -178,17 +178,18 @@ impl<P: Party> Tokens<P> {
 
     /// Records whether the last call for an entry found the store unavailable.
     fn set_outage(&mut self, id: u64, error: Option<&Error>) {
+        if error.is_none() && self.outages.is_empty() {
+            return;
+        }
         let Some(entry) = self.entries.get(&id) else { return };
         match error {
-            None if self.outages.is_empty() => {}
             None => drop(self.outages.remove(&entry.key)),
-            Some(error) => {
-                self.outages.insert(entry.key.clone(), (error.clone(), self.now.at));
-                if self.outages.len() > 2 * self.entries.len() {
-                    let (now, lasts) = (self.now.at, self.outage_lasts());
-                    self.outages.retain(|_, (_, at)| now < *at + lasts);
-                }
-            }
+            Some(error) => drop(self.outages.insert(entry.key.clone(), (error.clone(), self.now.at))),
+        }
+        // Any one tells whether it is time to look at all: a look at all for each call would stop the calls of others.
+        let (now, lasts) = (self.now.at, self.outage_lasts());
+        if self.outages.values().next().is_some_and(|(_, at)| now >= *at + lasts) {
+            self.outages.retain(|_, (_, at)| now < *at + lasts);
         }
     }
 
