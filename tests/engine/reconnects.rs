@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use tokio::net::TcpListener;
 use tower_distributed::{MutexGuard, Store};
 
 use crate::scene::{CALL, MACHINE, RECOVERY, calls_of, is_served, long_locks, wide_bucket};
@@ -100,4 +101,24 @@ async fn a_subscription_closed_at_once_backs_off() {
         || server.query::<Vec<String>>(&["PUBSUB", "CHANNELS", "*:wake:????????????????"]).unwrap().len();
     eventually("the store to be subscribed again", CALL, async || channels() == 1).await;
     drop(guard);
+}
+
+/// A server that accepts connections and answers nothing: a call takes one time-out, not one after the other.
+#[tokio::test]
+async fn a_call_tries_to_connect_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let store = Store::builder().connect_timeout(Duration::from_millis(100)).redis(&url).unwrap();
+    let bucket = wide_bucket(&store);
+    let mut accepted = Vec::new();
+    let call = bucket.allow("k");
+    tokio::pin!(call);
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut call => break outcome,
+            connection = listener.accept() => accepted.push(connection.unwrap()),
+        }
+    };
+    assert!(outcome.is_err_and(|error| error.is_unavailable()));
+    assert_eq!(accepted.len(), 1, "connections for one call");
 }
