@@ -19,7 +19,8 @@ use crate::telemetry::Server;
 /// The number of failures in a row that open the breaker.
 const FAILURES: u32 = 3;
 
-/// The longest pause after the breaker opened. Doubled after each failed probe.
+/// The longest pause after the breaker opened. Doubled after each failed probe, and no shorter than the failed call took,
+/// up to the longest of all: a caller waits for each probe.
 const PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -128,17 +129,18 @@ impl Breaker {
             return;
         }
         *last = Some((now, outage.clone()));
+        let took = now.saturating_duration_since(sent);
         *failures = failures.saturating_add(1);
         self.failing.store(true, Ordering::Release);
         match open {
             Some(open) => {
                 open.probes = open.probes.saturating_add(1);
-                (open.until, open.probing) = (now + pause(open.probes), false);
+                (open.until, open.probing) = (now + pause_after(took, open.probes), false);
                 drop(state);
                 self.telemetry.breaker_reopened(outage);
             }
             None if conclusive || *failures >= FAILURES => {
-                *open = Some(Open { until: now + pause(0), probes: 0, probing: false });
+                *open = Some(Open { until: now + pause_after(took, 0), probes: 0, probing: false });
                 drop(state);
                 self.telemetry.breaker_opened(outage);
             }
@@ -156,7 +158,11 @@ impl Drop for Breaker {
 /// Returns a random pause after `failures` failures, between an eighth of the longest pause and all of it. So the
 /// processes of a fleet do not all come back at once.
 pub(super) fn pause(failures: u32) -> Duration {
-    jittered(PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE))
+    pause_after(Duration::ZERO, failures)
+}
+
+fn pause_after(took: Duration, failures: u32) -> Duration {
+    jittered(PAUSE.saturating_mul(1 << failures.min(10)).max(took).min(LONGEST_PAUSE))
 }
 
 /// Returns a random span between an eighth of `span` and all of it.
@@ -222,6 +228,21 @@ mod tests {
         let breaker = Breaker::new(Duration::from_secs(2), Server::new("test"));
         breaker.failed(Instant::now(), &outage(), true);
         assert!(breaker.check().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_took_long_is_not_repeated_at_once() {
+        let breaker = Breaker::new(Duration::from_secs(2), Server::new("test"));
+        for _ in 0..20 {
+            let sent = Instant::now();
+            tokio::time::advance(Duration::from_secs(2)).await;
+            breaker.failed(sent, &outage(), true);
+            tokio::time::advance(LONGEST_PAUSE / 8 - Duration::from_millis(1)).await;
+            assert!(breaker.check().is_err());
+            tokio::time::advance(LONGEST_PAUSE).await;
+            assert!(breaker.check().is_ok());
+            assert!(breaker.succeeded());
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use super::failure::{self, Redirect};
-use super::link::Link;
+use super::link::{Held, Link};
 use super::plan::Call;
 use super::reply::Reply;
 use super::runtime::{Route, RuntimeLinks};
@@ -191,6 +191,17 @@ impl RedisStore {
         }
     }
 
+    /// Returns the connection. If there is none, it connects first.
+    pub(super) async fn hold(&self, runtime: &Handle, link: &Arc<Link>) -> Result<Held, Failed> {
+        link.hold(runtime).await.map_err(|outage| {
+            self.source.look_for_masters(None);
+            // A node that names no masters to this user is up.
+            let cause = if outage.cause == Cause::Denied { Cause::Denied } else { Cause::NotSent };
+            let outage = Outage { cause, ..outage };
+            Failed { outage, sent: None, written: false, answers: false, redirect: None }
+        })
+    }
+
     /// Sends a call once, or twice if the server does not know the script.
     async fn attempt(
         &self,
@@ -200,13 +211,7 @@ impl RedisStore {
         call: &Call,
         asking: bool,
     ) -> Result<Reply, Failed> {
-        let mut held = link.hold(runtime).await.map_err(|outage| {
-            self.source.look_for_masters(None);
-            // A node that names no masters to this user is up.
-            let cause = if outage.cause == Cause::Denied { Cause::Denied } else { Cause::NotSent };
-            let outage = Outage { cause, ..outage };
-            Failed { outage, sent: None, written: false, answers: false, redirect: None }
-        })?;
+        let mut held = self.hold(runtime, link).await?;
         let sent = Instant::now();
         let (mut written, since) = (true, held.switches());
         let sending = self.send(&mut held.connection, &call.command, asking, &mut written);

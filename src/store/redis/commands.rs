@@ -24,7 +24,7 @@ impl RedisStore {
         if self.source.repeats() {
             return Ok(());
         }
-        let Ok(mut held) = link.hold(runtime).await else { return Ok(()) };
+        let mut held = self.hold(runtime, link).await?;
         if link.answered_within(IDLE) {
             return Ok(());
         }
