@@ -48,7 +48,7 @@ pub(crate) use self::owed::Owed;
 pub use self::ping::{BreakerState, Ping};
 pub(crate) use self::redis::send_queue::Padded;
 pub(crate) use self::redis_name::Stem;
-pub(crate) use self::scheduler::{PeriodicTask, Scheduler};
+pub(crate) use self::scheduler::{PeriodicTask, Scheduler, Signal};
 pub use self::stats::StoreStats;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 pub use self::tls::Tls;

@@ -23,17 +23,21 @@ pub(crate) trait PeriodicTask: Send + Sync {
     /// Returns when the work is due next.
     fn due(&self) -> Option<Instant>;
 
-    /// Does the work that is due. It must not block.
-    fn run(self: Arc<Self>);
+    /// Does what a signal says, and the work that is due. It must not block.
+    fn signal(self: Arc<Self>, signal: Signal);
+}
 
-    /// Makes the work that waits for a push due now, because pushes may have been missed, or do not arrive any more.
-    fn relinked(self: Arc<Self>) {}
-
-    /// Makes the work that need not wait due now.
-    fn hurry(self: Arc<Self>) {}
-
-    /// Gives up what the process holds.
-    fn shut_down(self: Arc<Self>) {}
+/// What the tasks of a store have to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// Work may be due.
+    Due,
+    /// Pushes may have been missed, or do not arrive any more: the work that waits for one is due.
+    Relinked,
+    /// The work that need not wait is due.
+    Hurry,
+    /// The process gives up what it holds.
+    ShutDown,
 }
 
 /// The periodic tasks of one store.
@@ -113,15 +117,19 @@ impl Scheduler {
         }
     }
 
+    fn signal(&self, signal: Signal) {
+        self.joined().into_iter().for_each(|task| task.signal(signal));
+    }
+
     /// Makes the work that need not wait due now.
     pub(crate) fn hurry(self: &Arc<Self>) {
-        self.joined().into_iter().for_each(PeriodicTask::hurry);
+        self.signal(Signal::Hurry);
         self.schedule(Instant::now());
     }
 
     /// Makes the tasks give up what the process holds.
     pub(crate) fn shut_down(&self) {
-        self.joined().into_iter().for_each(PeriodicTask::shut_down);
+        self.signal(Signal::ShutDown);
     }
 
     /// Wakes the tasks up, because periodic tasks may have been dropped.
@@ -170,13 +178,13 @@ impl Task {
                     let now = Instant::now();
                     for task in scheduler.joined() {
                         if task.due().is_some_and(|due| due <= now) {
-                            task.run();
+                            task.signal(Signal::Due);
                         }
                     }
                 }
                 () = self.earlier.notified() => {}
                 Ok(()) = link.changed() => {
-                    scheduler.joined().into_iter().for_each(PeriodicTask::relinked);
+                    scheduler.signal(Signal::Relinked);
                 }
             }
         }

@@ -94,7 +94,7 @@ struct Asked {
 impl Asked {
     fn about<Q>(self, query: Q) -> Ask<Q> {
         let wait = self.max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..Wait::FOR_EVER });
-        Ask { bypass: self.bypass, ..Ask::about(query, Subject::Flight, String::new(), 0, wait) }
+        Ask { bypass: self.bypass, ..Ask::new(query, Subject::Flight, String::new(), 0, wait) }
     }
 }
 

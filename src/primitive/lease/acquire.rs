@@ -1,9 +1,10 @@
 //! Acquiring a lease: the call to the store, and the wait for its result.
 
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::admission::{Admission, Leases};
@@ -21,7 +22,7 @@ use crate::store::timer::until;
 use crate::{Error, Key};
 
 /// The options of one acquire.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ask<Q = ()> {
     pub(crate) subject: Subject,
     /// The suffix that the kind of lease adds to the token.
@@ -39,15 +40,8 @@ pub(crate) struct Ask<Q = ()> {
 }
 
 impl<Q> Ask<Q> {
-    pub(crate) fn about(query: Q, subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
+    pub(crate) fn new(query: Q, subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
         Self { subject, suffix, rank, wait, query, bypass: false, gives_up: false }
-    }
-}
-
-impl Ask {
-    /// An acquire of a kind that keeps no outcomes.
-    pub(crate) fn new(subject: Subject, suffix: String, rank: i64, wait: Option<Wait>) -> Self {
-        Self::about((), subject, suffix, rank, wait)
     }
 }
 
@@ -102,8 +96,7 @@ impl<K: Kind> Leases<K> {
             return Err(Error::interrupted());
         }
         let admission = &self.admission;
-        let about = (ask.subject, ask.suffix.clone());
-        let waiter = Waiter::new(&self.holding, about, ask.wait.is_some(), ask.gives_up);
+        let (waiter, received) = Waiter::new(&self.holding, ask.clone());
         // It joins the line of its process, or sends an acquire of its own.
         let mut sent = None;
         let mut effects = admission.step(|_, now| {
@@ -114,8 +107,9 @@ impl<K: Kind> Leases<K> {
             Some(Effect::Acquire { id, token, .. }) => (Some(id), Some(token)),
             _ => (None, None),
         };
+        let is_unanswered = id.is_some();
         let mut leaver =
-            Leaver { admission, key, waiter: &waiter, id, is_unanswered: id.is_some(), is_over: false };
+            Leaver { admission, key, waiter: &waiter, received, id, is_unanswered, is_over: false };
         let call = async {
             let (Some(token), Some(sent)) = (token, sent) else { return pending().await };
             (sent, admission.ask(key.clone(), token, &self.holding, ask).await)
@@ -126,12 +120,13 @@ impl<K: Kind> Leases<K> {
         loop {
             tokio::select! {
                 biased;
-                result = poll_fn(|context| waiter.poll(context)) => {
+                result = &mut leaver.received => {
                     leaver.is_over = true;
                     return match result {
                         // The lease was taken back, or expired before this poll.
-                        Ok(Some(Got::Lease(lease, _))) if !admission.accept(&lease.state) => Ok(None),
-                        result => result,
+                        Ok(Ok(Some(Got::Lease(lease, _)))) if !admission.accept(&lease.state) => Ok(None),
+                        Ok(result) => result,
+                        Err(_) => Ok(None),
                     };
                 }
                 (sent, answer) = &mut call, if leaver.is_unanswered => {
@@ -188,7 +183,7 @@ impl<K: Kind> Admission<K> {
         let max_waiters = ask.wait.map_or(0, |wait| wait.max_waiters.into());
         let terms = Terms { ttl: micros(holding.options.ttl), max_waiters, rank: ask.rank };
         let verb = Verb::Acquire { query: Some(ask.query.clone()), bypass: ask.bypass };
-        self.client().run(key, self.operation(token, verb, terms)).await
+        self.acquire_release.run(key, self.operation(token, verb, terms)).await
     }
 }
 
@@ -206,7 +201,8 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
 struct Leaver<'a, K: Kind> {
     admission: &'a Arc<Admission<K>>,
     key: &'a Key,
-    waiter: &'a Arc<Waiter<Found<K>>>,
+    waiter: &'a Arc<Waiter<K>>,
+    received: oneshot::Receiver<Received<Found<K>>>,
     id: Option<u64>,
     is_unanswered: bool,
     /// Whether there is nothing left to take back.
@@ -218,7 +214,8 @@ impl<K: Kind> Leaver<'_, K> {
     fn leave(&mut self) -> Option<Error> {
         self.is_over = true;
         // The order matters: an offered lease is handed on to the waiters that remain.
-        let offered = self.waiter.leave();
+        self.received.close();
+        let offered = self.received.try_recv();
         let mut outage = None;
         let effects = self.admission.step(|tokens, now| {
             outage = tokens.outage(self.key, now.at);

@@ -37,8 +37,8 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long an acquire that was withdrawn is refused if it runs late.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// How many waiters of a namespace that went away are withdrawn at once, at most.
-const RELEASES: usize = 16;
+/// How many waiters of a namespace that go away are withdrawn at once, and how far apart the others are.
+const WITHDRAWALS: (u32, Duration) = (16, Duration::from_micros(200));
 
 /// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
 fn grant_time(store: &Store) -> Duration {
@@ -55,7 +55,7 @@ pub(crate) fn rules(store: &Store, has_outcomes: bool) -> Rules {
         alive: ALIVE,
         heartbeat: HEARTBEAT,
         call: store.call_limit(),
-        releases: RELEASES,
+        withdrawals: WITHDRAWALS,
         is_remote: !store.is_in_memory(),
         is_durable: store.durable_within().is_some(),
         has_outcomes,
@@ -66,7 +66,10 @@ pub(crate) fn rules(store: &Store, has_outcomes: bool) -> Rules {
 pub(crate) struct Admission<K: Kind> {
     pub(in crate::primitive) store: Store,
     pub(crate) namespace: Namespace<KeyState<K::Holders>>,
-    pub(super) clients: Clients<K>,
+    pub(crate) acquire_release: Client<AcquireRelease<K>>,
+    pub(super) renew: Client<Renew<K>>,
+    pub(super) heartbeat: Client<Heartbeat<K>>,
+    pub(super) look: Client<Look<K>>,
     pub(super) scene: Arc<Scene<K>>,
     pub(super) tokens: Mutex<State<K>>,
     /// The average of recent hold times, ns.
@@ -79,13 +82,6 @@ pub(super) struct State<K: Kind> {
     pub(super) keep: Option<Arc<Admission<K>>>,
 }
 
-pub(super) struct Clients<K: Kind> {
-    pub(super) acquire_release: Client<AcquireRelease<K>>,
-    pub(super) renew: Client<Renew<K>>,
-    pub(super) heartbeat: Client<Heartbeat<K>>,
-    pub(super) look: Client<Look<K>>,
-}
-
 impl<K: Kind> Admission<K> {
     pub(crate) fn new(
         store: &Store,
@@ -95,12 +91,10 @@ impl<K: Kind> Admission<K> {
         let admission = store.notifier().join(|ids| {
             Arc::new(Self {
                 store: store.clone(),
-                clients: Clients {
-                    acquire_release: namespace.client(),
-                    renew: namespace.client(),
-                    heartbeat: namespace.client(),
-                    look: namespace.client(),
-                },
+                acquire_release: namespace.client(),
+                renew: namespace.client(),
+                heartbeat: namespace.client(),
+                look: namespace.client(),
                 namespace: namespace.clone(),
                 scene: Arc::new(Scene { channels: store.channels().into(), spans: spans(store), scope }),
                 tokens: Mutex::new(State {
@@ -140,7 +134,7 @@ impl<K: Kind> Admission<K> {
     ) -> Result<Result<(bool, u64), Found<K>>, Error> {
         let terms = Terms::usual(micros(state.ttl()));
         let operation = self.operation(Arc::clone(&state.token), Verb::Complete(entry), terms);
-        let answer = self.clients.acquire_release.run(state.key.clone(), operation).await?;
+        let answer = self.acquire_release.run(state.key.clone(), operation).await?;
         match (answer.found, answer.what) {
             (Some(obstacle), _) => Ok(Err(obstacle)),
             (None, What::Completed(was_held, level)) => Ok(Ok((was_held, level))),
@@ -157,10 +151,6 @@ impl<K: Kind> Admission<K> {
         AcquireRelease { scene: Arc::clone(&self.scene), token, verb, terms }
     }
 
-    pub(crate) fn client(&self) -> &Client<AcquireRelease<K>> {
-        &self.clients.acquire_release
-    }
-
     pub(in crate::primitive) fn release_operation(&self, back: &Release) -> AcquireRelease<K> {
         let verb = Verb::Release { withdraws: back.withdrawn };
         self.operation(Arc::clone(&back.token), verb, Terms::usual(back.ttl))
@@ -168,7 +158,7 @@ impl<K: Kind> Admission<K> {
 
     /// Releases. Returns also whether the call was sent twice.
     pub(crate) async fn release_token(&self, back: &Release) -> Result<(Was, bool), Error> {
-        let answer = self.client().run(back.key.clone(), self.release_operation(back)).await?;
+        let answer = self.acquire_release.run(back.key.clone(), self.release_operation(back)).await?;
         match answer.what {
             What::Released(was) => Ok((was, answer.twice)),
             What::Acquired(_) | What::Completed(..) => Err(unexpected()),
@@ -187,7 +177,7 @@ impl<K: Kind> Admission<K> {
         ttl: Duration,
         fence: i64,
     ) -> Result<At<Option<i64>>, Error> {
-        self.clients.renew.run(key, self.renewal(token, ttl, fence)).await
+        self.renew.run(key, self.renewal(token, ttl, fence)).await
     }
 
     /// Releases a token that has no entry here, in the background.

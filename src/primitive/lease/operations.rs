@@ -227,8 +227,12 @@ impl<K: Kind> Operation for AcquireRelease<K> {
                 let look = query.as_ref().map_or(Look::Open(None), |query| {
                     K::Outcome::look(state.holders(), &scene.scope, query, *bypass, now)
                 });
-                let done = look.is_done();
-                found = look.found();
+                let done;
+                (found, done) = match look {
+                    Look::Open(found) => (found, None),
+                    Look::Meanwhile(found) => (Some(found), Some(false)),
+                    Look::Done(found) => (Some(found), Some(true)),
+                };
                 What::Acquired(state.acquire(token, *terms, done, now, scene.spans))
             }
             Verb::Release { withdraws } => What::Released(state.release(token, *withdraws, now, scene.spans)),

@@ -93,25 +93,6 @@ pub(crate) enum Look<F> {
     Done(F),
 }
 
-impl<F> Look<F> {
-    /// Returns `Some(true)` if there is nothing left to do, `Some(false)` if that is so only for a caller that would
-    /// have to wait, and `None` if there is something to do.
-    pub(crate) fn is_done(&self) -> Option<bool> {
-        match self {
-            Self::Open(_) => None,
-            Self::Meanwhile(_) => Some(false),
-            Self::Done(_) => Some(true),
-        }
-    }
-
-    pub(crate) fn found(self) -> Option<F> {
-        match self {
-            Self::Open(found) => found,
-            Self::Meanwhile(found) | Self::Done(found) => Some(found),
-        }
-    }
-}
-
 /// The kind keeps no outcomes.
 impl<H> Outcome<H> for () {
     const KEPT: bool = false;

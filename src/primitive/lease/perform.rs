@@ -19,7 +19,7 @@ use super::validity::Anchor;
 use super::waiter::{Got, Received, Waiter};
 use crate::error::{Busy, Why};
 use crate::primitive::clock;
-use crate::store::{Ids, News, PeriodicTask, Recipient, lock};
+use crate::store::{Ids, News, PeriodicTask, Recipient, Signal, lock};
 use crate::{Error, Key};
 
 /// The waiters and leases of this process.
@@ -37,7 +37,7 @@ impl<K> Local<K> {
 }
 
 impl<K: Kind> Party for Local<K> {
-    type Waiter = Arc<Waiter<Found<K>>>;
+    type Waiter = Arc<Waiter<K>>;
     type Lease = Arc<LeaseState>;
     type Found = Found<K>;
 
@@ -46,11 +46,11 @@ impl<K: Kind> Party for Local<K> {
     }
 
     fn joins(waiter: &Self::Waiter) -> bool {
-        waiter.waits && waiter.holding.options.cohorts
+        waiter.ask.wait.is_some() && waiter.holding.options.cohorts
     }
 
     fn gives_up(waiter: &Self::Waiter) -> bool {
-        waiter.gives_up
+        waiter.ask.gives_up
     }
 
     fn outlasts(lease: &Arc<LeaseState>) -> bool {
@@ -58,7 +58,7 @@ impl<K: Kind> Party for Local<K> {
     }
 
     fn token(&mut self, waiter: &Self::Waiter) -> (u64, Arc<str>) {
-        self.named(&waiter.holding.options, &waiter.suffix)
+        self.named(&waiter.holding.options, &waiter.ask.suffix)
     }
 
     fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> Arc<LeaseState> {
@@ -134,23 +134,24 @@ impl<K: Kind> Admission<K> {
                 Effect::Subscribe => self.store.subscribe(),
                 Effect::Give { waiter, lease, found } => {
                     let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn Keeper>);
-                    drop(waiter.offer(Ok(Some(Got::Lease(lease, found)))));
+                    waiter.offer(Ok(Some(Got::Lease(lease, found))));
                 }
-                Effect::Tell { waiter, outcome } => drop(waiter.offer(self.result(&waiter, outcome))),
+                Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter, outcome)),
                 Effect::Lost { lease, .. } => lease.notify(),
             }
         }
     }
 
     /// The result for a waiter that gets no lease by its acquire.
-    fn result(&self, waiter: &Waiter<Found<K>>, outcome: Told<Found<K>>) -> Received<Found<K>> {
+    fn result(&self, waiter: &Waiter<K>, outcome: Told<Found<K>>) -> Received<Found<K>> {
         match outcome {
             Told::Again => Ok(None),
             Told::Found(found) => Ok(Some(Got::Done(found))),
             Told::Failed(error) => Err(error),
             Told::Refused { left, before } => {
-                let why = if waiter.waits { Why::QueueFull } else { Why::Taken };
-                Err(Busy { subject: waiter.subject, why, retry_after: self.retry_after(left, before) }.into())
+                let why = if waiter.ask.wait.is_some() { Why::QueueFull } else { Why::Taken };
+                Err(Busy { subject: waiter.ask.subject, why, retry_after: self.retry_after(left, before) }
+                    .into())
             }
         }
     }
@@ -160,18 +161,23 @@ impl<K: Kind> Admission<K> {
             lock(&self.tokens).tokens.is_in_background(owed);
         }
         let this = Arc::clone(self);
-        self.client().send(here, release.key.clone(), self.release_operation(release), move |answer| {
-            if let Some(owed) = owed {
-                this.handle(Event::Released { owed, result: answer.map(drop) });
-            }
-        });
+        self.acquire_release.send(
+            here,
+            release.key.clone(),
+            self.release_operation(release),
+            move |answer| {
+                if let Some(owed) = owed {
+                    this.handle(Event::Released { owed, result: answer.map(drop) });
+                }
+            },
+        );
     }
 
     fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Arc<str>, options: &Holding) {
         let (this, sent) = (Arc::clone(self), self.now());
         let (verb, ttl) = (Verb::Acquire { query: None, bypass: false }, micros(options.options.ttl));
         let operation = self.operation(token, verb, Terms::usual(ttl));
-        self.client().send(None, key, operation, move |answer| {
+        self.acquire_release.send(None, key, operation, move |answer| {
             this.handle(match answer {
                 Ok(answer) => Event::Answered { id, sent, answer, polled: None },
                 Err(error) => Event::Failed { id, is_final: error.is_ended(), error },
@@ -183,7 +189,7 @@ impl<K: Kind> Admission<K> {
         let (this, sent) = (Arc::clone(self), self.now());
         let (ids, tokens) = waiters.into_iter().unzip::<_, _, Vec<_>, _>();
         let heartbeat = Heartbeat { scene: Arc::clone(&self.scene), tokens };
-        self.clients.heartbeat.send(None, key, heartbeat, move |answer| {
+        self.heartbeat.send(None, key, heartbeat, move |answer| {
             this.handle(match answer {
                 Ok(At { now, what: Standings { soonest, each, .. } }) => {
                     Event::Stands { sent, now, soonest, each: ids.into_iter().zip(each).collect() }
@@ -196,7 +202,7 @@ impl<K: Kind> Admission<K> {
     fn send_renewal(self: &Arc<Self>, lease: Arc<LeaseState>) {
         let (this, sent) = (Arc::clone(self), clock::now());
         let renewal = self.renewal(Arc::clone(&lease.token), lease.ttl(), 0);
-        self.clients.renew.send(None, lease.key.clone(), renewal, move |answer| {
+        self.renew.send(None, lease.key.clone(), renewal, move |answer| {
             drop(this.renewed(&lease, sent, answer, true));
         });
     }
@@ -249,20 +255,8 @@ impl<K: Kind> PeriodicTask for Admission<K> {
         lock(&self.tokens).tokens.due().map(clock::without_suspend)
     }
 
-    fn run(self: Arc<Self>) {
-        self.handle(Event::Due);
-    }
-
-    fn relinked(self: Arc<Self>) {
-        self.handle(Event::Relinked);
-    }
-
-    fn hurry(self: Arc<Self>) {
-        self.handle(Event::Hurry);
-    }
-
-    fn shut_down(self: Arc<Self>) {
-        self.handle(Event::Shutdown);
+    fn signal(self: Arc<Self>, signal: Signal) {
+        self.handle(Event::Signal(signal));
     }
 }
 

@@ -266,12 +266,12 @@ pub(crate) async fn revoke<K: Kind>(
 impl<K: Kind> Admission<K> {
     /// Reads the holders of a key.
     pub(crate) async fn look(&self, key: Key) -> Result<Snapshot, Error> {
-        self.clients.look.run(key, Look::all()).await
+        self.look.run(key, Look::all()).await
     }
 
     /// Returns the sum of the weights held.
     pub(crate) async fn in_use(&self, key: Key) -> Result<u64, Error> {
-        Ok(self.clients.look.run(key, Look { most: 0, kind: PhantomData }).await?.in_use())
+        Ok(self.look.run(key, Look { most: 0, kind: PhantomData }).await?.in_use())
     }
 
     /// Releases the lease or the place of a token, which may be of another process.

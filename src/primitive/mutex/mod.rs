@@ -286,7 +286,7 @@ impl Mutex {
             None => (String::new(), None),
         };
         let lease = match &self.place {
-            Place::Store(leases) => leases.acquire(key, Ask::new(Subject::Lock, suffix, 0, wait)).await?,
+            Place::Store(leases) => leases.acquire(key, Ask::new((), Subject::Lock, suffix, 0, wait)).await?,
             Place::Quorum(quorum) if *quorum.closed().borrow() => return Err(Error::interrupted()),
             Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await?,
         };

@@ -26,7 +26,7 @@ use crate::primitive::lease::{
 };
 use crate::store::background::Background;
 use crate::store::timer::within;
-use crate::store::{Link, PeriodicTask, Scheduler, check_exact, lock};
+use crate::store::{Link, PeriodicTask, Scheduler, Signal, check_exact, lock};
 use crate::{Error, Key, Store, random};
 
 pub(super) struct Quorum {
@@ -308,7 +308,7 @@ impl Ballot {
             order.sort_by_cached_key(|_| random::bits());
         }
         let (key, token) = (&self.key, &self.token);
-        let ask = Ask::new(Subject::Lock, String::new(), 0, None);
+        let ask = Ask::new((), Subject::Lock, String::new(), 0, None);
         let mut calls: FuturesUnordered<_> = order
             .into_iter()
             .map(|index| {
@@ -379,12 +379,8 @@ impl PeriodicTask for Quorum {
         lock(&self.tokens).due().map(clock::without_suspend)
     }
 
-    fn run(self: Arc<Self>) {
-        self.handle(Event::Due);
-    }
-
-    fn shut_down(self: Arc<Self>) {
-        self.handle(Event::Shutdown);
+    fn signal(self: Arc<Self>, signal: Signal) {
+        self.handle(Event::Signal(signal));
     }
 }
 

@@ -331,7 +331,7 @@ async fn a_panic_in_what_follows_an_answer_loses_no_other_answer() {
             ttl: 1_000_000,
             left: LONG,
         });
-        leases.admission.client().send(None, "k".into(), release, move |answer| {
+        leases.admission.acquire_release.send(None, "k".into(), release, move |answer| {
             answered.send((n, answer.is_ok())).unwrap();
             panic!("after answer {n}");
         });

@@ -236,7 +236,7 @@ impl RwLock {
             Access::Read => (reader(&self.group), i64::from(prefer == Prefer::Writers)),
             Access::Write => (writer(most_writers), i64::from(prefer == Prefer::Readers)),
         };
-        let ask = Ask::new(Subject::Lock, suffix, rank, wait);
+        let ask = Ask::new((), Subject::Lock, suffix, rank, wait);
         let locked = self.leases.acquire(key, ask).await;
         self.decisions.admitted(locked)
     }

@@ -234,7 +234,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         loop {
             let (wait, bypass) = (Some(Wait::FOR_EVER), unread.is_some());
             let gives_up = self.settings.runs_alone;
-            let ask = Ask { bypass, gives_up, ..Ask::about(asker, Subject::Flight, String::new(), 0, wait) };
+            let ask = Ask { bypass, gives_up, ..Ask::new(asker, Subject::Flight, String::new(), 0, wait) };
             let asked = clock::now();
             match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => match self.read(&found) {
@@ -285,7 +285,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Takes the lead although there is an answer, if no process leads. Also returns whether that answer is still
     /// stored.
     async fn lead_early(&self, key: &Key, before: &Found) -> Option<(Lease, bool)> {
-        let ask = Ask::about(Asker::default(), Subject::Flight, String::new(), 0, None);
+        let ask = Ask::new(Asker::default(), Subject::Flight, String::new(), 0, None);
         match self.leases.acquire_or_find(key.clone(), Ask { bypass: true, ..ask }).await {
             Ok(Got::Lease(lease, found)) => match found {
                 None => Some((lease, false)),

@@ -141,7 +141,7 @@ impl WaitGroup {
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { max_waiters: u32::MAX, ..self.wait };
-        let ask = Ask::new(Subject::Permit, IDLE.into(), 1, Some(wait));
+        let ask = Ask::new((), Subject::Permit, IDLE.into(), 1, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();
@@ -274,7 +274,7 @@ impl WaitGroup {
         if n > limit {
             return Err(Error::exceeds_limit(n, limit));
         }
-        let ask = Ask::new(Subject::Permit, suffix(n, limit), 0, wait);
+        let ask = Ask::new((), Subject::Permit, suffix(n, limit), 0, wait);
         let lease = self.leases.acquire(key, ask).await?;
         Ok(Permit { lease, name: Arc::clone(&self.name) })
     }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::timed_lease::Shared;
 use crate::store::background::Background;
-use crate::store::{Link, PeriodicTask, Scheduler, lock};
+use crate::store::{Link, PeriodicTask, Scheduler, Signal, lock};
 
 /// The leases, sorted by the time of their next check. A frame does not reschedule a lease; the check takes the
 /// progress into account when it is due.
@@ -55,7 +55,7 @@ impl PeriodicTask for Timers {
         lock(&self.due).first_key_value().map(|((due, _), _)| *due)
     }
 
-    fn run(self: Arc<Self>) {
+    fn signal(self: Arc<Self>, _: Signal) {
         let now = Instant::now();
         while let Some(lease) = self.pop(now) {
             lease.check(now, &self);

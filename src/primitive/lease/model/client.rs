@@ -15,7 +15,7 @@ use super::server::Verb;
 use super::world::{Message, What, World};
 use crate::Error;
 use crate::error::Cause;
-use crate::store::{Link, News};
+use crate::store::{Link, News, Signal};
 
 /// A line in a process.
 #[derive(Clone, Debug)]
@@ -317,7 +317,7 @@ impl<H: Modelled> World<H> {
         let at = self.local;
         let client = &mut self.clients[line];
         client.tokens.make_due(at);
-        let effects = self.step(line, Event::Due, at);
+        let effects = self.step(line, Event::Signal(Signal::Due), at);
         self.perform(line, effects, false);
     }
 

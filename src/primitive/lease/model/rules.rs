@@ -244,7 +244,7 @@ impl Rules {
             heartbeat: ticks(1),
             call: ticks(1),
             is_remote: true,
-            releases: usize::MAX,
+            withdrawals: (0, Duration::ZERO),
             is_durable: false,
             has_outcomes: false,
         }

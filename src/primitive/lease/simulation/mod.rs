@@ -33,7 +33,7 @@ use crate::error::Cause;
 use crate::primitive::mutex::holder::Holder;
 use crate::primitive::rw_lock::holders::RwHolders;
 use crate::primitive::wait_group::holders::PermitHolders;
-use crate::store::Link;
+use crate::store::{Link, Signal};
 
 /// The kinds of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,12 +175,12 @@ fn a_message_that_came_before_the_answer_grants_nothing() {
     let effects = tokens.step(Event::Arrives { key: "k".into(), waiter }, later(0));
     let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
     tokens.step(Event::Pushed { id, news: Notice::Granted { expiry: 10_000_000, fence: 7 } }, later(1));
-    tokens.step(Event::Due, later(5000));
+    tokens.step(Event::Signal(Signal::Due), later(5000));
     let standing = Standing::Queued { soonest: 0, before: 0 };
     let answer = Answer::acquired(9_000_000, standing, None, false);
     let effects = tokens.step(Event::Answered { id, sent: later(5000), answer, polled: None }, later(5001));
     assert!(matches!(effects[..], [Effect::Subscribe]), "{effects:?}");
-    let effects = tokens.step(Event::Due, later(5001));
+    let effects = tokens.step(Event::Signal(Signal::Due), later(5001));
     assert!(matches!(effects[..], [Effect::Heartbeat { .. }]), "{effects:?}");
 }
 
@@ -196,7 +196,7 @@ fn who_gives_up_leaves_no_place() {
     let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
     let answer = Answer::acquired(9_000_000, Standing::Queued { soonest: 0, before: 0 }, None, false);
     tokens.step(Event::Answered { id, sent: later(0), answer, polled: None }, later(1));
-    let effects = tokens.step(Event::Due, later(5000));
+    let effects = tokens.step(Event::Signal(Signal::Due), later(5000));
     assert!(matches!(effects[..], [Effect::Heartbeat { .. }]), "{effects:?}");
     let error = Error::unavailable(Cause::BreakerOpen, "the breaker is open");
     let effects = tokens.step(Event::Unanswered { ids: vec![id], error }, later(5001));

@@ -19,7 +19,7 @@ use super::referee::Referee;
 use super::{Flaw, Leases, Simulated};
 use crate::Error;
 use crate::error::Cause;
-use crate::store::{Cell as _, Link, News};
+use crate::store::{Cell as _, Link, News, Signal};
 
 const MS: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -137,7 +137,7 @@ pub(super) fn rules() -> Rules {
         heartbeat: 2000 * MS,
         call: 3500 * MS,
         is_remote: true,
-        releases: 2,
+        withdrawals: (1, 50 * MS),
         is_durable: false,
         has_outcomes: false,
     }
@@ -341,21 +341,21 @@ impl<H: Simulated> Simulation<H> {
                 self.processes[process].wakes = None;
                 let due = self.processes[process].tokens.due();
                 if due.is_some_and(|due| due <= self.now) {
-                    self.handle(process, Event::Due);
+                    self.handle(process, Event::Signal(Signal::Due));
                 } else {
                     self.schedule(process);
                 }
             }
             Happening::Cuts(process) => {
                 self.processes[process].link = Link::Down;
-                self.handle(process, Event::Relinked);
+                self.handle(process, Event::Signal(Signal::Relinked));
                 let at = self.now + self.span(1, 3000);
                 self.at(at, Happening::Links(process));
             }
             Happening::Links(process) => {
                 let number = self.count;
                 self.processes[process].link = Link::Up(number);
-                self.handle(process, Event::Relinked);
+                self.handle(process, Event::Signal(Signal::Relinked));
             }
             Happening::Crashes(process) => {
                 self.processes[process].crashed = true;

@@ -11,7 +11,7 @@ use super::super::key_state::Standing;
 use super::super::operations::Answer;
 use super::super::options::Holding;
 use super::super::validity::{Anchor, Validity};
-use crate::store::Link;
+use crate::store::{Link, Signal};
 use crate::{Error, Key};
 
 /// The outside of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model and in
@@ -107,14 +107,9 @@ pub(crate) enum Event<P: Party> {
     Releases(Release),
     /// A release was answered.
     Released { owed: u64, result: Result<(), Error> },
-    /// Something may be due.
-    Due,
-    /// Messages may have been missed.
-    Relinked,
-    /// All releases are sent again now.
-    Hurry,
-    /// This process gives up all its leases.
-    Shutdown,
+    /// Something may be due, messages may have been missed, all releases are sent again now, or this process gives up all
+    /// its leases.
+    Signal(Signal),
 }
 
 /// The result of a renewal.

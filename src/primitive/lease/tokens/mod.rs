@@ -21,7 +21,7 @@ mod line;
 mod owed;
 mod step;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -47,8 +47,8 @@ pub(crate) struct Rules {
     pub(crate) heartbeat: Duration,
     /// How long a call takes at most, with the time in the queue.
     pub(crate) call: Duration,
-    /// How many waiters that went away are withdrawn at once, at most. The others are when these are answered.
-    pub(crate) releases: usize,
+    /// How many waiters that go away are withdrawn at once, and how far apart the others are.
+    pub(crate) withdrawals: (u32, Duration),
     /// Whether the store is in another process, so that calls take time and can fail.
     pub(crate) is_remote: bool,
     /// Whether grants count only once replicas have them. A pushed message does not say that, but the answer to a
@@ -67,10 +67,8 @@ pub(crate) struct Tokens<P: Party> {
     /// The entry that new waiters for a key join, for kinds with cohorts.
     lines: HashMap<Key, u64>,
     owed: HashMap<u64, Owed>,
-    /// Withdrawals that wait for their turn.
-    unsent: VecDeque<Owed>,
-    /// How many of those that had their turn are not answered.
-    in_turn: usize,
+    /// When the last waiter that went away would be withdrawn, if none were withdrawn at once.
+    withdrawn: Instant,
     next_owed: u64,
     /// The entries and the owed releases by the time at which each is due.
     due: BTreeSet<(Instant, Slot)>,
@@ -97,8 +95,7 @@ impl<P: Party> Tokens<P> {
             entries: HashMap::new(),
             lines: HashMap::new(),
             owed: HashMap::new(),
-            unsent: VecDeque::new(),
-            in_turn: 0,
+            withdrawn: now,
             next_owed: 0,
             due: BTreeSet::new(),
             outages: HashMap::new(),
@@ -211,14 +208,12 @@ impl<P: Party> Tokens<P> {
     /// Forgets the releases that are sent again until they are answered.
     pub(super) fn forget_owed(&mut self) {
         self.owed.clear();
-        self.unsent.clear();
-        self.in_turn = 0;
         self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
     }
 
     /// Returns whether the release of a token is not confirmed.
     pub(super) fn owes(&self, token: &str) -> bool {
-        self.owed.values().chain(&self.unsent).any(|owed| *owed.release.token == *token)
+        self.owed.values().any(|owed| *owed.release.token == *token)
     }
 
     /// Removes all entries. Returns their waiters.

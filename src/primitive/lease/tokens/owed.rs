@@ -2,7 +2,7 @@
 //!
 //! A release is sent at once where its caller is, so that it is sent before the caller's next operation. The caller's
 //! runtime may stop. So a little later, a release that has no answer is sent again in the background. To release twice
-//! has the same effect as once. Only a waiter that goes away may have to wait until others are withdrawn.
+//! has the same effect as once. When a crowd of waiters goes away, most are withdrawn a little later.
 
 use std::time::Duration;
 
@@ -27,14 +27,12 @@ pub(super) struct Owed {
     /// Whether the background has it. What waits there to be sent is sent in its turn: to send it again would only
     /// make the queue longer.
     in_background: bool,
-    /// Whether the next in turn waits for its answer.
-    in_turn: bool,
 }
 
 impl Owed {
-    fn new(release: Release, now: Instant, in_turn: bool) -> Self {
-        let (until, due) = (now + release.left.min(LONGEST), now + FIRST_PAUSE);
-        Self { release, due, pause: FIRST_PAUSE, until, in_background: false, in_turn }
+    fn new(release: Release, now: Instant, due: Instant) -> Self {
+        let until = now + release.left.min(LONGEST);
+        Self { release, due, pause: FIRST_PAUSE, until, in_background: false }
     }
 }
 
@@ -44,63 +42,53 @@ impl<P: Party> Tokens<P> {
         if !self.rules.is_remote {
             return self.effects.push(Effect::Release { release, owed: None });
         }
-        self.send(Owed::new(release, self.now.at, false));
+        self.send(Owed::new(release, self.now.at, self.now.at + FIRST_PAUSE));
     }
 
-    /// Withdraws a waiter that goes away, in its turn: when thousands do so at once, the calls of others do not wait for all
-    /// of that.
+    /// Withdraws a waiter that goes away: at once, or when it is due, if many go away (GCRA). So when thousands do so at
+    /// once, the calls of others do not wait for all of that.
     pub(super) fn withdraw(&mut self, release: Release) {
-        if !self.rules.is_remote {
+        let (now, (at_once, pace)) = (self.now.at, self.rules.withdrawals);
+        let due = (self.withdrawn + pace).max(now.checked_sub(at_once * pace).unwrap_or(now));
+        self.withdrawn = due;
+        if due <= now || !self.rules.is_remote {
             return self.release(release);
         }
-        self.unsent.push_back(Owed::new(release, self.now.at, true));
-        self.send_next();
-    }
-
-    /// Sends what waits for its turn.
-    fn send_next(&mut self) {
-        while self.in_turn < self.rules.releases
-            && let Some(mut owed) = self.unsent.pop_front()
-        {
-            if self.now.at < owed.until {
-                owed.due = self.now.at + FIRST_PAUSE;
-                self.send(owed);
-            }
-        }
+        self.owe(Owed::new(release, now, due));
     }
 
     fn send(&mut self, owed: Owed) {
-        let (number, release) = (self.next_owed, owed.release.clone());
+        let release = owed.release.clone();
+        let owed = Some(self.owe(owed));
+        self.effects.push(Effect::Release { release, owed });
+    }
+
+    /// Returns the number of a release that is sent, or again, when it is due.
+    fn owe(&mut self, owed: Owed) -> u64 {
+        let number = self.next_owed;
         self.next_owed += 1;
-        self.in_turn += usize::from(owed.in_turn);
         self.due.insert((owed.due, Slot::Owed(number)));
         self.owed.insert(number, owed);
-        self.effects.push(Effect::Release { release, owed: Some(number) });
+        number
     }
 
     /// Handles the answer to a release.
     pub(super) fn released(&mut self, number: u64, result: &Result<(), Error>) {
         let Some(owed) = self.owed.get_mut(&number) else { return };
-        // What failed lets others have their turn: it may go to another server.
-        self.in_turn -= usize::from(std::mem::take(&mut owed.in_turn));
         let again = result.as_ref().is_err_and(|error| error.is_away() && !error.is_denied());
         if again && self.now.at < owed.until {
             owed.in_background = false;
-            // The next in turn is sent when this one is due: it may fail at once as well.
             let due = self.now.at + owed.pause;
             return self.set_owed_due(number, due);
         }
         drop(self.settle(number));
-        self.send_next();
     }
 
     pub(super) fn release_again(&mut self, number: u64) {
         let now = self.now.at;
-        self.send_next();
         let Some(owed) = self.owed.get_mut(&number) else { return };
         if now >= owed.until {
-            drop(self.settle(number));
-            return self.send_next();
+            return drop(self.settle(number));
         }
         owed.pause = (2 * owed.pause).min(LONGEST_PAUSE);
         let due = now + owed.pause;
@@ -129,12 +117,11 @@ impl<P: Party> Tokens<P> {
 
     /// Returns how many releases are not confirmed.
     pub(crate) fn owed(&self) -> usize {
-        self.owed.len() + self.unsent.len()
+        self.owed.len()
     }
 
     fn settle(&mut self, number: u64) -> Option<Owed> {
         let owed = self.owed.remove(&number)?;
-        self.in_turn -= usize::from(owed.in_turn);
         self.due.remove(&(owed.due, Slot::Owed(number)));
         Some(owed)
     }

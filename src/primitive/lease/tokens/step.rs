@@ -15,7 +15,7 @@ use super::{
     Effect, Effects, Entry, Event, Grant, Held, Line, Notice, Now, Party, Release, Slot, Stage, Tokens, Told,
 };
 use crate::error::Cause;
-use crate::store::Link;
+use crate::store::{Link, Signal};
 use crate::{Error, Key};
 
 /// How long waiters that join a line wait for the future that sends its acquire. After that, a copy is sent in the
@@ -61,10 +61,10 @@ impl<P: Party> Tokens<P> {
             Event::Forgotten { id, fence } => self.forgotten(id, fence),
             Event::Releases(release) => self.release(release),
             Event::Released { owed, result } => self.released(owed, &result),
-            Event::Due => self.run_due(),
-            Event::Relinked => self.relinked(),
-            Event::Hurry => self.hurry(),
-            Event::Shutdown => self.shut_down(),
+            Event::Signal(Signal::Due) => self.run_due(),
+            Event::Signal(Signal::Relinked) => self.relinked(),
+            Event::Signal(Signal::Hurry) => self.hurry(),
+            Event::Signal(Signal::ShutDown) => self.shut_down(),
         }
         std::mem::take(&mut self.effects)
     }
