@@ -69,13 +69,9 @@ impl<K: Kind> Leases<K> {
         // A deadline that overflows is no deadline.
         let max_wait = ask.wait.and_then(|wait| wait.max_wait);
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
-        let mut asked_at = None;
         loop {
-            if let Some(got) = self.ask_once(&key, &ask, deadline, &mut asked_at).await? {
+            if let Some(got) = self.ask_once(&key, &mut ask, deadline).await? {
                 return Ok(got);
-            }
-            if let Some(now) = asked_at {
-                K::Outcome::asked_at(&mut ask.query, now);
             }
             // The place was lost: the process was suspended, or the server lost its data. Let the next waiter go
             // first. By now there may be an outcome, so look at it.
@@ -87,9 +83,8 @@ impl<K: Kind> Leases<K> {
     async fn ask_once(
         &self,
         key: &Key,
-        ask: &Ask<Query<K>>,
+        ask: &mut Ask<Query<K>>,
         deadline: Option<Instant>,
-        asked_at: &mut Option<i64>,
     ) -> Received<Found<K>> {
         let mut closed = self.holding.closed.subscribe();
         if *closed.borrow_and_update() {
@@ -112,7 +107,7 @@ impl<K: Kind> Leases<K> {
             Leaver { admission, key, waiter: &waiter, received, id, is_unanswered, is_over: false };
         let call = async {
             let (Some(token), Some(sent)) = (token, sent) else { return pending().await };
-            (sent, admission.ask(key.clone(), token, &self.holding, ask).await)
+            (sent, admission.ask(key.clone(), token, &self.holding, &waiter.ask).await)
         };
         tokio::pin!(call);
         let late = until(deadline);
@@ -134,7 +129,7 @@ impl<K: Kind> Leases<K> {
                     let Some(id) = id else { continue };
                     admission.handle(match answer {
                         Ok(answer) => {
-                            asked_at.get_or_insert(answer.now);
+                            K::Outcome::asked_at(&mut ask.query, answer.now);
                             let polled = Some(Arc::clone(&waiter));
                             Event::Answered { id, sent, answer, polled }
                         }
@@ -167,7 +162,7 @@ impl<K: Kind> Leases<K> {
     /// Returns whether a lease of a key is offered to a waiter that has not accepted it.
     #[cfg(test)]
     pub(crate) fn has_offered(&self, key: &Key) -> bool {
-        lock(&self.admission.tokens).tokens.leases().any(|lease| lease.key == *key && lease.is_offered())
+        lock(&self.admission.tokens).tokens.is_offered(key)
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::key_state::{KeyState, Spans, Terms, Was};
 use super::kind::{Entry, Found, Kind, Query, Scope};
-use super::operations::{AcquireRelease, At, Heartbeat, Renew, Scene, Verb, VerbOf, What};
+use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, Verb, VerbOf, What};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::{self, Outcome as _};
 use super::perform::Local;
@@ -67,7 +67,7 @@ pub(crate) struct Admission<K: Kind> {
     pub(in crate::primitive) store: Store,
     pub(crate) namespace: Namespace<KeyState<K::Holders>>,
     pub(crate) acquire_release: Client<AcquireRelease<K>>,
-    pub(super) renew: Client<Renew<K>>,
+    pub(crate) renew: Client<Renew<K>>,
     pub(super) heartbeat: Client<Heartbeat<K>>,
     pub(super) look: Client<Look<K>>,
     pub(super) scene: Arc<Scene<K>>,
@@ -133,8 +133,8 @@ impl<K: Kind> Admission<K> {
         entry: Entry<K>,
     ) -> Result<Result<(bool, u64), Found<K>>, Error> {
         let terms = Terms::usual(micros(state.ttl()));
-        let operation = self.operation(Arc::clone(&state.token), Verb::Complete(entry), terms);
-        let answer = self.acquire_release.run(state.key.clone(), operation).await?;
+        let operation = self.operation(Arc::clone(&state.grant.token), Verb::Complete(entry), terms);
+        let answer = self.acquire_release.run(state.grant.key.clone(), operation).await?;
         match (answer.found, answer.what) {
             (Some(obstacle), _) => Ok(Err(obstacle)),
             (None, What::Completed(was_held, level)) => Ok(Ok((was_held, level))),
@@ -165,19 +165,8 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    pub(super) fn renewal(&self, token: Arc<str>, ttl: Duration, fence: i64) -> Renew<K> {
-        Renew { token, ttl: micros(ttl), fence, kind: PhantomData }
-    }
-
-    /// Renews the lease of a token. Returns `None` if it holds no longer.
-    pub(crate) async fn renew_token(
-        &self,
-        key: Key,
-        token: Arc<str>,
-        ttl: Duration,
-        fence: i64,
-    ) -> Result<At<Option<i64>>, Error> {
-        self.renew.run(key, self.renewal(token, ttl, fence)).await
+    pub(crate) fn renewal(&self, token: Arc<str>, ttl: i64, fence: i64) -> Renew<K> {
+        Renew { token, ttl, fence, kind: PhantomData }
     }
 
     /// Releases a token that has no entry here, in the background.
@@ -199,11 +188,8 @@ impl<K: Kind> Admission<K> {
     pub(super) fn retry_after(&self, left: i64, before: i64) -> Option<Duration> {
         let left = u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_micros);
         let turns = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
-        let typical = self.hold_time().map(|held| held.saturating_mul(turns));
-        match (left, typical) {
-            (Some(left), Some(typical)) => Some(left.min(typical)),
-            (left, _) => left,
-        }
+        let typical = self.hold_time().map_or(Duration::MAX, |held| held.saturating_mul(turns));
+        left.map(|left| left.min(typical))
     }
 
     /// Returns the average of recent hold times in this process, if there are any.
@@ -214,6 +200,7 @@ impl<K: Kind> Admission<K> {
 }
 
 /// The leases of one value of a namespace. Cheap to clone.
+#[derive(Clone, Debug)]
 pub(crate) struct Leases<K: Kind> {
     pub(crate) admission: Arc<Admission<K>>,
     pub(crate) holding: Arc<Holding>,
@@ -250,18 +237,6 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
     ) -> Self {
         let admission = store.shared(name, || Admission::new(store, &namespace(), ()));
         Self::new(admission, options, leases)
-    }
-}
-
-impl<K: Kind> Clone for Leases<K> {
-    fn clone(&self) -> Self {
-        Self { admission: Arc::clone(&self.admission), holding: Arc::clone(&self.holding) }
-    }
-}
-
-impl<K: Kind> fmt::Debug for Leases<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases").field("options", &self.holding.options).finish_non_exhaustive()
     }
 }
 

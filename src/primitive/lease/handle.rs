@@ -174,7 +174,7 @@ impl Lease {
         if let Some(keeper) = self.keeper.take() {
             keeper.let_go(Arc::clone(&self.state));
         }
-        (self.state.key.clone(), Arc::clone(&self.state.token))
+        (self.state.grant.key.clone(), Arc::clone(&self.state.grant.token))
     }
 
     /// Records that the store has released the lease.
@@ -203,7 +203,7 @@ impl Lease {
         if self.at_least_for.is_zero() {
             return None;
         }
-        let due = clock::without_suspend(self.state.began.checked_add(self.at_least_for)?);
+        let due = clock::without_suspend(self.state.grant.at.checked_add(self.at_least_for)?);
         (self.is_held() && due > Instant::now()).then_some(due)
     }
 
@@ -275,7 +275,7 @@ impl LeaseHandle {
     /// Returns the key that the lease is for.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.state.key
+        &self.state.grant.key
     }
 
     /// Returns the name of the holder in the store.
@@ -293,7 +293,7 @@ impl LeaseHandle {
     /// [`fence_ttl`](crate::rw_lock::RwLockBuilder::fence_ttl).
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
-        u64::try_from(self.state.fence).ok().filter(|fence| *fence > 0)
+        u64::try_from(self.state.grant.fence).ok().filter(|fence| *fence > 0)
     }
 
     /// Returns until when the lease is valid if it is not renewed. Renewals move this time.

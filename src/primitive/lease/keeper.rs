@@ -4,9 +4,7 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use tokio::time::Instant;
 
 use super::admission::{ALIVE, Admission};
 use super::handle::Keeper;
@@ -15,11 +13,8 @@ use super::kind::Kind;
 use super::state::LeaseState;
 use super::tokens::{Effect, Event, Release};
 use crate::Error;
+use crate::primitive::clock;
 use crate::store::background::Background;
-use crate::store::timer::sleep;
-
-/// The pause between two tries to renew a lease that is left to others.
-const PAUSE: Duration = Duration::from_millis(50);
 
 impl<K: Kind> Keeper for Admission<K> {
     fn extend(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<(), Error>> {
@@ -49,39 +44,19 @@ impl<K: Kind> Keeper for Admission<K> {
 
     fn released(self: Arc<Self>, state: &LeaseState) {
         self.note_hold_time(state.give_up());
-        self.handle(Event::Forgotten { id: state.id, fence: state.fence });
+        self.handle(Event::Forgotten { id: state.grant.id, fence: state.grant.fence });
     }
 
     fn background(&self) -> Background {
         self.store.background().cloned().unwrap_or_else(Background::thread)
     }
 
-    /// Renews the lease once more for its full ttl. That counts as unfinished work of the store.
+    /// Renews the lease once more for its full ttl.
     fn let_go(self: Arc<Self>, state: Arc<LeaseState>) {
-        let until = state.until();
+        let renewal = Release { renews: true, ..state.release(Duration::ZERO, clock::now()) };
         state.give_up();
-        self.handle(Event::Forgotten { id: state.id, fence: state.fence });
-        let renew = async move |keep: &Admission<K>| {
-            keep.renew_token(state.key.clone(), Arc::clone(&state.token), state.ttl(), 0).await
-        };
-        let Some(background) = self.store.background() else {
-            return drop(renew(&self).now_or_never());
-        };
-        let keep = Arc::clone(&self);
-        if let Some(owed) = self.store.owed() {
-            owed.add(1);
-        }
-        background.spawn(async move {
-            while let Err(error) = renew(&keep).await {
-                if !error.is_away() || Instant::now() >= until {
-                    break;
-                }
-                sleep(PAUSE).await;
-            }
-            if let Some(owed) = keep.store.owed() {
-                owed.done(1);
-            }
-        });
+        self.handle(Event::Forgotten { id: state.grant.id, fence: state.grant.fence });
+        self.handle(Event::Releases(renewal));
     }
 }
 
@@ -94,7 +69,7 @@ impl<K: Kind> Admission<K> {
         let mut effects = self.step(|_, now| {
             let release = state.release(ALIVE, now.at);
             held = state.stop(now.at);
-            Some(Event::Ends { release, id: state.id, fence: state.fence, detached })
+            Some(Event::Ends { release, id: state.grant.id, fence: state.grant.fence, detached })
         });
         state.notify();
         self.note_hold_time(held);

@@ -9,7 +9,7 @@ use super::queue::Queue;
 use crate::store::{Script, ttl_of};
 
 /// One kind of lease: its rules in Lua, and the same in Rust.
-pub(crate) trait Kind: fmt::Debug + Send + Sync + 'static {
+pub(crate) trait Kind: Clone + fmt::Debug + Send + Sync + 'static {
     /// The holders of one key.
     type Holders: Holders;
     /// The outcomes of earlier leases of a key; `()` for most kinds.

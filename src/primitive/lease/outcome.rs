@@ -27,7 +27,7 @@ pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
     fn payload(_entry: &Self::Entry) -> usize {
         0
     }
-    /// Records when the store was first asked (µs by its clock), for an acquire that has to ask again.
+    /// Records when the store was asked (µs by its clock), for an acquire that has to ask again: the first time counts.
     fn asked_at(_query: &mut Self::Query, _now: i64) {}
     /// Writes the arguments that all runs of a call share.
     fn write_scope(scope: &Self::Scope, call: &mut Arguments<'_>);

@@ -87,26 +87,22 @@ impl<K: Kind> Admission<K> {
         let (now, earlier, owed) = (self.now(), tokens.due(), tokens.owed());
         let effects = event(tokens, now).map(|event| tokens.step(event, now)).unwrap_or_default();
         for effect in &effects {
-            // A waiter must not accept a lease that its token gives to the next one.
-            if let Effect::Lost { lease, taken_back } = effect {
-                lease.end(*taken_back);
+            match effect {
+                // A waiter must not accept a lease that its token gives to the next one.
+                Effect::Lost { lease, taken_back } => lease.end(*taken_back),
+                Effect::Valid { lease, sent, until } => drop(lease.renewed(*sent, *until, now.at)),
+                _ => {}
             }
         }
         let due = tokens.due().filter(|due| earlier.is_none_or(|earlier| *due < earlier));
         let more = tokens.owed() as isize - owed as isize;
         // The namespace lives until its releases are done.
-        let kept = if tokens.owed() > 0 {
-            keep.get_or_insert_with(|| Arc::clone(self));
-            None
-        } else {
-            keep.take()
-        };
+        *keep = (tokens.owed() > 0).then(|| Arc::clone(self));
         // Before others can handle the answers.
         if let Some(owed) = self.store.owed() {
             owed.change(more);
         }
         drop(state);
-        drop(kept);
         if let Some(due) = due {
             self.store.scheduler().schedule(clock::without_suspend(due));
         }
@@ -126,11 +122,6 @@ impl<K: Kind> Admission<K> {
                 Effect::Acquire { id, key, token, options } => self.send_acquire(id, key, token, &options),
                 Effect::Heartbeat { key, waiters } => self.send_heartbeat(key, waiters),
                 Effect::Renew { lease } => self.send_renewal(lease),
-                Effect::Valid { lease, sent, until } => {
-                    if !lease.renewed(sent, until) {
-                        self.handle(Event::Lost { id: lease.id, fence: lease.fence });
-                    }
-                }
                 Effect::Subscribe => self.store.subscribe(),
                 Effect::Give { waiter, lease, found } => {
                     let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn Keeper>);
@@ -138,6 +129,7 @@ impl<K: Kind> Admission<K> {
                 }
                 Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter, outcome)),
                 Effect::Lost { lease, .. } => lease.notify(),
+                Effect::Valid { .. } => {}
             }
         }
     }
@@ -160,17 +152,18 @@ impl<K: Kind> Admission<K> {
         if let (None, Some(owed)) = (&here, owed) {
             lock(&self.tokens).tokens.is_in_background(owed);
         }
-        let this = Arc::clone(self);
-        self.acquire_release.send(
-            here,
-            release.key.clone(),
-            self.release_operation(release),
-            move |answer| {
-                if let Some(owed) = owed {
-                    this.handle(Event::Released { owed, result: answer.map(drop) });
-                }
-            },
-        );
+        let (this, key) = (Arc::clone(self), release.key.clone());
+        let then = move |result| {
+            if let Some(owed) = owed {
+                this.handle(Event::Released { owed, result });
+            }
+        };
+        if release.renews {
+            let renewal = self.renewal(Arc::clone(&release.token), release.ttl, 0);
+            return self.renew.send(here, key, renewal, move |answer| then(answer.map(drop)));
+        }
+        let operation = self.release_operation(release);
+        self.acquire_release.send(here, key, operation, move |answer| then(answer.map(drop)));
     }
 
     fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Arc<str>, options: &Holding) {
@@ -201,8 +194,8 @@ impl<K: Kind> Admission<K> {
 
     fn send_renewal(self: &Arc<Self>, lease: Arc<LeaseState>) {
         let (this, sent) = (Arc::clone(self), clock::now());
-        let renewal = self.renewal(Arc::clone(&lease.token), lease.ttl(), 0);
-        self.renew.send(None, lease.key.clone(), renewal, move |answer| {
+        let renewal = self.renewal(Arc::clone(&lease.grant.token), micros(lease.ttl()), 0);
+        self.renew.send(None, lease.grant.key.clone(), renewal, move |answer| {
             drop(this.renewed(&lease, sent, answer, true));
         });
     }
@@ -210,7 +203,8 @@ impl<K: Kind> Admission<K> {
     /// Renews a lease once, for its full ttl.
     pub(crate) async fn renew(self: &Arc<Self>, lease: &LeaseState) -> Result<(), Error> {
         let sent = clock::now();
-        let answer = self.renew_token(lease.key.clone(), Arc::clone(&lease.token), lease.ttl(), 0).await;
+        let renewal = self.renewal(Arc::clone(&lease.grant.token), micros(lease.ttl()), 0);
+        let answer = self.renew.run(lease.grant.key.clone(), renewal).await;
         self.renewed(lease, sent, answer, false)
     }
 
@@ -230,7 +224,7 @@ impl<K: Kind> Admission<K> {
             }
             Err(_) => Renewed::Unknown,
         };
-        self.handle(Event::Renewed { id: lease.id, renewed, scheduled });
+        self.handle(Event::Renewed { id: lease.grant.id, renewed, scheduled });
         answer?;
         // The token may have been handed on.
         if renewed != Renewed::Gone && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
@@ -238,14 +232,18 @@ impl<K: Kind> Admission<K> {
 
     /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was taken back, or has ended.
     pub(super) fn accept(self: &Arc<Self>, lease: &LeaseState) -> bool {
-        if !lease.is_offered() {
+        let Grant { id, fence, offered, .. } = lease.grant;
+        if !offered {
             return lease.is_held();
         }
         let mut accepts = false;
-        self.step(|_, now| {
-            accepts = lease.accept(now.at);
-            accepts.then_some(Event::Accepted { id: lease.id, fence: lease.fence })
+        self.step(|_, _| {
+            accepts = lease.is_held();
+            accepts.then_some(Event::Accepted { id, fence })
         });
+        if !accepts {
+            lease.end(true);
+        }
         accepts
     }
 }

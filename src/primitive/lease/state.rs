@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::options::{Holding, micros};
 use super::tokens::{Grant, Release};
 use super::validity::Validity;
-use crate::Key;
 use crate::primitive::clock;
 use crate::store::lock;
 use crate::store::timer::sleep_until;
@@ -21,15 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The state of a lease in this process, shared by its guard and all its handles.
 pub(crate) struct LeaseState {
-    pub(crate) key: Key,
-    pub(crate) token: Arc<str>,
-    /// The id in the token.
-    pub(crate) id: u64,
-    pub(crate) fence: i64,
-    /// Whether the acquire was sent twice. Then one copy may run after the release.
-    twice: bool,
-    /// When it was granted, by the [clock](clock::now) of leases.
-    pub(crate) began: Instant,
+    pub(crate) grant: Grant,
     pub(crate) holding: Arc<Holding>,
     pub(crate) counts: LeaseCounts,
     state: Mutex<(Validity, Phase)>,
@@ -38,15 +29,12 @@ pub(crate) struct LeaseState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its waiter has not accepted it yet.
-    Offered,
+    /// The holder has it, or it is offered to its waiter.
     Held,
     /// The holder is done with the lease, but the store keeps it for a while.
     Retained,
-    /// The holder has given it up.
+    /// The holder has given it up, or its waiter has not accepted it.
     Ended,
-    /// It was taken back, since its waiter did not accept it.
-    TakenBack,
 }
 
 /// The name of the holder in a token: the token, or the value in it that the user's function returned.
@@ -56,20 +44,9 @@ pub(super) fn name_in(token: &str) -> &str {
 
 impl LeaseState {
     pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Arc<Self> {
-        let Grant { key, token, id, fence, twice, validity, at, offered } = grant;
-        let phase = if offered { Phase::Offered } else { Phase::Held };
-        Arc::new(Self {
-            key,
-            token,
-            id,
-            fence,
-            twice,
-            began: at,
-            counts: holding.leases.lease(),
-            holding: Arc::clone(holding),
-            state: Mutex::new((validity, phase)),
-            changed: Notify::new(),
-        })
+        let (counts, holding) = (holding.leases.lease(), Arc::clone(holding));
+        let state = Mutex::new((grant.validity.clone(), Phase::Held));
+        Arc::new(Self { grant, holding, counts, state, changed: Notify::new() })
     }
 
     pub(crate) fn ttl(&self) -> Duration {
@@ -78,7 +55,7 @@ impl LeaseState {
 
     /// Returns the name of the holder: the token, or the value in it that the user's function returned.
     pub(crate) fn name(&self) -> &str {
-        name_in(&self.token)
+        name_in(&self.grant.token)
     }
 
     /// Returns until when the lease is valid, by the clock of timers and users.
@@ -95,23 +72,8 @@ impl LeaseState {
     pub(crate) fn time_left(&self) -> Duration {
         let now = clock::now();
         let mut state = lock(&self.state);
-        let (validity, Phase::Offered | Phase::Held) = &mut *state else { return Duration::ZERO };
+        let (validity, Phase::Held) = &mut *state else { return Duration::ZERO };
         if validity.holds(now) { validity.until() - now } else { Duration::ZERO }
-    }
-
-    /// Accepts the lease for its waiter. Returns `false` if it was taken back, or has ended.
-    pub(super) fn accept(&self, now: Instant) -> bool {
-        let mut state = lock(&self.state);
-        let (validity, phase) = &mut *state;
-        let accepts = *phase == Phase::Offered && validity.holds(now);
-        if accepts {
-            *phase = Phase::Held;
-        }
-        accepts
-    }
-
-    pub(super) fn is_offered(&self) -> bool {
-        lock(&self.state).1 == Phase::Offered
     }
 
     pub(crate) fn is_retained(&self) -> bool {
@@ -119,10 +81,10 @@ impl LeaseState {
     }
 
     /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.
-    pub(crate) fn renewed(&self, sent: Instant, until: Instant) -> bool {
+    pub(crate) fn renewed(&self, sent: Instant, until: Instant, now: Instant) -> bool {
         let mut state = lock(&self.state);
         let before = state.0.until();
-        let holds = state.0.renewed(sent, until, clock::now());
+        let holds = state.0.renewed(sent, until, now);
         let earlier = state.0.until() < before;
         drop(state);
         if earlier {
@@ -139,14 +101,14 @@ impl LeaseState {
         let (validity, phase) = &mut *lock(&self.state);
         validity.end();
         if taken_back {
-            *phase = Phase::TakenBack;
+            *phase = Phase::Ended;
         }
     }
 
     /// Notifies all tasks that wait for the end of the lease, and counts its loss, if it is lost.
     pub(super) fn notify(&self) {
         self.changed.notify_waiters();
-        if !matches!(lock(&self.state).1, Phase::Ended | Phase::TakenBack) {
+        if lock(&self.state).1 != Phase::Ended {
             self.counts.lost();
         }
     }
@@ -174,24 +136,20 @@ impl LeaseState {
     /// [`notify`](Self::notify).
     pub(super) fn stop(&self, now: Instant) -> Option<Duration> {
         let (validity, phase) = &mut *lock(&self.state);
-        let was_held = validity.holds(now) && matches!(phase, Phase::Held | Phase::Retained);
+        let was_held = validity.holds(now);
         validity.end();
-        if was_held || *phase == Phase::Offered {
+        if was_held {
             *phase = Phase::Ended;
         }
-        was_held.then(|| now - self.began)
+        was_held.then(|| now - self.grant.at)
     }
 
     /// Returns what to release.
     pub(super) fn release(&self, alive: Duration, now: Instant) -> Release {
         let lasts = lock(&self.state).0.until().saturating_duration_since(now);
-        Release {
-            key: self.key.clone(),
-            token: Arc::clone(&self.token),
-            withdrawn: self.twice,
-            ttl: micros(self.ttl()),
-            left: lasts + alive,
-        }
+        let Grant { key, token, twice, .. } = self.grant.clone();
+        let ttl = micros(self.ttl());
+        Release { key, token, withdrawn: twice, renews: false, ttl, left: lasts + alive }
     }
 
     /// Completes when the lease ends. It has its own timer, so it does not depend on renewals.
@@ -211,6 +169,6 @@ impl LeaseState {
 
 impl fmt::Debug for LeaseState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseState").field("token", &self.token).finish_non_exhaustive()
+        f.debug_struct("LeaseState").field("token", &self.grant.token).finish_non_exhaustive()
     }
 }

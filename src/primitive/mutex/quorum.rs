@@ -123,7 +123,7 @@ impl Quorum {
 
     fn release_of(&self, key: &Key, token: &Arc<str>, withdrawn: bool) -> Release {
         let (ttl, left) = (micros(self.ttl()), self.ttl() + self.patience);
-        Release { key: key.clone(), token: Arc::clone(token), withdrawn, ttl, left }
+        Release { key: key.clone(), token: Arc::clone(token), withdrawn, renews: false, ttl, left }
     }
 
     /// Releases on all nodes, in the background. An acquire may still run on the nodes that have not `answered`.
@@ -136,13 +136,14 @@ impl Quorum {
     /// Handles an event of a lease.
     fn handle(self: &Arc<Self>, event: Event<Voters>) {
         let mut tokens = lock(&self.tokens);
-        let effects = tokens.step(event, Now { at: clock::now(), link: Link::Down });
+        let now = clock::now();
+        let effects = tokens.step(event, Now { at: now, link: Link::Down });
         let due = tokens.due();
         drop(tokens);
         for effect in effects {
             match effect {
                 Effect::Renew { lease } => self.renew_later(lease),
-                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until)),
+                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until, now)),
                 Effect::Lost { lease, .. } => lease.lose(),
                 // It may have been renewed too late for this process, and is still on the nodes.
                 Effect::Release { release, .. } => {
@@ -239,7 +240,8 @@ impl Quorum {
     /// Renews the lease on all nodes, and raises their fences to `fence`.
     async fn renew_all(&self, key: &Key, token: &Arc<str>, fence: i64) -> Vec<Result<bool, Error>> {
         let renewals = self.nodes.iter().map(|node| {
-            let renewal = node.admission.renew_token(key.clone(), Arc::clone(token), self.ttl(), fence);
+            let renewal = node.admission.renewal(Arc::clone(token), micros(self.ttl()), fence);
+            let renewal = node.admission.renew.run(key.clone(), renewal);
             async move { Ok(self.within(renewal).await?.what.is_some()) }
         });
         join_all(renewals).await
@@ -250,9 +252,9 @@ impl Quorum {
     async fn renew(self: &Arc<Self>, state: &LeaseState, scheduled: bool) -> Result<(), Error> {
         let (sent, majority) = (clock::now(), self.majority());
         let (quorum, renewed) = (Arc::clone(self), Renewed::Unknown);
-        let mut result = Renewal { quorum, id: state.id, renewed, scheduled };
+        let mut result = Renewal { quorum, id: state.grant.id, renewed, scheduled };
         let (mut held, mut gone, mut outage) = (0, 0, None);
-        for renewal in self.renew_all(&state.key, &state.token, 0).await {
+        for renewal in self.renew_all(&state.grant.key, &state.grant.token, 0).await {
             match renewal {
                 Ok(true) => held += 1,
                 Ok(false) => gone += 1,
@@ -395,7 +397,7 @@ impl Votees {
     /// Ends the lease for its holder. Another holder can get the lock as soon as the release is sent.
     fn end(&self, state: &LeaseState) {
         state.give_up();
-        self.quorum.handle(Event::Forgotten { id: state.id, fence: state.fence });
+        self.quorum.handle(Event::Forgotten { id: state.grant.id, fence: state.grant.fence });
     }
 }
 
@@ -414,7 +416,8 @@ impl Keeper for Votees {
         self.end(&state);
         Box::pin(async move {
             let releases = quorum.nodes.iter().enumerate().map(|(index, node)| {
-                let release = quorum.release_of(&state.key, &state.token, !self.answered.contains(&index));
+                let release =
+                    quorum.release_of(&state.grant.key, &state.grant.token, !self.answered.contains(&index));
                 let quorum = Arc::clone(&quorum);
                 async move {
                     let released = quorum.within(node.admission.release_token(&release)).await;
@@ -440,7 +443,7 @@ impl Keeper for Votees {
 
     fn release_detached(self: Arc<Self>, state: Arc<LeaseState>) {
         self.end(&state);
-        self.quorum.release_all(&state.key, &state.token, &self.answered);
+        self.quorum.release_all(&state.grant.key, &state.grant.token, &self.answered);
     }
 
     fn released(self: Arc<Self>, state: &LeaseState) {

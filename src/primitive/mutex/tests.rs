@@ -328,6 +328,7 @@ async fn a_panic_in_what_follows_an_answer_loses_no_other_answer() {
             key: "k".into(),
             token: "t".into(),
             withdrawn: false,
+            renews: false,
             ttl: 1_000_000,
             left: LONG,
         });

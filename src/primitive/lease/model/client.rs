@@ -353,11 +353,7 @@ impl<H: Modelled> World<H> {
                 Effect::Valid { lease, sent, until } => {
                     let local = self.local;
                     let held = self.clients[line].held.as_mut().filter(|held| held.number == lease.number);
-                    if held.is_some_and(|held| !held.validity.renewed(sent, until, local)) {
-                        let lost = Event::Lost { id: lease.token as u64, fence: lease.number };
-                        let effects = self.step(line, lost, local);
-                        self.perform(line, effects, false);
-                    }
+                    held.map(|held| held.validity.renewed(sent, until, local));
                 }
                 Effect::Lost { lease, taken_back } => {
                     let held = self.clients[line].held.take_if(|held| held.number == lease.number);
@@ -467,6 +463,7 @@ impl<H: Modelled> World<H> {
             key: Self::key(),
             token: Arc::clone(self.rules.name(held.token)),
             withdrawn: held.twice,
+            renews: false,
             ttl: micros(ticks(self.rules.of(held.token).ttl)),
             left: ticks(self.rules.longest()),
         };

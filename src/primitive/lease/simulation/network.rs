@@ -453,11 +453,7 @@ impl<H: Simulated> Simulation<H> {
                         if matches!(outcome, Told::Again) { Received::Again } else { Received::Error };
                     self.offer(waiter.actor, &waiter, received);
                 }
-                Effect::Valid { lease, sent, until } => {
-                    if !lease.renewed(sent, until, self.now) {
-                        self.handle(process, Event::Lost { id: lease.id, fence: lease.fence });
-                    }
-                }
+                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until, self.now)),
                 Effect::Renew { .. } if self.flaw == Flaw::NoRenewals => {}
                 Effect::Renew { lease } => self.call(process, Op::Renew { lease }, 1),
                 Effect::Heartbeat { .. } if self.flaw == Flaw::NoHeartbeats => {}
@@ -719,8 +715,14 @@ impl<H: Simulated> Simulation<H> {
         lease.end();
         let options = &self.holding.options;
         let (ttl, left) = (micros(options.ttl), options.ttl + 7000 * MS);
-        let release =
-            Release { key: "k".into(), token: Arc::clone(&lease.token), withdrawn: lease.twice, ttl, left };
+        let release = Release {
+            key: "k".into(),
+            token: Arc::clone(&lease.token),
+            withdrawn: lease.twice,
+            renews: false,
+            ttl,
+            left,
+        };
         let ends = Event::Ends { release, id: lease.id, fence: lease.fence, detached: true };
         self.handle(self.actors[actor].process, ends);
     }

@@ -122,6 +122,7 @@ impl<P: Party> Entry<P> {
             key: self.key.clone(),
             token: Arc::clone(&self.token),
             withdrawn: pending || self.twice,
+            renews: false,
             ttl: micros(ttl),
             left: lasts + alive,
         }

@@ -97,8 +97,6 @@ pub(crate) enum Event<P: Party> {
     Accepted { id: u64, fence: i64 },
     /// A renewal was answered. `scheduled`: it was an [`Effect::Renew`].
     Renewed { id: u64, renewed: Renewed, scheduled: bool },
-    /// A lease has ended here, whatever its renewals said.
-    Lost { id: u64, fence: i64 },
     /// A holder gives up its lease. `detached`: nothing awaits the release.
     Ends { release: Release, id: u64, fence: i64, detached: bool },
     /// The store does not hold the lease any more, or shall keep it without this process.
@@ -134,13 +132,15 @@ pub(crate) enum Notice<F> {
     Found(F),
 }
 
-/// A release of a lease, or of a place in the queue.
+/// A release of a lease, or of a place in the queue. Or the last renewal of a lease that is left to others.
 #[derive(Clone, Debug)]
 pub(crate) struct Release {
     pub(crate) key: Key,
     pub(crate) token: Arc<str>,
     /// Whether the acquire may run after the release.
     pub(crate) withdrawn: bool,
+    /// Whether the lease is renewed instead.
+    pub(crate) renews: bool,
     /// The ttl of its acquire, µs.
     pub(crate) ttl: i64,
     /// How long the lease or the place may last.

@@ -117,21 +117,19 @@ impl<P: Party> Tokens<P> {
         (now < *at + self.outage_lasts()).then(|| error.clone())
     }
 
-    /// Returns the leases that are held or offered.
-    #[cfg(test)]
-    pub(crate) fn leases(&self) -> impl Iterator<Item = &P::Lease> {
-        self.entries.values().filter_map(|entry| match &entry.stage {
-            Stage::Held(held) => Some(&held.lease),
-            Stage::Acquiring { .. } | Stage::Queued { .. } => None,
-        })
-    }
-
     /// Returns whether the waiters for a key have a place in the queue of the store, or wait for a lease of this
     /// process.
     #[cfg(test)]
     pub(crate) fn is_placed(&self, key: &Key) -> bool {
         let mut entries = self.entries.values().filter(|entry| entry.key == *key);
         entries.any(|entry| !matches!(entry.stage, Stage::Acquiring { .. }))
+    }
+
+    /// Returns whether a lease of a key is offered to a waiter that has not accepted it.
+    #[cfg(test)]
+    pub(crate) fn is_offered(&self, key: &Key) -> bool {
+        let mut entries = self.entries.values().filter(|entry| entry.key == *key);
+        entries.any(|entry| entry.held().is_some_and(|held| held.offered.is_some()))
     }
 
     fn insert(&mut self, id: u64, entry: Entry<P>) {

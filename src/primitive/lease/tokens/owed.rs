@@ -31,7 +31,7 @@ pub(super) struct Owed {
 
 impl Owed {
     fn new(release: Release, now: Instant, due: Instant) -> Self {
-        let until = now + release.left.min(LONGEST);
+        let until = now + if release.renews { release.left } else { release.left.min(LONGEST) };
         Self { release, due, pause: FIRST_PAUSE, until, in_background: false }
     }
 }
