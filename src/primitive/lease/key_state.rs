@@ -14,7 +14,7 @@ use crate::store::{Cell, News, Push, id_of, ttl_of};
 /// The state of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyState<H> {
-    pub(super) holders: H,
+    pub(crate) holders: H,
     pub(super) queue: Queue,
     /// Tombstones: each withdrawn token, and until when it is kept, µs.
     pub(super) tombstones: HashMap<Arc<str>, i64>,
@@ -88,14 +88,6 @@ pub(crate) struct Spans {
 }
 
 impl<H: Holders> KeyState<H> {
-    pub(crate) fn holders(&mut self) -> &mut H {
-        &mut self.holders
-    }
-
-    pub(crate) fn holders_ref(&self) -> &H {
-        &self.holders
-    }
-
     /// Returns whether there is a holder or a waiter.
     pub(crate) fn is_in_use(&self, now: i64) -> bool {
         let mut state = self.clone();

@@ -225,7 +225,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         let what = match verb {
             Verb::Acquire { query, bypass } => {
                 let look = query.as_ref().map_or(Look::Open(None), |query| {
-                    K::Outcome::look(state.holders(), &scene.scope, query, *bypass, now)
+                    K::Outcome::look(&state.holders, &scene.scope, query, *bypass, now)
                 });
                 let done;
                 (found, done) = match look {

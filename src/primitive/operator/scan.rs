@@ -83,9 +83,8 @@ fn in_memory(store: &Store, namespace: Option<&str>) -> Vec<Entry> {
     add(Kind::WaitGroup, leased::<Permits>(store));
     add(Kind::Mutex, leased::<Exclusive>(store));
     add(Kind::RwLock, leased::<ReadWrite>(store));
-    let flights = store.keys_of::<StateOf<Flight>>(|state, now| {
-        state.is_in_use(now) || state.holders_ref().outcome.is_some(now)
-    });
+    let flights = store
+        .keys_of::<StateOf<Flight>>(|state, now| state.is_in_use(now) || state.holders.outcome.is_some(now));
     add(Kind::SingleFlight, flights);
     add(Kind::BloomFilter, store.keys_of::<Bits>(|_, _| true));
     add(Kind::Dedupe, store.keys_of::<Stored>(|_, _| true));

@@ -129,7 +129,7 @@ impl Operation for Look {
     }
 
     fn apply(self, state: &mut State, now: i64) -> Self::Reply {
-        state.holders().outcome.look(now)
+        state.holders.outcome.look(now)
     }
 }
 
@@ -159,6 +159,6 @@ impl Operation for Forget {
     }
 
     fn apply(self, state: &mut Self::Cell, _: i64) {
-        state.holders().outcome = Default::default();
+        state.holders.outcome = Default::default();
     }
 }

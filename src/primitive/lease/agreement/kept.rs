@@ -148,7 +148,7 @@ impl Time {
         let [_, mark, ..] = K::PARTS else { return };
         let day = if mark.starts_with("rw:") { 0 } else { 86_400_000_000 };
         for (key, state) in &*lock(&states.of) {
-            let until = state.holders_ref().fence_until();
+            let until = state.holders.fence_until();
             if until - day <= self.now {
                 continue;
             }

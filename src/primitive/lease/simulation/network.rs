@@ -272,7 +272,7 @@ impl<H: Simulated> Simulation<H> {
             let process = &self.processes[process_of(*id)];
             let known = process.tokens.entries.contains_key(id) || process.tokens.owes(token);
             // After its clock was set back, the server keeps leases for longer, until another token wants them.
-            let holds = self.back == 0 && self.server.holders_ref().held(token, server).is_some();
+            let holds = self.back == 0 && self.server.holders.held(token, server).is_some();
             let is_used = holds || self.server.queue.is_alive(token, server);
             if process.crashed || process.paused > now || known || !is_used {
                 *since = None;
