@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tokio_test::{assert_pending, task};
-use tower_distributed::Store;
+use tower_distributed::{Store, WaitGroup};
 
 use crate::kinds::{Family, LONG, SOON, left, open};
 use crate::support::eventually;
@@ -45,6 +45,15 @@ impl Scene {
 
     async fn quiet(&self, key: &str) {
         eventually("nothing to be left", SOON, async || left(&self.server, key).is_empty()).await;
+    }
+
+    async fn idle(&self) {
+        let is_idle = async || {
+            let clients = self.server.cli(&["CLIENT", "LIST"]);
+            let mut users = clients.lines().filter(|client| client.contains(" cmd=eval"));
+            users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
+        };
+        eventually("the connections to be idle", SOON, is_idle).await;
     }
 
     /// Opens the connections for messages and for heartbeats: with the subscription comes a heartbeat.
@@ -120,12 +129,7 @@ async fn an_acquire_that_was_sent_twice_makes_no_holder_after_its_release() {
     scene
         .each(async |near, far| {
             assert!(far.take("k").await.unwrap().release().await.unwrap());
-            let is_idle = async || {
-                let clients = scene.server.cli(&["CLIENT", "LIST"]);
-                let mut users = clients.lines().filter(|client| client.contains(" cmd=eval"));
-                users.all(|client| !client.contains(" idle=0 ") && !client.contains(" idle=1 "))
-            };
-            eventually("the connections to be idle", SOON, is_idle).await;
+            scene.idle().await;
             let dropped = scene.proxy.replies_dropped();
             scene.proxy.drop_next_reply_after(b"acquire");
             let holder = far.take("k").await.unwrap();
@@ -136,6 +140,21 @@ async fn an_acquire_that_was_sent_twice_makes_no_holder_after_its_release() {
             assert!(near.try_take("k").await.unwrap().release().await.unwrap());
         })
         .await;
+}
+
+#[tokio::test]
+async fn a_permit_that_was_asked_for_twice_is_left_to_others() {
+    let scene = Scene::set().await;
+    let store = Store::builder().timeout(TIMEOUT).redis(&scene.proxy.url()).unwrap();
+    let group = WaitGroup::new(&store, "left", 1).unwrap();
+    assert!(group.add("k").await.unwrap().done().await.unwrap());
+    scene.idle().await;
+    let dropped = scene.proxy.replies_dropped();
+    scene.proxy.drop_next_reply_after(b"acquire");
+    let id = group.add("k").await.unwrap().into_id();
+    assert_eq!(scene.proxy.replies_dropped(), dropped + 1, "it was sent once");
+    store.shutdown(SOON).await.unwrap();
+    assert!(group.done(&id).await.unwrap(), "it was released");
 }
 
 #[tokio::test]
