@@ -83,8 +83,8 @@ use crate::error::Cause;
 ///
 /// Every call ends within [a time that the builder sets](StoreBuilder#how-long-a-call-can-take). After three
 /// failures in a row, or when no connection can be made, a circuit breaker opens: calls fail at once. An open
-/// breaker lets one call through as a probe, at most 25 ms after it opened. Each failed probe doubles this pause, up to
-/// 1 s. A failed call that took longer than the pause makes it as long as that, also up to 1 s.
+/// breaker lets one call through as a probe after a random pause of up to 25 ms, or of up to the time that the failed call
+/// took, if that is longer. Each failed probe doubles the 25 ms. No pause is longer than 1 s.
 ///
 /// A call depends only on the runtime that awaits it. Renewals, releases after a drop and other work that must not
 /// depend on a caller run on [a thread of this crate](StoreBuilder::background). This thread also serves callers

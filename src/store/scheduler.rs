@@ -23,7 +23,7 @@ pub(crate) trait PeriodicTask: Send + Sync {
     /// Returns when the work is due next.
     fn due(&self) -> Option<Instant>;
 
-    /// Does what a signal says, and the work that is due. It must not block.
+    /// Does what a signal says. It must not block.
     fn signal(self: Arc<Self>, signal: Signal);
 }
 

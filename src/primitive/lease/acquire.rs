@@ -14,7 +14,7 @@ use super::operations::{Answer, Verb};
 use super::options::{Holding, micros};
 use super::outcome::Outcome as _;
 use super::tokens::{Effect, Event};
-use super::waiter::{Got, Received, Waiter};
+use super::waiter::{Got, Received, Waiter, decline};
 use crate::error::{Busy, Subject, Why};
 use crate::primitive::clock;
 use crate::store::lock;
@@ -120,8 +120,7 @@ impl<K: Kind> Leases<K> {
                     return match result {
                         // The lease was taken back, or expired before this poll.
                         Ok(Ok(Some(Got::Lease(lease, _)))) if !admission.accept(&lease.state) => Ok(None),
-                        Ok(result) => result,
-                        Err(_) => Ok(None),
+                        result => result.unwrap_or(Ok(None)),
                     };
                 }
                 (sent, answer) = &mut call, if leaver.is_unanswered => {
@@ -218,7 +217,7 @@ impl<K: Kind> Leaver<'_, K> {
             Some(Event::Leaves { key, waiter, id: self.id, unanswered: self.is_unanswered })
         });
         self.admission.perform(effects);
-        drop(offered);
+        offered.into_iter().for_each(decline);
         outage.or_else(|| self.admission.namespace.refused(self.key))
     }
 }

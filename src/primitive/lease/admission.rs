@@ -37,8 +37,8 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long an acquire that was withdrawn is refused if it runs late.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// How many waiters of a namespace that go away are withdrawn at once, and how far apart the others are.
-const WITHDRAWALS: (u32, Duration) = (16, Duration::from_micros(200));
+/// Waiters of a namespace that go away are withdrawn at once while fewer releases than this are under way.
+const RELEASES: usize = 16;
 
 /// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
 fn grant_time(store: &Store) -> Duration {
@@ -55,7 +55,7 @@ pub(crate) fn rules(store: &Store, has_outcomes: bool) -> Rules {
         alive: ALIVE,
         heartbeat: HEARTBEAT,
         call: store.call_limit(),
-        withdrawals: WITHDRAWALS,
+        releases: RELEASES,
         is_remote: !store.is_in_memory(),
         is_durable: store.durable_within().is_some(),
         has_outcomes,
@@ -200,7 +200,7 @@ impl<K: Kind> Admission<K> {
 }
 
 /// The leases of one value of a namespace. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Leases<K: Kind> {
     pub(crate) admission: Arc<Admission<K>>,
     pub(crate) holding: Arc<Holding>,
@@ -237,6 +237,12 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
     ) -> Self {
         let admission = store.shared(name, || Admission::new(store, &namespace(), ()));
         Self::new(admission, options, leases)
+    }
+}
+
+impl<K: Kind> fmt::Debug for Leases<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases").field("options", &self.holding.options).finish_non_exhaustive()
     }
 }
 

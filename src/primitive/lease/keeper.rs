@@ -11,7 +11,7 @@ use super::handle::Keeper;
 use super::key_state::Was;
 use super::kind::Kind;
 use super::state::LeaseState;
-use super::tokens::{Effect, Event, Release};
+use super::tokens::{Effect, Event, Grant, Release};
 use crate::Error;
 use crate::primitive::clock;
 use crate::store::background::Background;
@@ -55,8 +55,8 @@ impl<K: Kind> Keeper for Admission<K> {
     fn let_go(self: Arc<Self>, state: Arc<LeaseState>) {
         let renewal = Release { renews: true, ..state.release(Duration::ZERO, clock::now()) };
         state.give_up();
-        self.handle(Event::Forgotten { id: state.grant.id, fence: state.grant.fence });
-        self.handle(Event::Releases(renewal));
+        let Grant { id, fence, .. } = state.grant;
+        self.handle(Event::Ends { release: renewal, id, fence, detached: true });
     }
 }
 

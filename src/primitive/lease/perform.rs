@@ -77,7 +77,7 @@ impl<K: Kind> Admission<K> {
         self.perform(self.step(|_, _| Some(event)));
     }
 
-    /// Handles an event, which may depend on the state and the time. Returns what follows. The clock is read once.
+    /// Handles an event, which may depend on the state and the time. Returns what follows.
     pub(super) fn step(
         self: &Arc<Self>,
         event: impl FnOnce(&Tokens<Local<K>>, Now) -> Option<Event<Local<K>>>,
@@ -87,11 +87,9 @@ impl<K: Kind> Admission<K> {
         let (now, earlier, owed) = (self.now(), tokens.due(), tokens.owed());
         let effects = event(tokens, now).map(|event| tokens.step(event, now)).unwrap_or_default();
         for effect in &effects {
-            match effect {
-                // A waiter must not accept a lease that its token gives to the next one.
-                Effect::Lost { lease, taken_back } => lease.end(*taken_back),
-                Effect::Valid { lease, sent, until } => drop(lease.renewed(*sent, *until, now.at)),
-                _ => {}
+            // A waiter must not accept a lease that its token gives to the next one.
+            if let Effect::Lost { lease, taken_back } = effect {
+                lease.end(*taken_back);
             }
         }
         let due = tokens.due().filter(|due| earlier.is_none_or(|earlier| *due < earlier));
@@ -129,7 +127,12 @@ impl<K: Kind> Admission<K> {
                 }
                 Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter, outcome)),
                 Effect::Lost { lease, .. } => lease.notify(),
-                Effect::Valid { .. } => {}
+                Effect::Valid { lease, sent, until } => {
+                    // Its holder may have seen it end since the step.
+                    if !lease.renewed(sent, until, clock::now()) {
+                        self.handle(Event::Lost { id: lease.grant.id, fence: lease.grant.fence });
+                    }
+                }
             }
         }
     }
@@ -233,18 +236,16 @@ impl<K: Kind> Admission<K> {
     /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was taken back, or has ended.
     pub(super) fn accept(self: &Arc<Self>, lease: &LeaseState) -> bool {
         let Grant { id, fence, offered, .. } = lease.grant;
-        if !offered {
-            return lease.is_held();
+        if offered {
+            self.step(|_, _| {
+                let accepts = lease.is_held();
+                if !accepts {
+                    lease.end(true);
+                }
+                accepts.then_some(Event::Accepted { id, fence })
+            });
         }
-        let mut accepts = false;
-        self.step(|_, _| {
-            accepts = lease.is_held();
-            accepts.then_some(Event::Accepted { id, fence })
-        });
-        if !accepts {
-            lease.end(true);
-        }
-        accepts
+        lease.is_held()
     }
 }
 

@@ -46,7 +46,16 @@ impl<K: Kind> Waiter<K> {
     /// Offers a result. Drops it if the waiter has gone away, or was offered another one before.
     pub(super) fn offer(&self, result: Received<Found<K>>) {
         let sender = lock(&self.result).take();
-        drop(sender.map(|sender| sender.send(result)));
+        if let Some(Err(result)) = sender.map(|sender| sender.send(result)) {
+            decline(result);
+        }
+    }
+}
+
+/// Drops a result that its waiter has not accepted.
+pub(super) fn decline<F>(result: Received<F>) {
+    if let Ok(Some(Got::Lease(lease, _))) = &result {
+        lease.state.end(true);
     }
 }
 

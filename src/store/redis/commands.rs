@@ -17,8 +17,8 @@ use crate::error::Outage;
 use crate::store::ping::Ping;
 
 impl RedisStore {
-    /// Tries a connection that was idle, so that a call that is sent at most once is not lost with it. If there is no
-    /// connection, or it is closed, the call makes another.
+    /// Tries a connection that was idle, so that a call that is sent at most once is not lost with it. If there is none, it
+    /// connects. If it is closed, the call makes another.
     pub(super) async fn probe(&self, runtime: &Handle, link: &Arc<Link>) -> Result<(), Failed> {
         // The connection of a pool for a Cluster leads to several nodes, and replaces the connections to them by itself.
         if self.source.repeats() {

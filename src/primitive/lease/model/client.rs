@@ -353,7 +353,11 @@ impl<H: Modelled> World<H> {
                 Effect::Valid { lease, sent, until } => {
                     let local = self.local;
                     let held = self.clients[line].held.as_mut().filter(|held| held.number == lease.number);
-                    held.map(|held| held.validity.renewed(sent, until, local));
+                    if held.is_some_and(|held| !held.validity.renewed(sent, until, local)) {
+                        let lost = Event::Lost { id: lease.token as u64, fence: lease.number };
+                        let effects = self.step(line, lost, local);
+                        self.perform(line, effects, false);
+                    }
                 }
                 Effect::Lost { lease, taken_back } => {
                     let held = self.clients[line].held.take_if(|held| held.number == lease.number);

@@ -244,7 +244,7 @@ impl Rules {
             heartbeat: ticks(1),
             call: ticks(1),
             is_remote: true,
-            withdrawals: (0, Duration::ZERO),
+            releases: usize::MAX,
             is_durable: false,
             has_outcomes: false,
         }

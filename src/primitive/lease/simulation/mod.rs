@@ -16,24 +16,17 @@
 mod network;
 mod process;
 mod referee;
+mod steps;
 
 use std::collections::BTreeSet;
 use std::env;
-use std::time::{Duration, Instant as StdInstant};
-
-use tokio::time::Instant;
+use std::time::Instant as StdInstant;
 
 use self::network::Simulation;
-use super::key_state::Standing;
 use super::kind::Holders;
-use super::operations::Answer;
-use super::tokens::{Effect, Event, Notice, Now};
-use crate::Error;
-use crate::error::Cause;
 use crate::primitive::mutex::holder::Holder;
 use crate::primitive::rw_lock::holders::RwHolders;
 use crate::primitive::wait_group::holders::PermitHolders;
-use crate::store::{Link, Signal};
 
 /// The kinds of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,43 +155,3 @@ flaws! {
 trait Simulated: Holders {}
 
 impl<H: Holders> Simulated for H {}
-
-/// A grant is announced before the acquire is answered. The copy of the acquire that is sent later finds the token queued
-/// again, after the server's clock was set back: the grant has ended, although its expiry is ahead.
-#[test]
-fn a_message_that_came_before_the_answer_grants_nothing() {
-    let at = Instant::now();
-    let later = |ms| Now { at: at + Duration::from_millis(ms), link: Link::Up(1) };
-    let holding = process::holding(Duration::from_secs(30), Leases::Mutex);
-    let mut tokens = process::Process::new(0, network::rules(), at).tokens;
-    let waiter = process::waiter(0, 0, holding, String::new());
-    let effects = tokens.step(Event::Arrives { key: "k".into(), waiter }, later(0));
-    let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
-    tokens.step(Event::Pushed { id, news: Notice::Granted { expiry: 10_000_000, fence: 7 } }, later(1));
-    tokens.step(Event::Signal(Signal::Due), later(5000));
-    let standing = Standing::Queued { soonest: 0, before: 0 };
-    let answer = Answer::acquired(9_000_000, standing, None, false);
-    let effects = tokens.step(Event::Answered { id, sent: later(5000), answer, polled: None }, later(5001));
-    assert!(matches!(effects[..], [Effect::Subscribe]), "{effects:?}");
-    let effects = tokens.step(Event::Signal(Signal::Due), later(5001));
-    assert!(matches!(effects[..], [Effect::Heartbeat { .. }]), "{effects:?}");
-}
-
-/// A heartbeat cannot be sent, and its waiter gives up: its place is withdrawn, or it would be granted a lease.
-#[test]
-fn who_gives_up_leaves_no_place() {
-    let at = Instant::now();
-    let later = |ms| Now { at: at + Duration::from_millis(ms), link: Link::Up(1) };
-    let holding = process::holding(Duration::from_secs(30), Leases::Permits);
-    let mut tokens = process::Process::new(0, network::rules(), at).tokens;
-    let waiter = process::waiter(0, 7, holding, String::new());
-    let effects = tokens.step(Event::Arrives { key: "k".into(), waiter }, later(0));
-    let [Effect::Acquire { id, .. }] = effects[..] else { panic!("{effects:?}") };
-    let answer = Answer::acquired(9_000_000, Standing::Queued { soonest: 0, before: 0 }, None, false);
-    tokens.step(Event::Answered { id, sent: later(0), answer, polled: None }, later(1));
-    let effects = tokens.step(Event::Signal(Signal::Due), later(5000));
-    assert!(matches!(effects[..], [Effect::Heartbeat { .. }]), "{effects:?}");
-    let error = Error::unavailable(Cause::BreakerOpen, "the breaker is open");
-    let effects = tokens.step(Event::Unanswered { ids: vec![id], error }, later(5001));
-    assert!(matches!(effects[..], [Effect::Release { .. }, Effect::Tell { .. }]), "{effects:?}");
-}

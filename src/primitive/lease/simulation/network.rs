@@ -137,7 +137,7 @@ pub(super) fn rules() -> Rules {
         heartbeat: 2000 * MS,
         call: 3500 * MS,
         is_remote: true,
-        withdrawals: (1, 50 * MS),
+        releases: 2,
         is_durable: false,
         has_outcomes: false,
     }
@@ -453,7 +453,11 @@ impl<H: Simulated> Simulation<H> {
                         if matches!(outcome, Told::Again) { Received::Again } else { Received::Error };
                     self.offer(waiter.actor, &waiter, received);
                 }
-                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until, self.now)),
+                Effect::Valid { lease, sent, until } => {
+                    if !lease.renewed(sent, until, self.now) {
+                        self.handle(process, Event::Lost { id: lease.id, fence: lease.fence });
+                    }
+                }
                 Effect::Renew { .. } if self.flaw == Flaw::NoRenewals => {}
                 Effect::Renew { lease } => self.call(process, Op::Renew { lease }, 1),
                 Effect::Heartbeat { .. } if self.flaw == Flaw::NoHeartbeats => {}

@@ -97,11 +97,13 @@ pub(crate) enum Event<P: Party> {
     Accepted { id: u64, fence: i64 },
     /// A renewal was answered. `scheduled`: it was an [`Effect::Renew`].
     Renewed { id: u64, renewed: Renewed, scheduled: bool },
+    /// A lease has ended here, whatever its renewals said.
+    Lost { id: u64, fence: i64 },
     /// A holder gives up its lease. `detached`: nothing awaits the release.
     Ends { release: Release, id: u64, fence: i64, detached: bool },
     /// The store does not hold the lease any more, or shall keep it without this process.
     Forgotten { id: u64, fence: i64 },
-    /// A token is released that has no entry here.
+    /// A token without an entry here is released.
     Releases(Release),
     /// A release was answered.
     Released { owed: u64, result: Result<(), Error> },

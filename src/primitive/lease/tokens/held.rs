@@ -90,6 +90,8 @@ impl<P: Party> Tokens<P> {
             match entry.held_mut(fence) {
                 // It was taken back, and the token serves another waiter.
                 None => return,
+                // It stays held, so its line waits for another one.
+                Some(_) if release.renews => return self.acquire_again(id, Some(release)),
                 Some(_) if has_line => return self.hand_over(id, release),
                 Some(_) => drop(self.remove(id)),
             }

@@ -21,7 +21,7 @@ mod line;
 mod owed;
 mod step;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -47,8 +47,8 @@ pub(crate) struct Rules {
     pub(crate) heartbeat: Duration,
     /// How long a call takes at most, with the time in the queue.
     pub(crate) call: Duration,
-    /// How many waiters that go away are withdrawn at once, and how far apart the others are.
-    pub(crate) withdrawals: (u32, Duration),
+    /// A waiter that goes away is withdrawn at once while fewer releases than this are under way.
+    pub(crate) releases: usize,
     /// Whether the store is in another process, so that calls take time and can fail.
     pub(crate) is_remote: bool,
     /// Whether grants count only once replicas have them. A pushed message does not say that, but the answer to a
@@ -67,8 +67,8 @@ pub(crate) struct Tokens<P: Party> {
     /// The entry that new waiters for a key join, for kinds with cohorts.
     lines: HashMap<Key, u64>,
     owed: HashMap<u64, Owed>,
-    /// When the last waiter that went away would be withdrawn, if none were withdrawn at once.
-    withdrawn: Instant,
+    /// Withdrawals that wait for their turn. There is an owed release then.
+    unsent: VecDeque<Release>,
     next_owed: u64,
     /// The entries and the owed releases by the time at which each is due.
     due: BTreeSet<(Instant, Slot)>,
@@ -95,7 +95,7 @@ impl<P: Party> Tokens<P> {
             entries: HashMap::new(),
             lines: HashMap::new(),
             owed: HashMap::new(),
-            withdrawn: now,
+            unsent: VecDeque::new(),
             next_owed: 0,
             due: BTreeSet::new(),
             outages: HashMap::new(),
@@ -206,12 +206,17 @@ impl<P: Party> Tokens<P> {
     /// Forgets the releases that are sent again until they are answered.
     pub(super) fn forget_owed(&mut self) {
         self.owed.clear();
+        self.unsent.clear();
         self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
     }
 
     /// Returns whether the release of a token is not confirmed.
     pub(super) fn owes(&self, token: &str) -> bool {
-        self.owed.values().any(|owed| *owed.release.token == *token)
+        self.owed
+            .values()
+            .map(|owed| &owed.release)
+            .chain(&self.unsent)
+            .any(|release| *release.token == *token)
     }
 
     /// Removes all entries. Returns their waiters.

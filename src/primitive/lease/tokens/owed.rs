@@ -2,7 +2,7 @@
 //!
 //! A release is sent at once where its caller is, so that it is sent before the caller's next operation. The caller's
 //! runtime may stop. So a little later, a release that has no answer is sent again in the background. To release twice
-//! has the same effect as once. When a crowd of waiters goes away, most are withdrawn a little later.
+//! has the same effect as once. When a crowd of waiters goes away, most are withdrawn when others have been.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::Error;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a release is sent again at most. After that, the lease or the place expires.
+/// How long a release is sent again at most. After that, the lease or the place expires. The last renewal of a lease is
+/// sent again for as long as the lease lasts.
 const LONGEST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
@@ -30,7 +31,8 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    fn new(release: Release, now: Instant, due: Instant) -> Self {
+    fn new(release: Release, now: Instant) -> Self {
+        let due = now + FIRST_PAUSE;
         let until = now + if release.renews { release.left } else { release.left.min(LONGEST) };
         Self { release, due, pause: FIRST_PAUSE, until, in_background: false }
     }
@@ -42,64 +44,54 @@ impl<P: Party> Tokens<P> {
         if !self.rules.is_remote {
             return self.effects.push(Effect::Release { release, owed: None });
         }
-        self.send(Owed::new(release, self.now.at, self.now.at + FIRST_PAUSE));
+        self.send(Owed::new(release, self.now.at));
     }
 
-    /// Withdraws a waiter that goes away: at once, or when it is due, if many go away (GCRA). So when thousands do so at
-    /// once, the calls of others do not wait for all of that.
+    /// Withdraws a waiter that goes away: at once, or in its turn, if many releases are under way. So when thousands do so
+    /// at once, the calls of others do not wait for all of that.
     pub(super) fn withdraw(&mut self, release: Release) {
-        let (now, (at_once, pace)) = (self.now.at, self.rules.withdrawals);
-        let due = (self.withdrawn + pace).max(now.checked_sub(at_once * pace).unwrap_or(now));
-        self.withdrawn = due;
-        if due <= now || !self.rules.is_remote {
+        if self.owed.len() < self.rules.releases {
             return self.release(release);
         }
-        self.owe(Owed::new(release, now, due));
+        self.unsent.push_back(release);
+    }
+
+    /// Sends what waits for its turn: once for each release that is answered, or has to be sent again. The next may go to
+    /// another server.
+    fn send_next(&mut self) {
+        self.unsent.pop_front().into_iter().for_each(|release| self.release(release));
     }
 
     fn send(&mut self, owed: Owed) {
-        let release = owed.release.clone();
-        let owed = Some(self.owe(owed));
-        self.effects.push(Effect::Release { release, owed });
-    }
-
-    /// Returns the number of a release that is sent, or again, when it is due.
-    fn owe(&mut self, owed: Owed) -> u64 {
-        let number = self.next_owed;
+        let (number, release) = (self.next_owed, owed.release.clone());
         self.next_owed += 1;
-        self.due.insert((owed.due, Slot::Owed(number)));
-        self.owed.insert(number, owed);
-        number
+        self.put(number, owed);
+        self.effects.push(Effect::Release { release, owed: Some(number) });
     }
 
     /// Handles the answer to a release.
     pub(super) fn released(&mut self, number: u64, result: &Result<(), Error>) {
-        let Some(owed) = self.owed.get_mut(&number) else { return };
+        let (now, Some(owed)) = (self.now.at, self.settle(number)) else { return };
         let again = result.as_ref().is_err_and(|error| error.is_away() && !error.is_denied());
-        if again && self.now.at < owed.until {
-            owed.in_background = false;
-            let due = self.now.at + owed.pause;
-            return self.set_owed_due(number, due);
+        if again && now < owed.until {
+            return self.put(number, Owed { in_background: false, due: now + owed.pause, ..owed });
         }
-        drop(self.settle(number));
+        self.send_next();
     }
 
     pub(super) fn release_again(&mut self, number: u64) {
-        let now = self.now.at;
-        let Some(owed) = self.owed.get_mut(&number) else { return };
+        let (now, Some(owed)) = (self.now.at, self.settle(number)) else { return };
         if now >= owed.until {
-            return drop(self.settle(number));
+            return self.send_next();
         }
-        owed.pause = (2 * owed.pause).min(LONGEST_PAUSE);
-        let due = now + owed.pause;
+        let pause = (2 * owed.pause).min(LONGEST_PAUSE);
+        let owed = Owed { pause, due: now + pause, ..owed };
         if owed.in_background {
-            return self.set_owed_due(number, due);
+            return self.put(number, owed);
         }
+        self.send_next();
         // Only the answer to the last attempt counts, so that none is under way once it has come.
-        if let Some(mut owed) = self.settle(number) {
-            (owed.in_background, owed.due) = (true, due);
-            self.send(owed);
-        }
+        self.send(Owed { in_background: true, ..owed });
     }
 
     /// Records that the background sends a release.
@@ -111,26 +103,25 @@ impl<P: Party> Tokens<P> {
 
     /// Makes all releases due now.
     pub(super) fn hurry(&mut self) {
-        let numbers: Vec<_> = self.owed.keys().copied().collect();
-        numbers.into_iter().for_each(|number| self.set_owed_due(number, self.now.at));
+        for number in self.owed.keys().copied().collect::<Vec<_>>() {
+            let owed = self.settle(number).map(|owed| Owed { due: self.now.at, ..owed });
+            owed.into_iter().for_each(|owed| self.put(number, owed));
+        }
     }
 
     /// Returns how many releases are not confirmed.
     pub(crate) fn owed(&self) -> usize {
-        self.owed.len()
+        self.owed.len() + self.unsent.len()
+    }
+
+    fn put(&mut self, number: u64, owed: Owed) {
+        self.due.insert((owed.due, Slot::Owed(number)));
+        self.owed.insert(number, owed);
     }
 
     fn settle(&mut self, number: u64) -> Option<Owed> {
         let owed = self.owed.remove(&number)?;
         self.due.remove(&(owed.due, Slot::Owed(number)));
         Some(owed)
-    }
-
-    fn set_owed_due(&mut self, number: u64, due: Instant) {
-        if let Some(owed) = self.owed.get_mut(&number) {
-            self.due.remove(&(owed.due, Slot::Owed(number)));
-            owed.due = due;
-            self.due.insert((due, Slot::Owed(number)));
-        }
     }
 }

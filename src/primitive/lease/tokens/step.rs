@@ -56,6 +56,7 @@ impl<P: Party> Tokens<P> {
             }
             Event::Accepted { id, fence } => self.accepted(id, fence),
             Event::Renewed { id, renewed, scheduled } => self.renewed(id, renewed, scheduled),
+            Event::Lost { id, fence } => self.lost(id, fence, true),
             Event::Ends { release, id, fence, detached } => self.ends(release, id, fence, detached),
             Event::Forgotten { id, fence } => self.forgotten(id, fence),
             Event::Releases(release) => self.release(release),
