@@ -33,5 +33,18 @@ fi
 
 # Most tests wait for servers and for leases to end, so more of them than cores run at once.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}"
-# One run tells all that fails.
-cargo test --all-features --no-fail-fast "$@"
+run() { cargo test --all-features --no-fail-fast "$@"; }
+
+if [ $# -gt 0 ]; then
+  run "$@"
+  exit
+fi
+
+# The unit tests search a million states, so they are optimized. All else is compiled sooner without. The parts are those of
+# `cargo test`; some tests run the examples. One run tells all that fails.
+failed=0
+run --lib -p tower-distributed --config 'profile.dev.package.tower-distributed.opt-level=1' || failed=1
+cargo build --all-features --examples
+run --bins --test '*' --bench soak || failed=1
+run --doc || failed=1
+exit "$failed"
