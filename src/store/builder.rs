@@ -310,6 +310,29 @@ impl StoreBuilder {
         Ok(Store(Arc::new(Backend::InMemory(InMemory::new(Clock::system(), self.max_keys)))))
     }
 
+    /// Sets `TCP_NODELAY`: whether a call leaves at once, although the server has not acknowledged the one before. Default:
+    /// `true`. Without it a call may wait for a whole round trip. For a pool see [`pool`](Self::pool).
+    pub fn tcp_nodelay(mut self, nodelay: bool) -> Self {
+        self.access.tcp.nodelay = nodelay;
+        self
+    }
+
+    /// Sets after how long without traffic the system probes whether the server is still there, 1 s to 1 hour, in whole
+    /// seconds; `None`: never. Default: 15 s. It probes again every third of that. So a connection to a host that has vanished
+    /// ends although nothing is sent on it.
+    pub fn tcp_keepalive(mut self, idle: impl Into<Option<Duration>>) -> Self {
+        self.access.tcp.keepalive = idle.into();
+        self
+    }
+
+    /// Sets how long sent data may be unacknowledged before the system ends a connection (`TCP_USER_TIMEOUT`), 1 s to 1 hour;
+    /// `None`: as long as the system likes, often 15 minutes. Default: 10 s. Has an effect on Linux, Android and Fuchsia.
+    /// Calls do not wait for that: see [`timeout`](Self::timeout).
+    pub fn tcp_user_timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.access.tcp.user_timeout = limit.into();
+        self
+    }
+
     /// Sets where user names and passwords come from, in place of those in the URL: [`Credentials`](crate::Credentials), or an
     /// asynchronous closure. Each new connection asks again, so credentials can change, as short-lived tokens do. A pool
     /// has its own; beside a pool they are for [`wakeups`](Self::wakeups).

@@ -18,6 +18,8 @@ mod overload;
 mod reconnects;
 mod secrets;
 mod slow;
+#[cfg(target_os = "linux")]
+mod sockets;
 mod stalled;
 mod undo;
 

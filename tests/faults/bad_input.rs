@@ -13,6 +13,11 @@ fn settings_are_checked_when_a_store_is_built() {
         (Store::builder().prefix("{x}"), "\"{x}\""),
         (Store::builder().timeout(Duration::ZERO), "0ns"),
         (Store::builder().timeout(Duration::MAX), "60 s"),
+        (
+            Store::builder().tcp_keepalive(Duration::from_millis(999)),
+            "tcp_keepalive must be 1 s to 1 hour, is 999ms",
+        ),
+        (Store::builder().tcp_user_timeout(Duration::MAX), "tcp_user_timeout must be 1 s to 1 hour"),
         (Store::builder().connections(0), "0"),
         (Store::builder().connections(65), "65"),
     ] {

@@ -96,6 +96,24 @@ impl StoreBuilder {
     /// The store makes connections in the same way as the pool. It takes none out of the pool, and does not call
     /// the hooks of the pool.
     ///
+    /// A pool of `deadpool_redis` leaves Nagle's algorithm on: a call may wait until the server has acknowledged the one before,
+    /// a whole round trip. Switch it off where you make the pool, as [`tcp_nodelay`](Self::tcp_nodelay) does for a store of URLs:
+    ///
+    /// ```
+    /// use tower_distributed::Store;
+    /// use tower_distributed::deadpool_redis::redis::{IntoConnectionInfo, io::tcp::TcpSettings};
+    /// use tower_distributed::deadpool_redis::{Manager, Pool, Runtime};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let server = "redis://127.0.0.1/".into_connection_info()?;
+    /// let server = server.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    /// let pool = Pool::builder(Manager::new(server)?).runtime(Runtime::Tokio1).build()?;
+    /// let store = Store::builder().pool(pool)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Waiters are woken, and do not poll, if the store knows where to subscribe:
+    ///
     /// ```
     /// use tower_distributed::Store;
     /// use tower_distributed::deadpool_redis::{Config, Runtime};
@@ -114,7 +132,8 @@ impl StoreBuilder {
     pub fn pool(self, pool: impl IntoPool) -> Result<Store, Error> {
         if !self.access.is_default() && self.wakeups.is_empty() {
             return Err(Error::invalid(
-                "a pool has credentials and certificates of its own: `credentials` and `tls` are for `wakeups` beside it",
+                "a pool has credentials, certificates and socket options of its own: `credentials`, `tls`, and those that \
+                 begin with `tcp` are for `wakeups` beside it",
             ));
         }
         let home = self.home()?;

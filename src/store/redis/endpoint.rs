@@ -9,6 +9,7 @@ use deadpool_redis::redis::{
 };
 
 use super::failure::no_connection;
+use super::tcp::Tcp;
 use crate::Error;
 use crate::error::{Cause, Outage};
 use crate::store::credentials::{Credentials, ProvideCredentials};
@@ -17,6 +18,7 @@ use crate::store::credentials::{Credentials, ProvideCredentials};
 #[derive(Clone, Default)]
 pub(crate) struct Access {
     pub(crate) credentials: Option<Arc<dyn ProvideCredentials>>,
+    pub(crate) tcp: Tcp,
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     pub(crate) tls: Option<crate::Tls>,
 }
@@ -34,7 +36,7 @@ impl Access {
         if self.tls.is_some() {
             return false;
         }
-        self.credentials.is_none()
+        self.credentials.is_none() && self.tcp == Tcp::default()
     }
 
     /// The credentials for a new connection, if they do not come from the URL.
@@ -64,7 +66,7 @@ impl Access {
         })?;
         #[cfg(any(feature = "rustls", feature = "native-tls"))]
         let info = crate::store::tls::secured(info, self.tls.as_ref())?;
-        Ok(info)
+        Ok(info.set_tcp_settings(self.tcp.settings()?))
     }
 }
 

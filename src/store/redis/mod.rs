@@ -27,6 +27,7 @@ pub(in crate::store) mod several;
 pub(in crate::store) mod slots;
 pub(crate) mod source;
 pub(in crate::store) mod subscription;
+pub(super) mod tcp;
 mod version;
 
 use std::collections::HashMap;

@@ -1,0 +1,39 @@
+//! The options of the sockets, as the system has them.
+
+use std::fs::read_to_string;
+
+use tower_distributed::{Store, StoreBuilder};
+
+use crate::scene::{MACHINE, RECOVERY, is_served, wide_bucket};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+/// The timers of the established connections to a port of this machine: 0: none, 2: the next probe.
+fn timers(port: u16) -> Vec<String> {
+    let (peer, table) = (format!(":{port:04X}"), read_to_string("/proc/self/net/tcp").unwrap());
+    let timer = |line: &str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let &[_, _, remote, "01", _, timer, ..] = &fields[..] else { return None };
+        remote.ends_with(&peer).then(|| timer[..2].to_owned())
+    };
+    table.lines().filter_map(timer).collect()
+}
+
+async fn have(builder: StoreBuilder, timer: &str) {
+    let _turn = MACHINE.read().await;
+    let server = RedisServer::start().await;
+    let store = builder.redis(&format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    assert!(is_served(&wide_bucket(&store).allow("k").await));
+    // What is not acknowledged has a timer of its own.
+    eventually("the timer of the connection", RECOVERY, async || timers(server.port()) == [timer]).await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_probed() {
+    have(Store::builder(), "02").await;
+}
+
+#[tokio::test]
+async fn nothing_is_probed_without_keepalive() {
+    have(Store::builder().tcp_keepalive(None), "00").await;
+}
