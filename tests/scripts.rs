@@ -89,9 +89,10 @@ fn each_script_belongs_to_one_operation() {
     }
 }
 
-/// What a source names in `script!(…)` or `scripts!(…)`, each time; `…` stands for what a macro puts in.
+/// What a source names in `script!(…)` or `scripts!(…)`, each time; `…` and `quick` stand for what a macro puts in.
 fn joins(source: &str, opening: &str) -> Vec<Vec<String>> {
     let source = source.replace("$($rules,)+", "\"…\",").replace("$($rules),+", "\"…\"");
+    let source = source.replace("$($quick,)?", "\"quick\",");
     let lists = source.split(opening).skip(1).filter_map(|rest| rest.split_once(')'));
     let names = |list: &str| list.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
     lists.map(|(list, _)| names(list)).filter(|names| !names.is_empty()).collect()
@@ -107,10 +108,14 @@ fn joined() -> BTreeMap<String, String> {
     for names in joins(&sources, "script!(") {
         let (own, pieces) = names.split_first().unwrap();
         let kinds = if pieces.iter().any(|piece| piece == "…") { kinds.clone() } else { vec![Vec::new()] };
-        for rules in kinds {
-            let pieces = pieces
-                .iter()
-                .flat_map(|piece| if piece == "…" { &rules[..] } else { slice::from_ref(piece) });
+        for kind in kinds {
+            let (quick, rules): (Vec<_>, Vec<_>) =
+                kind.into_iter().partition(|name| name.starts_with("lib/quick_"));
+            let pieces = pieces.iter().flat_map(|piece| match &**piece {
+                "…" => &rules[..],
+                "quick" => &quick[..],
+                _ => slice::from_ref(piece),
+            });
             let text =
                 iter::once("lib/clock").chain(pieces.map(String::as_str)).chain([&**own]).map(lua).collect();
             let name = iter::once(own).chain(&rules).map(|name| name.replace('/', "-"));

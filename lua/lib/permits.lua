@@ -51,19 +51,20 @@ local function used()
   return count
 end
 
+-- Expired holders count as well. They are removed where there is no room.
 function kind.free(token)
   local weight, limit = size(token)
-  lasts = call('PTTL', holders)
-  return lasts == -2 and (not weight or weight <= limit)
+  if used() == 0 then return not weight or weight <= limit end
+  return weight and count + weight <= limit and not call('ZSCORE', holders, token)
 end
 
-function kind.hold(token, expiry, free)
+function kind.hold(token, expiry)
   local weight = size(token)
   if not weight then return 0 end
-  local first = free or used() == 0
+  local first = used() == 0
   if expiry ~= written then written, digits = expiry, string.format('%d', expiry) end
   call('ZADD', holders, digits, token)
-  count = (first and 0 or used()) + weight
+  count = count + weight
   -- The key of holders that are never all gone is renewed long before it could expire earlier than a lease.
   lasts = not first and (lasts or call('PTTL', holders)) or 0
   if lasts < 0.75 * longest then

@@ -13,16 +13,18 @@ mod busy;
 mod claims;
 mod ids;
 mod kept;
+mod quick;
 mod virtual_time;
 
 use std::collections::HashMap;
-use std::convert::Infallible;
+use std::convert::{Infallible, identity};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
+use futures::stream::{self, StreamExt as _};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -64,6 +66,8 @@ struct Side<K: Kind> {
     revoke: Client<Revoke<K>>,
     /// Set if operations do not run in a store.
     states: Option<States<K>>,
+    /// Whether each operation is a call of its own, which may take a quick path.
+    alone: bool,
 }
 
 /// States that are never dropped, and what was pushed.
@@ -84,7 +88,7 @@ enum Step<K: Kind> {
 }
 
 impl<K: Tried> Side<K> {
-    fn new(store: &Store, states: Option<States<K>>) -> Self {
+    fn new(store: &Store, states: Option<States<K>>, alone: bool) -> Self {
         let namespace = K::namespace(store);
         let channels: Arc<str> = store.channels().into();
         let scene = |scope| Arc::new(Scene { channels: channels.clone(), spans: SPANS, scope });
@@ -96,6 +100,16 @@ impl<K: Tried> Side<K> {
             look: namespace.client(),
             revoke: namespace.client(),
             states,
+            alone,
+        }
+    }
+
+    /// Runs operations, all at once or one after the other.
+    async fn all<T>(&self, operations: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+        if self.alone {
+            stream::iter(operations).then(identity).collect().await
+        } else {
+            join_all(operations).await
         }
     }
 
@@ -122,7 +136,7 @@ impl<K: Tried> Side<K> {
                     let call = AcquireRelease { scene: Arc::clone(scene), token, verb, terms };
                     self.run(&self.acquire_release, &key, call)
                 });
-                let mut answers = join_all(calls).await;
+                let mut answers = self.all(calls).await;
                 for answer in &mut answers {
                     answer.found.iter_mut().for_each(K::blur);
                     if let What::Completed(_, level) = &mut answer.what {
@@ -159,7 +173,7 @@ impl<K: Tried> Side<K> {
 
     async fn round(&self, first: usize, steps: &[Step<K>], round: usize) -> Vec<String> {
         let steps = steps.iter().enumerate();
-        let all = join_all(steps.map(|(at, step)| self.take(K::key(first + at), step.clone(), round)));
+        let all = self.all(steps.map(|(at, step)| self.take(K::key(first + at), step.clone(), round)));
         // In a task whose budget is spent, a call that its own task sends could be sent after the next one.
         tokio::task::unconstrained(all).await
     }
@@ -292,7 +306,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let mut time = Time::new(server.client().unwrap(), in_process.clone());
     let (mut next, mut grants, mut cut) = (LATE_IDS, 0, 0);
 
-    let lua = Side::<K>::new(&on_redis, None);
+    let mut lua = Side::<K>::new(&on_redis, None, false);
     // Load the scripts: a call that is sent in full for that arrives after a later one.
     let release = ("warm".into(), Verb::Release { withdraws: false });
     let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
@@ -310,7 +324,8 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
         }
         let goes_back = K::GOES_BACK && batch % 2 == 0;
         let states = || States { clock: in_process.clone(), of: Mutex::default(), pushed: Mutex::default() };
-        let rust = Side::<K>::new(&in_memory, goes_back.then(states));
+        lua.alone = batch % 3 == 0;
+        let rust = Side::<K>::new(&in_memory, goes_back.then(states), lua.alone);
         let tokens: Vec<_> = (0..IN_STEP).map(|_| tokens(suffixes, &mut rng, &mut next)).collect();
         let mut history: Vec<(i64, Vec<Step<K>>)> = Vec::new();
         for round in 0..STEPS {

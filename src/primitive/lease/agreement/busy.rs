@@ -49,8 +49,8 @@ impl<K: Tried> Pair<K> {
         let states = States { clock: in_process.clone(), of: Default::default(), pushed: Default::default() };
         Self {
             time: Time::new(server.client().unwrap(), in_process),
-            lua: Side::new(&on_redis, None),
-            rust: Side::new(&in_memory, (!drops).then_some(states)),
+            lua: Side::new(&on_redis, None, false),
+            rust: Side::new(&in_memory, (!drops).then_some(states), false),
             stores: [on_redis, in_memory],
             tokens: 0,
             ttl,

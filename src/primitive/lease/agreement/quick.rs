@@ -1,0 +1,125 @@
+//! Lone calls on free keys take the quick paths of the scripts, and all others do not.
+
+use std::time::Duration;
+
+use crate::primitive::dedupe::Claimed;
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+use crate::{Dedupe, Mutex, RwLock, SingleFlight, Store, WaitGroup};
+
+const SOON: Duration = Duration::from_secs(10);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Returns how often a command was run since `CONFIG RESETSTAT`.
+fn calls(server: &RedisServer, command: &str) -> u32 {
+    let stats: String = server.query(&["INFO", "commandstats"]).unwrap();
+    let calls = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
+}
+
+/// The general part of a script that serves one key begins with PTTL, which the quick parts need for permits alone, if there
+/// are other holders.
+fn took_the_quick_path(server: &RedisServer) -> bool {
+    assert!(calls(server, "evalsha") > 0, "there were no calls");
+    calls(server, "pttl") == 0
+}
+
+async fn is_quick(pair: impl AsyncFn(&RedisServer, Store)) {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    // The first calls load the script.
+    pair(&server, store.clone()).await;
+    server.query::<()>(&["FLUSHALL"]).unwrap();
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    pair(&server, store).await;
+    assert!(took_the_quick_path(&server));
+}
+
+#[tokio::test]
+async fn a_mutex() {
+    is_quick(async |_, store| {
+        let mutex = Mutex::new(&store, "m").unwrap();
+        assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_permit() {
+    is_quick(async |_, store| {
+        let group = WaitGroup::new(&store, "g", 1).unwrap();
+        assert!(group.try_add("k").await.unwrap().done().await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_permit_beside_others() {
+    let server = RedisServer::start().await;
+    let group = WaitGroup::new(&Store::redis(&server.url()).unwrap(), "g", 3).unwrap();
+    let other = group.try_add("k").await.unwrap();
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    assert!(group.try_add("k").await.unwrap().done().await.unwrap());
+    // The general part removes expired holders first.
+    assert_eq!(
+        (calls(&server, "evalsha"), calls(&server, "zrangebyscore"), calls(&server, "pttl")),
+        (2, 0, 1)
+    );
+    assert!(other.done().await.unwrap());
+}
+
+#[tokio::test]
+async fn readers_and_a_writer() {
+    is_quick(async |_, store| {
+        let lock = RwLock::new(&store, "l").unwrap();
+        let readers = (lock.try_read("k").await.unwrap(), lock.try_read("k").await.unwrap());
+        assert!(readers.0.release().await.unwrap() && readers.1.release().await.unwrap());
+        assert!(lock.try_write("k").await.unwrap().release().await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_item() {
+    let server = RedisServer::start().await;
+    let store = Store::redis(&server.url()).unwrap();
+    // All items are of one bucket.
+    let dedupe = Dedupe::exact(&store, "d").capacity(100).remember_for(DAY).build().unwrap();
+    let handle = async |item| {
+        let Claimed::New(claim) = dedupe.try_claim(item).await.unwrap() else { panic!("it is new") };
+        assert!(claim.confirm().await.unwrap());
+    };
+    // The general part begins the slice.
+    handle("a").await;
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    handle("b").await;
+    assert!(took_the_quick_path(&server));
+}
+
+#[tokio::test]
+async fn a_flight() {
+    is_quick(async |server, store| {
+        let flights: SingleFlight<u32> = SingleFlight::new(&store, "f").unwrap();
+        for key in ["a", "b"] {
+            assert_eq!(flights.run(key, async || 7).await.unwrap(), 7);
+        }
+        eventually("the flights end", SOON, async || locks(server) == 0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_quick_path_where_another_holds() {
+    let server = RedisServer::start().await;
+    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let guard = mutex.try_lock("k").await.unwrap();
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    assert!(mutex.try_lock("k").await.is_err());
+    assert!(!took_the_quick_path(&server));
+    assert!(guard.unlock().await.unwrap());
+}
+
+/// How many flights are under way.
+fn locks(server: &RedisServer) -> usize {
+    server.query::<Vec<String>>(&["KEYS", "*lock*"]).unwrap().len()
+}
