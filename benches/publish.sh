@@ -9,7 +9,7 @@ export CARGO_INCREMENTAL=0
 
 say() { printf '%s\n' "$*" >&2; }
 
-names=(stack decisions leases once real_redis peers scale soak)
+names=(stack lone decisions leases once real_redis peers scale soak)
 readme=benches/README.md
 [ -r /proc/stat ] || { say "this script needs Linux: it reads how busy the machine is from /proc/stat"; exit 1; }
 out=target/publish

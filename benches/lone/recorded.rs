@@ -1,0 +1,99 @@
+//! The calls of scripts that this crate sends, recorded by MONITOR, to be sent again with other tokens and keys.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+
+use deadpool_redis::redis::{self, Cmd};
+
+use crate::common::server::Server;
+
+/// The arguments of one EVALSHA.
+#[derive(Clone, Debug)]
+pub struct Recorded(Vec<Vec<u8>>);
+
+/// What the server was sent last, so that the record ends there.
+const END: &str = "the end of the record";
+
+/// Returns the calls of scripts that the server gets while `send` runs.
+pub fn record(server: &Server, send: impl FnOnce()) -> Vec<Recorded> {
+    let mut monitor = TcpStream::connect(server.url.trim_start_matches("redis://")).unwrap();
+    monitor.write_all(b"MONITOR\r\n").unwrap();
+    let mut lines = BufReader::new(monitor).split(b'\n').map(Result::unwrap);
+    assert_eq!(lines.next().as_deref(), Some(&b"+OK\r"[..]));
+    send();
+    server.query::<String>(&["PING", END]);
+    let commands = lines
+        .map(|line| arguments(&line))
+        .take_while(|command| command.get(1).is_none_or(|arg| arg != END.as_bytes()));
+    commands.filter(|command| command[0].eq_ignore_ascii_case(b"EVALSHA")).map(Recorded).collect()
+}
+
+/// Reads `+time [db address] "name" "argument"`; a command of a script has no name here.
+fn arguments(line: &[u8]) -> Vec<Vec<u8>> {
+    let end = line.iter().position(|&byte| byte == b']').unwrap();
+    if line[..end].ends_with(b"lua") {
+        return vec![Vec::new()];
+    }
+    let (mut all, mut rest) = (Vec::new(), line[end..].iter().copied());
+    while rest.by_ref().any(|byte| byte == b'"') {
+        let mut argument = Vec::new();
+        while let Some(byte) = rest.next().filter(|&byte| byte != b'"') {
+            argument.push(if byte == b'\\' { escaped(&mut rest) } else { byte });
+        }
+        all.push(argument);
+    }
+    all
+}
+
+fn escaped(rest: &mut impl Iterator<Item = u8>) -> u8 {
+    match rest.next().unwrap() {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'a' => 7,
+        b'b' => 8,
+        b'x' => {
+            let digits = [rest.next().unwrap(), rest.next().unwrap()];
+            u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+        }
+        byte => byte,
+    }
+}
+
+impl Recorded {
+    /// The keys and arguments.
+    fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().skip(1).map(Vec::as_slice)
+    }
+
+    /// The id in the token, `process-id.ttl…`, if the call has one.
+    pub fn id(&self) -> Option<Vec<u8>> {
+        let is_token = |text: &&[u8]| {
+            text.len() > 18 && text[16] == b'-' && text[..16].iter().all(u8::is_ascii_hexdigit)
+        };
+        let token = self.texts().find(is_token)?;
+        Some(token[16..].iter().copied().take_while(|&byte| byte != b'.').collect())
+    }
+
+    /// The bucket and the digest of the item, both as in the keys: `{name:bucket}:digest:exact:claim`.
+    pub fn item(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let key = self.texts().find(|text| text.ends_with(b":exact:claim"))?;
+        let mut parts = key.split(|&byte| byte == b':').skip(2);
+        Some((parts.next()?.to_vec(), parts.next()?.to_vec()))
+    }
+
+    /// The same call with other texts in place of some: once in each argument, in this order.
+    pub fn replacing(&self, texts: &[(Vec<u8>, Vec<u8>)]) -> Cmd {
+        let mut call = redis::cmd("EVALSHA");
+        for argument in &self.0[1..] {
+            let mut argument = argument.clone();
+            for (from, to) in texts {
+                if let Some(at) = argument.windows(from.len()).position(|part| part == from) {
+                    argument.splice(at..at + from.len(), to.iter().copied());
+                }
+            }
+            call.arg(argument);
+        }
+        call
+    }
+}
