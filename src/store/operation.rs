@@ -89,9 +89,10 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
         0
     }
 
-    /// Operations of one group have the same [`shared`](Self::shared) arguments and may leave in one call.
-    fn group(&self) -> u128 {
-        0
+    /// Operations of one group have the same [`shared`](Self::shared) arguments and may leave in one call. An operation
+    /// of no group takes the shared arguments of any.
+    fn group(&self) -> Option<u128> {
+        Some(0)
     }
 
     /// The number of runs that this operation counts as, for the places in a call and the fields of the reply.

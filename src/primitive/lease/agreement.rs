@@ -79,7 +79,7 @@ struct States<K: Kind> {
 
 #[derive(Clone, Debug)]
 enum Step<K: Kind> {
-    /// Calls with the terms of one group. Calls of other groups are sent separately, and may overtake.
+    /// Calls of one group, or of none. Calls of other groups are sent separately, and may overtake.
     Calls(Terms, Vec<(Arc<str>, VerbOf<K>)>),
     Renew(Arc<str>, i64, i64),
     Heartbeat(Vec<Arc<str>>),
@@ -219,38 +219,30 @@ fn random_step<K: Tried>(
     rng: &mut StdRng,
     (sequence, now): (usize, i64),
     tokens: &[(Arc<str>, i64)],
-    usual: Terms,
+    terms: Terms,
 ) -> Step<K> {
     let ttl = *TTLS.choose(rng).unwrap();
     if let Some(entry) = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2)) {
         let complete = (tokens.choose(rng).unwrap().0.clone(), Verb::Complete(entry));
-        return Step::Calls(usual, vec![complete]);
+        return Step::Calls(terms, vec![complete]);
     }
     match rng.random_range(0..100) {
         0..75 => {
-            let terms = match rng.random_bool(0.6) {
-                true => usual,
-                false => Terms {
-                    ttl: usual.ttl,
-                    max_waiters: *[0, 2, 1000].choose(rng).unwrap(),
-                    rank: rng.random_range(0..2),
-                },
-            };
             let chosen: Vec<_> = (0..4).filter_map(|_| tokens.choose(rng)).collect();
             let query = K::query(sequence, now);
             let call = |(token, rank): &(Arc<str>, i64)| {
-                let acquires = *rank == terms.rank && (terms != usual || rng.random_bool(0.6));
+                let acquires = *rank == terms.rank && rng.random_bool(0.7);
                 let entry = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2));
                 let verb = match (rng.random_range(0..10), entry) {
-                    (_, Some(entry)) if terms == usual => Verb::Complete(entry),
+                    (_, Some(entry)) => Verb::Complete(entry),
                     (n, _) if acquires => {
                         Verb::Acquire { query: Some(query.clone()), bypass: n == 0 && K::BYPASSES }
                     }
                     (n, _) => Verb::Release { withdraws: n < 3 },
                 };
-                (acquires || terms == usual).then(|| (Arc::clone(token), verb))
+                (Arc::clone(token), verb)
             };
-            Step::Calls(terms, chosen.into_iter().filter_map(call).collect())
+            Step::Calls(terms, chosen.into_iter().map(call).collect())
         }
         75..82 => {
             let fence = *[0, 0, 7, now, now + 31, now + 3_000_000].choose(rng).unwrap();
@@ -316,7 +308,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
 
     for batch in 0..SEQUENCES / IN_STEP {
         // As in a namespace, all leases have one ttl.
-        let usual = Terms { ttl: *TTLS.choose(&mut rng).unwrap(), max_waiters: 1000, rank: 0 };
+        let ttl = *TTLS.choose(&mut rng).unwrap();
         let first = batch * IN_STEP;
         // Sequences of claims share filters and buckets. All others have keys of their own.
         if K::GOES_BACK {
@@ -339,8 +331,11 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
                 time.set(time.now + by);
             }
             let now = time.now;
+            // Calls with other terms would leave apart, and may overtake.
+            let max_waiters = *[0, 2, 1000, 1000, 1000, 1000, 1000, 1000].choose(&mut rng).unwrap();
+            let terms = Terms { ttl, max_waiters, rank: rng.random_bool(0.2).into() };
             let step =
-                |(at, tokens): (usize, &Vec<_>)| random_step(&mut rng, (first + at, now), tokens, usual);
+                |(at, tokens): (usize, &Vec<_>)| random_step(&mut rng, (first + at, now), tokens, terms);
             let steps: Vec<_> = tokens.iter().enumerate().map(step).collect();
             history.push((now, steps.clone()));
             let answers = (lua.round(first, &steps, round).await, rust.round(first, &steps, round).await);

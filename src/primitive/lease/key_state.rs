@@ -35,13 +35,12 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// A number that only equal terms have. Usual terms come before others: a release is sent before the next acquire, if
-    /// their ttls are equal. Otherwise the release grants what the acquire waits for.
+    /// A number that only equal terms have.
     pub(super) fn number(self) -> u128 {
         let Self { ttl, max_waiters, rank } = self;
         let [ttl, max_waiters, rank] =
             [ttl, max_waiters, rank].map(|number| u128::from(number.unsigned_abs()));
-        u128::from(self != Self::usual(self.ttl)) << 127 | ttl << 48 | max_waiters << 8 | rank
+        ttl << 48 | max_waiters << 8 | rank
     }
 
     /// The terms that most acquires use.

@@ -38,7 +38,7 @@ pub(crate) struct AcquireRelease<K: Kind> {
     pub(crate) scene: Arc<Scene<K>>,
     pub(crate) token: Arc<str>,
     pub(crate) verb: VerbOf<K>,
-    /// The terms of an acquire. Other verbs have the terms that most acquires around them have.
+    /// The terms of an acquire. Other verbs leave with acquires of any terms.
     pub(crate) terms: Terms,
 }
 
@@ -162,8 +162,8 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         }
     }
 
-    fn group(&self) -> u128 {
-        self.terms.number()
+    fn group(&self) -> Option<u128> {
+        matches!(self.verb, Verb::Acquire { .. }).then(|| self.terms.number())
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {

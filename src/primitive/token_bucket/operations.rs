@@ -67,8 +67,8 @@ const OUT_OF_RANGE: Garbled = Garbled("a script returned a time out of range");
 /// Operations under the same quotas share one call, which contains the quotas once.
 macro_rules! under_its_quotas {
     () => {
-        fn group(&self) -> u128 {
-            self.quotas.id() as u128
+        fn group(&self) -> Option<u128> {
+            Some(self.quotas.id() as u128)
         }
 
         fn shared(&self, call: &mut $crate::store::Arguments<'_>) {

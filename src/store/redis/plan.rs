@@ -1,5 +1,6 @@
 //! Groups the operations of a batch into script calls.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use deadpool_redis::redis::Cmd;
@@ -49,10 +50,10 @@ impl Plan {
     ) -> Self {
         let mut order: Vec<usize> =
             (0..items.len()).filter(|at| items[*at].is_wanted() && items[*at].operation.is_some()).collect();
-        if order.len() > 1 {
-            order.sort_by(|a, b| place(&items[*a]).cmp(&place(&items[*b])));
-        }
-        let pending = Pending { items, order: &order };
+        let groups = if order.len() > 1 { groups(items) } else { Vec::new() };
+        // Puts operations next to each other that can leave in one call.
+        order.sort_by_key(|at| (items[*at].slot, groups[*at], items[*at].key.as_bytes()));
+        let pending = Pending { items, order: &order, groups: &groups };
         let mut calls = Vec::new();
         let mut start = 0;
         while start < order.len() {
@@ -66,15 +67,24 @@ impl Plan {
     }
 }
 
-/// The sort key that puts operations next to each other that can leave in one call.
-fn place<O: Operation>(item: &Item<O>) -> (Option<u16>, Option<u128>, &[u8]) {
-    (item.slot, item.operation.as_ref().map(O::group), item.key.as_bytes())
+/// Returns the group in which each operation leaves. Those of no group join the group of another operation of their slot.
+fn groups<O: Operation>(items: &[Item<O>]) -> Vec<u128> {
+    let own: Vec<_> = items.iter().map(|item| item.operation.as_ref().and_then(O::group)).collect();
+    let mut to_join = HashMap::new();
+    if own.contains(&None) {
+        for (item, group) in items.iter().zip(&own) {
+            group.map(|group| to_join.entry(item.slot).or_insert(group));
+        }
+    }
+    let joined = |(item, own): (&Item<O>, Option<u128>)| own.or_else(|| to_join.get(&item.slot).copied());
+    items.iter().zip(own).map(|of| joined(of).unwrap_or(0)).collect()
 }
 
-/// Operations in the order of a plan.
+/// Operations in the order of a plan, and the group of each item if there are several.
 struct Pending<'a, O: Operation> {
     items: &'a [Item<O>],
     order: &'a [usize],
+    groups: &'a [u128],
 }
 
 impl<O: Operation> Pending<'_, O> {
@@ -90,10 +100,8 @@ impl<O: Operation> Pending<'_, O> {
         for at in start..self.order.len() {
             let item = self.item(at);
             let Some(operation) = &item.operation else { break };
-            let together = |other: &Item<O>| {
-                other.operation.as_ref().is_some_and(|other| other.group() == operation.group())
-            };
-            if item.slot != first.slot || !together(first) || (O::ONE_KEY && item.key != first.key) {
+            let together = at == start || self.groups[self.order[at]] == self.groups[self.order[start]];
+            if item.slot != first.slot || !together || (O::ONE_KEY && item.key != first.key) {
                 break;
             }
             let repeats = |run: &Run| {
@@ -127,11 +135,13 @@ impl<O: Operation> Pending<'_, O> {
         }
         let mut shared = Vec::new();
         let mut own = Vec::new();
-        for (position, run) in runs.iter().enumerate() {
-            let Some(operation) = &self.item(run.at.start).operation else { continue };
-            if position == 0 {
-                operation.shared(&mut Arguments::new(&mut shared));
-            }
+        let operations =
+            runs.iter().filter_map(|run| Some((self.item(run.at.start).operation.as_ref()?, run)));
+        let mut of_groups = operations.clone().filter(|(operation, _)| operation.group().is_some());
+        if let Some((operation, _)) = of_groups.next().or_else(|| operations.clone().next()) {
+            operation.shared(&mut Arguments::new(&mut shared));
+        }
+        for (operation, run) in operations {
             operation.own(run.at.len(), &mut Arguments::new(&mut own));
         }
         let each = own.len() / runs.len().max(1);

@@ -1,8 +1,13 @@
 //! Lone calls on free keys take the quick paths of the scripts, and all others do not.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::{Side, TTLS};
 use crate::primitive::dedupe::Claimed;
+use crate::primitive::lease::key_state::Terms;
+use crate::primitive::lease::operations::{AcquireRelease, Verb};
+use crate::primitive::mutex::holder::Exclusive;
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
 use crate::{Dedupe, Mutex, RwLock, SingleFlight, Store, WaitGroup};
@@ -117,6 +122,29 @@ async fn no_quick_path_where_another_holds() {
     assert!(mutex.try_lock("k").await.is_err());
     assert!(!took_the_quick_path(&server));
     assert!(guard.unlock().await.unwrap());
+}
+
+#[tokio::test]
+async fn releases_leave_with_acquires_of_any_terms() {
+    let server = RedisServer::start().await;
+    let lua = Side::<Exclusive>::new(&Store::redis(&server.url()).unwrap(), None, false);
+    let terms = Terms { ttl: TTLS[1], max_waiters: 0, rank: 0 };
+    let run = async |key: &'static str, verb, terms| {
+        let scene = Arc::clone(&lua.scenes[0]);
+        let call = AcquireRelease { scene, token: "aaaaaaaaaaaaaaaa-1".into(), verb, terms };
+        lua.run(&lua.acquire_release, &key.into(), call).await
+    };
+    let acquire = || Verb::Acquire { query: Some(()), bypass: false };
+    let release = Verb::Release { withdraws: false };
+    run("warm", acquire(), terms).await;
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    // The first leaves at once, the others together.
+    tokio::join!(
+        run("a", acquire(), terms),
+        run("warm", release, Terms::usual(TTLS[0])),
+        run("b", acquire(), terms),
+    );
+    assert_eq!(calls(&server, "evalsha"), 2);
 }
 
 /// How many flights are under way.

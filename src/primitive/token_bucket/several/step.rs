@@ -73,8 +73,8 @@ impl Operation for ReserveAll {
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
-    fn group(&self) -> u128 {
-        self.terms.all().id() as u128
+    fn group(&self) -> Option<u128> {
+        Some(self.terms.all().id() as u128)
     }
 
     fn most_runs(&self) -> usize {
