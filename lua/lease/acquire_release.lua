@@ -23,18 +23,21 @@ if kind.read then kind.read(ARGV[some]) end
 for i = 4, #KEYS, keys do
   if KEYS[i] ~= names[#names] then names[#names + 1] = KEYS[i] end
 end
-local alone -- `kept`, if all runs are of one key
+local alone, any -- `kept`, if all runs are of one key; whether any key has waiters or tombstones
 if #names == 1 then
   alone = call('PTTL', names[1])
-  waiting = alone ~= -2
+  any = alone ~= -2
 else
-  waiting = call('EXISTS', unpack(names)) > 0
+  any = call('EXISTS', unpack(names)) > 0
 end
-if waiting then waiters = new_waiters() end
 
 for run = 1, #KEYS / keys do
   local first, verb, token = keys * (run - 1), ARGV[at], ARGV[at + 1]
-  if KEYS[first + 1] ~= holders then owed, length, before, ends, kept = false, nil, nil, nil, alone end
+  if KEYS[first + 1] ~= holders then
+    owed, length, before, ends, kept = false, nil, nil, nil, alone
+    waiting = any and (alone or call('EXISTS', KEYS[first + 4]) == 1)
+    if waiting then waiters = waiters or new_waiters() end
+  end
   holders, mark, queue, beats = KEYS[first + 1], KEYS[first + 2], KEYS[first + 3], KEYS[first + 4]
   if two then second = KEYS[first + two] end
   if keys > 5 then fifth, sixth = KEYS[first + 5], KEYS[first + 6] end

@@ -2,8 +2,8 @@
 -- ARGV[5] is the ttl of the lease (µs), ARGV[6] the most waiters in the queue (max_waiters; 0: do not wait),
 -- ARGV[7] the rank (0, or 1 for the second queue).
 local expiry = now + ARGV[5]
-local waiting -- whether any key of the call has waiters or tombstones
-local waiters, max_waiters, rank -- created if `waiting`, or if a key is not free
+local waiting -- whether the current key has waiters or tombstones
+local waiters, max_waiters, rank -- created if any key is `waiting`, or not free
 -- Of the current key, since free leases were granted (nil before that): how many waiters there are, how many of
 -- them are ahead of this rank, and when the next lease ends, if known.
 local length, before, ends
