@@ -11,12 +11,11 @@ if #KEYS == 4 and redis.call('EXISTS', KEYS[4]) == 0 then
       return {now, 1, 0, 0, 0, 0}
     end
   elseif limit and ARGV[8] == 'acquire' then
-    local held = redis.pcall('ZCARD', holders)
-    local has_room = type(held) == 'number' and held < tonumber(limit)
-    local known = has_room and held > 0 and redis.call('ZMSCORE', holders, token, 'excess') or {}
-    if has_room and not known[1] and not known[2] then
-      local expiry = now + ARGV[5]
-      redis.call('ZADD', holders, string.format('%d', expiry), token)
+    local held, expiry = redis.pcall('ZCARD', holders), now + ARGV[5]
+    local fits = type(held) == 'number' and held < tonumber(limit)
+      and not (held > 0 and redis.call('ZSCORE', holders, 'excess'))
+    -- A token that is a holder already is left to the script.
+    if fits and redis.call('ZADD', holders, 'NX', string.format('%d', expiry), token) == 1 then
       -- As `hold` in lib/permits.
       local longest = 2 * 24 * 3600 * 1000
       if held == 0 or redis.call('PTTL', holders) < 0.75 * longest then redis.call('PEXPIRE', holders, longest) end
