@@ -17,6 +17,10 @@ fn settings_are_checked_when_a_store_is_built() {
             Store::builder().tcp_keepalive(Duration::from_millis(999)),
             "tcp_keepalive must be 1 s to 1 hour, is 999ms",
         ),
+        (
+            Store::builder().tcp_keepalive(Duration::from_millis(1500)),
+            "tcp_keepalive must be whole seconds, is 1.5s",
+        ),
         (Store::builder().tcp_user_timeout(Duration::MAX), "tcp_user_timeout must be 1 s to 1 hour"),
         (Store::builder().connections(0), "0"),
         (Store::builder().connections(65), "65"),

@@ -58,6 +58,10 @@ pub(crate) async fn a_lock_that_is_held_keeps_its_fence(place: &Place, name: &st
             let Some(server) = place.server_of(&mark) else { continue };
             assert_eq!(server.cli(&["PEXPIRE", &mark, "15000"]), "1");
         }
+        // Within the first millisecond there is nothing to extend.
+        let lock = mark(place, name, "lock");
+        let ages = async || left(place, &lock).is_none_or(|left| left < 30_000);
+        eventually("a lock that has begun", SOON, ages).await;
         guard.extend().await.unwrap();
         writer.extend().await.unwrap();
         for part in ["fence", "rw:fence"] {

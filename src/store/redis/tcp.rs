@@ -34,6 +34,10 @@ impl Tcp {
                 return Err(Error::invalid(format!("{what} must be 1 s to 1 hour, is {span:?}")));
             }
         }
+        // The system would cut off the rest.
+        if let Some(idle) = self.keepalive.filter(|idle| idle.subsec_nanos() > 0) {
+            return Err(Error::invalid(format!("tcp_keepalive must be whole seconds, is {idle:?}")));
+        }
         let mut settings = TcpSettings::default().set_nodelay(self.nodelay);
         if let Some(idle) = self.keepalive {
             settings = settings.set_keepalive(probed(idle));
