@@ -44,7 +44,7 @@ fi
 # `cargo test`; some tests run the examples. One run tells all that fails.
 failed=0
 run --lib -p tower-distributed --config 'profile.dev.package.tower-distributed.opt-level=1' || failed=1
-cargo build --all-features --examples
+cargo build --all-features --examples || failed=1
 run --bins --test '*' --bench soak || failed=1
 run --doc || failed=1
 exit "$failed"

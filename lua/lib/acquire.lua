@@ -25,7 +25,7 @@ end
 local function acquire(token, bypass, at)
   local done
   if kind.look then found, done = kind.look(bypass, 8, at) end
-  if not (waiting or done) and kind.free(token) then return 1, expiry, kind.hold(token, expiry, true), 0 end
+  if not (waiting or done) and kind.free(token) then return 1, expiry, kind.hold(token, expiry), 0 end
   if not max_waiters then
     waiters, max_waiters, rank = waiters or new_waiters(), tonumber(ARGV[6]), tonumber(ARGV[7])
   end

@@ -24,8 +24,8 @@ local kind = {
   scope = 0, -- how many arguments all runs share; `base`: their first position in ARGV
   read = false, -- (marks) reads the keys of all runs in advance; `marks`: also their marks, if fences will be needed
   begin = false, -- (run) begins a run
-  free = false, -- (token) returns whether there is no holder and the token can hold
-  hold = false, -- (token, expiry, free) makes the token a holder; returns its fence
+  free = false, -- (token) returns whether the token can hold: there is no holder, or surely room
+  hold = false, -- (token, expiry) makes the token a holder; returns its fence
   forget = false, -- (token) removes the token from the holders; returns whether it was one
   write = false, -- () writes what the runs left to write
   -- The outcomes of earlier leases, for kinds that keep them. `at`: the first argument of the run in ARGV

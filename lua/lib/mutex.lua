@@ -70,7 +70,7 @@ function kind.hold(token, expiry)
     if content or own or fence > now then
       last = digits .. ' ' .. (content and token or '')
       call('SET', mark, last, 'PX', ttl, 'GET')
-    elseif fence - fence % (24 * 3600 * 1000000) > before or #last ~= #digits then
+    elseif not last or fence - fence % (24 * 3600 * 1000000) > before or #last ~= #digits then
       last = digits
       call('SET', mark, last, 'PX', ttl, 'GET') -- with GET, SET fails on a key of another type
     else

@@ -7,10 +7,9 @@ if #KEYS == 6 and redis.call('EXISTS', KEYS[4]) == 0 then
     seen = seen == 0 and redis.pcall('HEXISTS', KEYS[5], digest)
     seen = seen == 0 and redis.pcall('HEXISTS', KEYS[6], digest)
     local px = string.format('%d', math.ceil(ARGV[5] / 1000))
-    if seen == 0 and redis.call('SET', lock, token, 'PX', px, 'NX') then
-      return {now, 1, now + ARGV[5], now, 0, 0, 0}
-    end
-  elseif verb ~= 'bypass' and verb ~= 'withdraw' and redis.pcall('GET', lock) == token then
+    local set = seen == 0 and redis.pcall('SET', lock, token, 'PX', px, 'NX')
+    if set and set.ok then return {now, 1, now + ARGV[5], now, 0, 0, 0} end
+  elseif (verb == 'release' or verb == 'complete') and redis.pcall('GET', lock) == token then
     local entered = verb == 'release'
     if verb == 'complete' then
       local slice = math.floor((now + ARGV[11]) / ARGV[8])

@@ -12,11 +12,13 @@ if #KEYS == 4 and redis.call('EXISTS', KEYS[4]) == 0 then
     local last, day = redis.pcall('GET', mark), 24 * 3600 * 1000000
     local before = not last and 0 or type(last) == 'string' and tonumber(string.match(last, '^%d+ ?$') or '')
     local px = string.format('%d', math.ceil(ARGV[5] / 1000))
-    if before and before < 4503599627370496 and redis.call('SET', lock, token, 'PX', px, 'NX') then
+    -- A server that refuses to write is left to the script: if another holds, there is nothing to write.
+    local set = before and before < 4503599627370496 and redis.pcall('SET', lock, token, 'PX', px, 'NX')
+    if set and set.ok then
       -- As `hold` in lib/mutex.
       local fence, saved = math.max(now, before + 32)
       local digits = string.format('%d', fence) .. (fence > now and ' ' or '')
-      if fence > now or fence - fence % day > before or #last ~= #digits then
+      if fence > now or not last or fence - fence % day > before or #last ~= #digits then
         saved = redis.pcall('SET', mark, digits, 'PX', 8 * 24 * 3600 * 1000)
       else
         saved = redis.pcall('SETRANGE', mark, '0', digits)

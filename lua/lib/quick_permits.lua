@@ -3,7 +3,7 @@
 -- Joined before lib/lease.
 if #KEYS == 4 and redis.call('EXISTS', KEYS[4]) == 0 then
   local holders, token = KEYS[1], ARGV[9]
-  local limit = string.match(token, '^[^/]+/1/(%d+)$')
+  local limit = string.match(token, '^[^/]+/1/(%d+)$', 18)
   if limit and ARGV[8] == 'release' then
     local expiry = redis.pcall('ZSCORE', holders, token)
     if type(expiry) == 'string' and tonumber(expiry) > now then
@@ -14,8 +14,8 @@ if #KEYS == 4 and redis.call('EXISTS', KEYS[4]) == 0 then
     local held, expiry = redis.pcall('ZCARD', holders), now + ARGV[5]
     local fits = type(held) == 'number' and held < tonumber(limit)
       and not (held > 0 and redis.call('ZSCORE', holders, 'excess'))
-    -- A token that is a holder already is left to the script.
-    if fits and redis.call('ZADD', holders, 'NX', string.format('%d', expiry), token) == 1 then
+    -- A token that is a holder already, and a server that refuses to write, are left to the script.
+    if fits and redis.pcall('ZADD', holders, 'NX', string.format('%d', expiry), token) == 1 then
       -- As `hold` in lib/permits.
       local longest = 2 * 24 * 3600 * 1000
       if held == 0 or redis.call('PTTL', holders) < 0.75 * longest then redis.call('PEXPIRE', holders, longest) end

@@ -327,7 +327,8 @@ impl StoreBuilder {
 
     /// Sets how long sent data may be unacknowledged before the system ends a connection (`TCP_USER_TIMEOUT`), 1 s to 1 hour;
     /// `None`: as long as the system likes, often 15 minutes. Default: 10 s. Has an effect on Linux, Android and Fuchsia.
-    /// Calls do not wait for that: see [`timeout`](Self::timeout).
+    /// It also ends a connection to a server that reads nothing for so long. Calls do not wait for that: see
+    /// [`timeout`](Self::timeout).
     pub fn tcp_user_timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.access.tcp.user_timeout = limit.into();
         self

@@ -27,7 +27,7 @@ pub(super) struct Run {
     pub(super) size: usize,
 }
 
-/// The calls for some operations, and the order of the operations in them. Operations on one key keep their order.
+/// The calls for some operations, and the order of the operations in them. Operations of one group and key keep their order.
 /// The ranges of all runs, one call after the other, have no gaps.
 pub(super) struct Plan {
     pub(super) calls: Vec<Call>,
@@ -51,8 +51,10 @@ impl Plan {
         let mut order: Vec<usize> =
             (0..items.len()).filter(|at| items[*at].is_wanted() && items[*at].operation.is_some()).collect();
         let groups = if order.len() > 1 { groups(items) } else { Vec::new() };
-        // Puts operations next to each other that can leave in one call.
-        order.sort_by_key(|at| (items[*at].slot, groups[*at], items[*at].key.as_bytes()));
+        if order.len() > 1 {
+            // Puts operations next to each other that can leave in one call.
+            order.sort_by_key(|at| (items[*at].slot, groups[*at], items[*at].key.as_bytes()));
+        }
         let pending = Pending { items, order: &order, groups: &groups };
         let mut calls = Vec::new();
         let mut start = 0;
@@ -67,17 +69,20 @@ impl Plan {
     }
 }
 
-/// Returns the group in which each operation leaves. Those of no group join the group of another operation of their slot.
+/// Returns the group in which each operation leaves. Those of no group join the first that leaves to their slot: so a
+/// release is sent before the acquires of its key that come after it.
 fn groups<O: Operation>(items: &[Item<O>]) -> Vec<u128> {
-    let own: Vec<_> = items.iter().map(|item| item.operation.as_ref().and_then(O::group)).collect();
-    let mut to_join = HashMap::new();
-    if own.contains(&None) {
-        for (item, group) in items.iter().zip(&own) {
-            group.map(|group| to_join.entry(item.slot).or_insert(group));
+    let own = |item: &Item<O>| item.operation.as_ref().filter(|_| item.is_wanted()).and_then(O::group);
+    let mut first = HashMap::new();
+    if items.iter().any(|item| own(item).is_none()) {
+        for item in items {
+            if let Some(group) = own(item) {
+                let least: &mut u128 = first.entry(item.slot).or_insert(group);
+                *least = group.min(*least);
+            }
         }
     }
-    let joined = |(item, own): (&Item<O>, Option<u128>)| own.or_else(|| to_join.get(&item.slot).copied());
-    items.iter().zip(own).map(|of| joined(of).unwrap_or(0)).collect()
+    items.iter().map(|item| own(item).or_else(|| first.get(&item.slot).copied()).unwrap_or(0)).collect()
 }
 
 /// Operations in the order of a plan, and the group of each item if there are several.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Side, TTLS};
 use crate::primitive::dedupe::Claimed;
-use crate::primitive::lease::key_state::Terms;
-use crate::primitive::lease::operations::{AcquireRelease, Verb};
+use crate::primitive::lease::key_state::{Standing, Terms};
+use crate::primitive::lease::operations::{AcquireRelease, Verb, What};
 use crate::primitive::mutex::holder::Exclusive;
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
@@ -128,23 +128,46 @@ async fn no_quick_path_where_another_holds() {
 async fn releases_leave_with_acquires_of_any_terms() {
     let server = RedisServer::start().await;
     let lua = Side::<Exclusive>::new(&Store::redis(&server.url()).unwrap(), None, false);
-    let terms = Terms { ttl: TTLS[1], max_waiters: 0, rank: 0 };
-    let run = async |key: &'static str, verb, terms| {
+    let run = async |key: &'static str, id: u8, verb, terms| {
         let scene = Arc::clone(&lua.scenes[0]);
-        let call = AcquireRelease { scene, token: "aaaaaaaaaaaaaaaa-1".into(), verb, terms };
+        let call = AcquireRelease { scene, token: format!("aaaaaaaaaaaaaaaa-{id}").into(), verb, terms };
         lua.run(&lua.acquire_release, &key.into(), call).await
     };
     let acquire = || Verb::Acquire { query: Some(()), bypass: false };
-    let release = Verb::Release { withdraws: false };
-    run("warm", acquire(), terms).await;
+    let release = || Verb::Release { withdraws: false };
+    let usual = Terms::usual(TTLS[1]);
+    let at_once = Terms { max_waiters: 0, ..usual };
+    run("k", 1, acquire(), usual).await;
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
     // The first leaves at once, the others together.
     tokio::join!(
-        run("a", acquire(), terms),
-        run("warm", release, Terms::usual(TTLS[0])),
-        run("b", acquire(), terms),
+        run("a", 2, acquire(), usual),
+        run("k", 1, release(), usual),
+        run("b", 3, acquire(), at_once)
     );
     assert_eq!(calls(&server, "evalsha"), 2);
+
+    // A release is sent before the acquire that comes after it, whatever comes before both.
+    run("k", 1, acquire(), usual).await;
+    let (_, _, _, next) = tokio::join!(
+        run("c", 4, acquire(), usual),
+        run("d", 5, acquire(), usual),
+        run("k", 1, release(), usual),
+        run("k", 6, acquire(), at_once),
+    );
+    assert!(matches!(next.what, What::Acquired(Standing::Held { .. })), "{next:?}");
+}
+
+/// A server that refuses to write tells who asks that another holds.
+#[tokio::test]
+async fn a_full_server_refuses_no_answer() {
+    let server = RedisServer::start().await;
+    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    let guard = mutex.try_lock("k").await.unwrap();
+    server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+    assert!(mutex.try_lock("k").await.unwrap_err().is_refused());
+    server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
+    assert!(guard.unlock().await.unwrap());
 }
 
 /// How many flights are under way.
