@@ -7,7 +7,7 @@ use futures::future::join_all;
 use tokio::net::TcpListener;
 use tower_distributed::{MutexGuard, Store};
 
-use crate::scene::{CALL, MACHINE, RECOVERY, calls_of, is_served, long_locks, wide_bucket};
+use crate::scene::{CALL, MACHINE, RECOVERY, is_served, long_locks, wide_bucket};
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
 use crate::support::slow_proxy::SlowProxy;
@@ -76,7 +76,7 @@ async fn a_subscription_closed_at_once_backs_off() {
     let _turn = MACHINE.read().await;
     let store = Store::redis(&server.url()).unwrap();
     let guard = subscribed(&store, 0).await;
-    let subscriptions = || calls_of(&server, "subscribe");
+    let subscriptions = || server.calls_of("subscribe");
     eventually("the store to be subscribed", RECOVERY, async || subscriptions() > 0).await;
 
     let mut client = server.client().unwrap();

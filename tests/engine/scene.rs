@@ -103,14 +103,7 @@ pub(crate) fn connections(server: &RedisServer) -> usize {
 
 /// The number of script calls that the server has run.
 pub(crate) fn scripts_run(server: &RedisServer) -> u64 {
-    calls_of(server, "evalsha") + calls_of(server, "eval")
-}
-
-/// The number of calls of a command that the server has run.
-pub(crate) fn calls_of(server: &RedisServer, command: &str) -> u64 {
-    let stats: String = server.query(&["INFO", "commandstats"]).unwrap();
-    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    server.calls_of("evalsha") + server.calls_of("eval")
 }
 
 /// Waits until the server has run no script for 300 ms; returns the number of script calls.

@@ -15,9 +15,7 @@ async fn requests<T>(scene: &Scene, act: impl Future<Output = T>) -> (u64, T) {
 }
 
 fn scripts(scene: &Scene) -> u64 {
-    let stats = scene.server.cli(&["INFO", "commandstats"]);
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
+    scene.server.calls_of("evalsha")
 }
 
 #[tokio::test]

@@ -57,9 +57,7 @@ impl Process {
 
 /// How many scripts the server has run.
 fn calls(server: &RedisServer) -> u64 {
-    let stats: String = server.query(&["INFO", "commandstats"]).unwrap();
-    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
-    line.map_or(0, |line| line.split(['=', ',']).nth(1).unwrap().parse().unwrap())
+    server.calls_of("evalsha")
 }
 
 fn lose_answers(server: &RedisServer) {

@@ -100,6 +100,14 @@ impl RedisServer {
         }
     }
 
+    /// The number of calls of a command that the server has run, those of scripts too, since it started or
+    /// `CONFIG RESETSTAT`.
+    pub fn calls_of(&self, command: &str) -> u64 {
+        let stats = self.cli(&["INFO", "commandstats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    }
+
     /// Sends SIGKILL. Returns when the server has ended. Its port stays reserved for [`RedisServer::restart`].
     pub fn kill9(&self) {
         *self.process() = None;

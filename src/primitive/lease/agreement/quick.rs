@@ -15,18 +15,11 @@ use crate::{Dedupe, Mutex, RwLock, SingleFlight, Store, WaitGroup};
 const SOON: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Returns how often a command was run since `CONFIG RESETSTAT`.
-fn calls(server: &RedisServer, command: &str) -> u32 {
-    let stats: String = server.query(&["INFO", "commandstats"]).unwrap();
-    let calls = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
-}
-
 /// The general part of a script that serves one key begins with PTTL, which the quick parts need for permits alone, if there
 /// are other holders.
 fn took_the_quick_path(server: &RedisServer) -> bool {
-    assert!(calls(server, "evalsha") > 0, "there were no calls");
-    calls(server, "pttl") == 0
+    assert!(server.calls_of("evalsha") > 0, "there were no calls");
+    server.calls_of("pttl") == 0
 }
 
 async fn is_quick(pair: impl AsyncFn(&RedisServer, Store)) {
@@ -67,7 +60,7 @@ async fn a_permit_beside_others() {
     assert!(group.try_add("k").await.unwrap().done().await.unwrap());
     // The general part removes expired holders first.
     assert_eq!(
-        (calls(&server, "evalsha"), calls(&server, "zrangebyscore"), calls(&server, "pttl")),
+        (server.calls_of("evalsha"), server.calls_of("zrangebyscore"), server.calls_of("pttl")),
         (2, 0, 1)
     );
     assert!(other.done().await.unwrap());
@@ -145,7 +138,7 @@ async fn releases_leave_with_acquires_of_any_terms() {
         run("k", 1, release(), usual),
         run("b", 3, acquire(), at_once)
     );
-    assert_eq!(calls(&server, "evalsha"), 2);
+    assert_eq!(server.calls_of("evalsha"), 2);
 
     // A release is sent before the acquire that comes after it, whatever comes before both.
     run("k", 1, acquire(), usual).await;
@@ -158,7 +151,7 @@ async fn releases_leave_with_acquires_of_any_terms() {
     assert!(matches!(next.what, What::Acquired(Standing::Held { .. })), "{next:?}");
 }
 
-/// A server that refuses to write tells who asks that another holds.
+/// If a server refuses writes, `try_lock` of a lock that another holds is refused, and does not fail.
 #[tokio::test]
 async fn a_full_server_refuses_no_answer() {
     let server = RedisServer::start().await;
