@@ -189,6 +189,12 @@ impl Notifier {
         self.next.store(nth, Ordering::Relaxed);
     }
 
+    /// Whether pushes were delivered since the last call of [`take_delivered`](Self::take_delivered).
+    #[cfg(test)]
+    pub(crate) fn was_delivered(&self) -> bool {
+        !lock(&self.delivered).is_empty()
+    }
+
     /// Returns all pushes since the last call.
     #[cfg(test)]
     pub(crate) fn take_delivered(&self) -> Vec<Push> {

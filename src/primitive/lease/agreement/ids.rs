@@ -34,6 +34,9 @@ async fn a_push_finds_its_waiter_after_many_tokens() {
             eventually("the waiter to stand in the queue", SOON, stands).await;
             assert!(held.done().await.unwrap());
             assert!(waits.await.unwrap().unwrap().done().await.unwrap());
+            // The reply to a question may tell the waiter of its grant before the message does.
+            let heard = async || waiter.notifier().was_delivered();
+            eventually("the message of the grant", SOON, heard).await;
             let pushes = waiter.notifier().take_delivered();
             let id = ((nth + n) << 20) | 1;
             let is_grant = |news: &News| matches!(news, News::Granted { .. });
