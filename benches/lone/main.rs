@@ -17,14 +17,18 @@ mod by_hand;
 #[allow(dead_code, reason = "other benches use the rest")]
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/cpu.rs"]
+mod cpu;
 mod recorded;
 mod scripts;
+mod service;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     common::run(|bench| {
         scripts::run(bench);
+        service::run(bench);
         Ok(())
     })
 }

@@ -28,6 +28,7 @@ mod cpu;
 mod newcomer;
 mod rounds;
 mod services;
+#[path = "../common/wrk.rs"]
 mod wrk;
 
 use std::process::ExitCode;

@@ -1,7 +1,5 @@
 //! Round by round: each service under wrk, and the shares that come from that.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::child::{self, Child};
@@ -11,7 +9,7 @@ use crate::common::stats::median;
 use crate::common::table::Table;
 use crate::cpu::nanos_by_thread;
 use crate::services::{RUNS, Service};
-use crate::wrk::{self, CONNECTIONS, Report};
+use crate::wrk::{self, CONNECTIONS, Report, handled};
 
 /// The name of a figure, the service, and the service that it is a share of.
 const SHARES: [(&str, Service, Service); 4] = [
@@ -90,30 +88,16 @@ fn start(service: Service, url: &str) -> Running {
 /// One run of wrk. Fails unless the handler has run once for each request.
 fn measure(running: &Running, length: Duration, ids: &str) -> Result<Sample, String> {
     let cpu = || nanos_by_thread(running.id).into_values().sum::<u64>();
-    let (runs_before, cpu_before) = (handled(running.port)?, cpu());
+    let (runs_before, cpu_before) = (handled(running.port, RUNS)?, cpu());
     let report = wrk::run(running.port, length, ids)
         .map_err(|error| format!("{}: {error}", running.service.title()))?;
-    let (runs, cpu) = (handled(running.port)? - runs_before, cpu() - cpu_before);
+    let (runs, cpu) = (handled(running.port, RUNS)? - runs_before, cpu() - cpu_before);
     // wrk goes away from requests that are under way when its time is over.
     if !(report.requests..=report.requests + CONNECTIONS).contains(&runs) {
         let (title, requests) = (running.service.title(), report.requests);
         return Err(format!("{title}: {requests} responses, but the handler has had {runs} requests"));
     }
     Ok(Sample { cpu: cpu as f64 / 1000.0 / report.requests as f64, report })
-}
-
-/// How many requests the handler has had so far.
-fn handled(port: u16) -> Result<u64, String> {
-    let ask = || {
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.write_all(format!("GET {RUNS} HTTP/1.0\r\n\r\n").as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok::<_, std::io::Error>(answer)
-    };
-    let answer = ask().map_err(|error| format!("no answer to {RUNS}: {error}"))?;
-    let number = answer.rsplit("\r\n").next().and_then(|number| number.parse().ok());
-    number.ok_or_else(|| format!("no number at {RUNS}: {answer}"))
 }
 
 fn print(bench: &Bench, services: &[Running]) {

@@ -1,11 +1,12 @@
 //! wrk, which makes the requests.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub const CONNECTIONS: u64 = 64;
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/stack/requests.lua");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/common/requests.lua");
 
 /// What wrk says of one run.
 pub struct Report {
@@ -39,6 +40,20 @@ pub fn run(port: u16, length: Duration, ids: &str) -> Result<Report, String> {
         return Err(format!("wrk failed: {text}{}", String::from_utf8_lossy(&output.stderr)));
     }
     parse(&text)
+}
+
+/// How many requests a handler has had so far, as it tells at `path`.
+pub fn handled(port: u16, path: &str) -> Result<u64, String> {
+    let ask = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let answer = ask().map_err(|error| format!("no answer to {path}: {error}"))?;
+    let number = answer.rsplit("\r\n").next().and_then(|number| number.parse().ok());
+    number.ok_or_else(|| format!("no number at {path}: {answer}"))
 }
 
 fn parse(text: &str) -> Result<Report, String> {
