@@ -70,7 +70,11 @@ impl<K: Kind> Leases<K> {
         let max_wait = ask.wait.and_then(|wait| wait.max_wait);
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         loop {
-            if let Some(got) = self.ask_once(&key, &mut ask, deadline).await? {
+            let received = match ask.wait {
+                Some(_) => self.wait(&key, &mut ask, deadline).await?,
+                None => self.ask_at_once(&key, &mut ask).await?,
+            };
+            if let Some(got) = received {
                 return Ok(got);
             }
             // The place was lost: the process was suspended, or the server lost its data. Let the next waiter go
@@ -80,7 +84,7 @@ impl<K: Kind> Leases<K> {
         }
     }
 
-    async fn ask_once(
+    async fn wait(
         &self,
         key: &Key,
         ask: &mut Ask<Query<K>>,

@@ -4,6 +4,7 @@ mod acquire;
 mod admission;
 #[cfg(test)]
 pub(crate) mod agreement;
+mod at_once;
 mod fence_ttl;
 mod handle;
 mod keeper;

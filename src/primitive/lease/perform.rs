@@ -6,10 +6,11 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::acquire::Ask;
 use super::admission::{Admission, State};
 use super::handle::{Keeper, Lease};
 use super::key_state::Terms;
-use super::kind::{Found, Kind};
+use super::kind::{Found, Kind, Query};
 use super::operations::{At, Heartbeat, Standings, Verb};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome;
@@ -43,10 +44,6 @@ impl<K: Kind> Party for Local<K> {
 
     fn options(waiter: &Self::Waiter) -> &Arc<Holding> {
         &waiter.holding
-    }
-
-    fn joins(waiter: &Self::Waiter) -> bool {
-        waiter.ask.wait.is_some() && waiter.holding.options.cohorts
     }
 
     fn gives_up(waiter: &Self::Waiter) -> bool {
@@ -125,7 +122,7 @@ impl<K: Kind> Admission<K> {
                     let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn Keeper>);
                     waiter.offer(Ok(Some(Got::Lease(lease, found))));
                 }
-                Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter, outcome)),
+                Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter.ask, outcome)),
                 Effect::Lost { lease, .. } => lease.notify(),
                 Effect::Valid { lease, sent, until } => {
                     // Its holder may have seen it end since the step.
@@ -137,16 +134,15 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// The result for a waiter that gets no lease by its acquire.
-    fn result(&self, waiter: &Waiter<K>, outcome: Told<Found<K>>) -> Received<Found<K>> {
+    /// The result for a caller that gets no lease by its acquire.
+    pub(super) fn result(&self, ask: &Ask<Query<K>>, outcome: Told<Found<K>>) -> Received<Found<K>> {
         match outcome {
             Told::Again => Ok(None),
             Told::Found(found) => Ok(Some(Got::Done(found))),
             Told::Failed(error) => Err(error),
             Told::Refused { left, before } => {
-                let why = if waiter.ask.wait.is_some() { Why::QueueFull } else { Why::Taken };
-                Err(Busy { subject: waiter.ask.subject, why, retry_after: self.retry_after(left, before) }
-                    .into())
+                let why = if ask.wait.is_some() { Why::QueueFull } else { Why::Taken };
+                Err(Busy { subject: ask.subject, why, retry_after: self.retry_after(left, before) }.into())
             }
         }
     }

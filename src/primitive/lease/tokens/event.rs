@@ -27,11 +27,6 @@ pub(crate) trait Party {
     /// The options that a waiter acquires with.
     fn options(waiter: &Self::Waiter) -> &Arc<Holding>;
 
-    /// Whether a waiter may wait in a line with others of its process.
-    fn joins(waiter: &Self::Waiter) -> bool {
-        Self::options(waiter).options.cohorts
-    }
-
     /// Whether a waiter stops waiting when the store is unavailable.
     fn gives_up(_waiter: &Self::Waiter) -> bool {
         false
@@ -105,6 +100,8 @@ pub(crate) enum Event<P: Party> {
     Forgotten { id: u64, fence: i64 },
     /// A token without an entry here is released.
     Releases(Release),
+    /// An acquire without an entry here, which nobody waits for any more, may still run.
+    Withdraws(Release),
     /// A release was answered.
     Released { owed: u64, result: Result<(), Error> },
     /// Something may be due, messages may have been missed, all releases are sent again now, or this process gives up all

@@ -53,6 +53,7 @@ impl<P: Party> Tokens<P> {
                 let held = Held { lease, validity, fence, offered: None, renew, is_renewing: false };
                 self.insert(id, Entry::new(id, key, token, options, Stage::Held(held)));
                 self.plan(id);
+                self.set_outage(id, None);
             }
             Event::Accepted { id, fence } => self.accepted(id, fence),
             Event::Renewed { id, renewed, scheduled } => self.renewed(id, renewed, scheduled),
@@ -60,6 +61,7 @@ impl<P: Party> Tokens<P> {
             Event::Ends { release, id, fence, detached } => self.ends(release, id, fence, detached),
             Event::Forgotten { id, fence } => self.forgotten(id, fence),
             Event::Releases(release) => self.release(release),
+            Event::Withdraws(release) => self.withdraw(release),
             Event::Released { owed, result } => self.released(owed, &result),
             Event::Signal(Signal::Due) => self.run_due(),
             Event::Signal(Signal::Relinked) => self.relinked(),
@@ -70,7 +72,7 @@ impl<P: Party> Tokens<P> {
     }
 
     fn arrives(&mut self, key: Key, waiter: P::Waiter) {
-        let cohort = P::joins(&waiter);
+        let cohort = P::options(&waiter).options.cohorts;
         if cohort
             && let Some(id) = self.lines.get(&key).copied()
             && let Some(entry) = self.entries.get_mut(&id)

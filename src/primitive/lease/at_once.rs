@@ -1,0 +1,94 @@
+//! Acquiring a lease without waiting.
+//!
+//! Such a call has no place in a queue: nothing but its answer concerns it. So it is not among the
+//! [tokens](super::tokens) of this process before it holds a lease, and needs no waiter.
+
+use std::sync::Arc;
+
+use super::acquire::Ask;
+use super::admission::{ALIVE, Admission, Leases};
+use super::handle::{Keeper, Lease};
+use super::key_state::Standing;
+use super::kind::{Found, Kind, Query};
+use super::operations::{Answer, What};
+use super::options::{LeaseOptions, micros};
+use super::outcome::Outcome as _;
+use super::state::LeaseState;
+use super::tokens::{Event, Grant, Release, Told, unexpected};
+use super::validity::{Anchor, Validity};
+use super::waiter::{Got, Received};
+use crate::error::Cause;
+use crate::primitive::clock;
+use crate::{Error, Key};
+
+impl<K: Kind> Leases<K> {
+    /// Acquires a lease, or finds an outcome of an earlier lease, without waiting. `None`: it must ask again.
+    pub(super) async fn ask_at_once(&self, key: &Key, ask: &mut Ask<Query<K>>) -> Received<Found<K>> {
+        if *self.holding.closed.borrow() {
+            return Err(Error::interrupted());
+        }
+        let (admission, options) = (&self.admission, self.options());
+        let (id, token) = admission.token(options, &ask.suffix);
+        let mut undo = Undo { admission, options, key, token: &token, is_armed: true };
+        let sent = clock::now();
+        let answer = admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await;
+        // Without an answer, the acquire may still run. With one, a copy may, if there was one.
+        undo.is_armed = answer.as_ref().map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
+        let Answer { now, what, found, twice, .. } = answer?;
+        K::Outcome::asked_at(&mut ask.query, now);
+        let told = match what {
+            What::Acquired(Standing::Held { expiry, fence }) => {
+                undo.is_armed = false;
+                let (at, anchor) = (clock::now(), Anchor { sent, now });
+                let until = anchor.until(expiry, options.ttl, options.drift);
+                let Some(validity) = Validity::granted(until, at) else {
+                    admission.release_later(undo.release(twice));
+                    let text = "the lease was granted, but expired before the reply arrived";
+                    return Err(Error::unavailable(Cause::TimedOut, text));
+                };
+                let (key, token) = (key.clone(), Arc::clone(&token));
+                let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
+                let lease = LeaseState::new(grant.clone(), &self.holding);
+                let options = Arc::clone(&self.holding);
+                admission.handle(Event::Holds { grant, lease: Arc::clone(&lease), options });
+                let keeper = Arc::clone(admission) as Arc<dyn Keeper>;
+                return Ok(Some(Got::Lease(Lease::new(lease, keeper), found)));
+            }
+            What::Acquired(Standing::Done) => found.map_or_else(|| Told::Failed(unexpected()), Told::Found),
+            What::Acquired(Standing::Refused { soonest, before }) => {
+                Told::Refused { left: soonest - now, before }
+            }
+            // Only this process knows the token. So it was withdrawn here, and the copy of an acquire came late.
+            What::Acquired(Standing::Withdrawn) => Told::Again,
+            What::Acquired(Standing::Queued { .. }) | What::Released(_) | What::Completed(..) => {
+                undo.is_armed = true;
+                Told::Failed(unexpected())
+            }
+        };
+        admission.result(ask, told)
+    }
+}
+
+/// Withdraws an acquire whose answer nobody receives, when it is dropped.
+struct Undo<'a, K: Kind> {
+    admission: &'a Arc<Admission<K>>,
+    options: &'a LeaseOptions,
+    key: &'a Key,
+    token: &'a Arc<str>,
+    is_armed: bool,
+}
+
+impl<K: Kind> Undo<'_, K> {
+    fn release(&self, withdrawn: bool) -> Release {
+        let (key, token, ttl) = (self.key.clone(), Arc::clone(self.token), self.options.ttl);
+        Release { key, token, withdrawn, renews: false, ttl: micros(ttl), left: ttl + ALIVE }
+    }
+}
+
+impl<K: Kind> Drop for Undo<'_, K> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            self.admission.handle(Event::Withdraws(self.release(true)));
+        }
+    }
+}
