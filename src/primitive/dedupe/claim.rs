@@ -1,16 +1,16 @@
 //! The claim on an item.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future as _, poll_fn};
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
 use super::exact::{Digest, Exact};
@@ -20,6 +20,7 @@ use super::replay::Replays;
 use crate::error::Cause;
 use crate::primitive::bloom_filter::Probe;
 use crate::store::Owed;
+use crate::store::background::Background;
 use crate::store::timer::sleep;
 use crate::telemetry::{Event, tell};
 use crate::{Error, Lease, Store};
@@ -95,31 +96,15 @@ impl Claim {
         self,
         hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
     ) -> Result<bool, Error> {
-        let store = self.place.store().clone();
-        let (told, mut outcome) = oneshot::channel();
-        let thread = store.background().and_then(|background| background.handle().ok());
-        let confirming = Confirming { claim: Some(self), store }.run(told);
-        match thread {
-            Some(thread) => drop(thread.spawn(confirming)),
-            None => finish(Box::pin(confirming)).await,
-        }
-        match outcome.try_recv() {
-            Err(TryRecvError::Empty) => {}
-            told => {
-                let confirmed = told.unwrap_or_else(|_| Err(not_run()));
-                hear(&confirmed);
-                return confirmed;
-            }
-        }
-        let heard = async move {
-            let confirmed = outcome.await.unwrap_or_else(|_| Err(not_run()));
-            hear(&confirmed);
-            confirmed
-        };
-        match Handle::try_current() {
-            Ok(runtime) => runtime.spawn(heard).await.unwrap_or_else(|_| Err(not_run())),
-            Err(_) => heard.await,
-        }
+        let (told, outcome) = oneshot::channel();
+        let mut heard = Heard { outcome, hear: Some(hear) };
+        let mut run = Run::new(self, told);
+        // It leaves from here, with the calls of others. What does not end here goes on in the background.
+        poll_fn(|context| {
+            run.poll(context);
+            heard.poll(context)
+        })
+        .await
     }
 
     /// Releases the claim, so that the item can be claimed again. Returns whether the claim was still held.
@@ -183,7 +168,7 @@ struct Confirming {
 }
 
 impl Confirming {
-    /// Confirms, and retries until the claim expires. It runs on the store's thread, so it must not call user code.
+    /// Confirms, and retries until the claim expires. It may run on the store's thread, so it must not call user code.
     async fn run(mut self, told: oneshot::Sender<Result<bool, Error>>) {
         let (Some(claim), _owed) = (&self.claim, self.store.owed().map(Owed::guard)) else { return };
         let mut confirmed = claim.enter().await;
@@ -211,15 +196,71 @@ impl Drop for Confirming {
     }
 }
 
-/// Runs a confirmation in memory, where it ends in its first poll unless it has to be retried, or where no thread can be
-/// started. A task goes on with it; without a runtime, the caller does.
-async fn finish(mut confirming: Pin<Box<impl Future<Output = ()> + Send + 'static>>) {
-    if poll_fn(|context| Poll::Ready(confirming.as_mut().poll(context))).await.is_ready() {
-        return;
+/// A confirmation that is under way. If it is dropped before its end, it goes on in the background.
+struct Run {
+    store: Store,
+    confirming: Option<BoxFuture<'static, ()>>,
+}
+
+impl Run {
+    fn new(claim: Claim, told: oneshot::Sender<Result<bool, Error>>) -> Self {
+        let store = claim.place.store().clone();
+        let confirming = Confirming { claim: Some(claim), store: store.clone() }.run(told);
+        Self { store, confirming: Some(Box::pin(confirming)) }
     }
-    match Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn(confirming)),
-        Err(_) => confirming.await,
+
+    fn poll(&mut self, context: &mut Context<'_>) {
+        if let Some(confirming) = &mut self.confirming
+            && confirming.as_mut().poll(context).is_ready()
+        {
+            self.confirming = None;
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // A future that has panicked cannot be polled again.
+        let Some(confirming) = self.confirming.take().filter(|_| !std::thread::panicking()) else { return };
+        let here = || Handle::try_current().ok();
+        let remote = self.store.background().cloned();
+        let thread = remote.clone().unwrap_or_else(Background::thread);
+        let there = || thread.handle().ok();
+        // In memory, retries follow the clock of the caller, which a test may have paused.
+        let place = if remote.is_some() { there().or_else(here) } else { here().or_else(there) };
+        if let Some(place) = place {
+            let thread = thread.clone();
+            place.spawn(async move {
+                confirming.await;
+                drop(thread);
+            });
+        }
+    }
+}
+
+/// Calls the user's function with the outcome of a confirmation: in the caller's task, or, if its future is dropped, in a
+/// task of its own.
+struct Heard<F: FnOnce(&Result<bool, Error>) + Send + 'static> {
+    outcome: oneshot::Receiver<Result<bool, Error>>,
+    hear: Option<F>,
+}
+
+impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Heard<F> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        let confirmed = ready!(Pin::new(&mut self.outcome).poll(context)).unwrap_or_else(|_| Err(not_run()));
+        if let Some(hear) = self.hear.take() {
+            hear(&confirmed);
+        }
+        Poll::Ready(confirmed)
+    }
+}
+
+impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Drop for Heard<F> {
+    fn drop(&mut self) {
+        let (Some(hear), Ok(runtime)) = (self.hear.take(), Handle::try_current()) else { return };
+        let (_, gone) = oneshot::channel();
+        let outcome = std::mem::replace(&mut self.outcome, gone);
+        runtime.spawn(async move { hear(&outcome.await.unwrap_or_else(|_| Err(not_run()))) });
     }
 }
 
