@@ -116,7 +116,7 @@ impl Job {
         let id = || extract::header("webhook-id");
         if has(Flight) {
             let flights = SingleFlight::builder(response::AnswerCodec).build(store, "flights")?;
-            app = app.layer(web::single_flight(flights, |request: &Request| request.uri().to_string()));
+            app = app.layer(web::single_flight(flights, extract::shared_get().ignore_field("x-user")?));
         }
         if has(Shared) {
             app = app.layer(web::rw_lock(RwLock::new(store, "documents")?, id()?));

@@ -112,7 +112,7 @@ impl Service {
         let has = |layer| self == layer || self == Self::FiveLayers;
         if has(Self::SingleFlight) {
             let flights = SingleFlight::builder(response::AnswerCodec).build(&store, "flights")?;
-            app = app.layer(web::single_flight(flights, extract::shared_get()));
+            app = app.layer(web::single_flight(flights, extract::shared_get().ignore_field("x-user")?));
         }
         if has(Self::RwLock) {
             app = app.layer(web::rw_lock(RwLock::new(&store, "documents")?, extract::path()));
