@@ -39,18 +39,21 @@ impl<K: Kind> Leases<K> {
         let told = match what {
             What::Acquired(Standing::Held { expiry, fence }) => {
                 undo.is_armed = false;
-                let (at, anchor) = (clock::now(), Anchor { sent, now });
-                let until = anchor.until(expiry, options.ttl, options.drift);
-                let Some(validity) = Validity::granted(until, at) else {
+                let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
+                let mut held = None;
+                admission.perform(admission.step(|_, now| {
+                    let validity = Validity::granted(until, now.at)?;
+                    let (key, token, at) = (key.clone(), Arc::clone(&token), now.at);
+                    let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
+                    let lease = held.insert(LeaseState::new(grant.clone(), &self.holding));
+                    let (lease, options) = (Arc::clone(lease), Arc::clone(&self.holding));
+                    Some(Event::Holds { grant, lease, options })
+                }));
+                let Some(lease) = held else {
                     admission.release_later(undo.release(twice));
                     let text = "the lease was granted, but expired before the reply arrived";
                     return Err(Error::unavailable(Cause::TimedOut, text));
                 };
-                let (key, token) = (key.clone(), Arc::clone(&token));
-                let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
-                let lease = LeaseState::new(grant.clone(), &self.holding);
-                let options = Arc::clone(&self.holding);
-                admission.handle(Event::Holds { grant, lease: Arc::clone(&lease), options });
                 let keeper = Arc::clone(admission) as Arc<dyn Keeper>;
                 return Ok(Some(Got::Lease(Lease::new(lease, keeper), found)));
             }

@@ -1,5 +1,6 @@
 //! The options of leases.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +51,9 @@ impl Default for LeaseOptions {
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(86_400);
 
+/// The bytes of an id and a ttl in a token, with the marks before them.
+const NUMBERS: usize = 2 * 17;
+
 impl LeaseOptions {
     /// Checks the values that a user can set.
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -78,7 +82,11 @@ impl LeaseOptions {
     /// Returns the token with an id.
     pub(crate) fn token(&self, process: &str, id: u64, suffix: &str) -> Arc<str> {
         let (ttl, fence_ttl) = (micros(self.ttl), fence_ttl::in_token(self.fence_ttl));
-        format!("{process}-{id:x}.{ttl:x}{fence_ttl}{}{suffix}", self.signature).into()
+        let length = process.len() + fence_ttl.len() + self.signature.len() + suffix.len();
+        let mut token = String::with_capacity(length + NUMBERS);
+        // Writing to memory does not fail.
+        let _ = write!(token, "{process}-{id:x}.{ttl:x}{fence_ttl}{}{suffix}", self.signature);
+        token.into()
     }
 }
 

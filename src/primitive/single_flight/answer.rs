@@ -161,8 +161,8 @@ fn micros(span: Duration) -> i64 {
 
 impl Outcome<Holder<false, LastAnswer>> for Answers {
     const BULK: bool = true;
-    // Answers are up to 64 MiB.
-    const MOST_RUNS: usize = 8;
+    // A call returns the answers that it finds, each of up to 64 MiB.
+    const MOST_RUNS: usize = 32;
     /// The name of the codec.
     type Scope = Arc<str>;
     type Query = Asker;

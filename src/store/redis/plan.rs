@@ -10,6 +10,9 @@ use super::batch::Item;
 use crate::store::namespace::Namespace;
 use crate::store::operation::{Argument, Arguments, Operation, Repeat};
 
+/// The most bytes that the operations of a call carry besides their keys, unless it is one operation.
+const MOST_PAYLOAD: usize = 64 << 10;
+
 /// One script call. The runs are in the order of its keys.
 pub(super) struct Call {
     pub(super) command: Cmd,
@@ -100,7 +103,7 @@ impl<O: Operation> Pending<'_, O> {
     /// Returns the runs of the call that begins with the operation at `start`, at least one.
     fn runs(&self, start: usize) -> Vec<Run> {
         let first = self.item(start);
-        let mut room = 0;
+        let (mut room, mut bytes) = (0, 0);
         let mut runs: Vec<Run> = Vec::new();
         for at in start..self.order.len() {
             let item = self.item(at);
@@ -115,9 +118,10 @@ impl<O: Operation> Pending<'_, O> {
                     && first.operation.as_ref().is_some_and(|first| first.repeats(operation))
             };
             let size = operation.size();
+            bytes += operation.payload();
             match runs.last_mut() {
                 Some(run) if run.at.len() < O::MOST_REPEATS && repeats(run) => run.at.end = at + 1,
-                Some(_) if size > room => break,
+                Some(_) if size > room || bytes > MOST_PAYLOAD => break,
                 last => {
                     if last.is_none() {
                         room = operation.most_runs();
@@ -132,26 +136,28 @@ impl<O: Operation> Pending<'_, O> {
 
     fn command(&self, script: &Loaded, namespace: &Namespace<O::Cell>, runs: &[Run]) -> Cmd {
         let named = if O::ONE_KEY { &runs[..1] } else { runs };
-        let mut command = script.call(named.len() * namespace.width(O::PARTS.len()));
-        for run in named {
-            namespace.redis_keys(&self.item(run.at.start).key, O::PARTS, |key| {
-                command.arg(key);
-            });
-        }
-        let mut shared = Vec::new();
-        let mut own = Vec::new();
+        let (mut shared, mut own) = (Vec::with_capacity(8), Vec::with_capacity(8 * runs.len()));
         let operations =
             runs.iter().filter_map(|run| Some((self.item(run.at.start).operation.as_ref()?, run)));
         let mut of_groups = operations.clone().filter(|(operation, _)| operation.group().is_some());
         if let Some((operation, _)) = of_groups.next().or_else(|| operations.clone().next()) {
             operation.shared(&mut Arguments::new(&mut shared));
         }
+        let mut bytes = 0;
         for (operation, run) in operations {
+            bytes += operation.payload();
             operation.own(run.at.len(), &mut Arguments::new(&mut own));
         }
         let each = own.len() / runs.len().max(1);
         if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
             own.truncate(each);
+        }
+        let keys = named.len() * namespace.width(O::PARTS.len());
+        let mut command = script.call(keys, keys + shared.len() + own.len(), bytes);
+        for run in named {
+            namespace.redis_keys(&self.item(run.at.start).key, O::PARTS, |key| {
+                command.arg(key);
+            });
         }
         for argument in shared.iter().chain(&own) {
             match argument {

@@ -9,6 +9,9 @@ use deadpool_redis::redis::{self, Cmd};
 
 use crate::store::operation::Script;
 
+/// About the bytes of a key or an argument.
+const TEXT: usize = 40;
+
 /// A script joined with the clock.
 pub(crate) struct Loaded {
     pub(super) name: &'static str,
@@ -25,10 +28,11 @@ impl Loaded {
         Self { name: script.name, text, sha }
     }
 
-    /// Starts a call by the digest of the script. The caller adds the keys and the arguments.
-    pub(super) fn call(&self, keys: usize) -> Cmd {
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.sha).arg(keys);
+    /// Starts a call by the digest of the script. The caller adds the keys and the arguments, so many texts in all, and
+    /// among them answers of so many `bytes`.
+    pub(super) fn call(&self, keys: usize, texts: usize, bytes: usize) -> Cmd {
+        let mut call = Cmd::with_capacity(3 + texts, 64 + TEXT * texts + bytes);
+        call.arg("EVALSHA").arg(&self.sha).arg(keys);
         call
     }
 
