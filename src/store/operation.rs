@@ -55,7 +55,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     const PARTS: &'static [&'static str];
     /// Whether a call may be sent again if its first copy may have run.
     const REPEAT: Repeat;
-    /// The maximum number of runs in one call of the script.
+    /// The maximum number of runs in one call of the script. A call of several runs has at most 64 KiB of
+    /// [payload](Self::payload).
     const MOST_RUNS: usize = 1;
     /// The maximum number of equal operations in a run.
     const MOST_REPEATS: usize = 1;

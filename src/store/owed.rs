@@ -30,12 +30,6 @@ impl Owed {
         }
     }
 
-    /// Counts one owed operation while the guard lives.
-    pub(crate) fn guard(&self) -> Owing<'_> {
-        self.add(1);
-        Owing(self)
-    }
-
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
@@ -49,14 +43,5 @@ impl Owed {
             }
             none.await;
         }
-    }
-}
-
-/// A guard that counts as one owed operation.
-pub(crate) struct Owing<'a>(&'a Owed);
-
-impl Drop for Owing<'_> {
-    fn drop(&mut self) {
-        self.0.done(1);
     }
 }

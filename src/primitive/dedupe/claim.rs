@@ -1,16 +1,14 @@
 //! The claim on an item.
 
 use std::fmt;
-use std::future::{Future as _, poll_fn};
+use std::future::{Future, poll_fn};
 use std::ops::Deref;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::exact::{Digest, Exact};
@@ -19,7 +17,6 @@ use super::filtered::Filtered;
 use super::replay::Replays;
 use crate::error::Cause;
 use crate::primitive::bloom_filter::Probe;
-use crate::store::Owed;
 use crate::store::background::Background;
 use crate::store::timer::sleep;
 use crate::telemetry::{Event, tell};
@@ -86,7 +83,8 @@ impl Claim {
     ///
     /// # Cancel safety
     ///
-    /// Once the future is polled, the confirmation completes even if the future is dropped.
+    /// Once the future is polled, the confirmation completes even if the future is dropped: it then begins again in the
+    /// background. A future that is kept and not polled holds it up, and [`Store::shutdown`] waits for it.
     pub async fn confirm(self) -> Result<bool, Error> {
         self.confirm_and(|_| {}).await
     }
@@ -96,15 +94,8 @@ impl Claim {
         self,
         hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
     ) -> Result<bool, Error> {
-        let (told, outcome) = oneshot::channel();
-        let mut heard = Heard { outcome, hear: Some(hear) };
-        let mut run = Run::new(self, told);
-        // It leaves from here, with the calls of others. What does not end here goes on in the background.
-        poll_fn(|context| {
-            run.poll(context);
-            heard.poll(context)
-        })
-        .await
+        let mut run = Run::new(self, hear);
+        poll_fn(|context| run.poll(context)).await
     }
 
     /// Releases the claim, so that the item can be claimed again. Returns whether the claim was still held.
@@ -131,13 +122,13 @@ impl Claim {
         self.lease.release().await
     }
 
-    /// Tries once to record that the item was handled.
-    async fn enter(&self) -> Result<bool, Error> {
+    /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
+    async fn enter(&self, again: bool) -> Result<bool, Error> {
         match &self.place {
-            Place::Filter(filtered, probe) => filtered.confirm(&self.lease.state, *probe).await,
-            Place::Exact(exact, digest) => exact.confirm(&self.lease.state, digest.clone()).await,
+            Place::Filter(filtered, probe) => filtered.confirm(&self.lease.state, *probe, again).await,
+            Place::Exact(exact, digest) => exact.confirm(&self.lease.state, digest.clone(), again).await,
             #[cfg(feature = "http")]
-            Place::Replay(replays, bytes) => replays.confirm(&self.lease.state, bytes).await,
+            Place::Replay(replays, bytes) => replays.confirm(&self.lease.state, bytes, again).await,
         }
     }
 
@@ -168,60 +159,40 @@ struct Confirming {
 }
 
 impl Confirming {
-    /// Confirms, and retries until the claim expires. It may run on the store's thread, so it must not call user code.
-    async fn run(mut self, told: oneshot::Sender<Result<bool, Error>>) {
-        let (Some(claim), _owed) = (&self.claim, self.store.owed().map(Owed::guard)) else { return };
-        let mut confirmed = claim.enter().await;
+    fn new(claim: Claim) -> Arc<Self> {
+        let store = claim.place.store().clone();
+        store.owed().into_iter().for_each(|owed| owed.add(1));
+        Arc::new(Self { claim: Some(claim), store })
+    }
+
+    /// Tries once to confirm, and sends an event if that fails.
+    async fn first(self: Arc<Self>, again: bool) -> Result<bool, Error> {
+        let Some(claim) = &self.claim else { return Err(not_run()) };
+        let confirmed = claim.enter(again).await;
         claim.note(&confirmed);
-        // Fails only if the caller dropped the future.
-        let _ = told.send(confirmed.clone());
+        confirmed
+    }
+
+    /// Retries after an attempt, until the claim expires. Also if the claim was lost meanwhile, since the item was handled.
+    async fn retry(mut self: Arc<Self>, mut confirmed: Result<bool, Error>) {
         let mut pause = Duration::from_millis(20);
-        // Retries even if the claim was lost meanwhile, since the item was handled.
-        while confirmed.as_ref().is_err_and(passes) && Instant::now() < claim.lease.until() {
+        while let Some(claim) = &self.claim
+            && confirmed.as_ref().is_err_and(passes)
+            && Instant::now() < claim.lease.until()
+        {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
-            confirmed = claim.enter().await;
+            confirmed = claim.enter(true).await;
         }
-        if confirmed.is_err_and(|error| !passes(&error)) {
-            drop(self.claim.take());
-        }
-    }
-}
-
-impl Drop for Confirming {
-    fn drop(&mut self) {
-        if let Some(claim) = self.claim.take() {
-            claim.lease.settled();
-        }
-    }
-}
-
-/// A confirmation that is under way. If it is dropped before its end, it goes on in the background.
-struct Run {
-    store: Store,
-    confirming: Option<BoxFuture<'static, ()>>,
-}
-
-impl Run {
-    fn new(claim: Claim, told: oneshot::Sender<Result<bool, Error>>) -> Self {
-        let store = claim.place.store().clone();
-        let confirming = Confirming { claim: Some(claim), store: store.clone() }.run(told);
-        Self { store, confirming: Some(Box::pin(confirming)) }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) {
-        if let Some(confirming) = &mut self.confirming
-            && confirming.as_mut().poll(context).is_ready()
+        if confirmed.is_err_and(|error| !passes(&error))
+            && let Some(this) = Arc::get_mut(&mut self)
         {
-            self.confirming = None;
+            drop(this.claim.take());
         }
     }
-}
 
-impl Drop for Run {
-    fn drop(&mut self) {
-        // A future that has panicked cannot be polled again.
-        let Some(confirming) = self.confirming.take().filter(|_| !std::thread::panicking()) else { return };
+    /// Runs the rest of a confirmation where it does not depend on the caller.
+    fn go_on(&self, rest: impl Future<Output = ()> + Send + 'static) {
         let here = || Handle::try_current().ok();
         let remote = self.store.background().cloned();
         let thread = remote.clone().unwrap_or_else(Background::thread);
@@ -231,23 +202,54 @@ impl Drop for Run {
         if let Some(place) = place {
             let thread = thread.clone();
             place.spawn(async move {
-                confirming.await;
+                rest.await;
                 drop(thread);
             });
         }
     }
 }
 
-/// Calls the user's function with the outcome of a confirmation: in the caller's task, or, if its future is dropped, in a
-/// task of its own.
-struct Heard<F: FnOnce(&Result<bool, Error>) + Send + 'static> {
-    outcome: oneshot::Receiver<Result<bool, Error>>,
-    hear: Option<F>,
+impl Drop for Confirming {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            claim.lease.settled();
+        }
+        self.store.owed().into_iter().for_each(|owed| owed.done(1));
+    }
 }
 
-impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Heard<F> {
+/// A confirmation on its way, with the calls of others of its runtime. If it is dropped before its end, it begins again in
+/// the background: nothing of it depends on a runtime that may have stopped.
+struct Run<F: FnOnce(&Result<bool, Error>) + Send + 'static> {
+    /// `None` once it is answered.
+    confirming: Option<Arc<Confirming>>,
+    /// `None` while it is polled, so that one that has panicked is not polled again.
+    first: Option<BoxFuture<'static, Result<bool, Error>>>,
+    /// The user's function, which the background must not call.
+    hear: Option<F>,
+    runtime: Option<Handle>,
+}
+
+impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
+    fn new(claim: Claim, hear: F) -> Self {
+        let confirming = Confirming::new(claim);
+        let first = Arc::clone(&confirming).first(false);
+        let (hear, runtime) = (Some(hear), Handle::try_current().ok());
+        Self { confirming: Some(confirming), first: Some(Box::pin(first)), hear, runtime }
+    }
+
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
-        let confirmed = ready!(Pin::new(&mut self.outcome).poll(context)).unwrap_or_else(|_| Err(not_run()));
+        let Some(mut first) = self.first.take() else { return Poll::Pending };
+        let Poll::Ready(confirmed) = first.as_mut().poll(context) else {
+            self.first = Some(first);
+            return Poll::Pending;
+        };
+        drop(first);
+        if let Some(confirming) = self.confirming.take()
+            && confirmed.is_err()
+        {
+            Arc::clone(&confirming).go_on(confirming.retry(confirmed.clone()));
+        }
         if let Some(hear) = self.hear.take() {
             hear(&confirmed);
         }
@@ -255,12 +257,19 @@ impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Heard<F> {
     }
 }
 
-impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Drop for Heard<F> {
+impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Drop for Run<F> {
     fn drop(&mut self) {
-        let (Some(hear), Ok(runtime)) = (self.hear.take(), Handle::try_current()) else { return };
-        let (_, gone) = oneshot::channel();
-        let outcome = std::mem::replace(&mut self.outcome, gone);
-        runtime.spawn(async move { hear(&outcome.await.unwrap_or_else(|_| Err(not_run()))) });
+        let Some(confirming) = self.confirming.take() else { return };
+        drop(self.first.take());
+        let (hear, runtime) = (self.hear.take(), self.runtime.take());
+        Arc::clone(&confirming).go_on(async move {
+            let confirmed = Arc::clone(&confirming).first(true).await;
+            if let (Some(hear), Some(runtime)) = (hear, runtime) {
+                let told = confirmed.clone();
+                runtime.spawn(async move { hear(&told) });
+            }
+            confirming.retry(confirmed).await;
+        });
     }
 }
 

@@ -54,9 +54,10 @@ impl Filtered {
         }
     }
 
-    /// Inserts a claimed item. Returns whether the claim was still held.
-    pub(super) async fn confirm(&self, state: &LeaseState, probe: Probe) -> Result<bool, Error> {
-        let entered = self.leases.admission.complete(state, probe).await?;
+    /// Inserts a claimed item. Returns whether the claim was still held. `again`: this
+    /// was sent before, and the answer is not known.
+    pub(super) async fn confirm(&self, state: &LeaseState, probe: Probe, again: bool) -> Result<bool, Error> {
+        let entered = self.leases.admission.complete(state, probe, again).await?;
         let (was_held, level) = entered.map_err(|found| self.error(found))?;
         self.note(&probe, level);
         Ok(was_held)

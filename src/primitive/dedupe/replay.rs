@@ -71,10 +71,16 @@ impl Replays {
         }
     }
 
-    /// Stores the outcome of a claim. Returns whether the claim was still held.
-    pub(super) async fn confirm(&self, state: &LeaseState, bytes: &Arc<[u8]>) -> Result<bool, Error> {
+    /// Stores the outcome of a claim. Returns whether the claim was still held. `again`: this
+    /// was sent before, and the answer is not known.
+    pub(super) async fn confirm(
+        &self,
+        state: &LeaseState,
+        bytes: &Arc<[u8]>,
+        again: bool,
+    ) -> Result<bool, Error> {
         let entry = Entry::of(Arc::clone(bytes), self.remember_for, Duration::ZERO);
-        let entered = self.leases.admission.complete(state, entry).await?;
+        let entered = self.leases.admission.complete(state, entry, again).await?;
         entered.map(|(was_held, _)| was_held).map_err(|_| super::unasked())
     }
 

@@ -1,16 +1,17 @@
-//! Confirmations that the store's own thread cannot run.
+//! Confirmations whose caller, runtime or thread is not there any more.
 
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 
-use super::{Claimed, Dedupe};
+use super::{Claim, Claimed, Dedupe};
 use crate::Store;
 use crate::store::background::without_a_thread;
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
 
 const TTL: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(20);
 
 fn claims(store: &Store) -> Dedupe {
     Dedupe::exact(store, "claims")
@@ -21,15 +22,77 @@ fn claims(store: &Store) -> Dedupe {
         .unwrap()
 }
 
-/// The caller's runtime confirms it.
+/// Returns a claim of one process, and the claims of another.
+async fn claimed(server: &RedisServer) -> (Claim, Dedupe) {
+    let [one, other] = [(); 2].map(|()| claims(&Store::redis(&server.url()).unwrap()));
+    let Claimed::New(claim) = one.try_claim("item").await.unwrap() else { panic!("it is new") };
+    (claim, other)
+}
+
+async fn is_confirmed(other: &Dedupe) {
+    let is_known = async || matches!(other.try_claim("item").await, Ok(Claimed::Duplicate));
+    eventually("the item to be confirmed", SOON, is_known).await;
+}
+
+/// The caller's runtime goes on with it.
 #[tokio::test]
 async fn an_item_is_confirmed_although_no_thread_can_be_started() {
     let server = RedisServer::start().await;
-    let [one, other] = [(); 2].map(|()| claims(&Store::redis(&server.url()).unwrap()));
-    let Claimed::New(claim) = one.try_claim("item").await.unwrap() else { panic!("it is new") };
-    let confirmed = without_a_thread(claim.confirm()).await;
-    assert!(confirmed.unwrap());
-    assert!(matches!(other.try_claim("item").await.unwrap(), Claimed::Duplicate));
+    let (claim, other) = claimed(&server).await;
+    let mut confirming = Box::pin(claim.confirm());
+    without_a_thread(async { assert!((&mut confirming).now_or_never().is_none()) }).await;
+    without_a_thread(async { drop(confirming) }).await;
+    is_confirmed(&other).await;
+}
+
+/// The store is told of the confirmation by another connection than the one that it began on.
+#[test]
+fn an_item_is_confirmed_although_its_runtime_stands_still() {
+    let there = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = there.block_on(RedisServer::start());
+    let here = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (claim, other) = here.block_on(claimed(&server));
+    let (told, hears) = std::sync::mpsc::channel();
+    let hear = move |confirmed: &Result<bool, crate::Error>| told.send(confirmed.clone()).unwrap();
+    here.block_on(async { assert!(Box::pin(claim.confirm_and(hear)).now_or_never().is_none()) });
+    there.block_on(is_confirmed(&other));
+    // The user's function runs where its caller was.
+    let deadline = Instant::now() + SOON;
+    let confirmed = loop {
+        here.block_on(tokio::task::yield_now());
+        match hears.try_recv() {
+            Ok(confirmed) => break confirmed,
+            Err(_) => assert!(Instant::now() < deadline, "the function was not called"),
+        }
+    };
+    assert!(confirmed.unwrap(), "the first attempt is not taken for another holder");
+}
+
+/// What is under way is finished in the background, whatever becomes of the task.
+#[tokio::test]
+async fn an_item_is_confirmed_although_its_task_panics() {
+    let server = RedisServer::start().await;
+    let (claim, other) = claimed(&server).await;
+    let task = tokio::spawn(async move {
+        let mut confirming = Box::pin(claim.confirm());
+        assert!((&mut confirming).now_or_never().is_none());
+        panic!("in the task of the caller");
+    });
+    assert!(task.await.unwrap_err().is_panic());
+    is_confirmed(&other).await;
+}
+
+/// The retries do not need the runtime on which the first attempt failed.
+#[test]
+fn a_confirmation_is_retried_although_its_runtime_has_ended() {
+    let there = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = there.block_on(RedisServer::start());
+    let here = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (claim, other) = here.block_on(claimed(&server));
+    server.query::<()>(&["CLIENT", "PAUSE", "1000", "ALL"]).unwrap();
+    assert!(here.block_on(claim.confirm()).unwrap_err().is_unavailable());
+    drop(here);
+    there.block_on(is_confirmed(&other));
 }
 
 /// Without a runtime too, nobody can confirm it. The claim is not released: it expires.

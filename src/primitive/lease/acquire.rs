@@ -60,21 +60,17 @@ impl Wait {
 
 impl<K: Kind> Leases<K> {
     /// Acquires a lease, or finds an outcome of an earlier lease. Fails if the acquire is refused. Cancel safe: if
-    /// the future is dropped, the waiter leaves the queue, and a granted lease is released.
+    /// the future is dropped, a waiter leaves the queue, and a granted lease is released.
     pub(crate) async fn acquire_or_find(
         &self,
         key: Key,
         mut ask: Ask<Query<K>>,
     ) -> Result<Got<Found<K>>, Error> {
+        let Some(Wait { max_wait, .. }) = ask.wait else { return self.ask_at_once(&key, &ask).await };
         // A deadline that overflows is no deadline.
-        let max_wait = ask.wait.and_then(|wait| wait.max_wait);
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         loop {
-            let received = match ask.wait {
-                Some(_) => self.wait(&key, &mut ask, deadline).await?,
-                None => self.ask_at_once(&key, &mut ask).await?,
-            };
-            if let Some(got) = received {
+            if let Some(got) = self.wait(&key, &mut ask, deadline).await? {
                 return Ok(got);
             }
             // The place was lost: the process was suspended, or the server lost its data. Let the next waiter go

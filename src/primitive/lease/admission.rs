@@ -126,14 +126,16 @@ impl<K: Kind> Admission<K> {
 
     /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. Returns whether the lease
     /// was still held, and how full the filter is, for kinds that have one; or why the outcome was not entered. Then nothing
-    /// is changed.
+    /// is changed. `again`: it was sent before, and the answer is not known.
     pub(crate) async fn complete(
         &self,
         state: &LeaseState,
         entry: Entry<K>,
+        again: bool,
     ) -> Result<Result<(bool, u64), Found<K>>, Error> {
         let terms = Terms::usual(micros(state.ttl()));
-        let operation = self.operation(Arc::clone(&state.grant.token), Verb::Complete(entry), terms);
+        let operation =
+            self.operation(Arc::clone(&state.grant.token), Verb::Complete { entry, again }, terms);
         let answer = self.acquire_release.run(state.grant.key.clone(), operation).await?;
         match (answer.found, answer.what) {
             (Some(obstacle), _) => Ok(Err(obstacle)),

@@ -223,7 +223,8 @@ fn random_step<K: Tried>(
 ) -> Step<K> {
     let ttl = *TTLS.choose(rng).unwrap();
     if let Some(entry) = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2)) {
-        let complete = (tokens.choose(rng).unwrap().0.clone(), Verb::Complete(entry));
+        let verb = Verb::Complete { entry, again: false };
+        let complete = (tokens.choose(rng).unwrap().0.clone(), verb);
         return Step::Calls(terms, vec![complete]);
     }
     match rng.random_range(0..100) {
@@ -234,7 +235,7 @@ fn random_step<K: Tried>(
                 let acquires = *rank == terms.rank && rng.random_bool(0.7);
                 let entry = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2));
                 let verb = match (rng.random_range(0..10), entry) {
-                    (_, Some(entry)) => Verb::Complete(entry),
+                    (_, Some(entry)) => Verb::Complete { entry, again: false },
                     (n, _) if acquires => {
                         Verb::Acquire { query: Some(query.clone()), bypass: n == 0 && K::BYPASSES }
                     }

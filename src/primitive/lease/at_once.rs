@@ -12,19 +12,19 @@ use super::key_state::Standing;
 use super::kind::{Found, Kind, Query};
 use super::operations::{Answer, What};
 use super::options::{LeaseOptions, micros};
-use super::outcome::Outcome as _;
 use super::state::LeaseState;
-use super::tokens::{Event, Grant, Release, Told, unexpected};
+use super::tokens::{Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
-use super::waiter::{Got, Received};
+use super::waiter::Got;
 use crate::error::Cause;
 use crate::primitive::clock;
 use crate::{Error, Key};
 
 impl<K: Kind> Leases<K> {
-    /// Acquires a lease, or finds an outcome of an earlier lease, without waiting. `None`: it must ask again.
-    pub(super) async fn ask_at_once(&self, key: &Key, ask: &mut Ask<Query<K>>) -> Received<Found<K>> {
-        if *self.holding.closed.borrow() {
+    /// Acquires a lease, or finds an outcome of an earlier lease, without waiting.
+    pub(super) async fn ask_at_once(&self, key: &Key, ask: &Ask<Query<K>>) -> Result<Got<Found<K>>, Error> {
+        let is_closed = || *self.holding.closed.borrow();
+        if is_closed() {
             return Err(Error::interrupted());
         }
         let (admission, options) = (&self.admission, self.options());
@@ -35,8 +35,11 @@ impl<K: Kind> Leases<K> {
         // Without an answer, the acquire may still run. With one, a copy may, if there was one.
         undo.is_armed = answer.as_ref().map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
         let Answer { now, what, found, twice, .. } = answer?;
-        K::Outcome::asked_at(&mut ask.query, now);
-        let told = match what {
+        let refusal = match what {
+            _ if is_closed() => {
+                undo.is_armed = true;
+                return Err(Error::interrupted());
+            }
             What::Acquired(Standing::Held { expiry, fence }) => {
                 undo.is_armed = false;
                 let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
@@ -55,20 +58,20 @@ impl<K: Kind> Leases<K> {
                     return Err(Error::unavailable(Cause::TimedOut, text));
                 };
                 let keeper = Arc::clone(admission) as Arc<dyn Keeper>;
-                return Ok(Some(Got::Lease(Lease::new(lease, keeper), found)));
+                return Ok(Got::Lease(Lease::new(lease, keeper), found));
             }
-            What::Acquired(Standing::Done) => found.map_or_else(|| Told::Failed(unexpected()), Told::Found),
+            What::Acquired(Standing::Done) => return found.map(Got::Done).ok_or_else(unexpected),
             What::Acquired(Standing::Refused { soonest, before }) => {
-                Told::Refused { left: soonest - now, before }
+                admission.refusal(ask, soonest - now, before)
             }
-            // Only this process knows the token. So it was withdrawn here, and the copy of an acquire came late.
-            What::Acquired(Standing::Withdrawn) => Told::Again,
-            What::Acquired(Standing::Queued { .. }) | What::Released(_) | What::Completed(..) => {
+            What::Acquired(Standing::Queued { .. } | Standing::Withdrawn)
+            | What::Released(_)
+            | What::Completed(..) => {
                 undo.is_armed = true;
-                Told::Failed(unexpected())
+                return Err(unexpected());
             }
         };
-        admission.result(ask, told)
+        Err(refusal)
     }
 }
 

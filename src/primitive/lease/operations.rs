@@ -48,8 +48,9 @@ pub(crate) enum Verb<Q, E> {
     Acquire { query: Option<Q>, bypass: bool },
     /// `withdraws`: an acquire of the token that runs later is refused.
     Release { withdraws: bool },
-    /// Enters the outcome of a lease, releases the lease, and tells the waiters to ask again.
-    Complete(E),
+    /// Enters the outcome of a lease, releases the lease, and tells the waiters to ask again. `again`: it was sent before,
+    /// and the answer is not known.
+    Complete { entry: E, again: bool },
 }
 
 pub(crate) type VerbOf<K> = Verb<Query<K>, Entry<K>>;
@@ -157,7 +158,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
 
     fn payload(&self) -> usize {
         match &self.verb {
-            Verb::Complete(entry) => K::Outcome::payload(entry),
+            Verb::Complete { entry, .. } => K::Outcome::payload(entry),
             Verb::Acquire { .. } | Verb::Release { .. } => 0,
         }
     }
@@ -179,13 +180,13 @@ impl<K: Kind> Operation for AcquireRelease<K> {
             Verb::Acquire { bypass: true, .. } => "bypass",
             Verb::Release { withdraws: false } => "release",
             Verb::Release { withdraws: true } => "withdraw",
-            Verb::Complete(_) => "complete",
+            Verb::Complete { .. } => "complete",
         });
         call.text(Arc::clone(&self.token));
         match &self.verb {
             Verb::Acquire { query: Some(query), .. } => K::Outcome::write_query(query, call),
             Verb::Acquire { query: None, .. } | Verb::Release { .. } => {}
-            Verb::Complete(entry) => K::Outcome::write_entry(entry, call),
+            Verb::Complete { entry, .. } => K::Outcome::write_entry(entry, call),
         }
     }
 
@@ -207,9 +208,10 @@ impl<K: Kind> Operation for AcquireRelease<K> {
             (Verb::Release { .. }, _) => What::Released(Was::Neither),
             // The first of two copies has released the lease, unless the lease was lost before: then it may be free too,
             // but nobody else has it.
-            (Verb::Complete(_), status) => {
-                What::Completed(status == 1 || twice && status == 0, u64::try_from(time).unwrap_or(0))
-            }
+            (Verb::Complete { again, .. }, status) => What::Completed(
+                status == 1 || (twice || again) && status == 0,
+                u64::try_from(time).unwrap_or(0),
+            ),
         };
         let heard = messages(fields.next()?)?;
         let found = match K::Outcome::KEPT.then(|| fields.next()).transpose()? {
@@ -236,7 +238,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
                 What::Acquired(state.acquire(token, *terms, done, now, scene.spans))
             }
             Verb::Release { withdraws } => What::Released(state.release(token, *withdraws, now, scene.spans)),
-            Verb::Complete(entry) => {
+            Verb::Complete { entry, .. } => {
                 let enter = |holders: &mut _, of| K::Outcome::enter(holders, &scene.scope, entry, of, now);
                 let completed = state.complete(token, now, enter);
                 let (was_held, level) = completed.unwrap_or_else(|obstacle| {

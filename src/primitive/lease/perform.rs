@@ -134,17 +134,20 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// The result for a caller that gets no lease by its acquire.
-    pub(super) fn result(&self, ask: &Ask<Query<K>>, outcome: Told<Found<K>>) -> Received<Found<K>> {
+    /// The result for a waiter that gets no lease by its acquire.
+    fn result(&self, ask: &Ask<Query<K>>, outcome: Told<Found<K>>) -> Received<Found<K>> {
         match outcome {
             Told::Again => Ok(None),
             Told::Found(found) => Ok(Some(Got::Done(found))),
             Told::Failed(error) => Err(error),
-            Told::Refused { left, before } => {
-                let why = if ask.wait.is_some() { Why::QueueFull } else { Why::Taken };
-                Err(Busy { subject: ask.subject, why, retry_after: self.retry_after(left, before) }.into())
-            }
+            Told::Refused { left, before } => Err(self.refusal(ask, left, before)),
         }
+    }
+
+    /// The error for a caller that is refused. See [`Told::Refused`].
+    pub(super) fn refusal(&self, ask: &Ask<Query<K>>, left: i64, before: i64) -> Error {
+        let why = if ask.wait.is_some() { Why::QueueFull } else { Why::Taken };
+        Busy { subject: ask.subject, why, retry_after: self.retry_after(left, before) }.into()
     }
 
     fn send_release(self: &Arc<Self>, here: Option<Handle>, release: &Release, owed: Option<u64>) {

@@ -161,8 +161,8 @@ fn micros(span: Duration) -> i64 {
 
 impl Outcome<Holder<false, LastAnswer>> for Answers {
     const BULK: bool = true;
-    // A call returns the answers that it finds, each of up to 64 MiB.
-    const MOST_RUNS: usize = 32;
+    // The answers that a call brings are bounded by its payload, those that it finds only by this: 16 MiB by default.
+    const MOST_RUNS: usize = 16;
     /// The name of the codec.
     type Scope = Arc<str>;
     type Query = Asker;

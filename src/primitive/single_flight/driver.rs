@@ -366,7 +366,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Enters an answer and releases the lease. Returns whether the lease was still held.
     async fn settle(&self, lease: Lease, entry: Entry) -> Result<bool, Error> {
-        let held = matches!(self.leases.admission.complete(&lease.state, entry).await?, Ok((true, _)));
+        let held = matches!(self.leases.admission.complete(&lease.state, entry, false).await?, Ok((true, _)));
         if held {
             lease.settled();
         } else {

@@ -194,7 +194,7 @@ impl WaitGroup {
     }
 
     /// Closes this value and its clones: pending and later calls that acquire or wait fail with an error that
-    /// [is interrupted](Error::is_interrupted). Permits stay valid.
+    /// [is interrupted](Error::is_interrupted). Calls of `try_add` fail once the store has answered. Permits stay valid.
     pub fn close(&self) {
         self.leases.close();
     }

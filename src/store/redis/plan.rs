@@ -118,15 +118,15 @@ impl<O: Operation> Pending<'_, O> {
                     && first.operation.as_ref().is_some_and(|first| first.repeats(operation))
             };
             let size = operation.size();
-            bytes += operation.payload();
             match runs.last_mut() {
                 Some(run) if run.at.len() < O::MOST_REPEATS && repeats(run) => run.at.end = at + 1,
-                Some(_) if size > room || bytes > MOST_PAYLOAD => break,
+                Some(_) if size > room || bytes + operation.payload() > MOST_PAYLOAD => break,
                 last => {
                     if last.is_none() {
                         room = operation.most_runs();
                     }
                     room = room.saturating_sub(size);
+                    bytes += operation.payload();
                     runs.push(Run { at: at..at + 1, size });
                 }
             }

@@ -28,8 +28,8 @@ impl Loaded {
         Self { name: script.name, text, sha }
     }
 
-    /// Starts a call by the digest of the script. The caller adds the keys and the arguments, so many texts in all, and
-    /// among them answers of so many `bytes`.
+    /// Starts a call by the digest of the script. The caller adds the keys and the arguments: `texts` in all, with payloads
+    /// of `bytes`.
     pub(super) fn call(&self, keys: usize, texts: usize, bytes: usize) -> Cmd {
         let mut call = Cmd::with_capacity(3 + texts, 64 + TEXT * texts + bytes);
         call.arg("EVALSHA").arg(&self.sha).arg(keys);

@@ -79,9 +79,15 @@ impl Exact {
         }
     }
 
-    /// Records that a claimed item was handled. Returns whether the claim was still held.
-    pub(super) async fn confirm(&self, state: &LeaseState, digest: Digest) -> Result<bool, Error> {
-        match self.leases.admission.complete(state, digest).await? {
+    /// Records that a claimed item was handled. Returns whether the claim was still held. `again`: this
+    /// was sent before, and the answer is not known.
+    pub(super) async fn confirm(
+        &self,
+        state: &LeaseState,
+        digest: Digest,
+        again: bool,
+    ) -> Result<bool, Error> {
+        match self.leases.admission.complete(state, digest, again).await? {
             Ok((was_held, _)) => Ok(was_held),
             Err(Found::Full) => Err(super::no_room()),
             Err(Found::Handled) => Err(super::unasked()),

@@ -218,7 +218,7 @@ async fn handled<K: Tried>() {
         let entry = K::entry(0, &mut rng).unwrap();
         let query = Some(K::query(0, pair.time.now));
         pair.call(&token, Verb::Acquire { query, bypass: true }, 0).await;
-        pair.call(&token, Verb::Complete(entry), 0).await;
+        pair.call(&token, Verb::Complete { entry, again: false }, 0).await;
         pair.pass(9 * SECOND);
     }
 }

@@ -8,9 +8,10 @@ use super::process::{Names, Process, Waiter, holding, waiter};
 use super::{Leases, network};
 use crate::Error;
 use crate::error::Cause;
+use crate::primitive::lease::Validity;
 use crate::primitive::lease::key_state::Standing;
 use crate::primitive::lease::operations::Answer;
-use crate::primitive::lease::tokens::{Effect, Effects, Event, Notice, Now};
+use crate::primitive::lease::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party as _};
 use crate::store::{Link, Signal};
 
 const QUEUED: Standing = Standing::Queued { soonest: 0, before: 0 };
@@ -118,4 +119,21 @@ fn a_crowd_is_withdrawn_in_turns() {
     assert_eq!([204, 304, 404, 504].map(|ms| steps.due(ms)), [4, 4, 3, 1]);
     assert_eq!(steps.due(2000), 0);
     assert_eq!(steps.process.tokens.owed(), 9);
+}
+
+/// The acquire of a caller that does not wait was sent twice: one copy may run after the release.
+#[test]
+fn a_lease_whose_acquire_was_sent_twice_is_withdrawn() {
+    let mut steps = Steps::of(Leases::Permits);
+    let waiter = waiter(0, 0, holding(Duration::from_secs(30), Leases::Permits), String::new());
+    let party = &mut steps.process.tokens.party;
+    let (id, token) = party.token(&waiter);
+    let (at, ends) = (steps.began, steps.began + Duration::from_secs(20));
+    let validity = Validity::granted(ends, at).unwrap();
+    let grant = Grant { key: "k".into(), token, id, fence: 1, twice: true, validity, at, offered: false };
+    let lease = party.lease(&waiter, grant.clone());
+    steps.step(1, Event::Holds { grant, lease, options: waiter.holding });
+    let effects = steps.step(2, Event::Signal(Signal::ShutDown));
+    let withdraws = |effect: &_| matches!(effect, Effect::Release { release, .. } if release.withdrawn);
+    assert!(effects.iter().any(withdraws), "{effects:?}");
 }

@@ -100,7 +100,7 @@ pub(crate) enum Event<P: Party> {
     Forgotten { id: u64, fence: i64 },
     /// A token without an entry here is released.
     Releases(Release),
-    /// An acquire without an entry here, which nobody waits for any more, may still run.
+    /// An acquire without an entry here, whose answer is not known or not wanted, may still run. It is withdrawn in its turn.
     Withdraws(Release),
     /// A release was answered.
     Released { owed: u64, result: Result<(), Error> },

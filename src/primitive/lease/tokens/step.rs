@@ -47,11 +47,13 @@ impl<P: Party> Tokens<P> {
                     .for_each(|(id, standing)| self.stands(id, standing, anchor, sent.link, soonest));
             }
             Event::Unanswered { ids, error } => ids.into_iter().for_each(|id| self.unanswered(id, &error)),
-            Event::Holds { grant: Grant { key, token, id, fence, validity, .. }, lease, options } => {
+            Event::Holds { grant: Grant { key, token, id, fence, twice, validity, .. }, lease, options } => {
                 let left = validity.until().saturating_duration_since(now.at);
                 let renew = options.options.watchdog.then(|| self.renewal(left, options.options.ttl));
                 let held = Held { lease, validity, fence, offered: None, renew, is_renewing: false };
-                self.insert(id, Entry::new(id, key, token, options, Stage::Held(held)));
+                let mut entry = Entry::new(id, key, token, options, Stage::Held(held));
+                entry.twice = twice;
+                self.insert(id, entry);
                 self.plan(id);
                 self.set_outage(id, None);
             }
