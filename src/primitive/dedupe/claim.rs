@@ -18,11 +18,12 @@ use super::replay::Replays;
 use crate::error::Cause;
 use crate::primitive::bloom_filter::Probe;
 use crate::store::background::Background;
-use crate::store::timer::sleep;
+use crate::store::timer::{sleep, within};
 use crate::telemetry::{Event, tell};
 use crate::{Error, Lease, Store};
 
 /// Where a confirmation records that the item was handled.
+#[derive(Clone)]
 pub(super) enum Place {
     Filter(Arc<Filtered>, Probe),
     Exact(Arc<Exact>, Digest),
@@ -83,7 +84,7 @@ impl Claim {
     ///
     /// # Cancel safety
     ///
-    /// Once the future is polled, the confirmation completes even if the future is dropped: it then begins again in the
+    /// Once the future is polled, the confirmation completes even if the future is dropped: it is then finished in the
     /// background. A future that is kept and not polled holds it up, and [`Store::shutdown`] waits for it.
     pub async fn confirm(self) -> Result<bool, Error> {
         self.confirm_and(|_| {}).await
@@ -123,13 +124,16 @@ impl Claim {
     }
 
     /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
-    async fn enter(&self, again: bool) -> Result<bool, Error> {
-        match &self.place {
-            Place::Filter(filtered, probe) => filtered.confirm(&self.lease.state, *probe, again).await,
-            Place::Exact(exact, digest) => exact.confirm(&self.lease.state, digest.clone(), again).await,
-            #[cfg(feature = "http")]
-            Place::Replay(replays, bytes) => replays.confirm(&self.lease.state, bytes, again).await,
-        }
+    fn enter(&self, again: bool) -> Attempt {
+        let (place, state) = (self.place.clone(), Arc::clone(&self.lease.state));
+        Box::pin(async move {
+            match place {
+                Place::Filter(filtered, probe) => filtered.confirm(&state, probe, again).await,
+                Place::Exact(exact, digest) => exact.confirm(&state, digest, again).await,
+                #[cfg(feature = "http")]
+                Place::Replay(replays, bytes) => replays.confirm(&state, &bytes, again).await,
+            }
+        })
     }
 
     /// Sends an event if the claim was lost or the confirmation failed.
@@ -159,42 +163,78 @@ struct Confirming {
 }
 
 impl Confirming {
-    fn new(claim: Claim) -> Arc<Self> {
+    fn new(claim: Claim) -> Self {
         let store = claim.place.store().clone();
         store.owed().into_iter().for_each(|owed| owed.add(1));
-        Arc::new(Self { claim: Some(claim), store })
+        Self { claim: Some(claim), store }
     }
 
-    /// Tries once to confirm, and sends an event if that fails.
-    async fn first(self: Arc<Self>, again: bool) -> Result<bool, Error> {
-        let Some(claim) = &self.claim else { return Err(not_run()) };
-        let confirmed = claim.enter(again).await;
-        claim.note(&confirmed);
-        confirmed
+    /// Tries once to confirm.
+    async fn enter(&self, again: bool) -> Result<bool, Error> {
+        match &self.claim {
+            Some(claim) => claim.enter(again).await,
+            None => Err(not_run()),
+        }
     }
 
-    /// Retries after an attempt, until the claim expires. Also if the claim was lost meanwhile, since the item was handled.
-    async fn retry(mut self: Arc<Self>, mut confirmed: Result<bool, Error>) {
+    /// Takes in the outcome of the first attempt. Returns what is to be retried.
+    fn confirmed(self, confirmed: &Result<bool, Error>) -> Option<Self> {
+        self.claim.iter().for_each(|claim| claim.note(confirmed));
+        self.settle(confirmed)
+    }
+
+    /// Releases the claim if the store cannot record the item. Returns what is to be retried.
+    fn settle(mut self, confirmed: &Result<bool, Error>) -> Option<Self> {
+        let error = confirmed.as_ref().err()?;
+        if passes(error) {
+            return Some(self);
+        }
+        drop(self.claim.take());
+        None
+    }
+
+    /// Retries until the claim expires. Also if the claim was lost meanwhile, since the item was handled.
+    async fn retry(mut self) {
         let mut pause = Duration::from_millis(20);
-        while let Some(claim) = &self.claim
-            && confirmed.as_ref().is_err_and(passes)
-            && Instant::now() < claim.lease.until()
-        {
+        while self.claim.as_ref().is_some_and(|claim| Instant::now() < claim.lease.until()) {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
-            confirmed = claim.enter(true).await;
+            let confirmed = self.enter(true).await;
+            let Some(this) = self.settle(&confirmed) else { return };
+            self = this;
         }
-        if confirmed.is_err_and(|error| !passes(&error))
-            && let Some(this) = Arc::get_mut(&mut self)
-        {
-            drop(this.claim.take());
+    }
+
+    /// Finishes a confirmation whose caller has gone away. Its first attempt goes on where it began. If that place stands
+    /// still, or has ended, the confirmation is sent once more from here.
+    async fn finish(
+        self,
+        first: Option<Attempt>,
+        runtime: Option<Handle>,
+        hear: impl FnOnce(Result<bool, Error>),
+    ) {
+        let limit = self.store.call_limit();
+        let answered = match (first, runtime) {
+            (Some(first), Some(runtime)) => within(limit, runtime.spawn(first)).await.and_then(Result::ok),
+            (Some(first), None) => within(limit, first).await,
+            (None, _) => None,
+        };
+        let is_known = |confirmed: &Result<bool, Error>| !confirmed.as_ref().is_err_and(Error::is_ended);
+        let confirmed = match answered.filter(is_known) {
+            Some(confirmed) => confirmed,
+            None => self.enter(true).await,
+        };
+        let retried = self.confirmed(&confirmed);
+        hear(confirmed);
+        if let Some(this) = retried {
+            this.retry().await;
         }
     }
 
     /// Runs the rest of a confirmation where it does not depend on the caller.
-    fn go_on(&self, rest: impl Future<Output = ()> + Send + 'static) {
+    fn go_on(store: &Store, rest: impl Future<Output = ()> + Send + 'static) {
         let here = || Handle::try_current().ok();
-        let remote = self.store.background().cloned();
+        let remote = store.background().cloned();
         let thread = remote.clone().unwrap_or_else(Background::thread);
         let there = || thread.handle().ok();
         // In memory, retries follow the clock of the caller, which a test may have paused.
@@ -218,13 +258,16 @@ impl Drop for Confirming {
     }
 }
 
-/// A confirmation on its way, with the calls of others of its runtime. If it is dropped before its end, it begins again in
-/// the background: nothing of it depends on a runtime that may have stopped.
+/// An attempt that is under way.
+type Attempt = BoxFuture<'static, Result<bool, Error>>;
+
+/// A confirmation on its way, with the calls of others of its runtime. If it is dropped before its end, it is finished in the
+/// background.
 struct Run<F: FnOnce(&Result<bool, Error>) + Send + 'static> {
     /// `None` once it is answered.
-    confirming: Option<Arc<Confirming>>,
+    confirming: Option<Confirming>,
     /// `None` while it is polled, so that one that has panicked is not polled again.
-    first: Option<BoxFuture<'static, Result<bool, Error>>>,
+    first: Option<Attempt>,
     /// The user's function, which the background must not call.
     hear: Option<F>,
     runtime: Option<Handle>,
@@ -232,10 +275,8 @@ struct Run<F: FnOnce(&Result<bool, Error>) + Send + 'static> {
 
 impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
     fn new(claim: Claim, hear: F) -> Self {
-        let confirming = Confirming::new(claim);
-        let first = Arc::clone(&confirming).first(false);
-        let (hear, runtime) = (Some(hear), Handle::try_current().ok());
-        Self { confirming: Some(confirming), first: Some(Box::pin(first)), hear, runtime }
+        let (first, runtime) = (Some(claim.enter(false)), Handle::try_current().ok());
+        Self { confirming: Some(Confirming::new(claim)), first, hear: Some(hear), runtime }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
@@ -244,11 +285,10 @@ impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
             self.first = Some(first);
             return Poll::Pending;
         };
-        drop(first);
-        if let Some(confirming) = self.confirming.take()
-            && confirmed.is_err()
-        {
-            Arc::clone(&confirming).go_on(confirming.retry(confirmed.clone()));
+        let confirming = self.confirming.take().and_then(|confirming| confirming.confirmed(&confirmed));
+        if let Some(confirming) = confirming {
+            let store = confirming.store.clone();
+            Confirming::go_on(&store, confirming.retry());
         }
         if let Some(hear) = self.hear.take() {
             hear(&confirmed);
@@ -260,16 +300,15 @@ impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
 impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Drop for Run<F> {
     fn drop(&mut self) {
         let Some(confirming) = self.confirming.take() else { return };
-        drop(self.first.take());
+        let (store, first) = (confirming.store.clone(), self.first.take());
         let (hear, runtime) = (self.hear.take(), self.runtime.take());
-        Arc::clone(&confirming).go_on(async move {
-            let confirmed = Arc::clone(&confirming).first(true).await;
-            if let (Some(hear), Some(runtime)) = (hear, runtime) {
-                let told = confirmed.clone();
-                runtime.spawn(async move { hear(&told) });
+        let place = runtime.clone();
+        let hear = move |confirmed| {
+            if let (Some(hear), Some(place)) = (hear, place) {
+                place.spawn(async move { hear(&confirmed) });
             }
-            confirming.retry(confirmed).await;
-        });
+        };
+        Confirming::go_on(&store, confirming.finish(first, runtime, hear));
     }
 }
 
