@@ -10,8 +10,7 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::io::tcp::TcpSettings;
-use deadpool_redis::redis::{self, IntoConnectionInfo as _, RedisResult, Value};
+use deadpool_redis::redis::{self, RedisResult, Value};
 
 use crate::by_hand;
 use crate::services::Job;
@@ -27,10 +26,7 @@ struct Hand {
 }
 
 pub async fn layered(job: Job, app: Router, url: &str) -> Router {
-    let info = url.into_connection_info().unwrap();
-    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let client = redis::Client::open(info).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = by_hand::connect(url).await;
     let (before, after) = match job {
         Job::Rate => (by_hand::TAKE, None),
         Job::Permit => (by_hand::ENTER, Some(by_hand::LEAVE)),

@@ -27,6 +27,8 @@ mod common;
 mod cpu;
 mod hand_layers;
 mod rounds;
+#[path = "../common/served.rs"]
+mod served;
 mod services;
 #[allow(dead_code, reason = "other benches use the rest")]
 #[path = "../common/wrk.rs"]

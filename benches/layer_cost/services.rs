@@ -1,7 +1,6 @@
 //! One axum handler: alone, and within one layer. Each service is a process of its own.
 
-use std::net::Ipv4Addr;
-use std::process::{self, ExitCode};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,17 +8,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::get;
-use axum::serve::ListenerExt as _;
-use tokio::net::TcpListener;
 use tower_distributed::{
     Dedupe, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup, extract, response, web,
 };
 
-use crate::child::{self, Role, tell};
-use crate::{common, hand_layers};
+use crate::child::Role;
+use crate::hand_layers;
+use crate::served::{RUNS, serve};
 
-/// Where the number of requests that the handler has had is told.
-pub const RUNS: &str = "/runs";
 /// Per second and key: more than anybody asks for.
 const ENOUGH: u32 = 1_000_000;
 /// How long ids are remembered.
@@ -140,17 +136,8 @@ impl Job {
     }
 }
 
-/// Serves until it is killed. Tells its port and its process id.
+/// Serves as one of them.
 pub fn play(role: &Role) -> ExitCode {
     let service = Service::ALL[role.name.parse::<usize>().unwrap()];
-    common::runtime().unwrap().block_on(async {
-        let app = service.app(&role.url).await.unwrap();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        child::wait_for_the_others();
-        tell(&[u32::from(port), process::id()]);
-        let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
-        axum::serve(listener, app).await.unwrap();
-    });
-    ExitCode::SUCCESS
+    serve(async { service.app(&role.url).await.unwrap() })
 }

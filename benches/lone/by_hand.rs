@@ -1,6 +1,15 @@
 //! What users write by hand for the same jobs.
 
-use deadpool_redis::redis::{self, Cmd, Connection};
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::io::tcp::TcpSettings;
+use deadpool_redis::redis::{self, Cmd, Connection, IntoConnectionInfo as _};
+
+/// A connection of redis-rs with TCP_NODELAY.
+pub async fn connect(url: &str) -> MultiplexedConnection {
+    let info = url.into_connection_info().unwrap();
+    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    redis::Client::open(info).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
 
 /// A script that the server has loaded.
 pub struct Script(String);

@@ -1,11 +1,11 @@
 //! The client's CPU of a call of a primitive.
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::io::tcp::TcpSettings;
-use deadpool_redis::redis::{self, Cmd, IntoConnectionInfo as _, Value};
+use deadpool_redis::redis::{Cmd, Value};
 use tokio::runtime::{Builder, Runtime};
 use tower_distributed::{Mutex, Quota, Store, TokenBucket};
 
+use crate::by_hand;
 use crate::common::Bench;
 use crate::common::report::{Better, Versus, note};
 use crate::common::stats::median;
@@ -58,12 +58,7 @@ fn measure(bench: &Bench, runtime: &Runtime, name: &str, call: &dyn Fn(&Store, &
     call(&store, runtime, 10);
     let recorded = record(&bench.server, || call(&store, runtime, 1));
     let commands: Vec<Cmd> = recorded.iter().map(|call| call.replacing(&[])).collect();
-    let connect = async || {
-        let info = bench.server.url.as_str().into_connection_info().unwrap();
-        let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        redis::Client::open(info).unwrap().get_multiplexed_async_connection().await.unwrap()
-    };
-    let mut connection = runtime.block_on(connect());
+    let mut connection = runtime.block_on(by_hand::connect(&bench.server.url));
     let mut rounds = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
         rounds[0].push(spent(|| call(&store, runtime, CALLS)));

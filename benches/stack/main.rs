@@ -27,6 +27,9 @@ mod common;
 mod cpu;
 mod newcomer;
 mod rounds;
+#[allow(dead_code, reason = "another bench uses the rest")]
+#[path = "../common/served.rs"]
+mod served;
 mod services;
 #[path = "../common/wrk.rs"]
 mod wrk;

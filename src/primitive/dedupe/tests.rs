@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
+use tokio::runtime::{Builder, Runtime};
 
 use super::{Claim, Claimed, Dedupe};
 use crate::Store;
@@ -29,6 +30,25 @@ async fn claimed(server: &RedisServer) -> (Claim, Dedupe) {
     (claim, other)
 }
 
+/// A claim of a process on a runtime that runs only in `block_on`.
+struct Scene {
+    here: Runtime,
+    there: Runtime,
+    server: RedisServer,
+    claim: Claim,
+    other: Dedupe,
+}
+
+impl Scene {
+    fn set() -> Self {
+        let there = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let server = there.block_on(RedisServer::start());
+        let here = Builder::new_current_thread().enable_all().build().unwrap();
+        let (claim, other) = here.block_on(claimed(&server));
+        Self { here, there, server, claim, other }
+    }
+}
+
 async fn is_confirmed(other: &Dedupe) {
     let is_known = async || matches!(other.try_claim("item").await, Ok(Claimed::Duplicate));
     eventually("the item to be confirmed", SOON, is_known).await;
@@ -48,10 +68,7 @@ async fn an_item_is_confirmed_although_no_thread_can_be_started() {
 /// The store is told of the confirmation by another connection than the one that it began on.
 #[test]
 fn an_item_is_confirmed_although_its_runtime_stands_still() {
-    let there = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let server = there.block_on(RedisServer::start());
-    let here = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (claim, other) = here.block_on(claimed(&server));
+    let Scene { here, there, server: _server, claim, other } = Scene::set();
     let (told, hears) = std::sync::mpsc::channel();
     let hear = move |confirmed: &Result<bool, crate::Error>| told.send(confirmed.clone()).unwrap();
     here.block_on(async { assert!(Box::pin(claim.confirm_and(hear)).now_or_never().is_none()) });
@@ -85,10 +102,7 @@ async fn an_item_is_confirmed_although_its_task_panics() {
 /// The retries do not need the runtime on which the first attempt failed.
 #[test]
 fn a_confirmation_is_retried_although_its_runtime_has_ended() {
-    let there = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let server = there.block_on(RedisServer::start());
-    let here = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (claim, other) = here.block_on(claimed(&server));
+    let Scene { here, there, server, claim, other } = Scene::set();
     server.query::<()>(&["CLIENT", "PAUSE", "1000", "ALL"]).unwrap();
     assert!(here.block_on(claim.confirm()).unwrap_err().is_unavailable());
     drop(here);
