@@ -2,13 +2,10 @@
 
 use std::future::Future;
 use std::num::NonZeroU32;
-use std::panic::resume_unwind;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::answer::{Asker, Flight, Found};
@@ -17,10 +14,11 @@ use super::early::Early;
 use super::kept::Forget;
 use super::local_cache::{LocalCache, message};
 use super::parallel::Parallel;
+use super::run::{Run, gone};
 use super::stored::Stored;
 use super::table::{Baton, Caller, Heard, Part, Table};
 use super::verdict::{Format, Pass, Share, Times, Verdict};
-use crate::error::{Busy, Cause, Subject, Why};
+use crate::error::{Busy, Subject, Why};
 use crate::primitive::lease::{Admission, LeaseOptions, Leases};
 use crate::store::timer::until;
 use crate::store::{ALL, Client, Listener, Namespace, Notifier};
@@ -255,7 +253,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// Leads: spawns the run as a task and waits for its outcome.
+    /// Leads: polls the run until it has an outcome for the caller.
     async fn lead<R, P, W, F>(
         self: &Arc<Self>,
         baton: Baton<Verdict<T, E>>,
@@ -269,18 +267,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         F: Future<Output = Flown<R, T, E>> + Send + 'static,
     {
         let (own, landed) = oneshot::channel();
-        let run = baton.run();
-        let flight = Arc::clone(self).drive(baton, work, own);
-        let Ok(runtime) = Handle::try_current() else {
-            return Err(Error::invalid("a single flight spawns a task: call it within a tokio runtime"));
-        };
-        // Boxed, since tokio would copy so large a future several times.
-        let task = runtime.spawn(Box::pin(in_current_span(flight)));
-        caller.runs(run, task.abort_handle());
-        match landed.await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(why_gone(task).await),
-        }
+        let number = baton.run();
+        // Boxed, so that it can become a task.
+        let run = Run::new(Box::pin(in_current_span(Arc::clone(self).drive(baton, work, own))))?;
+        let _goes_on = GoesOn(&run);
+        // Dropped before `_goes_on`: the last caller aborts the run.
+        let caller = caller;
+        caller.runs(number, &run);
+        run.outcome(landed).await?
     }
 
     /// Returns the error for a passed deadline: the outage if the store is unavailable, else that it waited too
@@ -306,14 +300,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 }
 
-fn gone() -> Error {
-    Error::unavailable(Cause::Ended, "the runtime that ran the flight was shut down")
-}
+/// Makes a run a task when its caller leaves, unless it was aborted.
+struct GoesOn<'a>(&'a Run);
 
-/// Returns why a task sent no outcome. Resumes its panic.
-async fn why_gone(task: JoinHandle<()>) -> Error {
-    match task.await {
-        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-        _ => gone(),
+impl Drop for GoesOn<'_> {
+    fn drop(&mut self) {
+        self.0.spawn();
     }
 }

@@ -9,6 +9,7 @@ mod early;
 pub(crate) mod kept;
 mod local_cache;
 mod parallel;
+mod run;
 #[cfg(test)]
 #[cfg(feature = "postcard")]
 mod set_back;

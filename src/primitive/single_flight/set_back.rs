@@ -42,6 +42,7 @@ async fn serves_no_answer_beyond_its_ttl(store: &Store, set: &mut dyn FnMut(i64)
         }
         // Each caller asks anew after the time for which an answer is fresh, and stale.
         let after = ask().await;
+        assert_eq!(ask().await, after, "it is stored");
         now += (TTL + STALE).as_micros() as i64;
         set(now);
         assert!(ask().await > after, "set back by {back} µs, it is served for longer than its ttl");

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry::{Occupied, Vacant};
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::local_cache::forgotten;
+use super::run::Run;
 use crate::primitive::clock;
 use crate::store::{Listener, lock};
 use crate::{Error, Key};
@@ -43,8 +43,8 @@ struct Entry<V> {
     callers: usize,
     /// The number of the current run. A flight has one run at a time.
     run: u64,
-    /// The task of the run, until its work is done.
-    task: Option<AbortHandle>,
+    /// The run that is aborted with its last caller: until its work is done.
+    current: Option<Arc<Run>>,
     /// The answer that callers get while a fresh one is made, and when it expires.
     stale: Option<(V, Instant)>,
 }
@@ -86,13 +86,17 @@ impl<V: Clone> Table<V> {
                 let (sender, receiver) = oneshot::channel();
                 entry.callers += 1;
                 entry.waiters.push_back(sender);
-                Part::Wait(receiver, Caller(Arc::clone(&entry.flight)))
+                let (caller, current) = (Caller(Arc::clone(&entry.flight)), entry.current.clone());
+                drop(entries);
+                // The caller that waits does not depend on another's future.
+                current.into_iter().for_each(|run| run.spawn());
+                Part::Wait(receiver, caller)
             }
             Vacant(place) => {
                 let flight = Arc::new(Flight { table: Arc::clone(self), key: key.clone(), hash });
                 let (waiters, caller) = (VecDeque::new(), Caller(Arc::clone(&flight)));
                 let baton = Baton { flight: Arc::clone(&flight), run: 0, taken: true };
-                place.insert(Entry { flight, waiters, callers: 1, run: 0, task: None, stale: None });
+                place.insert(Entry { flight, waiters, callers: 1, run: 0, current: None, stale: None });
                 Part::Lead(baton, caller)
             }
         }
@@ -141,9 +145,9 @@ impl<V> Flight<V> {
 }
 
 impl<V> Entry<V> {
-    /// Begins the next run. The task of the previous run can no longer be aborted.
+    /// Begins the next run. The previous run can no longer be aborted.
     fn next_run(&mut self) -> u64 {
-        self.task = None;
+        self.current = None;
         self.run += 1;
         self.run
     }
@@ -167,7 +171,7 @@ impl<V: Clone> Baton<V> {
         self.run
     }
 
-    /// Notes that the work is done. From now on the task is not aborted, even if all callers are dropped.
+    /// Notes that the work is done. From now on the run is not aborted, even if all callers are dropped.
     pub(super) fn done(&self) {
         self.flight.with(Entry::next_run);
     }
@@ -213,26 +217,30 @@ impl<V> Drop for Baton<V> {
 pub(super) struct Caller<V>(Arc<Flight<V>>);
 
 impl<V> Caller<V> {
-    /// Sets the task to abort when the last caller is dropped, unless this run has ended.
-    pub(super) fn runs(&self, run: u64, task: AbortHandle) {
-        self.0.with(|entry| {
-            if entry.run == run {
-                entry.task = Some(task);
+    /// Sets the run to abort when the last caller is dropped, unless it has ended.
+    pub(super) fn runs(&self, number: u64, run: &Arc<Run>) {
+        let others = self.0.with(|entry| {
+            if entry.run == number {
+                entry.current = Some(Arc::clone(run));
             }
+            !entry.waiters.is_empty()
         });
+        if others == Some(true) {
+            run.spawn();
+        }
     }
 }
 
 impl<V> Drop for Caller<V> {
     fn drop(&mut self) {
         let goes_on = self.0.table.goes_on;
-        let task = self.0.with(|entry| {
+        let run = self.0.with(|entry| {
             entry.callers -= 1;
             let gone = entry.callers == 0 && !goes_on && entry.stale.is_none();
-            entry.task.take_if(|_| gone)
+            entry.current.take_if(|_| gone)
         });
-        if let Some(task) = task.flatten() {
-            task.abort();
+        if let Some(run) = run.flatten() {
+            run.abort();
         }
     }
 }

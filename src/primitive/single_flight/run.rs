@@ -1,0 +1,126 @@
+//! A run in this process: its caller polls it as long as nobody else needs it.
+//!
+//! A caller may keep its future without polling it, or drop it. So once others wait for the run, and once the caller
+//! leaves while the run has to go on, it becomes a task of its own on the caller's runtime.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::Error;
+use crate::error::Cause;
+use crate::store::lock;
+
+/// A run that has begun.
+pub(super) struct Run {
+    state: Mutex<State>,
+    runtime: Handle,
+}
+
+enum State {
+    /// Between two polls of the caller.
+    Idle(BoxFuture<'static, ()>),
+    /// The caller polls it now. `spawns`: it becomes a task after that.
+    Polled {
+        spawns: bool,
+    },
+    Spawned(JoinHandle<()>),
+    Ended,
+}
+
+impl Run {
+    /// The run is polled by [`outcome`](Self::outcome), at first.
+    pub(super) fn new(run: BoxFuture<'static, ()>) -> Result<Arc<Self>, Error> {
+        let runtime = Handle::try_current().map_err(|_| {
+            Error::invalid("a single flight may spawn a task: call it within a tokio runtime")
+        })?;
+        Ok(Arc::new(Self { state: Mutex::new(State::Idle(run)), runtime }))
+    }
+
+    /// Makes the run a task, unless it is one or has ended.
+    pub(super) fn spawn(&self) {
+        let mut state = lock(&self.state);
+        *state = match std::mem::replace(&mut *state, State::Ended) {
+            State::Idle(run) => State::Spawned(self.runtime.spawn(run)),
+            State::Polled { .. } => State::Polled { spawns: true },
+            state @ (State::Spawned(_) | State::Ended) => state,
+        };
+    }
+
+    /// Drops the run. Its caller does not poll it now.
+    pub(super) fn abort(&self) {
+        let state = std::mem::replace(&mut *lock(&self.state), State::Ended);
+        if let State::Spawned(task) = state {
+            task.abort();
+        }
+    }
+
+    /// Polls the run, if it is not a task. Returns whether it has ended.
+    fn poll(&self, context: &mut Context<'_>) -> bool {
+        let mut run = {
+            let mut state = lock(&self.state);
+            match std::mem::replace(&mut *state, State::Polled { spawns: false }) {
+                State::Idle(run) => run,
+                other => {
+                    *state = other;
+                    return matches!(*state, State::Ended);
+                }
+            }
+        };
+        let is_ended = run.poll_unpin(context).is_ready();
+        let mut state = lock(&self.state);
+        let spawns = matches!(*state, State::Polled { spawns: true });
+        *state = if is_ended { State::Ended } else { State::Idle(run) };
+        drop(state);
+        if spawns {
+            self.spawn();
+        }
+        is_ended
+    }
+
+    /// Polls the run until it sends its outcome to the caller. What is left of it then becomes a task.
+    pub(super) async fn outcome<T>(&self, mut landed: oneshot::Receiver<T>) -> Result<T, Error> {
+        let landed = poll_fn(|context| {
+            let is_ended = self.poll(context);
+            let landed = ready!(landed.poll_unpin(context));
+            if !is_ended {
+                self.spawn();
+            }
+            Poll::Ready(landed)
+        });
+        match landed.await {
+            Ok(outcome) => Ok(outcome),
+            Err(_) => Err(self.why_gone().await),
+        }
+    }
+
+    /// Returns why the run sent no outcome. Resumes its panic.
+    async fn why_gone(&self) -> Error {
+        let state = std::mem::replace(&mut *lock(&self.state), State::Ended);
+        if let State::Spawned(task) = state
+            && let Err(error) = task.await
+            && error.is_panic()
+        {
+            resume_unwind(error.into_panic());
+        }
+        gone()
+    }
+}
+
+pub(super) fn gone() -> Error {
+    Error::unavailable(Cause::Ended, "the runtime that ran the flight was shut down")
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").finish_non_exhaustive()
+    }
+}
