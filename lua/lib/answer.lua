@@ -3,15 +3,15 @@
 -- (all µs), the name of the codec that encoded the bytes, and the bytes. A caller that asked while the answer was fresh
 -- may get it as long as it is kept. An answer that is fresh for no time is only for callers that wait when it is entered.
 -- An answer that was entered later than now is not served: the clock was set back, so its age is unknown.
--- ARGV      for all runs: the codec; to look: when the caller first asked (µs, 0: now), and whether it takes a stale
---           answer (0, 1); to enter: how long the answer is fresh, how long it is served stale (µs, at least as long),
---           its bytes
+-- ARGV      for all runs: the codec; to look: when the caller first asked (µs, 0: now), whether it takes a stale answer
+--           (0, 1), and how long before its end (µs) an answer counts as stale, and is taken; to enter: how long the
+--           answer is fresh, how long it is served stale (µs, at least as long), its bytes
 kind.fenced, kind.scope = false, 1
 local published = 8192 -- larger answers are not part of the message: the waiters read them
 local readable = 1000000 -- the minimum time for which waiters can read an answer (µs)
 
 function kind.queries()
-  return 2
+  return 3
 end
 
 function kind.entries()
@@ -30,9 +30,10 @@ function kind.look(bypass, base, at)
   local good = entered + fresh > (since > 0 and math.min(since, now) or now)
   if not good and (stale - age <= 0 or ARGV[at + 1] == '0') then return nil end
   if name ~= codec then return 'other' end
-  local text = string.format('%d %d ', fresh - age, stale - age) .. string.sub(answer, first)
+  local left = fresh - age
+  local text = string.format('%d %d ', left, stale - age) .. string.sub(answer, first)
   if bypass then return text end
-  return text, good
+  return text, good and (left <= 0 or left > tonumber(ARGV[at + 2]))
 end
 
 function kind.enter(holding, base, at)

@@ -410,7 +410,8 @@ impl Tried for Flight {
 
     fn query(sequence: usize, now: i64) -> answer::Asker {
         let since = [0, now - 400_000, now - 5_000_000, now + 7][sequence % 4];
-        answer::Asker { since, takes_stale: !sequence.is_multiple_of(3) }
+        let ahead = [0, 300_000, 4_000_000][sequence / 4 % 3];
+        answer::Asker { since, takes_stale: !sequence.is_multiple_of(3), ahead }
     }
 
     fn entry(_: usize, rng: &mut StdRng) -> Option<answer::Entry> {

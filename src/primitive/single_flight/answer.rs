@@ -49,6 +49,8 @@ pub(crate) struct Asker {
     pub(crate) since: i64,
     /// Whether it accepts a stale answer while another caller makes a fresh one.
     pub(crate) takes_stale: bool,
+    /// An answer that is fresh for no longer than this (µs) counts as stale, and is accepted.
+    pub(crate) ahead: i64,
 }
 
 /// The result of a lookup.
@@ -186,6 +188,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
     fn write_query(asker: &Asker, call: &mut Arguments<'_>) {
         call.integer(asker.since);
         call.integer(asker.takes_stale.into());
+        call.integer(asker.ahead);
     }
 
     fn write_entry(entry: &Entry, call: &mut Arguments<'_>) {
@@ -230,7 +233,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         let found = Found::Answer { fresh: fresh - now, stale: stale - now, bytes };
         match bypass {
             true => Look::Open(Some(found)),
-            false if good => Look::Done(found),
+            false if good && !(1..=asker.ahead).contains(&(fresh - now)) => Look::Done(found),
             false => Look::Meanwhile(found),
         }
     }

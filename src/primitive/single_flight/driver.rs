@@ -16,7 +16,7 @@ use super::table::Baton;
 use super::verdict::{Judged, Pass, Verdict};
 use crate::error::Subject;
 use crate::primitive::clock;
-use crate::primitive::lease::{Ask, Got, Wait};
+use crate::primitive::lease::{Ask, Got, Wait, micros};
 use crate::store::timer::{sleep, until};
 use crate::telemetry::{Event, Outcome, tell};
 use crate::{Error, Key, Lease, LeaseHandle};
@@ -24,8 +24,8 @@ use crate::{Error, Key, Lease, LeaseHandle};
 /// How a run begins.
 enum Boarding<T, E> {
     /// The store has a verdict already: a fresh one, or a stale one that another process refreshes. It was asked for at
-    /// this time.
-    Landed(Verdict<T, E>, Found, Instant),
+    /// this time. With a lease, the caller may refresh it early.
+    Landed(Verdict<T, E>, Found, Instant, Option<Lease>),
     /// The run leads across processes, by a lease. There may be an old verdict, which is served until this time
     /// meanwhile.
     Lead(Lease, Option<(Verdict<T, E>, Option<Instant>)>),
@@ -115,18 +115,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 (Some(lease), Outcome::Admitted)
             }
             Ok(Boarding::Alone(counted)) => (None, counted),
-            Ok(Boarding::Landed(Verdict::Answer(answer), found, asked))
-                if self.is_early(&found) && (work.fits)(&answer) =>
+            Ok(Boarding::Landed(Verdict::Answer(answer), found, asked, Some(lease)))
+                if (work.fits)(&answer) =>
             {
                 // All callers get the answer. The refresh runs in the background.
                 serve(&baton, answer, asked.checked_add(found.left()), own.take());
-                // If another process leads, this run is not needed. If the answer was forgotten meanwhile, the baton is
-                // dropped and a caller that has come since leads.
-                let Some((lease, still)) = self.lead_early(baton.key(), &found).await else { return };
-                has_old = still;
+                has_old = true;
                 (Some(lease), Outcome::Admitted)
             }
-            Ok(Boarding::Landed(verdict, found, asked)) => {
+            Ok(Boarding::Landed(verdict, found, asked, early)) => {
+                drop(early);
                 keep(verdict.answer(), found.length(), found.fresh(), asked);
                 baton.land(Ok(&verdict));
                 let Some(mut own) = own else { return };
@@ -228,7 +226,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Gets the lead across processes, or the leader's verdict.
     async fn board(&self, key: &Key) -> Result<Boarding<T, E>, Error> {
-        let asker = Asker { since: 0, takes_stale: !self.settings.times.stale.is_zero() };
+        let takes_stale = !self.settings.times.stale.is_zero();
+        let asker = Asker { since: 0, takes_stale, ahead: self.ahead().map_or(0, micros) };
         // A verdict that cannot be read does not prevent leading.
         let mut unread: Option<Found> = None;
         loop {
@@ -239,7 +238,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => match self.read(&found) {
                     Some(Verdict::Pass(Pass::Process)) => return Ok(Boarding::Alone(Outcome::Admitted)),
-                    Some(verdict) => return Ok(Boarding::Landed(verdict, found, asked)),
+                    Some(verdict) => return Ok(Boarding::Landed(verdict, found, asked, None)),
                     None => unread = Some(found),
                 },
                 Ok(Got::Lease(lease, found)) => {
@@ -254,13 +253,19 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                         let old = (!left.is_zero()).then(|| (verdict, asked.checked_add(left)));
                         return Ok(Boarding::Lead(lease, old));
                     };
-                    // Another process published an answer meanwhile. Entering it again wakes the waiters, which then
-                    // read it. If that fails, one of them runs.
-                    let entry = Entry::of(Arc::clone(bytes), fresh, left.saturating_sub(fresh));
-                    let _ = self.settle(lease, entry).await;
+                    let early = match unread {
+                        None => Some(lease),
+                        // Another process published an answer meanwhile. Entering it again wakes the waiters, which
+                        // then read it. If that fails, one of them runs.
+                        Some(_) => {
+                            let entry = Entry::of(Arc::clone(bytes), fresh, left.saturating_sub(fresh));
+                            let _ = self.settle(lease, entry).await;
+                            None
+                        }
+                    };
                     return Ok(match verdict {
                         Verdict::Pass(Pass::Process) => Boarding::Alone(Outcome::Admitted),
-                        verdict => Boarding::Landed(verdict, found, asked),
+                        verdict => Boarding::Landed(verdict, found, asked, early),
                     });
                 }
                 Err(error) if error.is_away() && self.settings.runs_alone => {
@@ -274,26 +279,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Draws how long before the end of an answer's ttl this process refreshes it. `None`: no early refresh.
     fn ahead(&self) -> Option<Duration> {
         Some(self.settings.refresh_early?.ahead(self.leases.admission.hold_time()?))
-    }
-
-    /// Returns whether to refresh an answer that is still fresh.
-    fn is_early(&self, found: &Found) -> bool {
-        let fresh = found.fresh();
-        !fresh.is_zero() && self.ahead().is_some_and(|ahead| ahead >= fresh)
-    }
-
-    /// Takes the lead although there is an answer, if no process leads. Also returns whether that answer is still
-    /// stored.
-    async fn lead_early(&self, key: &Key, before: &Found) -> Option<(Lease, bool)> {
-        let ask = Ask::new(Asker::default(), Subject::Flight, String::new(), 0, None);
-        match self.leases.acquire_or_find(key.clone(), Ask { bypass: true, ..ask }).await {
-            Ok(Got::Lease(lease, found)) => match found {
-                None => Some((lease, false)),
-                Some(found) => found.is(before).then_some((lease, true)),
-            },
-            // An outage does not matter here: the callers already have an answer.
-            Ok(Got::Done(_)) | Err(_) => None,
-        }
     }
 
     /// Decodes what was found. `None` if another codec wrote it or it cannot be decoded.
