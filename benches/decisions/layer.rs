@@ -1,4 +1,4 @@
-//! What the layer adds to a request, over the in-memory store, beside tower_governor's.
+//! What layers add to a request, over the in-memory store, beside tower_governor's and tower's own.
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ pub mod stacks;
 const ADDED: &str = "layer-added-ns";
 const RATIO: &str = "layer-vs-tower-governor";
 const REFUSED: &str = "layer-refused-vs-tower-governor";
+const GOVERNOR: &str = "tower_governor";
+const PERMIT: &str = "permit-vs-tower-concurrency-limit";
 /// Requests to one, then to the next: short enough that all see the same weather.
 const SLICE: u32 = 2048;
 
@@ -22,7 +24,7 @@ const SLICE: u32 = 2048;
 struct Round {
     inner: f64,
     ours: f64,
-    governor: f64,
+    peer: f64,
 }
 
 pub fn run(bench: &Bench) {
@@ -33,7 +35,13 @@ pub fn run(bench: &Bench) {
         time(&runtime, &mut ours, stacks::request_with_header, 1, ok);
         time(&runtime, &mut governor, stacks::request_with_header, 1, ok);
         let of = "a refused request, key from a header";
-        compare(bench, of, stacks::request_with_header, ours, governor, refused).tell(REFUSED);
+        let compared = compare(bench, of, stacks::request_with_header, ours, governor, refused);
+        compared.tell(REFUSED, GOVERNOR);
+    }
+    if bench.settings.wants(PERMIT) {
+        let (of, request) = ("a permit of a limit that is not reached", stacks::request_with_header);
+        let (ours, peer) = (stacks::our_permit(), stacks::towers_permit());
+        compare(bench, of, request, ours, peer, StatusCode::OK).tell(PERMIT, "tower's ConcurrencyLimit");
     }
     if !bench.settings.wants(ADDED) && !bench.settings.wants(RATIO) {
         return;
@@ -58,7 +66,7 @@ pub fn run(bench: &Bench) {
     let measures = "ns that the layer adds to an admitted request, in memory";
     figure(ADDED, measures, by_header.added.max(by_peer.added));
     let worse = if by_header.ratio > by_peer.ratio { by_header } else { by_peer };
-    worse.tell(RATIO);
+    worse.tell(RATIO, GOVERNOR);
 }
 
 /// Nanoseconds per request.
@@ -67,18 +75,18 @@ struct Compared {
     added: f64,
     inner: f64,
     ours: f64,
-    governor: f64,
+    peer: f64,
     ratio: f64,
 }
 
 impl Compared {
-    fn tell(&self, name: &str) {
+    fn tell(&self, name: &str, peer: &str) {
         Versus {
             name,
             measures: &format!("ns per request in memory ({:.0} are the service's): {}", self.inner, self.by),
             ours: self.ours,
-            peer: "tower_governor",
-            theirs: self.governor,
+            peer,
+            theirs: self.peer,
             ratio: self.ratio,
             better: Better::Lower,
         }
@@ -91,11 +99,11 @@ fn compare(
     by: &'static str,
     request: fn() -> Request<()>,
     mut ours: impl Service,
-    mut governor: impl Service,
+    mut peer: impl Service,
     status: StatusCode,
 ) -> Compared {
     let rounds: Vec<Round> = (0..bench.settings.rounds)
-        .map(|_| round(request, &mut ours, &mut governor, status, bench.settings.length))
+        .map(|_| round(request, &mut ours, &mut peer, status, bench.settings.length))
         .collect();
     let of = |read: fn(&Round) -> f64| median(rounds.iter().map(read));
     Compared {
@@ -103,15 +111,15 @@ fn compare(
         added: of(|round| round.ours - round.inner),
         inner: of(|round| round.inner),
         ours: of(|round| round.ours),
-        governor: of(|round| round.governor),
-        ratio: of(|round| round.ours / round.governor),
+        peer: of(|round| round.peer),
+        ratio: of(|round| round.ours / round.peer),
     }
 }
 
 fn round(
     request: fn() -> Request<()>,
     ours: &mut impl Service,
-    governor: &mut impl Service,
+    peer: &mut impl Service,
     status: StatusCode,
     length: Duration,
 ) -> Round {
@@ -122,9 +130,9 @@ fn round(
     while Instant::now() < end {
         took[0] += time(&runtime, &mut Inner, request, SLICE.into(), StatusCode::OK);
         took[1] += time(&runtime, ours, request, SLICE.into(), status);
-        took[2] += time(&runtime, governor, request, SLICE.into(), status);
+        took[2] += time(&runtime, peer, request, SLICE.into(), status);
         slices += 1;
     }
-    let [inner, ours, governor] = took.map(|took| took.as_nanos() as f64 / f64::from(slices * SLICE));
-    Round { inner, ours, governor }
+    let [inner, ours, peer] = took.map(|took| took.as_nanos() as f64 / f64::from(slices * SLICE));
+    Round { inner, ours, peer }
 }

@@ -11,8 +11,11 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{HeaderValue, Request, Response, StatusCode};
 use tokio::runtime::{Builder, Runtime};
+use tower::limit::ConcurrencyLimit;
 use tower::{Layer, ServiceExt};
-use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, extract, response};
+use tower_distributed::{
+    ConcurrencyLimitLayer, Quota, RateLimitLayer, Store, TokenBucket, WaitGroup, extract, response,
+};
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::KeyExtractor;
 use tower_governor::{GovernorError, GovernorLayer};
@@ -22,6 +25,7 @@ pub const KEY: &str = "key-0000000000000001";
 /// A token every microsecond and an hour's worth at once: everything is admitted.
 pub const RATE: u32 = 1_000_000;
 pub const BURST: u32 = 3_600_000_000;
+const MOST: u32 = 1000;
 /// So many requests are made before the clock starts: few enough to stay in the cache.
 const BATCH: u64 = 64;
 
@@ -75,6 +79,17 @@ pub fn governor_refused() -> impl Service {
 pub fn bucket() -> TokenBucket {
     let quota = Quota::per_second(RATE).burst(BURST);
     TokenBucket::new(&Store::in_memory(), "bench", quota).unwrap()
+}
+
+/// A permit of a limit that is never reached.
+pub fn our_permit() -> impl Service {
+    let group = WaitGroup::new(&Store::in_memory(), "bench", MOST).unwrap();
+    let key = |_: &Request<()>| KEY;
+    ConcurrencyLimitLayer::new(group, key).reject_with(response::refuse()).layer(Inner)
+}
+
+pub fn towers_permit() -> impl Service {
+    ConcurrencyLimit::new(Inner, MOST as usize)
 }
 
 pub fn governor_by_header() -> impl Service {

@@ -16,11 +16,10 @@
 -- writes    leases, places, tombstones, the mark, the outcome; all with a ttl
 -- cost      a free mutex: five commands to acquire, three of them once for all runs; four to release, for all runs
 local ARGV, pcall, keys, two, look, begin = ARGV, pcall, kind.keys, kind.two, kind.look, kind.begin
-local names, reply, n, at = {}, {now}, 1, 8 + kind.scope
-local some = at -- the position of the first verb that is no release, if any
+local names, some = {}, at -- some: the position of the first verb that is no release, if any
 while ARGV[some] == 'release' or ARGV[some] == 'withdraw' do some = some + 2 end
 if kind.read then kind.read(ARGV[some]) end
-for i = 4, #KEYS, keys do
+for i = key + 3, #KEYS, keys do
   if KEYS[i] ~= names[#names] then names[#names + 1] = KEYS[i] end
 end
 local alone, any -- `kept`, if all runs are of one key; whether any key has waiters or tombstones
@@ -31,7 +30,7 @@ else
   any = call('EXISTS', unpack(names)) > 0
 end
 
-for run = 1, #KEYS / keys do
+for run = 1 + (key - 1) / keys, #KEYS / keys do
   local first, verb, token = keys * (run - 1), ARGV[at], ARGV[at + 1]
   if KEYS[first + 1] ~= holders then
     owed, length, before, ends, kept = false, nil, nil, nil, alone

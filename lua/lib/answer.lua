@@ -6,7 +6,7 @@
 -- ARGV      for all runs: the codec; to look: when the caller first asked (µs, 0: now), whether it takes a stale answer
 --           (0, 1), and how long before its end (µs) an answer counts as stale, and is taken; to enter: how long the
 --           answer is fresh, how long it is served stale (µs, at least as long), its bytes
-kind.fenced, kind.scope = false, 1
+kind.fenced = false
 local published = 8192 -- larger answers are not part of the message: the waiters read them
 local readable = 1000000 -- the minimum time for which waiters can read an answer (µs)
 

@@ -145,12 +145,12 @@ do
   end
 
   -- Inserts the items at ARGV[from] to ARGV[to]. `bloom.enter` must be called before. Returns a list with 1 for each
-  -- item that the filter contained before, else 0.
-  function bloom.add(f, from, to)
+  -- item that the filter contained before, else 0; if `blind`, that its current generation contained.
+  function bloom.add(f, from, to, blind)
     local hashes, seen = tonumber(ARGV[f.at + 1]), {}
     local items = (to - from + 1) / hashes
     local problem = ask('BITFIELD', 'SET', 4, f[f.current % 2], seen, from, hashes, items)
-    if not problem and f.forget then problem = look(f, f.current - 1, seen, from, hashes, items) end
+    if not problem and f.forget and not blind then problem = look(f, f.current - 1, seen, from, hashes, items) end
     if problem then return nil, problem end
     return seen
   end

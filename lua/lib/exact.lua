@@ -3,7 +3,7 @@
 -- hash's field `s` is n, and each other field is a digest. Three slices count: the current one and the two before it.
 -- KEYS      the mark, fifth and sixth are the three hashes of the bucket
 -- ARGV      for all runs: the length of a slice (µs); for `look` and `enter`: the shift (µs), the digest
-kind.keys, kind.fenced, kind.scope = 6, false, 1
+kind.keys, kind.fenced = 6, false
 
 function kind.queries()
   return 2

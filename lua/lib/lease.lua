@@ -21,14 +21,14 @@ local heard, found -- the messages to the asker's process, and what `look` found
 local kind = {
   keys = 4, -- how many keys a run has
   two = false, -- the position of the second queue among these keys, if the kind has one
-  scope = 0, -- how many arguments all runs share; `base`: their first position in ARGV
   read = false, -- (marks) reads the keys of all runs in advance; `marks`: also their marks, if fences will be needed
   begin = false, -- (run) begins a run
   free = false, -- (token) returns whether the token can hold: there is no holder, or surely room
   hold = false, -- (token, expiry) makes the token a holder; returns its fence
   forget = false, -- (token) removes the token from the holders; returns whether it was one
   write = false, -- () writes what the runs left to write
-  -- The outcomes of earlier leases, for kinds that keep them. `at`: the first argument of the run in ARGV
+  -- The outcomes of earlier leases, for kinds that keep them. `base`: the first argument that all runs share in ARGV;
+  -- `at`: the first of the run
   queries = false, -- (base) returns how many arguments `look` takes
   look = false, -- (bypass, base, at) returns what was found, and whether the work is done: true: done; false: done for
   -- a caller that would have to wait; nil: not done

@@ -1,25 +1,34 @@
--- quick_exact: lease/acquire_release for one run of an item, of the kind lib/exact, that nobody waits for; see
--- lib/quick_mutex. It leaves handled items, and the first item of a slice, to the script. Joined before lib/lease.
-if #KEYS == 6 and redis.call('EXISTS', KEYS[4]) == 0 then
-  local lock, verb, token, digest = KEYS[1], ARGV[9], ARGV[10], ARGV[12]
-  if verb == 'acquire' and not string.find(token, ':', 17, true) then
-    local seen = redis.pcall('HEXISTS', KEYS[2], digest)
-    seen = seen == 0 and redis.pcall('HEXISTS', KEYS[5], digest)
-    seen = seen == 0 and redis.pcall('HEXISTS', KEYS[6], digest)
-    local px = string.format('%d', math.ceil(ARGV[5] / 1000))
-    local set = seen == 0 and redis.pcall('SET', lock, token, 'PX', px, 'NX')
-    if set and set.ok then return {now, 1, now + ARGV[5], now, 0, 0, 0} end
-  elseif (verb == 'release' or verb == 'complete') and redis.pcall('GET', lock) == token then
-    local entered = verb == 'release'
-    if verb == 'complete' then
-      local slice = math.floor((now + ARGV[11]) / ARGV[8])
-      local hash = slice % 3 == 0 and KEYS[2] or slice % 3 == 1 and KEYS[5] or KEYS[6]
-      entered = redis.pcall('HGET', hash, 's') == string.format('%d', slice)
-      if entered then redis.call('HSET', hash, digest, '') end
+-- quick_exact: see lib/quick_mutex. The usual form is a new item of the kind lib/exact, or one whose holder confirms or
+-- releases. Handled items, and the first item of a slice, are left to the script.
+local reply, n, at, key = {now}, 1, 9, 1
+do
+  local call, pcall, beats, locks, freed = redis.call, redis.pcall, {}, {}, {}
+  for i = 1, #KEYS / 6 do beats[i], locks[i] = KEYS[6 * i - 2], KEYS[6 * i - 5] end
+  local holders = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(locks)) or {}
+  local expiry, px = now + ARGV[5], string.format('%d', math.ceil(ARGV[5] / 1000))
+  for i = 1, #holders do
+    local lock, verb, token, digest, ends, fence, takes = locks[i], ARGV[at], ARGV[at + 1], ARGV[at + 3], 0, 0, 4
+    if lock == locks[i - 1] then break end
+    if verb == 'acquire' and not holders[i] and not string.find(token, ':', 17, true) then
+      local seen = pcall('HEXISTS', KEYS[key + 1], digest)
+      seen = seen == 0 and pcall('HEXISTS', KEYS[key + 4], digest)
+      seen = seen == 0 and pcall('HEXISTS', KEYS[key + 5], digest)
+      local set = seen == 0 and pcall('SET', lock, token, 'PX', px, 'NX')
+      if not set or not set.ok then break end
+      ends, fence = expiry, now
+    elseif verb == 'complete' and holders[i] == token then
+      local slice = math.floor((now + ARGV[at + 2]) / ARGV[8])
+      local hash = slice % 3 == 0 and KEYS[key + 1] or slice % 3 == 1 and KEYS[key + 4] or KEYS[key + 5]
+      if pcall('HGET', hash, 's') ~= string.format('%d', slice) or pcall('HSET', hash, digest, '') ~= 1 then break end
+      freed[#freed + 1] = lock
+    elseif verb == 'release' and holders[i] == token then
+      freed[#freed + 1], takes = lock, 2
+    else
+      break
     end
-    if entered then
-      redis.call('DEL', lock)
-      return {now, 1, 0, 0, 0, 0, 0}
-    end
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] = 1, ends, fence, 0, 0, 0
+    n, at, key = n + 6, at + takes, key + 6
   end
+  if freed[1] then call('DEL', unpack(freed)) end
+  if key > #KEYS then return reply end
 end

@@ -1,33 +1,46 @@
--- quick_mutex: lease/acquire_release for one run of a mutex that has no waiters and no tombstones. Most calls of a process
--- with few callers are such, and creating the functions of the whole script takes longer than the work. Otherwise it
--- does nothing, and the script goes on. It leaves values and fence_ttls to the script. Joined before lib/lease.
-if #KEYS == 4 and redis.call('EXISTS', KEYS[4]) == 0 then
-  local lock, mark, token = KEYS[1], KEYS[2], ARGV[9]
-  if ARGV[8] == 'release' then
-    if redis.pcall('GET', lock) == token then
-      redis.call('DEL', lock)
-      return {now, 1, 0, 0, 0, 0}
-    end
-  elseif ARGV[8] == 'acquire' and not string.find(token, '[:~]', 17) then
-    local last, day = redis.pcall('GET', mark), 24 * 3600 * 1000000
-    local before = not last and 0 or type(last) == 'string' and tonumber(string.match(last, '^%d+ ?$') or '')
-    local px = string.format('%d', math.ceil(ARGV[5] / 1000))
-    -- A server that refuses to write is left to the script: if another holds, there is nothing to write.
-    local set = before and before < 4503599627370496 and redis.pcall('SET', lock, token, 'PX', px, 'NX')
-    if set and set.ok then
+-- quick_mutex: serves the first runs of lease/acquire_release that are of the usual form, if no key of the call has
+-- waiters or tombstones: a free mutex, or a release of its holder. Most calls are such, and creating the functions of
+-- the whole script takes longer than the work. From the first other run on, the script goes on. So values, fence_ttls,
+-- and what a server refuses to write are left to the script. Joined before lib/lease; each kind has a file like this.
+-- reply, n   the reply until now, and its last position
+-- at, key    the positions of the next run in ARGV and KEYS
+local reply, n, at, key = {now}, 1, 8, 1
+do
+  local call, pcall, find, beats, read = redis.call, redis.pcall, string.find, {}, {}
+  for i = 1, #KEYS / 4 do
+    beats[i], read[i] = KEYS[4 * i], KEYS[4 * i - (ARGV[6 + 2 * i] == 'acquire' and 2 or 3)]
+  end
+  local values = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(read)) or {}
+  local expiry, px = now + ARGV[5], string.format('%d', math.ceil(ARGV[5] / 1000))
+  local digits, day, freed, lock = string.format('%d', now), 24 * 3600 * 1000000, {}, nil
+  for i = 1, #values do
+    local verb, token, same, last = ARGV[at], ARGV[at + 1], lock == KEYS[key], values[i]
+    local ends, fence = 0, 0
+    lock = KEYS[key]
+    if verb == 'release' and last == token and not same then
+      if KEYS[key + 4] == lock then call('DEL', lock) else freed[#freed + 1] = lock end
+    elseif verb == 'acquire' and not find(token, '[:~]', 17) then
       -- As `hold` in lib/mutex.
-      local fence, saved = math.max(now, before + 32)
-      local digits = string.format('%d', fence) .. (fence > now and ' ' or '')
-      if fence > now or not last or fence - fence % day > before or #last ~= #digits then
-        saved = redis.pcall('SET', mark, digits, 'PX', 8 * 24 * 3600 * 1000)
+      local before = not last and 0 or tonumber(string.match(last, '^%d+ ?$') or '')
+      if not before or before + 32 > now then break end
+      local set, saved = pcall('SET', lock, token, 'PX', px, 'NX'), nil
+      if not set or not set.ok then break end
+      if not last or now - now % day > before or #last ~= #digits then
+        saved = pcall('SET', KEYS[key + 1], digits, 'PX', 8 * 24 * 3600 * 1000, 'GET')
       else
-        saved = redis.pcall('SETRANGE', mark, '0', digits)
+        saved = pcall('SETRANGE', KEYS[key + 1], '0', digits)
       end
       if type(saved) == 'table' and saved.err then
-        redis.call('DEL', lock)
-        return saved
+        call('DEL', lock)
+        break
       end
-      return {now, 1, now + ARGV[5], fence, 0, 0}
+      ends, fence = expiry, now
+    else
+      break
     end
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = 1, ends, fence, 0, 0
+    n, at, key = n + 5, at + 2, key + 4
   end
+  if freed[1] then call('DEL', unpack(freed)) end
+  if key > #KEYS then return reply end
 end

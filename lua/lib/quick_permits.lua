@@ -1,25 +1,37 @@
--- quick_permits: lease/acquire_release for one run of a key of permits that has room, where nobody waits, there are no
--- tombstones, and each permit weighs 1; see lib/quick_mutex. Expired holders count here. The script removes them.
--- Joined before lib/lease.
-if #KEYS == 4 and redis.call('EXISTS', KEYS[4]) == 0 then
-  local holders, token = KEYS[1], ARGV[9]
-  local limit = string.match(token, '^[^/]+/1/(%d+)$', 18)
-  if limit and ARGV[8] == 'release' then
-    local expiry = redis.pcall('ZSCORE', holders, token)
-    if type(expiry) == 'string' and tonumber(expiry) > now then
-      redis.call('ZREM', holders, token)
-      return {now, 1, 0, 0, 0, 0}
-    end
-  elseif limit and ARGV[8] == 'acquire' then
-    local held, expiry = redis.pcall('ZCARD', holders), now + ARGV[5]
-    local fits = type(held) == 'number' and held < tonumber(limit)
-      and not (held > 0 and redis.call('ZSCORE', holders, 'excess'))
-    -- A token that is a holder already, and a server that refuses to write, are left to the script.
-    if fits and redis.pcall('ZADD', holders, 'NX', string.format('%d', expiry), token) == 1 then
+-- quick_permits: see lib/quick_mutex. The usual form is a key of permits that has room, where each permit weighs 1.
+-- Expired holders count here. The script removes them.
+local reply, n, at, key = {now}, 1, 8, 1
+do
+  local call, pcall, match, beats = redis.call, redis.pcall, string.match, {}
+  for i = 1, #KEYS / 4 do beats[i] = KEYS[4 * i] end
+  local expiry, longest = now + ARGV[5], 2 * 24 * 3600 * 1000
+  local score, holders, held = string.format('%d', expiry), nil, nil
+  for _ = 1, call('EXISTS', unpack(beats)) == 0 and #beats or 0 do
+    local verb, token, ends = ARGV[at], ARGV[at + 1], 0
+    local limit = tonumber(match(token, '^[^/]+/1/(%d+)$', 18) or '')
+    if holders ~= KEYS[key] then holders, held = KEYS[key], nil end
+    if limit and verb == 'release' then
+      local lasts = pcall('ZSCORE', holders, token)
+      if type(lasts) ~= 'string' or tonumber(lasts) <= now then break end
+      call('ZREM', holders, token)
+      held = held and held - 1
+    elseif limit and verb == 'acquire' then
+      local known = held
+      held = held or pcall('ZCARD', holders)
+      local fits = type(held) == 'number' and held < limit
+        and (known or held == 0 or not call('ZSCORE', holders, 'excess'))
+      -- A token that is a holder already, and a server that refuses to write, are left to the script.
+      if not fits or pcall('ZADD', holders, 'NX', score, token) ~= 1 then break end
       -- As `hold` in lib/permits.
-      local longest = 2 * 24 * 3600 * 1000
-      if held == 0 or redis.call('PTTL', holders) < 0.75 * longest then redis.call('PEXPIRE', holders, longest) end
-      return {now, 1, expiry, 0, 0, 0}
+      if held == 0 or not known and call('PTTL', holders) < 0.75 * longest then
+        call('PEXPIRE', holders, longest)
+      end
+      held, ends = held + 1, expiry
+    else
+      break
     end
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = 1, ends, 0, 0, 0
+    n, at, key = n + 5, at + 2, key + 4
   end
+  if key > #KEYS then return reply end
 end

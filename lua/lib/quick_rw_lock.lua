@@ -1,29 +1,37 @@
--- quick_rw_lock: lease/acquire_release for one run of a reader-writer lock that nobody waits for, if it is free or held by
--- readers of the same group; see lib/quick_mutex. Joined before lib/lease.
-if #KEYS == 5 and redis.call('EXISTS', KEYS[4], KEYS[5]) == 0 then
-  local holders, verb, token = KEYS[1], ARGV[8], ARGV[9]
-  local own = redis.pcall('ZSCORE', holders, token)
-  if verb == 'release' and type(own) == 'string' and tonumber(own) > now then
-    redis.call('ZREM', holders, token)
-    return {now, 1, 0, 0, 0, 0}
-  elseif verb == 'acquire' and own == false and not string.find(token, '~', 17, true) then
-    local mode = string.match(token, '^[^/]*/(.*)$')
-    local writes = string.find(mode or '', '^w%d+$')
-    local first = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
-    local fits = mode and not first[1]
-      or mode and not writes and tonumber(first[2]) > now and string.match(first[1], '^[^/]*/(.*)$') == mode
-    local mark = fits and redis.pcall('GET', KEYS[2])
-    local fence = mark == false and '0' or type(mark) == 'string' and string.match(mark, '^(%d+) 0$')
-    fence = fits and tonumber(fence or '')
-    if fence and fence < now then
-      local expiry = now + ARGV[5]
-      redis.call('ZADD', holders, string.format('%d', expiry), token)
-      redis.call('PEXPIRE', holders, 2 * 24 * 3600 * 1000)
+-- quick_rw_lock: see lib/quick_mutex. The usual form is a reader-writer lock that is free, or held by readers of the
+-- same group.
+local reply, n, at, key = {now}, 1, 8, 1
+do
+  local call, pcall, match, waits, runs = redis.call, redis.pcall, string.match, {}, #KEYS / 5
+  for i = 1, runs do waits[2 * i - 1], waits[2 * i] = KEYS[5 * i - 1], KEYS[5 * i] end
+  local expiry = now + ARGV[5]
+  local score = string.format('%d', expiry)
+  for _ = 1, call('EXISTS', unpack(waits)) == 0 and runs or 0 do
+    local holders, verb, token, ends, fence = KEYS[key], ARGV[at], ARGV[at + 1], 0, 0
+    local own = pcall('ZSCORE', holders, token)
+    if verb == 'release' and type(own) == 'string' and tonumber(own) > now then
+      call('ZREM', holders, token)
+    elseif verb == 'acquire' and own == false and not string.find(token, '~', 17, true) then
+      local mode = match(token, '^[^/]*/(.*)$')
+      local writes = string.find(mode or '', '^w%d+$')
+      local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
+      local fits = mode and not first[1]
+        or mode and not writes and tonumber(first[2]) > now and match(first[1], '^[^/]*/(.*)$') == mode
+      local mark = fits and pcall('GET', KEYS[key + 1])
+      local last = mark == false and '0' or type(mark) == 'string' and match(mark, '^(%d+) 0$')
+      fence = fits and tonumber(last or '')
+      if not fence or fence >= now or type(pcall('ZADD', holders, score, token)) ~= 'number' then break end
+      call('PEXPIRE', holders, 2 * 24 * 3600 * 1000)
       if writes then
         fence = now
-        redis.call('SET', KEYS[2], string.format('%d 0', now), 'PX', 8 * 24 * 3600 * 1000)
+        call('SET', KEYS[key + 1], string.format('%d 0', now), 'PX', 8 * 24 * 3600 * 1000)
       end
-      return {now, 1, expiry, fence, 0, 0}
+      ends = expiry
+    else
+      break
     end
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = 1, ends, fence, 0, 0
+    n, at, key = n + 5, at + 2, key + 5
   end
+  if key > #KEYS then return reply end
 end

@@ -87,7 +87,7 @@ impl Kind for Claims {
     type Holders = Holder<false>;
     type Outcome = Seen;
     const PARTS: &'static [&'static str] = &["claim", "@config", "queue", "beats", "@bits0", "@bits1"];
-    const SCRIPTS: Scripts = scripts!("lib/bloom", "lib/mutex", "lib/claim");
+    const SCRIPTS: Scripts = scripts!("lib/quick_claim"; "lib/bloom", "lib/mutex", "lib/claim");
     const FENCED: bool = false;
 }
 

@@ -15,7 +15,7 @@ impl Kind for Exclusive {
     type Holders = Holder;
     type Outcome = ();
     const PARTS: &'static [&'static str] = &["lock", "fence", "queue", "beats"];
-    const SCRIPTS: Scripts = scripts!("lib/mutex"; quick "lib/quick_mutex");
+    const SCRIPTS: Scripts = scripts!("lib/quick_mutex"; "lib/mutex");
 }
 
 /// The suffix of the token of a lock with a value of the user.

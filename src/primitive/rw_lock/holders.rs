@@ -15,7 +15,7 @@ impl Kind for ReadWrite {
     type Holders = RwHolders;
     type Outcome = ();
     const PARTS: &'static [&'static str] = &["rw:holders", "rw:fence", "rw:queue", "rw:beats", "rw:second"];
-    const SCRIPTS: Scripts = scripts!("lib/rw_lock"; quick "lib/quick_rw_lock");
+    const SCRIPTS: Scripts = scripts!("lib/quick_rw_lock"; "lib/rw_lock");
 
     fn is_exclusive(token: &str) -> bool {
         writes(token).is_some()

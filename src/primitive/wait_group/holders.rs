@@ -15,7 +15,7 @@ impl Kind for Permits {
     type Outcome = ();
     const PARTS: &'static [&'static str] =
         &["permits:holders", "permits:second", "permits:queue", "permits:beats"];
-    const SCRIPTS: Scripts = scripts!("lib/permits"; quick "lib/quick_permits");
+    const SCRIPTS: Scripts = scripts!("lib/quick_permits"; "lib/permits");
     const FENCED: bool = false;
 
     fn weight(token: &str) -> i64 {

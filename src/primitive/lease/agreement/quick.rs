@@ -10,7 +10,7 @@ use crate::primitive::lease::operations::{AcquireRelease, Verb, What};
 use crate::primitive::mutex::holder::Exclusive;
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
-use crate::{Dedupe, Mutex, RwLock, SingleFlight, Store, WaitGroup};
+use crate::{BloomFilter, Dedupe, Mutex, RwLock, SingleFlight, Store, WaitGroup};
 
 const SOON: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -40,6 +40,20 @@ async fn a_mutex() {
         assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
     })
     .await;
+}
+
+/// The first call leaves at once, the others together.
+#[tokio::test]
+async fn several_in_a_call() {
+    let server = RedisServer::start().await;
+    let mutex = Mutex::new(&Store::redis(&server.url()).unwrap(), "m").unwrap();
+    assert!(mutex.try_lock("k").await.unwrap().unlock().await.unwrap());
+    server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
+    let lock = async |key| mutex.try_lock(key).await.unwrap().unlock().await.unwrap();
+    assert_eq!(tokio::join!(lock("a"), lock("b"), lock("c")), (true, true, true));
+    assert!(took_the_quick_path(&server) && server.calls_of("evalsha") < 6);
+    // The general part looks for waiters again.
+    assert_eq!(server.calls_of("exists"), server.calls_of("evalsha"));
 }
 
 #[tokio::test]
@@ -77,21 +91,43 @@ async fn readers_and_a_writer() {
     .await;
 }
 
-#[tokio::test]
-async fn an_item() {
+async fn is_quick_for_items(dedupe: impl Fn(&Store) -> Dedupe) {
     let server = RedisServer::start().await;
-    let store = Store::redis(&server.url()).unwrap();
-    // All items are of one bucket.
-    let dedupe = Dedupe::exact(&store, "d").capacity(100).remember_for(DAY).build().unwrap();
+    let dedupe = dedupe(&Store::redis(&server.url()).unwrap());
     let handle = async |item| {
         let Claimed::New(claim) = dedupe.try_claim(item).await.unwrap() else { panic!("it is new") };
         assert!(claim.confirm().await.unwrap());
     };
-    // The general part begins the slice.
+    // The general part begins the slice, or the generation.
     handle("a").await;
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
     handle("b").await;
+    let Claimed::New(claim) = dedupe.try_claim("c").await.unwrap() else { panic!("it is new") };
+    assert!(claim.release().await.unwrap());
     assert!(took_the_quick_path(&server));
+    // What was handled is known, whichever part entered it.
+    for item in ["a", "b"] {
+        assert!(matches!(dedupe.try_claim(item).await.unwrap(), Claimed::Duplicate), "{item}");
+    }
+    handle("c").await;
+}
+
+#[tokio::test]
+async fn an_item() {
+    // All items are of one bucket.
+    is_quick_for_items(|store| Dedupe::exact(store, "d").capacity(100).remember_for(DAY).build().unwrap())
+        .await;
+}
+
+#[tokio::test]
+async fn an_item_of_a_filter() {
+    let filter = || BloomFilter::builder().capacity(10_000).false_positive_rate(0.01);
+    let forever = |store: &Store| {
+        Dedupe::builder().remember_forever().build(&filter().build(store, "d").unwrap()).unwrap()
+    };
+    is_quick_for_items(forever).await;
+    is_quick_for_items(|store| Dedupe::new(&filter().remember_for(DAY).build(store, "d").unwrap()).unwrap())
+        .await;
 }
 
 #[tokio::test]

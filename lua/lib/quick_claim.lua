@@ -1,0 +1,53 @@
+-- quick_claim: see lib/quick_mutex. The usual form is a new item of a filter, or one whose holder confirms or releases.
+-- Handled items, and the first item of a generation, are left to the script.
+local reply, n, at, key = {now}, 1, 12, 1
+do
+  local call, pcall, format, has = redis.call, redis.pcall, string.format, table.concat
+  local beats, locks, freed, words = {}, {}, {}, {}
+  for i = 1, #KEYS / 6 do beats[i], locks[i] = KEYS[6 * i - 2], KEYS[6 * i - 5] end
+  local holders = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(locks)) or {}
+  local expiry, px, hashes = now + ARGV[5], format('%d', math.ceil(ARGV[5] / 1000)), tonumber(ARGV[9])
+  local forget, generation, want, filter, samples = tonumber(ARGV[10]), 0, ARGV[8], nil, {}
+  if forget > 0 then
+    generation = math.floor(now / forget)
+    want = want .. format('%d', generation)
+  end
+  for i = 1, #holders do
+    local lock, verb, token, ends, fence, takes = locks[i], ARGV[at], ARGV[at + 1], 0, 0, 2
+    local bits, other = KEYS[key + 4 + generation % 2], forget > 0 and KEYS[key + 5 - generation % 2]
+    if lock == locks[i - 1] then break end
+    if verb ~= 'release' then
+      if KEYS[key + 1] ~= filter and pcall('GET', KEYS[key + 1]) ~= want then break end
+      filter, takes = KEYS[key + 1], 2 + hashes
+      local gets = verb == 'acquire'
+      local width = gets and 3 or 4
+      for hash = 1, hashes do
+        local word = width * hash - width
+        words[word + 1], words[word + 2], words[word + 3] = gets and 'GET' or 'SET', 'u1', ARGV[at + 1 + hash]
+        if not gets then words[word + 4] = '1' end
+      end
+      if gets and not holders[i] and not string.find(token, ':', 17, true) then
+        local new = has(pcall('BITFIELD_RO', bits, unpack(words, 1, 3 * hashes)))
+        local old = other and has(pcall('BITFIELD_RO', other, unpack(words, 1, 3 * hashes))) or '0'
+        local is_new = string.find(new, '0', 1, true) and string.find(old, '0', 1, true)
+        local set = is_new and pcall('SET', lock, token, 'PX', px, 'NX')
+        if not set or not set.ok then break end
+        ends, fence = expiry, now
+      elseif verb == 'complete' and holders[i] == token and not (other and call('EXISTS', bits) == 0) then
+        if pcall('BITFIELD', bits, unpack(words, 1, 4 * hashes)).err then break end
+        samples[bits] = samples[bits] or call('BITCOUNT', bits, 0, 4095)
+        freed[#freed + 1], ends = lock, samples[bits]
+      else
+        break
+      end
+    elseif holders[i] == token then
+      freed[#freed + 1] = lock
+    else
+      break
+    end
+    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] = 1, ends, fence, 0, 0, 0
+    n, at, key = n + 6, at + takes, key + 6
+  end
+  if freed[1] then call('DEL', unpack(freed)) end
+  if key > #KEYS then return reply end
+end
