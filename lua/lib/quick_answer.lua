@@ -2,17 +2,22 @@
 -- releases.
 local reply, n, at, key = {now}, 1, 9, 1
 do
-  local call, pcall, waits, locks, freed = redis.call, redis.pcall, {}, {}, {}
-  for i = 1, #KEYS / 4 do
-    waits[2 * i - 1], waits[2 * i], locks[i] = KEYS[4 * i - 1], KEYS[4 * i], KEYS[4 * i - 3]
+  local call, pcall, runs, holders, freed, px = redis.call, redis.pcall, #KEYS / 4, nil, nil, nil
+  if runs == 1 then
+    holders = call('EXISTS', KEYS[3], KEYS[4]) == 0 and call('MGET', KEYS[1])
+  else
+    local waits, locks = {}, {}
+    freed = {}
+    for i = 1, runs do waits[2 * i - 1], waits[2 * i], locks[i] = KEYS[4 * i - 1], KEYS[4 * i], KEYS[4 * i - 3] end
+    holders = call('EXISTS', unpack(waits)) == 0 and call('MGET', unpack(locks))
   end
-  local holders = call('EXISTS', unpack(waits)) == 0 and call('MGET', unpack(locks)) or {}
-  local expiry, px = now + ARGV[5], string.format('%d', math.ceil(ARGV[5] / 1000))
-  for i = 1, #holders do
-    local lock, verb, token, ends, fence, takes = locks[i], ARGV[at], ARGV[at + 1], 0, 0, 5
-    if lock == locks[i - 1] then break end
+  local expiry = now + ARGV[5]
+  for i = 1, holders and runs or 0 do
+    local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[at], ARGV[at + 1], 0, 0, 5
+    if lock == KEYS[key - 4] then break end
     if verb == 'acquire' and not string.find(token, ':', 17, true) then
       if holders[i] or call('EXISTS', KEYS[key + 1]) == 1 then break end
+      px = px or string.format('%d', math.ceil(ARGV[5] / 1000))
       local set = pcall('SET', lock, token, 'PX', px, 'NX')
       if not set or not set.ok then break end
       ends, fence = expiry, now
@@ -22,15 +27,18 @@ do
         local ttl = string.format('%d', math.ceil(math.max(ARGV[at + 3], 1000000) / 1000))
         if pcall('SET', KEYS[key + 1], answer, 'PX', ttl).err then break end
       end
-      freed[#freed + 1] = lock
     elseif verb == 'release' and holders[i] == token then
-      freed[#freed + 1], takes = lock, 2
+      takes = 2
     else
       break
     end
+    if verb ~= 'acquire' then
+      if freed then freed[#freed + 1] = lock else call('DEL', lock) end
+    end
+    if runs == 1 then return {now, 1, ends, fence, 0, 0, 0} end
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] = 1, ends, fence, 0, 0, 0
     n, at, key = n + 6, at + takes, key + 4
   end
-  if freed[1] then call('DEL', unpack(freed)) end
+  if freed and freed[1] then call('DEL', unpack(freed)) end
   if key > #KEYS then return reply end
 end

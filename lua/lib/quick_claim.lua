@@ -3,19 +3,25 @@
 local reply, n, at, key = {now}, 1, 12, 1
 do
   local call, pcall, format, has = redis.call, redis.pcall, string.format, table.concat
-  local beats, locks, freed, words = {}, {}, {}, {}
-  for i = 1, #KEYS / 6 do beats[i], locks[i] = KEYS[6 * i - 2], KEYS[6 * i - 5] end
-  local holders = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(locks)) or {}
-  local expiry, px, hashes = now + ARGV[5], format('%d', math.ceil(ARGV[5] / 1000)), tonumber(ARGV[9])
+  local runs, words, holders, freed, px = #KEYS / 6, {}, nil, nil, nil
+  if runs == 1 then
+    holders = call('EXISTS', KEYS[4]) == 0 and call('MGET', KEYS[1])
+  else
+    local beats, locks = {}, {}
+    freed = {}
+    for i = 1, runs do beats[i], locks[i] = KEYS[6 * i - 2], KEYS[6 * i - 5] end
+    holders = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(locks))
+  end
+  local expiry, hashes = now + ARGV[5], tonumber(ARGV[9])
   local forget, generation, want, filter, samples = tonumber(ARGV[10]), 0, ARGV[8], nil, {}
   if forget > 0 then
     generation = math.floor(now / forget)
     want = want .. format('%d', generation)
   end
-  for i = 1, #holders do
-    local lock, verb, token, ends, fence, takes = locks[i], ARGV[at], ARGV[at + 1], 0, 0, 2
+  for i = 1, holders and runs or 0 do
+    local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[at], ARGV[at + 1], 0, 0, 2
     local bits, other = KEYS[key + 4 + generation % 2], forget > 0 and KEYS[key + 5 - generation % 2]
-    if lock == locks[i - 1] then break end
+    if lock == KEYS[key - 6] then break end
     if verb ~= 'release' then
       if KEYS[key + 1] ~= filter and pcall('GET', KEYS[key + 1]) ~= want then break end
       filter, takes = KEYS[key + 1], 2 + hashes
@@ -30,24 +36,27 @@ do
         local new = has(pcall('BITFIELD_RO', bits, unpack(words, 1, 3 * hashes)))
         local old = other and has(pcall('BITFIELD_RO', other, unpack(words, 1, 3 * hashes))) or '0'
         local is_new = string.find(new, '0', 1, true) and string.find(old, '0', 1, true)
+        px = px or format('%d', math.ceil(ARGV[5] / 1000))
         local set = is_new and pcall('SET', lock, token, 'PX', px, 'NX')
         if not set or not set.ok then break end
         ends, fence = expiry, now
       elseif verb == 'complete' and holders[i] == token and not (other and call('EXISTS', bits) == 0) then
         if pcall('BITFIELD', bits, unpack(words, 1, 4 * hashes)).err then break end
         samples[bits] = samples[bits] or call('BITCOUNT', bits, 0, 4095)
-        freed[#freed + 1], ends = lock, samples[bits]
+        ends = samples[bits]
       else
         break
       end
-    elseif holders[i] == token then
-      freed[#freed + 1] = lock
-    else
+    elseif holders[i] ~= token then
       break
     end
+    if verb ~= 'acquire' then
+      if freed then freed[#freed + 1] = lock else call('DEL', lock) end
+    end
+    if runs == 1 then return {now, 1, ends, fence, 0, 0, 0} end
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] = 1, ends, fence, 0, 0, 0
     n, at, key = n + 6, at + takes, key + 6
   end
-  if freed[1] then call('DEL', unpack(freed)) end
+  if freed and freed[1] then call('DEL', unpack(freed)) end
   if key > #KEYS then return reply end
 end

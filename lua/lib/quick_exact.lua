@@ -2,17 +2,24 @@
 -- releases. Handled items, and the first item of a slice, are left to the script.
 local reply, n, at, key = {now}, 1, 9, 1
 do
-  local call, pcall, beats, locks, freed = redis.call, redis.pcall, {}, {}, {}
-  for i = 1, #KEYS / 6 do beats[i], locks[i] = KEYS[6 * i - 2], KEYS[6 * i - 5] end
-  local holders = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(locks)) or {}
-  local expiry, px = now + ARGV[5], string.format('%d', math.ceil(ARGV[5] / 1000))
-  for i = 1, #holders do
-    local lock, verb, token, digest, ends, fence, takes = locks[i], ARGV[at], ARGV[at + 1], ARGV[at + 3], 0, 0, 4
-    if lock == locks[i - 1] then break end
+  local call, pcall, runs, holders, freed, px = redis.call, redis.pcall, #KEYS / 6, nil, nil, nil
+  if runs == 1 then
+    holders = call('EXISTS', KEYS[4]) == 0 and call('MGET', KEYS[1])
+  else
+    local beats, locks = {}, {}
+    freed = {}
+    for i = 1, runs do beats[i], locks[i] = KEYS[6 * i - 2], KEYS[6 * i - 5] end
+    holders = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(locks))
+  end
+  local expiry = now + ARGV[5]
+  for i = 1, holders and runs or 0 do
+    local lock, verb, token, digest, ends, fence, takes = KEYS[key], ARGV[at], ARGV[at + 1], ARGV[at + 3], 0, 0, 4
+    if lock == KEYS[key - 6] then break end
     if verb == 'acquire' and not holders[i] and not string.find(token, ':', 17, true) then
       local seen = pcall('HEXISTS', KEYS[key + 1], digest)
       seen = seen == 0 and pcall('HEXISTS', KEYS[key + 4], digest)
       seen = seen == 0 and pcall('HEXISTS', KEYS[key + 5], digest)
+      px = px or string.format('%d', math.ceil(ARGV[5] / 1000))
       local set = seen == 0 and pcall('SET', lock, token, 'PX', px, 'NX')
       if not set or not set.ok then break end
       ends, fence = expiry, now
@@ -20,15 +27,18 @@ do
       local slice = math.floor((now + ARGV[at + 2]) / ARGV[8])
       local hash = slice % 3 == 0 and KEYS[key + 1] or slice % 3 == 1 and KEYS[key + 4] or KEYS[key + 5]
       if pcall('HGET', hash, 's') ~= string.format('%d', slice) or pcall('HSET', hash, digest, '') ~= 1 then break end
-      freed[#freed + 1] = lock
     elseif verb == 'release' and holders[i] == token then
-      freed[#freed + 1], takes = lock, 2
+      takes = 2
     else
       break
     end
+    if verb ~= 'acquire' then
+      if freed then freed[#freed + 1] = lock else call('DEL', lock) end
+    end
+    if runs == 1 then return {now, 1, ends, fence, 0, 0, 0} end
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] = 1, ends, fence, 0, 0, 0
     n, at, key = n + 6, at + takes, key + 6
   end
-  if freed[1] then call('DEL', unpack(freed)) end
+  if freed and freed[1] then call('DEL', unpack(freed)) end
   if key > #KEYS then return reply end
 end

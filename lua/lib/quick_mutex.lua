@@ -6,27 +6,39 @@
 -- at, key    the positions of the next run in ARGV and KEYS
 local reply, n, at, key = {now}, 1, 8, 1
 do
-  local call, pcall, find, beats, read = redis.call, redis.pcall, string.find, {}, {}
-  for i = 1, #KEYS / 4 do
-    beats[i], read[i] = KEYS[4 * i], KEYS[4 * i - (ARGV[6 + 2 * i] == 'acquire' and 2 or 3)]
+  local call, pcall, runs, values, freed = redis.call, redis.pcall, #KEYS / 4, nil, nil
+  if runs == 1 then
+    values = call('EXISTS', KEYS[4]) == 0 and call('MGET', KEYS[ARGV[8] == 'acquire' and 2 or 1])
+  else
+    local beats, read = {}, {}
+    freed = {}
+    for i = 1, runs do
+      beats[i], read[i] = KEYS[4 * i], KEYS[4 * i - (ARGV[6 + 2 * i] == 'acquire' and 2 or 3)]
+    end
+    values = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(read))
   end
-  local values = call('EXISTS', unpack(beats)) == 0 and call('MGET', unpack(read)) or {}
-  local expiry, px = now + ARGV[5], string.format('%d', math.ceil(ARGV[5] / 1000))
-  local digits, day, freed, lock = string.format('%d', now), 24 * 3600 * 1000000, {}, nil
-  for i = 1, #values do
+  local expiry, day, px, digits, lock = now + ARGV[5], 24 * 3600 * 1000000, nil, nil, nil
+  for i = 1, values and runs or 0 do
     local verb, token, same, last = ARGV[at], ARGV[at + 1], lock == KEYS[key], values[i]
     local ends, fence = 0, 0
     lock = KEYS[key]
     if verb == 'release' and last == token and not same then
-      if KEYS[key + 4] == lock then call('DEL', lock) else freed[#freed + 1] = lock end
-    elseif verb == 'acquire' and not find(token, '[:~]', 17) then
+      if freed and KEYS[key + 4] ~= lock then freed[#freed + 1] = lock else call('DEL', lock) end
+    elseif verb == 'acquire' and not string.find(token, '[:~]', 17) then
       -- As `hold` in lib/mutex.
       local before = not last and 0 or tonumber(string.match(last, '^%d+ ?$') or '')
-      if not before or before + 32 > now then break end
+      if not before or before >= 4503599627370496 then break end
+      if not px then px, digits = string.format('%d', math.ceil(ARGV[5] / 1000)), string.format('%d', now) end
       local set, saved = pcall('SET', lock, token, 'PX', px, 'NX'), nil
       if not set or not set.ok then break end
-      if not last or now - now % day > before or #last ~= #digits then
-        saved = pcall('SET', KEYS[key + 1], digits, 'PX', 8 * 24 * 3600 * 1000, 'GET')
+      local text = digits
+      fence = now
+      if before + 32 > now then
+        fence = before + 32
+        text = string.format('%d ', fence)
+      end
+      if fence > now or not last or now - now % day > before or #last ~= #text then
+        saved = pcall('SET', KEYS[key + 1], text, 'PX', 8 * 24 * 3600 * 1000, 'GET')
       else
         saved = pcall('SETRANGE', KEYS[key + 1], '0', digits)
       end
@@ -34,13 +46,14 @@ do
         call('DEL', lock)
         break
       end
-      ends, fence = expiry, now
+      ends = expiry
     else
       break
     end
+    if runs == 1 then return {now, 1, ends, fence, 0, 0} end
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = 1, ends, fence, 0, 0
     n, at, key = n + 5, at + 2, key + 4
   end
-  if freed[1] then call('DEL', unpack(freed)) end
+  if freed and freed[1] then call('DEL', unpack(freed)) end
   if key > #KEYS then return reply end
 end

@@ -2,11 +2,17 @@
 -- Expired holders count here. The script removes them.
 local reply, n, at, key = {now}, 1, 8, 1
 do
-  local call, pcall, match, beats = redis.call, redis.pcall, string.match, {}
-  for i = 1, #KEYS / 4 do beats[i] = KEYS[4 * i] end
+  local call, pcall, match, runs, waiters = redis.call, redis.pcall, string.match, #KEYS / 4, nil
+  if runs == 1 then
+    waiters = call('EXISTS', KEYS[4])
+  else
+    local beats = {}
+    for i = 1, runs do beats[i] = KEYS[4 * i] end
+    waiters = call('EXISTS', unpack(beats))
+  end
   local expiry, longest = now + ARGV[5], 2 * 24 * 3600 * 1000
-  local score, holders, held = string.format('%d', expiry), nil, nil
-  for _ = 1, call('EXISTS', unpack(beats)) == 0 and #beats or 0 do
+  local score, holders, held
+  for _ = 1, waiters == 0 and runs or 0 do
     local verb, token, ends = ARGV[at], ARGV[at + 1], 0
     local limit = tonumber(match(token, '^[^/]+/1/(%d+)$', 18) or '')
     if holders ~= KEYS[key] then holders, held = KEYS[key], nil end
@@ -21,6 +27,7 @@ do
       local fits = type(held) == 'number' and held < limit
         and (known or held == 0 or not call('ZSCORE', holders, 'excess'))
       -- A token that is a holder already, and a server that refuses to write, are left to the script.
+      score = score or string.format('%d', expiry)
       if not fits or pcall('ZADD', holders, 'NX', score, token) ~= 1 then break end
       -- As `hold` in lib/permits.
       if held == 0 or not known and call('PTTL', holders) < 0.75 * longest then
@@ -30,6 +37,7 @@ do
     else
       break
     end
+    if runs == 1 then return {now, 1, ends, 0, 0, 0} end
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = 1, ends, 0, 0, 0
     n, at, key = n + 5, at + 2, key + 4
   end

@@ -2,11 +2,16 @@
 -- same group.
 local reply, n, at, key = {now}, 1, 8, 1
 do
-  local call, pcall, match, waits, runs = redis.call, redis.pcall, string.match, {}, #KEYS / 5
-  for i = 1, runs do waits[2 * i - 1], waits[2 * i] = KEYS[5 * i - 1], KEYS[5 * i] end
-  local expiry = now + ARGV[5]
-  local score = string.format('%d', expiry)
-  for _ = 1, call('EXISTS', unpack(waits)) == 0 and runs or 0 do
+  local call, pcall, match, runs, waiters = redis.call, redis.pcall, string.match, #KEYS / 5, nil
+  if runs == 1 then
+    waiters = call('EXISTS', KEYS[4], KEYS[5])
+  else
+    local waits = {}
+    for i = 1, runs do waits[2 * i - 1], waits[2 * i] = KEYS[5 * i - 1], KEYS[5 * i] end
+    waiters = call('EXISTS', unpack(waits))
+  end
+  local expiry, score = now + ARGV[5], nil
+  for _ = 1, waiters == 0 and runs or 0 do
     local holders, verb, token, ends, fence = KEYS[key], ARGV[at], ARGV[at + 1], 0, 0
     local own = pcall('ZSCORE', holders, token)
     if verb == 'release' and type(own) == 'string' and tonumber(own) > now then
@@ -20,6 +25,7 @@ do
       local mark = fits and pcall('GET', KEYS[key + 1])
       local last = mark == false and '0' or type(mark) == 'string' and match(mark, '^(%d+) 0$')
       fence = fits and tonumber(last or '')
+      score = score or string.format('%d', expiry)
       if not fence or fence >= now or type(pcall('ZADD', holders, score, token)) ~= 'number' then break end
       call('PEXPIRE', holders, 2 * 24 * 3600 * 1000)
       if writes then
@@ -30,6 +36,7 @@ do
     else
       break
     end
+    if runs == 1 then return {now, 1, ends, fence, 0, 0} end
     reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = 1, ends, fence, 0, 0
     n, at, key = n + 5, at + 2, key + 5
   end
