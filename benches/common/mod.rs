@@ -22,10 +22,18 @@ pub struct Bench {
 
 /// Measures; says what is missing where that cannot be done.
 pub fn run(measure: impl FnOnce(&Bench) -> Result<(), String>) -> ExitCode {
+    run_at(Server::start, measure)
+}
+
+/// The same at a server that is started in another way.
+pub fn run_at(
+    start: impl FnOnce() -> Result<Server, String>,
+    measure: impl FnOnce(&Bench) -> Result<(), String>,
+) -> ExitCode {
     let run = || {
         let settings = Settings::read()?;
         let runtime = runtime()?;
-        let bench = Bench { settings, server: Server::start()?, runtime };
+        let bench = Bench { settings, server: start()?, runtime };
         measure(&bench)?;
         report::summary();
         Ok::<_, String>(())

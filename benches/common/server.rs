@@ -1,5 +1,6 @@
 //! The redis-server that is measured against.
 
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::{env, fs, process, thread};
 
 use deadpool_redis::redis::{self, Connection, FromRedisValue};
 
-/// A redis-server on a free port of 127.0.0.1, without persistence. Dropping it kills it.
+/// A redis-server without persistence. Dropping it kills it.
 pub struct Server {
     process: Process,
     pub url: String,
@@ -21,17 +22,27 @@ struct Process {
     dir: PathBuf,
 }
 
+/// The program that benches run as redis-server.
+pub fn program() -> OsString {
+    env::var_os("TOWER_DISTRIBUTED_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+}
+
 impl Server {
+    /// On a free port of 127.0.0.1.
     pub fn start() -> Result<Self, String> {
+        Self::start_by(Command::new(program()), "127.0.0.1")
+    }
+
+    /// By a command that runs redis-server with the arguments it is given, at an address of this machine.
+    pub fn start_by(mut command: Command, host: &str) -> Result<Self, String> {
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .map_err(|error| format!("no free port on 127.0.0.1: {error}"))?
             .port();
         let dir = env::temp_dir().join(format!("tower-distributed-bench-{}-{port}", process::id()));
         fs::create_dir(&dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
-        let program = env::var_os("TOWER_DISTRIBUTED_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
-        let child = Command::new(program)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        let child = command
+            .args(["--port", &port.to_string(), "--bind", host, "--save", "", "--appendonly", "no"])
             .current_dir(&dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -48,7 +59,7 @@ impl Server {
                 });
             }
         };
-        let mut server = Self { process, url: format!("redis://127.0.0.1:{port}") };
+        let mut server = Self { process, url: format!("redis://{host}:{port}") };
         server.wait_until_ready()?;
         Ok(server)
     }
