@@ -19,19 +19,21 @@ const RATE: u32 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    Allow,
+    AllowOneKey,
+    AllowKeys,
     Lock,
     Permit,
 }
 
 impl Op {
-    pub const ALL: [Self; 3] = [Self::Allow, Self::Lock, Self::Permit];
+    pub const ALL: [Self; 4] = [Self::AllowOneKey, Self::AllowKeys, Self::Lock, Self::Permit];
 
     pub fn title(self) -> &'static str {
         match self {
-            Self::Allow => "allow",
-            Self::Lock => "lock, unlock",
-            Self::Permit => "permit: add, done",
+            Self::AllowOneKey => "allow, one key",
+            Self::AllowKeys => "allow, a key each",
+            Self::Lock => "lock and unlock, a key each",
+            Self::Permit => "permit: add and done, one key",
         }
     }
 }
@@ -53,7 +55,7 @@ pub struct Contestants {
     permits: WaitGroup,
     plain: MultiplexedConnection,
     /// The calls of scripts of each operation, in the order of [`Op::ALL`].
-    recorded: [Vec<Recorded>; 3],
+    recorded: [Vec<Recorded>; 4],
 }
 
 impl Contestants {
@@ -78,9 +80,8 @@ impl Contestants {
         let Load { callers, pace } = load;
         let (runtime, length) = (&bench.runtime, bench.settings.length);
         let keys = (0..callers).map(|caller| match op {
-            Op::Allow | Op::Lock => format!("key-{caller:010}"),
-            // All callers hold permits of one key.
-            Op::Permit => KEY.to_owned(),
+            Op::AllowKeys | Op::Lock => format!("key-{caller:010}"),
+            Op::AllowOneKey | Op::Permit => KEY.to_owned(),
         });
         match kind {
             Kind::Ours => load::run(runtime, keys.map(|key| self.ours(op, &key)).collect(), pace, length),
@@ -94,7 +95,7 @@ impl Contestants {
     fn ours(&self, op: Op, key: &str) -> Ours {
         let key = key.to_owned();
         match op {
-            Op::Allow => Ours::Allow(self.bucket.clone(), key),
+            Op::AllowOneKey | Op::AllowKeys => Ours::Allow(self.bucket.clone(), key),
             Op::Lock => Ours::Lock(self.mutex.clone(), key),
             Op::Permit => Ours::Permit(self.permits.clone(), key),
         }
@@ -136,9 +137,6 @@ impl Caller for Evalsha {
     async fn call(&mut self) {
         for call in &self.calls {
             let reply: Value = call.query_async(&mut self.connection).await.unwrap();
-            if std::env::var_os("DEBUG").is_some() {
-                eprintln!("{call:?} {reply:?}");
-            }
             assert!(matches!(reply, Value::Array(_)), "{reply:?}");
         }
     }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::set_current_timer_slack;
+use rustix::thread::{gettid, set_current_timer_slack};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 use crate::common::server::{self, Server};
@@ -50,6 +50,7 @@ impl Link {
         let state = Arc::<State>::default();
         let told = state.clone();
         let carry = move || {
+            run_first();
             let error = carry(&devices, &told);
             eprintln!("the link has ended: {error:?}");
         };
@@ -98,14 +99,18 @@ struct Packet {
     bytes: Box<[u8]>,
 }
 
+/// Lets this thread run before all others: a cable does not wait for a core.
+fn run_first() {
+    let thread = gettid().as_raw_nonzero().to_string();
+    if let Err(error) = run(Command::new("chrt").args(["--fifo", "--pid", "1", &thread])) {
+        eprintln!("packets are late if the machine is busy: {error}");
+    }
+}
+
 /// Carries packets until a device fails.
 fn carry(devices: &[SyncDevice; 2], state: &State) -> io::Result<()> {
     // The default lets timers fire 50 µs late.
     set_current_timer_slack(NonZeroU64::new(1))?;
-    if std::env::var_os("FIFO").is_some() {
-        let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-        run(Command::new("chrt").args(["--fifo", "--pid", "1", &thread])).unwrap();
-    }
     let mut on_the_way: [VecDeque<Packet>; 2] = [VecDeque::new(), VecDeque::new()];
     let (mut late, mut buffer) = (Late::default(), vec![0; PACKET]);
     loop {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::common::Bench;
-use crate::common::report::{Better, Versus, note, number};
+use crate::common::report::{Better, Versus, number};
 use crate::common::server::{self, Server};
 use crate::common::stats::median;
 use crate::common::table::Table;
@@ -19,6 +19,8 @@ const ROUND_TRIPS: [Duration; 3] =
 /// That of the figures.
 const OF_FIGURES: Duration = ROUND_TRIPS[1];
 const P50_CALLERS: [usize; 4] = [4, 16, 64, 256];
+const THROUGHPUT: [(Op, &str); 2] =
+    [(Op::AllowOneKey, "link-throughput"), (Op::AllowKeys, "link-keys-throughput")];
 const THROUGHPUT_CALLERS: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,8 +33,8 @@ struct Cell {
 
 impl Cell {
     /// One of those that the figures compare.
-    fn of_figures(callers: usize, kind: Kind) -> Self {
-        Self { round_trip: OF_FIGURES, op: Op::Allow, load: Load::full(callers), kind }
+    fn of_figures(op: Op, callers: usize, kind: Kind) -> Self {
+        Self { round_trip: OF_FIGURES, op, load: Load::full(callers), kind }
     }
 }
 
@@ -49,14 +51,14 @@ struct Samples {
 pub fn run(bench: &Bench, link: &Link) -> Result<(), String> {
     let p50 = P50_CALLERS.map(|callers| (callers, format!("link-p50-vs-round-trip-{callers}")));
     let p50: Vec<_> = p50.into_iter().filter(|(_, name)| bench.settings.wants(name)).collect();
-    let throughput = format!("link-throughput-vs-one-evalsha-{THROUGHPUT_CALLERS}");
-    let throughput = Some(throughput).filter(|name| bench.settings.wants(name));
+    let throughput = THROUGHPUT.map(|(op, name)| (op, format!("{name}-vs-one-evalsha-{THROUGHPUT_CALLERS}")));
+    let throughput: Vec<_> = throughput.into_iter().filter(|(_, name)| bench.settings.wants(name)).collect();
     let mut needed = Vec::new();
     for (callers, _) in &p50 {
-        needed.extend([1, *callers].map(|callers| Cell::of_figures(callers, Kind::Ours)));
+        needed.extend([1, *callers].map(|callers| Cell::of_figures(Op::AllowOneKey, callers, Kind::Ours)));
     }
-    if throughput.is_some() {
-        needed.extend(Kind::ALL.map(|kind| Cell::of_figures(THROUGHPUT_CALLERS, kind)));
+    for (op, _) in &throughput {
+        needed.extend(Kind::ALL.map(|kind| Cell::of_figures(*op, THROUGHPUT_CALLERS, kind)));
     }
     let tables = bench.settings.wants("table");
     let cells: Vec<_> = all().filter(|cell| tables || needed.contains(cell)).collect();
@@ -69,9 +71,7 @@ pub fn run(bench: &Bench, link: &Link) -> Result<(), String> {
         ROUND_TRIPS.into_iter().for_each(|round_trip| print_table(&samples, round_trip));
     }
     p50.into_iter().for_each(|(callers, name)| print_p50(&samples, callers, &name));
-    if let Some(name) = throughput {
-        print_throughput(&samples, &name);
-    }
+    throughput.into_iter().for_each(|(op, name)| print_throughput(&samples, op, &name));
     Ok(())
 }
 
@@ -162,11 +162,11 @@ fn print_table(samples: &Samples, round_trip: Duration) {
 }
 
 fn print_p50(samples: &Samples, callers: usize, name: &str) {
-    let of = |callers| &samples.cells[&Cell::of_figures(callers, Kind::Ours)];
+    let of = |callers| &samples.cells[&Cell::of_figures(Op::AllowOneKey, callers, Kind::Ours)];
     let (many, one) = (of(callers), of(1));
     Versus {
         name,
-        measures: &format!("p50 of allow, ms, {callers} callers, a link of {} ms", millis(OF_FIGURES)),
+        measures: &format!("p50 ms: allow, one key, {callers} callers, {} ms", millis(OF_FIGURES)),
         ours: median(many.iter().map(|sample| sample.p50)),
         peer: "one caller",
         theirs: median(one.iter().map(|sample| sample.p50)),
@@ -176,11 +176,16 @@ fn print_p50(samples: &Samples, callers: usize, name: &str) {
     .tell();
 }
 
-fn print_throughput(samples: &Samples, name: &str) {
-    let [ours, theirs] = Kind::ALL.map(|kind| &samples.cells[&Cell::of_figures(THROUGHPUT_CALLERS, kind)]);
+fn print_throughput(samples: &Samples, op: Op, name: &str) {
+    let [ours, theirs] =
+        Kind::ALL.map(|kind| &samples.cells[&Cell::of_figures(op, THROUGHPUT_CALLERS, kind)]);
     Versus {
         name,
-        measures: &format!("allow/s, {THROUGHPUT_CALLERS} callers, a link of {} ms", millis(OF_FIGURES)),
+        measures: &format!(
+            "calls/s: {}, {THROUGHPUT_CALLERS} callers, {} ms",
+            op.title(),
+            millis(OF_FIGURES)
+        ),
         ours: median(ours.iter().map(|sample| sample.per_second)),
         peer: "one EVALSHA each",
         theirs: median(theirs.iter().map(|sample| sample.per_second)),
