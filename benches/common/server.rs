@@ -33,7 +33,7 @@ impl Server {
         Self::start_by(Command::new(program()), "127.0.0.1")
     }
 
-    /// By a command that runs redis-server with the arguments it is given, at an address of this machine.
+    /// By a command that runs redis-server with the arguments that follow, and on an address that it can bind.
     pub fn start_by(mut command: Command, host: &str) -> Result<Self, String> {
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())

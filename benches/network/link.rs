@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::thread::{gettid, set_current_timer_slack};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
@@ -30,7 +31,7 @@ pub struct Link {
     far: Namespace,
 }
 
-/// What the link is told, and what it tells. All times are nanoseconds.
+/// What the thread of the link reads and writes. All times are nanoseconds.
 #[derive(Default)]
 struct State {
     /// Each way.
@@ -48,10 +49,10 @@ impl Link {
         set_up(|| Command::new("ip"), NEAR, FAR[1])?;
         set_up(|| far.command("ip"), FAR, NEAR[1])?;
         let state = Arc::<State>::default();
-        let told = state.clone();
+        let shared = state.clone();
         let carry = move || {
             run_first();
-            let error = carry(&devices, &told);
+            let error = carry(&devices, &shared);
             eprintln!("the link has ended: {error:?}");
         };
         thread::Builder::new()
@@ -74,7 +75,7 @@ impl Link {
         self.state.delay.store(round_trip.as_nanos() as u64 / 2, Ordering::Relaxed);
     }
 
-    /// How late packets left since this was asked last, in the mean.
+    /// Returns how late packets left since the last call of this function: the mean.
     pub fn mean_late_micros(&self) -> f64 {
         let [late, carried] =
             [&self.state.late, &self.state.carried].map(|sum| sum.swap(0, Ordering::Relaxed) as f64);
@@ -99,11 +100,11 @@ struct Packet {
     bytes: Box<[u8]>,
 }
 
-/// Lets this thread run before all others: a cable does not wait for a core.
+/// Gives this thread priority over all others, so that packets leave in time on a busy machine.
 fn run_first() {
     let thread = gettid().as_raw_nonzero().to_string();
     if let Err(error) = run(Command::new("chrt").args(["--fifo", "--pid", "1", &thread])) {
-        eprintln!("packets are late if the machine is busy: {error}");
+        eprintln!("packets leave late on a busy machine: {error}");
     }
 }
 
@@ -142,7 +143,7 @@ fn carry(devices: &[SyncDevice; 2], state: &State) -> io::Result<()> {
     }
 }
 
-/// How late timers fire: 20 to 80 µs on an idle virtual machine. They are set that much earlier.
+/// How late timers fire: about 20 µs on a virtual machine. They are set that much earlier.
 #[derive(Default)]
 struct Late(Duration);
 
@@ -156,9 +157,9 @@ impl Late {
         let wait = due.map(|due| due.saturating_duration_since(began + self.0));
         let timeout = wait.map(|wait| Timespec::try_from(wait).unwrap());
         let mut polled = [0, 1].map(|from| PollFd::new(&devices[from], PollFlags::IN));
-        let ready = poll(&mut polled, timeout.as_ref())?;
+        let ready = retry_on_intr(|| poll(&mut polled, timeout.as_ref()))?;
         if let Some(wait) = wait.filter(|wait| ready == 0 && !wait.is_zero()) {
-            let late = (began.elapsed() - wait).min(Self::LIMIT);
+            let late = began.elapsed().saturating_sub(wait).min(Self::LIMIT);
             self.0 = (self.0 * 7 + late) / 8;
         }
         Ok(polled.map(|device| device.revents().contains(PollFlags::IN)))

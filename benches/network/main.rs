@@ -7,13 +7,12 @@
 //! ROUNDS=9 SECONDS=1 cargo bench --bench network  rounds, length of a cell
 //! ```
 //!
-//! The bench runs in a network namespace of its own, and redis-server in another one. Two TUN devices join them, and a
-//! thread of the bench carries each packet from one device to the other after half a round trip. Nothing is left behind,
-//! also if the bench is killed: the namespaces, the devices and the servers end with it. Where this cannot be done, the
-//! bench says so and succeeds.
+//! The bench runs in a network namespace of its own, and redis-server in another one. Two TUN devices join them. A thread of
+//! the bench carries each packet from one device to the other, after half of the round trip. The namespaces, the devices and
+//! the servers end with the bench, also if it is killed. On a machine that cannot do this, the bench says why and succeeds.
 //!
-//! The peer is the same scripts with the same arguments, one EVALSHA each, on one connection of redis-rs with
-//! TCP_NODELAY that all callers share. Both take turns within each round.
+//! The peer is the same scripts with the same arguments, one EVALSHA each, on one connection of redis-rs with TCP_NODELAY
+//! that all callers share. Both take turns within each round.
 
 #![allow(missing_docs, unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

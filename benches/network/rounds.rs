@@ -94,6 +94,7 @@ fn measure(bench: &Bench, link: &Link, cells: &[Cell]) -> Result<Samples, String
             let round_trip = cells[0].round_trip;
             link.set_round_trip(round_trip);
             samples.pings.entry(round_trip).or_default().push(far.ping());
+            // The mean below is of the cells alone.
             link.mean_late_micros();
             for group in cells.chunk_by(|a, b| (a.op, a.load) == (b.op, b.load)) {
                 for turn in 0..group.len() {
