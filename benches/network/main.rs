@@ -18,6 +18,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::ExitCode;
+#[cfg(target_os = "linux")]
+use std::{panic, process};
 
 #[cfg(target_os = "linux")]
 #[allow(dead_code, reason = "other benches use the rest")]
@@ -50,6 +52,12 @@ fn main() -> ExitCode {
         println!("passed over: this machine cannot emulate a network: {why}");
         return ExitCode::SUCCESS;
     }
+    // Other callers would wait for one that panicked.
+    let tell = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        tell(panicked);
+        process::exit(101);
+    }));
     match link::Link::up() {
         Ok(link) => common::run_at(|| link.server(), |bench| rounds::run(bench, &link)),
         Err(error) => {
