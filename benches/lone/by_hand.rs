@@ -2,13 +2,14 @@
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::io::tcp::TcpSettings;
-use deadpool_redis::redis::{self, Cmd, Connection, IntoConnectionInfo as _};
+use deadpool_redis::redis::{self, AsyncConnectionConfig, Cmd, Connection, IntoConnectionInfo as _};
 
-/// A connection of redis-rs with TCP_NODELAY.
+/// A connection of redis-rs with TCP_NODELAY, without a time limit for replies.
 pub async fn connect(url: &str) -> MultiplexedConnection {
     let info = url.into_connection_info().unwrap();
     let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    redis::Client::open(info).unwrap().get_multiplexed_async_connection().await.unwrap()
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    redis::Client::open(info).unwrap().get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
 /// A script that the server has loaded.
