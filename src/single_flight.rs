@@ -30,10 +30,11 @@
 //!   released, and after the [lease's ttl](SingleFlightBuilder::lease_ttl) if the leader's process was killed. A
 //!   leader that has lost its lease finishes for its own process and publishes nothing, so two runs can overlap.
 //!   Work that must not be done twice needs the fencing token of a [mutex](crate::mutex).
-//! * The work runs in a separate tokio task, so a caller that stops polling does not delay the others. When the
-//!   last caller in its process is dropped, the run is dropped too, and a follower in another process takes over.
-//!   With [`go_on`](SingleFlightBuilder::go_on) the run continues. A panic of the work is resumed in the caller
-//!   that passed the work.
+//! * The work runs in its caller's task at first, and in a tokio task of its own once others of its process wait for
+//!   it, or after 100 ms. So a caller that stops polling does not delay the others for longer. When the last caller in
+//!   its process is dropped, the run is dropped too, and a follower in another process takes over. With
+//!   [`go_on`](SingleFlightBuilder::go_on) the run continues. A panic of the work is resumed in the caller that passed
+//!   the work.
 //! * An answer that is [too large](SingleFlightBuilder::largest_answer), or that the codec cannot encode, reaches
 //!   only the callers of the leader's process. In each other process one caller runs and shares its answer within
 //!   that process. An event reports it.
@@ -126,7 +127,7 @@
 //!
 //! ## Tasks
 //!
-//! A request that takes part is handled in a separate tokio task, because other requests wait for its response. So
+//! A request that takes part may be handled in a tokio task of its own, because other requests wait for its response. So
 //! the inner service, its future and the request must be `Send` and `'static`. With the feature `tracing` the task
 //! runs in the span of the caller of that request. Values of `tokio::task_local!` do not reach the task: put the
 //! data that the service needs into the request.

@@ -1,10 +1,13 @@
 //! What the layer asks: the key, by a closure over any type of request; and what it shows to those that it handles.
 
 use std::convert::Infallible;
-use std::future::{Future, ready};
+use std::future::ready;
+use std::sync::Arc;
 
 use futures::FutureExt as _;
+use tokio::sync::Notify;
 use tokio_test::{assert_ready, task};
+use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer as _, Service as _, ServiceExt as _, service_fn};
 use tower_distributed::{LeaseHandle, SingleFlightLayer};
 
@@ -49,30 +52,52 @@ fn without_a_key_requests_pass_untouched() {
     assert!(call.poll().is_pending());
 }
 
+/// Whether a request was handled in the task in which its handling began.
+fn stays(began: Arc<Notify>, goes_on: Arc<Notify>) -> Service {
+    BoxCloneSyncService::new(service_fn(move |_| {
+        let (began, goes_on) = (Arc::clone(&began), Arc::clone(&goes_on));
+        async move {
+            let first = tokio::task::try_id();
+            began.notify_one();
+            goes_on.notified().await;
+            Ok((first == tokio::task::try_id()).to_string())
+        }
+    }))
+}
+
 /// The task that a request is handled in.
-fn task_of() -> impl tower::Service<
-    String,
-    Response = String,
-    Error = Infallible,
-    Future = impl Future<Output = Result<String, Infallible>> + Send,
-> + Clone {
-    service_fn(|_| async { Ok(format!("{:?}", tokio::task::id())) })
+fn task_of() -> Service {
+    BoxCloneSyncService::new(service_fn(|_| async { Ok(tokio::task::id().to_string()) }))
+}
+
+type Service = BoxCloneSyncService<String, String, Infallible>;
+
+#[tokio::test]
+async fn what_flies_is_handled_by_its_caller() {
+    for request in ["passes", "ann:1"] {
+        let flight = build(builder(), &tower_distributed::Store::in_memory());
+        let service = SingleFlightLayer::new(flight, by_name).layer(task_of());
+        let call = tokio::spawn(async { (service.oneshot(request.into()).await, tokio::task::id()) });
+        let (handled, here) = call.await.unwrap();
+        assert_eq!(handled.unwrap(), here.to_string(), "{request}");
+    }
 }
 
 #[tokio::test]
-async fn what_flies_is_handled_in_a_task_of_its_own() {
-    let of = async |request: &'static str| {
-        let flight = build(builder(), &tower_distributed::Store::in_memory());
-        let service = SingleFlightLayer::new(flight, by_name).layer(task_of());
-        tokio::spawn(async move {
-            let here = format!("{:?}", tokio::task::id());
-            service.oneshot(request.into()).await.unwrap() == here
-        })
-        .await
-        .unwrap()
-    };
-    assert!(of("passes").await);
-    assert!(!of("ann:1").await);
+async fn what_others_wait_for_is_handled_in_a_task_of_its_own() {
+    let (began, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let flight = build(builder(), &tower_distributed::Store::in_memory());
+    let layer = SingleFlightLayer::new(flight, by_name);
+    let service = layer.layer(stays(Arc::clone(&began), Arc::clone(&goes_on)));
+    let mut leader = task::spawn(service.clone().oneshot("ann:1".into()));
+    assert!(leader.poll().is_pending());
+    began.notified().await;
+    // It is not polled until the other has the response.
+    let mut follower = task::spawn(service.oneshot("ann:2".into()));
+    assert!(follower.poll().is_pending());
+    goes_on.notify_one();
+    assert_eq!(follower.await.unwrap(), "false");
+    assert_eq!(leader.await.unwrap(), "false");
 }
 
 fn show(lease: &LeaseHandle, request: &mut String) {

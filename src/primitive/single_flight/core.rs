@@ -20,6 +20,7 @@ use super::table::{Baton, Caller, Heard, Part, Table};
 use super::verdict::{Format, Pass, Share, Times, Verdict};
 use crate::error::{Busy, Subject, Why};
 use crate::primitive::lease::{Admission, LeaseOptions, Leases};
+use crate::store::background::Background;
 use crate::store::timer::until;
 use crate::store::{ALL, Client, Listener, Namespace, Notifier};
 use crate::telemetry::{self, Decisions, Event, Often, Outcome, in_current_span};
@@ -37,6 +38,7 @@ pub(crate) struct Core<T, E> {
     pub(super) over_budget: Often,
     pub(super) local_cache: Option<Arc<LocalCache<T>>>,
     notifier: Arc<Notifier>,
+    background: Background,
     /// The channel on which all processes receive messages about forgotten answers.
     channel: Arc<str>,
     table: Arc<Table<Verdict<T, E>>>,
@@ -141,6 +143,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             over_budget: Often::new(name, Event::AnswerOverBudget),
             local_cache: local_cache.transpose()?,
             notifier: Arc::clone(store.notifier()),
+            background: store.background().cloned().unwrap_or_else(Background::thread),
             channel: [&*store.channels(), ALL].concat().into(),
             settings,
             format,
@@ -274,6 +277,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         // Dropped before `_goes_on`: the last caller aborts the run.
         let caller = caller;
         caller.runs(number, &run);
+        self.table.watch(&self.background);
         run.outcome(landed).await?
     }
 

@@ -1,13 +1,16 @@
 //! A run in this process: its caller polls it as long as nobody else needs it.
 //!
-//! A caller may keep its future without polling it, or drop it. So once others wait for the run, and once the caller
-//! leaves while the run has to go on, it becomes a task of its own on the caller's runtime.
+//! A caller may keep its future without polling it, or drop it. So the run becomes a task of its own, on the caller's
+//! runtime: once others of its process wait for it, once the caller leaves while it has to go on, and once it has lasted
+//! for [`ALONE`], since callers of other processes may wait for it.
 
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -19,9 +22,14 @@ use crate::Error;
 use crate::error::Cause;
 use crate::store::lock;
 
+/// How long a run lasts in its caller's task, and once more at most.
+pub(super) const ALONE: Duration = Duration::from_millis(50);
+
 /// A run that has begun.
 pub(super) struct Run {
     state: Mutex<State>,
+    /// Whether it has lasted since an earlier look.
+    is_old: AtomicBool,
     runtime: Handle,
 }
 
@@ -42,7 +50,7 @@ impl Run {
         let runtime = Handle::try_current().map_err(|_| {
             Error::invalid("a single flight may spawn a task: call it within a tokio runtime")
         })?;
-        Ok(Arc::new(Self { state: Mutex::new(State::Idle(run)), runtime }))
+        Ok(Arc::new(Self { state: Mutex::new(State::Idle(run)), is_old: AtomicBool::new(false), runtime }))
     }
 
     /// Makes the run a task, unless it is one or has ended.
@@ -53,6 +61,13 @@ impl Run {
             State::Polled { .. } => State::Polled { spawns: true },
             state @ (State::Spawned(_) | State::Ended) => state,
         };
+    }
+
+    /// Makes the run a task at the second look. There is one each time [`ALONE`] has passed.
+    pub(super) fn look(&self) {
+        if self.is_old.swap(true, Ordering::Relaxed) {
+            self.spawn();
+        }
     }
 
     /// Drops the run. Its caller does not poll it now.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hashbrown::HashTable;
@@ -11,8 +12,10 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::local_cache::forgotten;
-use super::run::Run;
+use super::run::{ALONE, Run};
 use crate::primitive::clock;
+use crate::store::background::Background;
+use crate::store::timer::sleep;
 use crate::store::{Listener, lock};
 use crate::{Error, Key};
 
@@ -25,6 +28,8 @@ pub(super) struct Table<V> {
     goes_on: bool,
     hasher: RandomState,
     shards: Box<[Shard<V>]>,
+    /// Whether a task in the background looks at the runs.
+    is_watched: AtomicBool,
 }
 
 type Shard<V> = Mutex<HashTable<Entry<V>>>;
@@ -68,7 +73,8 @@ pub(super) enum Part<V> {
 impl<V: Clone> Table<V> {
     pub(super) fn new(namespace: &str, goes_on: bool) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Arc::new(Self { namespace: namespace.into(), goes_on, hasher: RandomState::new(), shards })
+        let (hasher, is_watched) = (RandomState::new(), AtomicBool::new(false));
+        Arc::new(Self { namespace: namespace.into(), goes_on, hasher, shards, is_watched })
     }
 
     /// Joins the flight of a key, or begins one.
@@ -103,7 +109,39 @@ impl<V: Clone> Table<V> {
     }
 }
 
+impl<V: Send + 'static> Table<V> {
+    /// Looks at the runs from time to time, until there are none.
+    pub(super) fn watch(self: &Arc<Self>, background: &Background) {
+        if self.is_watched.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let table = Arc::clone(self);
+        background.spawn(async move {
+            loop {
+                sleep(ALONE).await;
+                let runs = table.runs();
+                runs.iter().for_each(|run| run.look());
+                if runs.is_empty() {
+                    table.is_watched.store(false, Ordering::SeqCst);
+                    // A run that began before that has found a task.
+                    if table.runs().is_empty() || table.is_watched.swap(true, Ordering::SeqCst) {
+                        return;
+                    }
+                }
+            }
+        });
+    }
+}
+
 impl<V> Table<V> {
+    fn runs(&self) -> Vec<Arc<Run>> {
+        let of_shard = |shard: &Shard<V>| {
+            let entries = lock(shard);
+            entries.iter().filter_map(|entry| entry.current.clone()).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
     fn shard(&self, hash: u64) -> &Shard<V> {
         // The shard's table uses the other bits of the hash.
         &self.shards[(hash >> 51) as usize % SHARDS]
