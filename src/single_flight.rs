@@ -129,8 +129,8 @@
 //!
 //! A request that takes part may be handled in a tokio task of its own, because other requests wait for its response. So
 //! the inner service, its future and the request must be `Send` and `'static`. With the feature `tracing` the task
-//! runs in the span of the caller of that request. Values of `tokio::task_local!` do not reach the task: put the
-//! data that the service needs into the request.
+//! runs in the span of the caller of that request. It may begin in the caller's task and go on in another: so do not
+//! rely on values of `tokio::task_local!` or on `spawn_local`, and put the data that the service needs into the request.
 //!
 //! ## Local cache
 //!

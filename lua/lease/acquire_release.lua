@@ -16,7 +16,7 @@
 -- writes    leases, places, tombstones, the mark, the outcome; all with a ttl
 -- cost      a free mutex: five commands to acquire, three of them once for all runs; four to release, for all runs
 local ARGV, pcall, keys, two, look, begin = ARGV, pcall, kind.keys, kind.two, kind.look, kind.begin
-local names, some = {}, at -- some: the position of the first verb that is no release, if any
+local names, some = {}, arg -- some: the position of the first verb that is no release, if any
 while ARGV[some] == 'release' or ARGV[some] == 'withdraw' do some = some + 2 end
 if kind.read then kind.read(ARGV[some]) end
 for i = key + 3, #KEYS, keys do
@@ -31,7 +31,7 @@ else
 end
 
 for run = 1 + (key - 1) / keys, #KEYS / keys do
-  local first, verb, token = keys * (run - 1), ARGV[at], ARGV[at + 1]
+  local first, verb, token = keys * (run - 1), ARGV[arg], ARGV[arg + 1]
   if KEYS[first + 1] ~= holders then
     owed, length, before, ends, kept = false, nil, nil, nil, alone
     waiting = any and (alone or call('EXISTS', KEYS[first + 4]) == 1)
@@ -40,15 +40,15 @@ for run = 1 + (key - 1) / keys, #KEYS / keys do
   holders, mark, queue, beats = KEYS[first + 1], KEYS[first + 2], KEYS[first + 3], KEYS[first + 4]
   if two then second = KEYS[first + two] end
   if keys > 5 then fifth, sixth = KEYS[first + 5], KEYS[first + 6] end
-  asker, heard, at = token, 0, at + 2
+  asker, heard, arg = token, 0, arg + 2
   if begin then begin(run) end
-  local step, after = acquire, ARGV[at]
+  local step, after = acquire, ARGV[arg]
   if verb == 'release' or verb == 'withdraw' then
     step, after = release, holders == KEYS[first + keys + 1] and (after == 'release' or after == 'withdraw')
   elseif verb == 'complete' then
     step = complete
   end
-  local ok, status, at_end, fence, ahead = pcall(step, token, verb == 'bypass' or verb == 'withdraw', at, after)
+  local ok, status, at_end, fence, ahead = pcall(step, token, verb == 'bypass' or verb == 'withdraw', arg, after)
   if not ok then
     local problem = failure(status)
     if problem then
@@ -57,12 +57,13 @@ for run = 1 + (key - 1) / keys, #KEYS / keys do
     end
     status, at_end, fence, ahead = -1, 0, 0, 0
   end
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = status, at_end, fence, ahead, heard
-  n = n + 5
+  reply[filled + 1], reply[filled + 2], reply[filled + 3] = status, at_end, fence
+  reply[filled + 4], reply[filled + 5] = ahead, heard
+  filled = filled + 5
   if look then
-    if step == acquire then at = at + kind.queries(8) elseif step == complete then at = at + kind.entries(8) end
-    n = n + 1
-    reply[n], found = found or 0, nil
+    if step == acquire then arg = arg + kind.queries(8) elseif step == complete then arg = arg + kind.entries(8) end
+    filled = filled + 1
+    reply[filled], found = found or 0, nil
   end
 end
 if kind.write then kind.write() end

@@ -3,9 +3,10 @@
 -- (all µs), the name of the codec that encoded the bytes, and the bytes. A caller that asked while the answer was fresh
 -- may get it as long as it is kept. An answer that is fresh for no time is only for callers that wait when it is entered.
 -- An answer that was entered later than now is not served: the clock was set back, so its age is unknown.
+-- Bytes that begin with `+` are an answer; others say that the work failed, or is not shared.
 -- ARGV      for all runs: the codec; to look: when the caller first asked (µs, 0: now), whether it takes a stale answer
---           (0, 1), and how long before its end (µs) an answer counts as stale, and is taken; to enter: how long the
---           answer is fresh, how long it is served stale (µs, at least as long), its bytes
+--           (0, 1), and how long before its end (µs) an answer counts as stale, and is taken, if it begins with `+`; to
+--           enter: how long the answer is fresh, how long it is served stale (µs, at least as long), its bytes
 kind.fenced = false
 local published = 8192 -- larger answers are not part of the message: the waiters read them
 local readable = 1000000 -- the minimum time for which waiters can read an answer (µs)
@@ -33,7 +34,8 @@ function kind.look(bypass, base, at)
   local left = fresh - age
   local text = string.format('%d %d ', left, stale - age) .. string.sub(answer, first)
   if bypass then return text end
-  return text, good and (left <= 0 or left > tonumber(ARGV[at + 2]))
+  local early = left > 0 and left <= tonumber(ARGV[at + 2]) and string.sub(answer, first, first) == '+'
+  return text, good and not early
 end
 
 function kind.enter(holding, base, at)

@@ -18,9 +18,9 @@ do
   -- Returns the reply of a script that has a problem.
   function bloom.refuse(problem, fields)
     if type(problem) == 'table' then return problem end
-    local reply = {now}
-    for i = 1, fields do reply[i + 1] = problem end
-    return reply
+    local all = {now}
+    for i = 1, fields do all[i + 1] = problem end
+    return all
   end
 
   -- Returns the problem of the arrays: another type, or another length than requested. Without a problem, the second
@@ -93,7 +93,7 @@ do
 
   -- Runs `command` for the bits of the items that are not in `seen`, with `width` words per bit. The first item is at
   -- ARGV[from]. Sets seen[item] to 1 if all its bits were already set, else to 0. Returns the problem.
-  local function ask(command, verb, width, key, seen, from, hashes, items)
+  local function ask(command, verb, width, bits, seen, from, hashes, items)
     local most = math.min(items, math.max(1, math.floor(together / hashes)))
     local words, which, item = {}, {}, 1
     for i = 1, most * hashes * width, width do
@@ -114,7 +114,7 @@ do
         item = item + 1
       end
       if n == 0 then return end
-      local old = call(command, key, unpack(words, 1, n * hashes * width))
+      local old = call(command, bits, unpack(words, 1, n * hashes * width))
       if old.err then return trouble(old) end
       for i = 1, n do
         local all = 1

@@ -125,7 +125,7 @@ local function new_lease()
 
   -- Runs `step` for each run, and appends the first `width` values that it returns to the reply.
   function lease.each(width, step)
-    local reply, keys = {now}, kind.keys
+    local all, keys = {now}, kind.keys
     for run = 1, #KEYS / keys do
       holders, mark, queue, beats, fifth, sixth = unpack(KEYS, keys * (run - 1) + 1, keys * run)
       second, heard = kind.two and KEYS[keys * (run - 1) + kind.two], 0
@@ -136,8 +136,8 @@ local function new_lease()
         if problem then return problem end
         values[2] = -1
       end
-      for i = 2, width + 1 do reply[#reply + 1] = values[i] or 0 end
+      for i = 2, width + 1 do all[#all + 1] = values[i] or 0 end
     end
-    return reply
+    return all
   end
 end

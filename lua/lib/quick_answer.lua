@@ -1,8 +1,9 @@
 -- quick_answer: see lib/quick_mutex. The usual form is a flight without an answer, or one whose leader publishes or
 -- releases.
-local reply, n, at, key = {now}, 1, 9, 1
+local reply, filled, arg, key = {now}, 1, 9, 1
 do
-  local call, pcall, runs, holders, freed, px = redis.call, redis.pcall, #KEYS / 4, nil, nil, nil
+  local call, pcall, runs = redis.call, redis.pcall, #KEYS / 4
+  local holders, freed, px
   if runs == 1 then
     holders = call('EXISTS', KEYS[3], KEYS[4]) == 0 and call('MGET', KEYS[1])
   else
@@ -13,7 +14,7 @@ do
   end
   local expiry = now + ARGV[5]
   for i = 1, holders and runs or 0 do
-    local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[at], ARGV[at + 1], 0, 0, 5
+    local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 0, 5
     if lock == KEYS[key - 4] then break end
     if verb == 'acquire' and not string.find(token, ':', 17, true) then
       if holders[i] or call('EXISTS', KEYS[key + 1]) == 1 then break end
@@ -22,9 +23,10 @@ do
       if not set or not set.ok then break end
       ends, fence = expiry, now
     elseif verb == 'complete' and holders[i] == token then
-      if ARGV[at + 3] ~= '0' then -- as `enter` in lib/answer
-        local answer = table.concat({string.format('%d', now), ARGV[at + 2], ARGV[at + 3], ARGV[8], ARGV[at + 4]}, ' ')
-        local ttl = string.format('%d', math.ceil(math.max(ARGV[at + 3], 1000000) / 1000))
+      if ARGV[arg + 3] ~= '0' then -- as `enter` in lib/answer
+        local times = string.format('%d ', now) .. ARGV[arg + 2] .. ' ' .. ARGV[arg + 3] .. ' '
+        local answer = times .. ARGV[8] .. ' ' .. ARGV[arg + 4]
+        local ttl = string.format('%d', math.ceil(math.max(ARGV[arg + 3], 1000000) / 1000))
         if pcall('SET', KEYS[key + 1], answer, 'PX', ttl).err then break end
       end
     elseif verb == 'release' and holders[i] == token then
@@ -36,8 +38,9 @@ do
       if freed then freed[#freed + 1] = lock else call('DEL', lock) end
     end
     if runs == 1 then return {now, 1, ends, fence, 0, 0, 0} end
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] = 1, ends, fence, 0, 0, 0
-    n, at, key = n + 6, at + takes, key + 4
+    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
+    reply[filled + 4], reply[filled + 5], reply[filled + 6] = 0, 0, 0
+    filled, arg, key = filled + 6, arg + takes, key + 4
   end
   if freed and freed[1] then call('DEL', unpack(freed)) end
   if key > #KEYS then return reply end

@@ -1,9 +1,10 @@
 -- quick_claim: see lib/quick_mutex. The usual form is a new item of a filter, or one whose holder confirms or releases.
 -- Handled items, and the first item of a generation, are left to the script.
-local reply, n, at, key = {now}, 1, 12, 1
+local reply, filled, arg, key = {now}, 1, 12, 1
 do
-  local call, pcall, format, has = redis.call, redis.pcall, string.format, table.concat
-  local runs, words, holders, freed, px = #KEYS / 6, {}, nil, nil, nil
+  local call, pcall, format, concat = redis.call, redis.pcall, string.format, table.concat
+  local runs, words = #KEYS / 6, {}
+  local holders, freed, px
   if runs == 1 then
     holders = call('EXISTS', KEYS[4]) == 0 and call('MGET', KEYS[1])
   else
@@ -19,7 +20,7 @@ do
     want = want .. format('%d', generation)
   end
   for i = 1, holders and runs or 0 do
-    local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[at], ARGV[at + 1], 0, 0, 2
+    local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 0, 2
     local bits, other = KEYS[key + 4 + generation % 2], forget > 0 and KEYS[key + 5 - generation % 2]
     if lock == KEYS[key - 6] then break end
     if verb ~= 'release' then
@@ -29,12 +30,13 @@ do
       local width = gets and 3 or 4
       for hash = 1, hashes do
         local word = width * hash - width
-        words[word + 1], words[word + 2], words[word + 3] = gets and 'GET' or 'SET', 'u1', ARGV[at + 1 + hash]
+        words[word + 1], words[word + 2], words[word + 3] = gets and 'GET' or 'SET', 'u1', ARGV[arg + 1 + hash]
         if not gets then words[word + 4] = '1' end
       end
       if gets and not holders[i] and not string.find(token, ':', 17, true) then
-        local new = has(pcall('BITFIELD_RO', bits, unpack(words, 1, 3 * hashes)))
-        local old = other and has(pcall('BITFIELD_RO', other, unpack(words, 1, 3 * hashes))) or '0'
+        -- The bits as a text; empty for an error.
+        local new = concat(pcall('BITFIELD_RO', bits, unpack(words, 1, 3 * hashes)))
+        local old = other and concat(pcall('BITFIELD_RO', other, unpack(words, 1, 3 * hashes))) or '0'
         local is_new = string.find(new, '0', 1, true) and string.find(old, '0', 1, true)
         px = px or format('%d', math.ceil(ARGV[5] / 1000))
         local set = is_new and pcall('SET', lock, token, 'PX', px, 'NX')
@@ -54,8 +56,9 @@ do
       if freed then freed[#freed + 1] = lock else call('DEL', lock) end
     end
     if runs == 1 then return {now, 1, ends, fence, 0, 0, 0} end
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] = 1, ends, fence, 0, 0, 0
-    n, at, key = n + 6, at + takes, key + 6
+    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
+    reply[filled + 4], reply[filled + 5], reply[filled + 6] = 0, 0, 0
+    filled, arg, key = filled + 6, arg + takes, key + 6
   end
   if freed and freed[1] then call('DEL', unpack(freed)) end
   if key > #KEYS then return reply end

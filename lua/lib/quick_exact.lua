@@ -1,8 +1,9 @@
 -- quick_exact: see lib/quick_mutex. The usual form is a new item of the kind lib/exact, or one whose holder confirms or
 -- releases. Handled items, and the first item of a slice, are left to the script.
-local reply, n, at, key = {now}, 1, 9, 1
+local reply, filled, arg, key = {now}, 1, 9, 1
 do
-  local call, pcall, runs, holders, freed, px = redis.call, redis.pcall, #KEYS / 6, nil, nil, nil
+  local call, pcall, runs = redis.call, redis.pcall, #KEYS / 6
+  local holders, freed, px
   if runs == 1 then
     holders = call('EXISTS', KEYS[4]) == 0 and call('MGET', KEYS[1])
   else
@@ -13,7 +14,7 @@ do
   end
   local expiry = now + ARGV[5]
   for i = 1, holders and runs or 0 do
-    local lock, verb, token, digest, ends, fence, takes = KEYS[key], ARGV[at], ARGV[at + 1], ARGV[at + 3], 0, 0, 4
+    local lock, verb, token, digest, ends, fence, takes = KEYS[key], ARGV[arg], ARGV[arg + 1], ARGV[arg + 3], 0, 0, 4
     if lock == KEYS[key - 6] then break end
     if verb == 'acquire' and not holders[i] and not string.find(token, ':', 17, true) then
       local seen = pcall('HEXISTS', KEYS[key + 1], digest)
@@ -24,7 +25,7 @@ do
       if not set or not set.ok then break end
       ends, fence = expiry, now
     elseif verb == 'complete' and holders[i] == token then
-      local slice = math.floor((now + ARGV[at + 2]) / ARGV[8])
+      local slice = math.floor((now + ARGV[arg + 2]) / ARGV[8])
       local hash = slice % 3 == 0 and KEYS[key + 1] or slice % 3 == 1 and KEYS[key + 4] or KEYS[key + 5]
       if pcall('HGET', hash, 's') ~= string.format('%d', slice) or pcall('HSET', hash, digest, '') ~= 1 then break end
     elseif verb == 'release' and holders[i] == token then
@@ -36,8 +37,9 @@ do
       if freed then freed[#freed + 1] = lock else call('DEL', lock) end
     end
     if runs == 1 then return {now, 1, ends, fence, 0, 0, 0} end
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] = 1, ends, fence, 0, 0, 0
-    n, at, key = n + 6, at + takes, key + 6
+    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
+    reply[filled + 4], reply[filled + 5], reply[filled + 6] = 0, 0, 0
+    filled, arg, key = filled + 6, arg + takes, key + 6
   end
   if freed and freed[1] then call('DEL', unpack(freed)) end
   if key > #KEYS then return reply end

@@ -2,11 +2,12 @@
 -- waiters or tombstones: a free mutex, or a release of its holder. Most calls are such, and creating the functions of
 -- the whole script takes longer than the work. From the first other run on, the script goes on. So values, fence_ttls,
 -- and what a server refuses to write are left to the script. Joined before lib/lease; each kind has a file like this.
--- reply, n   the reply until now, and its last position
--- at, key    the positions of the next run in ARGV and KEYS
-local reply, n, at, key = {now}, 1, 8, 1
+-- reply, filled   the reply until now, and its last position
+-- arg, key        the positions of the next run in ARGV and KEYS
+local reply, filled, arg, key = {now}, 1, 8, 1
 do
-  local call, pcall, runs, values, freed = redis.call, redis.pcall, #KEYS / 4, nil, nil
+  local call, pcall, runs = redis.call, redis.pcall, #KEYS / 4
+  local values, freed
   if runs == 1 then
     values = call('EXISTS', KEYS[4]) == 0 and call('MGET', KEYS[ARGV[8] == 'acquire' and 2 or 1])
   else
@@ -19,7 +20,7 @@ do
   end
   local expiry, day, px, digits, lock = now + ARGV[5], 24 * 3600 * 1000000, nil, nil, nil
   for i = 1, values and runs or 0 do
-    local verb, token, same, last = ARGV[at], ARGV[at + 1], lock == KEYS[key], values[i]
+    local verb, token, same, last = ARGV[arg], ARGV[arg + 1], lock == KEYS[key], values[i]
     local ends, fence = 0, 0
     lock = KEYS[key]
     if verb == 'release' and last == token and not same then
@@ -29,9 +30,9 @@ do
       local before = not last and 0 or tonumber(string.match(last, '^%d+ ?$') or '')
       if not before or before >= 4503599627370496 then break end
       if not px then px, digits = string.format('%d', math.ceil(ARGV[5] / 1000)), string.format('%d', now) end
-      local set, saved = pcall('SET', lock, token, 'PX', px, 'NX'), nil
+      local set = pcall('SET', lock, token, 'PX', px, 'NX')
       if not set or not set.ok then break end
-      local text = digits
+      local text, saved = digits
       fence = now
       if before + 32 > now then
         fence = before + 32
@@ -51,8 +52,9 @@ do
       break
     end
     if runs == 1 then return {now, 1, ends, fence, 0, 0} end
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = 1, ends, fence, 0, 0
-    n, at, key = n + 5, at + 2, key + 4
+    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
+    reply[filled + 4], reply[filled + 5] = 0, 0
+    filled, arg, key = filled + 5, arg + 2, key + 4
   end
   if freed and freed[1] then call('DEL', unpack(freed)) end
   if key > #KEYS then return reply end

@@ -1,8 +1,9 @@
 -- quick_permits: see lib/quick_mutex. The usual form is a key of permits that has room, where each permit weighs 1.
 -- Expired holders count here. The script removes them.
-local reply, n, at, key = {now}, 1, 8, 1
+local reply, filled, arg, key = {now}, 1, 8, 1
 do
-  local call, pcall, match, runs, waiters = redis.call, redis.pcall, string.match, #KEYS / 4, nil
+  local call, pcall, match, runs = redis.call, redis.pcall, string.match, #KEYS / 4
+  local waiters
   if runs == 1 then
     waiters = call('EXISTS', KEYS[4])
   else
@@ -13,7 +14,7 @@ do
   local expiry, longest = now + ARGV[5], 2 * 24 * 3600 * 1000
   local score, holders, held
   for _ = 1, waiters == 0 and runs or 0 do
-    local verb, token, ends = ARGV[at], ARGV[at + 1], 0
+    local verb, token, ends = ARGV[arg], ARGV[arg + 1], 0
     local limit = tonumber(match(token, '^[^/]+/1/(%d+)$', 18) or '')
     if holders ~= KEYS[key] then holders, held = KEYS[key], nil end
     if limit and verb == 'release' then
@@ -38,8 +39,9 @@ do
       break
     end
     if runs == 1 then return {now, 1, ends, 0, 0, 0} end
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = 1, ends, 0, 0, 0
-    n, at, key = n + 5, at + 2, key + 4
+    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, 0
+    reply[filled + 4], reply[filled + 5] = 0, 0
+    filled, arg, key = filled + 5, arg + 2, key + 4
   end
   if key > #KEYS then return reply end
 end

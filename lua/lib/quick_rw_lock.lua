@@ -1,8 +1,9 @@
 -- quick_rw_lock: see lib/quick_mutex. The usual form is a reader-writer lock that is free, or held by readers of the
 -- same group.
-local reply, n, at, key = {now}, 1, 8, 1
+local reply, filled, arg, key = {now}, 1, 8, 1
 do
-  local call, pcall, match, runs, waiters = redis.call, redis.pcall, string.match, #KEYS / 5, nil
+  local call, pcall, match, runs = redis.call, redis.pcall, string.match, #KEYS / 5
+  local waiters
   if runs == 1 then
     waiters = call('EXISTS', KEYS[4], KEYS[5])
   else
@@ -12,7 +13,7 @@ do
   end
   local expiry, score = now + ARGV[5], nil
   for _ = 1, waiters == 0 and runs or 0 do
-    local holders, verb, token, ends, fence = KEYS[key], ARGV[at], ARGV[at + 1], 0, 0
+    local holders, verb, token, ends, fence = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 0
     local own = pcall('ZSCORE', holders, token)
     if verb == 'release' and type(own) == 'string' and tonumber(own) > now then
       call('ZREM', holders, token)
@@ -37,8 +38,9 @@ do
       break
     end
     if runs == 1 then return {now, 1, ends, fence, 0, 0} end
-    reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = 1, ends, fence, 0, 0
-    n, at, key = n + 5, at + 2, key + 5
+    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends, fence
+    reply[filled + 4], reply[filled + 5] = 0, 0
+    filled, arg, key = filled + 5, arg + 2, key + 5
   end
   if key > #KEYS then return reply end
 end

@@ -417,7 +417,10 @@ impl Tried for Flight {
     fn entry(_: usize, rng: &mut StdRng) -> Option<answer::Entry> {
         let fresh = Duration::from_micros(*[0, 1_000, 9_500, 400_000, 5_000_000].choose(rng).unwrap());
         let stale = fresh + Duration::from_micros(*[0, 1_300_000, 40_000_000].choose(rng).unwrap());
-        let bytes: Vec<u8> = (0..rng.random_range(0..6)).map(|_| rng.random()).collect();
+        let mut bytes: Vec<u8> = (0..rng.random_range(0..6)).map(|_| rng.random()).collect();
+        if let Some(first) = bytes.first_mut().filter(|_| rng.random_bool(0.7)) {
+            *first = b'+';
+        }
         Some(answer::Entry { fresh, stale, bytes: bytes.into() })
     }
 }

@@ -169,6 +169,11 @@ impl Lease {
         if self.release().await? { Ok(()) } else { Err(Error::lost()) }
     }
 
+    /// Releases a lease under which nothing ran: its hold time does not count.
+    pub(crate) fn decline(self) {
+        self.state.end(true);
+    }
+
     /// Gives up the lease without releasing it. Returns its key and token.
     pub(crate) fn into_token(mut self) -> (Key, Arc<str>) {
         if let Some(keeper) = self.keeper.take() {

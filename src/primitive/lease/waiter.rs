@@ -54,8 +54,8 @@ impl<K: Kind> Waiter<K> {
 
 /// Drops a result that its waiter has not accepted.
 pub(super) fn decline<F>(result: Received<F>) {
-    if let Ok(Some(Got::Lease(lease, _))) = &result {
-        lease.state.end(true);
+    if let Ok(Some(Got::Lease(lease, _))) = result {
+        lease.decline();
     }
 }
 

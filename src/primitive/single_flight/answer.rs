@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kept::StoredAnswer;
+use super::verdict::ANSWER;
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
 use crate::primitive::lease::outcome::{Completing, Entered, Look, Outcome};
 use crate::primitive::mutex::holder::{Holder, Kept};
@@ -49,7 +50,8 @@ pub(crate) struct Asker {
     pub(crate) since: i64,
     /// Whether it accepts a stale answer while another caller makes a fresh one.
     pub(crate) takes_stale: bool,
-    /// An answer that is fresh for no longer than this (µs) counts as stale, and is accepted.
+    /// An answer that is fresh for no longer than this (µs) counts as stale, and is accepted. Failures, and notes that
+    /// nothing is shared, do not.
     pub(crate) ahead: i64,
 }
 
@@ -230,10 +232,11 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
             return Look::Open(Some(Found::Foreign));
         }
         let bytes = Arc::clone(&answer.bytes);
+        let early = (1..=asker.ahead).contains(&(fresh - now)) && bytes.first() == Some(&ANSWER);
         let found = Found::Answer { fresh: fresh - now, stale: stale - now, bytes };
         match bypass {
             true => Look::Open(Some(found)),
-            false if good && !(1..=asker.ahead).contains(&(fresh - now)) => Look::Done(found),
+            false if good && !early => Look::Done(found),
             false => Look::Meanwhile(found),
         }
     }

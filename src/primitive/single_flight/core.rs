@@ -277,8 +277,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         // Dropped before `_goes_on`: the last caller aborts the run.
         let caller = caller;
         caller.runs(number, &run);
-        self.table.watch(&self.background);
-        run.outcome(landed).await?
+        run.outcome(landed, || self.table.watch(&self.background)).await?
     }
 
     /// Returns the error for a passed deadline: the outage if the store is unavailable, else that it waited too

@@ -124,7 +124,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 (Some(lease), Outcome::Admitted)
             }
             Ok(Boarding::Landed(verdict, found, asked, early)) => {
-                drop(early);
+                early.into_iter().for_each(Lease::decline);
                 keep(verdict.answer(), found.length(), found.fresh(), asked);
                 baton.land(Ok(&verdict));
                 let Some(mut own) = own else { return };

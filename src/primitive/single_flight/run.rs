@@ -22,7 +22,7 @@ use crate::Error;
 use crate::error::Cause;
 use crate::store::lock;
 
-/// How long a run lasts in its caller's task, and once more at most.
+/// A run stays in its caller's task for once to twice this time.
 pub(super) const ALONE: Duration = Duration::from_millis(50);
 
 /// A run that has begun.
@@ -36,7 +36,7 @@ pub(super) struct Run {
 enum State {
     /// Between two polls of the caller.
     Idle(BoxFuture<'static, ()>),
-    /// The caller polls it now. `spawns`: it becomes a task after that.
+    /// The caller polls it now, or it is being spawned. `spawns`: it becomes a task after that.
     Polled {
         spawns: bool,
     },
@@ -56,11 +56,19 @@ impl Run {
     /// Makes the run a task, unless it is one or has ended.
     pub(super) fn spawn(&self) {
         let mut state = lock(&self.state);
-        *state = match std::mem::replace(&mut *state, State::Ended) {
-            State::Idle(run) => State::Spawned(self.runtime.spawn(run)),
-            State::Polled { .. } => State::Polled { spawns: true },
-            state @ (State::Spawned(_) | State::Ended) => state,
+        let run = match std::mem::replace(&mut *state, State::Polled { spawns: true }) {
+            State::Idle(run) => run,
+            State::Polled { .. } => return,
+            other => return *state = other,
         };
+        drop(state);
+        // A runtime that has ended drops the run here.
+        let task = self.runtime.spawn(run);
+        let mut state = lock(&self.state);
+        match *state {
+            State::Ended => task.abort(),
+            _ => *state = State::Spawned(task),
+        }
     }
 
     /// Makes the run a task at the second look. There is one each time [`ALONE`] has passed.
@@ -93,7 +101,10 @@ impl Run {
         let is_ended = run.poll_unpin(context).is_ready();
         let mut state = lock(&self.state);
         let spawns = matches!(*state, State::Polled { spawns: true });
-        *state = if is_ended { State::Ended } else { State::Idle(run) };
+        match *state {
+            State::Polled { .. } if !is_ended => *state = State::Idle(run),
+            _ => *state = State::Ended,
+        }
         drop(state);
         if spawns {
             self.spawn();
@@ -101,11 +112,21 @@ impl Run {
         is_ended
     }
 
-    /// Polls the run until it sends its outcome to the caller. What is left of it then becomes a task.
-    pub(super) async fn outcome<T>(&self, mut landed: oneshot::Receiver<T>) -> Result<T, Error> {
+    /// Polls the run until it sends its outcome to the caller. What is left of it then becomes a task. Calls `pends` if the
+    /// outcome is not there at once.
+    pub(super) async fn outcome<T>(
+        &self,
+        mut landed: oneshot::Receiver<T>,
+        pends: impl FnOnce(),
+    ) -> Result<T, Error> {
+        let mut pends = Some(pends);
         let landed = poll_fn(|context| {
             let is_ended = self.poll(context);
-            let landed = ready!(landed.poll_unpin(context));
+            let landed = landed.poll_unpin(context);
+            if landed.is_pending() {
+                pends.take().into_iter().for_each(|pends| pends());
+            }
+            let landed = ready!(landed);
             if !is_ended {
                 self.spawn();
             }

@@ -115,21 +115,41 @@ impl<V: Send + 'static> Table<V> {
         if self.is_watched.swap(true, Ordering::SeqCst) {
             return;
         }
-        let table = Arc::clone(self);
-        background.spawn(async move {
-            loop {
-                sleep(ALONE).await;
-                let runs = table.runs();
-                runs.iter().for_each(|run| run.look());
-                if runs.is_empty() {
-                    table.is_watched.store(false, Ordering::SeqCst);
-                    // A run that began before that has found a task.
-                    if table.runs().is_empty() || table.is_watched.swap(true, Ordering::SeqCst) {
-                        return;
-                    }
+        let watch = Watch { table: Arc::clone(self), ended: false };
+        background.spawn(watch.go());
+    }
+}
+
+/// The task that looks at the runs. If the background drops it, the next run begins another.
+struct Watch<V> {
+    table: Arc<Table<V>>,
+    ended: bool,
+}
+
+impl<V> Watch<V> {
+    async fn go(mut self) {
+        let table = Arc::clone(&self.table);
+        loop {
+            sleep(ALONE).await;
+            let runs = table.runs();
+            runs.iter().for_each(|run| run.look());
+            if runs.is_empty() {
+                table.is_watched.store(false, Ordering::SeqCst);
+                // A run that began before that has found a task.
+                self.ended = table.runs().is_empty() || table.is_watched.swap(true, Ordering::SeqCst);
+                if self.ended {
+                    return;
                 }
             }
-        });
+        }
+    }
+}
+
+impl<V> Drop for Watch<V> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.table.is_watched.store(false, Ordering::SeqCst);
+        }
     }
 }
 

@@ -166,7 +166,7 @@ impl<T: Clone, E> Clone for Verdict<T, E> {
 }
 
 // The first byte of an encoded verdict.
-const ANSWER: u8 = b'+';
+pub(super) const ANSWER: u8 = b'+';
 const FAILURE: u8 = b'-';
 const PASS: u8 = b'*';
 
