@@ -18,7 +18,8 @@ use http::{Request, StatusCode};
 
 use self::stacks::{
     BURST, Inner, KEY, RATE, Service, bucket, governor_by_header, governor_by_peer, governor_refused,
-    ours_by_header, ours_by_peer, ours_refused, request_with_header, request_with_peer, runtime, time,
+    our_permit, ours_by_header, ours_by_peer, ours_refused, request_with_header, request_with_peer, runtime,
+    time, towers_permit,
 };
 
 criterion_group!(benches, layers, decisions);
@@ -32,6 +33,8 @@ fn layers(criterion: &mut Criterion) {
     bench(criterion, "peer/inner service alone", Inner, request_with_peer);
     bench(criterion, "peer/our RateLimitLayer", ours_by_peer(), request_with_peer);
     bench(criterion, "peer/tower_governor", governor_by_peer(), request_with_peer);
+    bench(criterion, "permit/our ConcurrencyLimitLayer", our_permit(), request_with_header);
+    bench(criterion, "permit/tower's ConcurrencyLimit", towers_permit(), request_with_header);
     refused(criterion, "refused/our RateLimitLayer", ours_refused());
     refused(criterion, "refused/tower_governor", governor_refused());
 }
