@@ -96,6 +96,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "http"), allow(rustdoc::broken_intra_doc_links))]
 
+#[macro_use]
+mod debug;
+
 pub mod bloom_filter;
 pub mod dedupe;
 mod error;

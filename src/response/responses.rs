@@ -1,7 +1,6 @@
 //! The conversion of HTTP responses into the answers of single flights, and back.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -346,8 +345,4 @@ fn varied(headers: &HeaderMap, asked: &HeaderMap) -> Vec<Varied> {
     names.into_iter().map(with_values).collect()
 }
 
-impl fmt::Debug for Responses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Responses").field("largest_body", &self.largest_body).finish_non_exhaustive()
-    }
-}
+debug!(Responses, largest_body);

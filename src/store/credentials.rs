@@ -1,6 +1,5 @@
 //! The user name and the password of a connection: [`Credentials`], and where they come from.
 
-use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,11 +30,7 @@ impl Credentials {
     }
 }
 
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").finish_non_exhaustive()
-    }
-}
+debug!(Credentials);
 
 /// Provides the credentials of each new connection. Implemented by [`Credentials`], and by closures that return a future
 /// of `Result<Credentials, E>`. See [`StoreBuilder::credentials`](crate::StoreBuilder::credentials).

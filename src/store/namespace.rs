@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use derive_where::derive_where;
 use tokio::runtime::Handle;
 
 use super::Backend;
@@ -19,6 +20,7 @@ use super::sent::Sent;
 use crate::{Error, Store};
 
 /// A named part of a store. Cheap to clone.
+#[derive_where(Clone)]
 pub(crate) struct Namespace<C>(Arc<Place<C>>);
 
 enum Place<C> {
@@ -231,12 +233,6 @@ impl<O: Operation> Future for OperationFuture<O> {
             },
             Self::Pending(pending) => Pin::new(pending).poll(context),
         }
-    }
-}
-
-impl<C> Clone for Namespace<C> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
     }
 }
 

@@ -5,7 +5,6 @@
 //! identifies its recipient. So a push finds its recipient even if the future of the waiter is not polled.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -236,11 +235,7 @@ fn hex(text: &str) -> Option<(u64, &str)> {
     Some((u64::from_str_radix(&text[..end], 16).ok()?, &text[end..]))
 }
 
-impl fmt::Debug for Notifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Notifier").field("process", &self.process).finish_non_exhaustive()
-    }
-}
+debug!(Notifier, process);
 
 #[cfg(test)]
 mod tests {

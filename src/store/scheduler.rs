@@ -7,7 +7,6 @@
 //! for a store in memory: on a runtime whose clock a test has paused, the work runs on that runtime, by that clock.
 //! If that runtime ends, the background thread continues the work.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::runtime::{Handle, Id};
@@ -205,8 +204,4 @@ impl Drop for Task {
     }
 }
 
-impl fmt::Debug for Scheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scheduler").finish_non_exhaustive()
-    }
-}
+debug!(Scheduler);

@@ -1,6 +1,5 @@
 //! Counters of the decisions of a limiter.
 
-use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "tracing")]
@@ -100,12 +99,5 @@ impl Decisions {
     }
 }
 
-/// Omits the series, which are many.
-impl fmt::Debug for Decisions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decisions")
-            .field("limiter", &self.0.limiter)
-            .field("namespace", &self.0.namespace)
-            .finish_non_exhaustive()
-    }
-}
+// Omits the series, which are many.
+debug!(Decisions, 0.limiter, 0.namespace);

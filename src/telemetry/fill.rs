@@ -1,7 +1,5 @@
 //! The gauge of how full a filter is.
 
-use std::fmt;
-
 use super::names::FILTER_FILL;
 use super::series::Series;
 
@@ -19,8 +17,4 @@ impl Fill {
     }
 }
 
-impl fmt::Debug for Fill {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fill").finish_non_exhaustive()
-    }
-}
+debug!(Fill);

@@ -1,6 +1,5 @@
 //! Counters of the leases of a namespace.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -91,9 +90,5 @@ impl LeaseCounts {
     }
 }
 
-/// Omits the series, which are many.
-impl fmt::Debug for Leases {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases").finish_non_exhaustive()
-    }
-}
+// Omits the series, which are many.
+debug!(Leases);

@@ -40,8 +40,4 @@ impl Often {
     }
 }
 
-impl fmt::Debug for Often {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Often").finish_non_exhaustive()
-    }
-}
+debug!(Often);

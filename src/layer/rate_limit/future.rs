@@ -1,6 +1,5 @@
 //! The response future.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -243,11 +242,4 @@ where
     }
 }
 
-impl<S, Req, R> fmt::Debug for ResponseFuture<S, Req, R>
-where
-    S: Service<Req>,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+debug!(ResponseFuture<S: Service<Req>, Req, R>);

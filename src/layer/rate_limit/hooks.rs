@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::primitive::token_bucket::Decision;
 use crate::{Admission, Key};
+use derive_where::derive_where;
 
 /// The cost of a request in tokens. Implemented by functions and closures from `&Req` to `u32`.
 #[diagnostic::on_unimplemented(
@@ -139,6 +140,7 @@ impl<Req, F: Fn(&Req, &Key, &Decision)> OnRefused<Req> for F {
 }
 
 /// The hooks of a layer. Hooks of one kind are called in the order in which they were set.
+#[derive_where(Clone)]
 pub(super) struct Hooks<Req, Res> {
     /// Called first, and for refused requests as well.
     pub(super) fields: Option<Arc<dyn OnResponse<Res> + Send + Sync>>,
@@ -181,19 +183,5 @@ impl<Req, Res> Hooks<Req, Res> {
         }
         afterwards.block = self.observe.iter().filter_map(|hook| hook.observe(response)).max();
         afterwards
-    }
-}
-
-impl<Req, Res> Clone for Hooks<Req, Res> {
-    fn clone(&self) -> Self {
-        let Self { fields, on_admit, on_refused, on_response, observe, charge_after } = self;
-        Self {
-            fields: fields.clone(),
-            on_admit: on_admit.clone(),
-            on_refused: on_refused.clone(),
-            on_response: on_response.clone(),
-            observe: observe.clone(),
-            charge_after: charge_after.clone(),
-        }
     }
 }

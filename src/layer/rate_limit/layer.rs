@@ -1,10 +1,10 @@
 //! The layer and its settings.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_where::derive_where;
 use tower_layer::Layer;
 
 use super::ban::{Ban, Bans};
@@ -67,11 +67,13 @@ use crate::{
 /// assert!(rows.text.starts_with("rate limit exceeded"));
 /// # Ok(()) }
 /// ```
+#[derive_where(Clone; R)]
 pub struct RateLimitLayer<Req, Res, R = AsError> {
     config: Config<Req, Res, R>,
 }
 
 /// The configuration of a service, shared by its clones.
+#[derive_where(Clone; R)]
 pub(super) struct Config<Req, Res, R> {
     pub(super) settings: Settings,
     pub(super) key: DynKey<Req>,
@@ -673,28 +675,4 @@ impl<S, Req, Res, R: Clone> Layer<S> for RateLimitLayer<Req, Res, R> {
     }
 }
 
-impl<Req, Res, R: Clone> Clone for RateLimitLayer<Req, Res, R> {
-    fn clone(&self) -> Self {
-        Self { config: self.config.clone() }
-    }
-}
-
-impl<Req, Res, R: Clone> Clone for Config<Req, Res, R> {
-    fn clone(&self) -> Self {
-        let Self { settings, key, cost, quotas, hooks, reject } = self;
-        Self {
-            settings: settings.clone(),
-            key: Arc::clone(key),
-            cost: cost.clone(),
-            quotas: quotas.clone(),
-            hooks: hooks.clone(),
-            reject: reject.clone(),
-        }
-    }
-}
-
-impl<Req, Res, R> fmt::Debug for RateLimitLayer<Req, Res, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").field("settings", &self.config.settings).finish_non_exhaustive()
-    }
-}
+debug!(RateLimitLayer<Req, Res, R>, config.settings);

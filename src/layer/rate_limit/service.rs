@@ -1,9 +1,9 @@
 //! The service.
 
-use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use derive_where::derive_where;
 use tower::Service;
 
 use super::future::{Granted, ResponseFuture};
@@ -37,6 +37,7 @@ use crate::{AsError, Extracted, KeyExtractor as _, Refusal, Reject};
 /// mailer.send.ready().await?.call("ann@example.com".into()).await?;
 /// # Ok(()) }
 /// ```
+#[derive_where(Clone; S)]
 pub struct RateLimit<S, Req, Res, R = AsError> {
     inner: S,
     config: Arc<Config<Req, Res, R>>,
@@ -143,17 +144,4 @@ where
     }
 }
 
-impl<S: Clone, Req, Res, R> Clone for RateLimit<S, Req, Res, R> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
-    }
-}
-
-impl<S: fmt::Debug, Req, Res, R> fmt::Debug for RateLimit<S, Req, Res, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit")
-            .field("inner", &self.inner)
-            .field("settings", &self.config.settings)
-            .finish_non_exhaustive()
-    }
-}
+debug!(RateLimit<S: std::fmt::Debug, Req, Res, R>, inner, config.settings);

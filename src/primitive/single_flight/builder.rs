@@ -1,6 +1,5 @@
 //! Settings of a single flight.
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -392,8 +391,4 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     }
 }
 
-impl<T, E> fmt::Debug for SingleFlightBuilder<T, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SingleFlightBuilder").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
+debug!(SingleFlightBuilder<T, E>, settings);

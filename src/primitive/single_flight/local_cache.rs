@@ -1,6 +1,5 @@
 //! The local cache: answers that a process keeps in memory, in front of the store.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -144,8 +143,4 @@ impl<T: Clone + Send + Sync + 'static> Listener for LocalCache<T> {
     }
 }
 
-impl<T> fmt::Debug for LocalCache<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalCache").finish_non_exhaustive()
-    }
-}
+debug!(LocalCache<T>);

@@ -33,6 +33,7 @@ pub use self::codec::SerdeValue;
 pub(crate) use self::core::{Flown, Landed};
 pub use self::verdict::Share;
 
+use derive_where::derive_where;
 use tokio::time::Instant;
 
 use self::core::{Core, Work};
@@ -50,6 +51,7 @@ use crate::{Error, Key, LeaseHandle};
 ///
 /// Every future here may be dropped at any time. When the last caller of a key in a process is dropped, its run is
 /// dropped too, unless [`go_on`](SingleFlightBuilder::go_on) is set.
+#[derive_where(Clone)]
 pub struct SingleFlight<T, E = Infallible>(Arc<Core<T, E>>);
 
 /// The error of [`SingleFlight::try_run`].
@@ -224,17 +226,7 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
     }
 }
 
-impl<T, E> Clone for SingleFlight<T, E> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T, E> fmt::Debug for SingleFlight<T, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SingleFlight").field("name", &self.0.name).finish_non_exhaustive()
-    }
-}
+debug!(SingleFlight<T, E>, 0.name);
 
 impl<E: fmt::Display> fmt::Display for RunError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

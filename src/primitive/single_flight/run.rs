@@ -4,7 +4,6 @@
 //! runtime: once others of its process wait for it, once the caller leaves while it has to go on, and once it has lasted
 //! for [`ALONE`], since callers of other processes may wait for it.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -155,8 +154,4 @@ pub(super) fn gone() -> Error {
     Error::unavailable(Cause::Ended, "the runtime that ran the flight was shut down")
 }
 
-impl fmt::Debug for Run {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run").finish_non_exhaustive()
-    }
-}
+debug!(Run);

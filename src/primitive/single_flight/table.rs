@@ -1,7 +1,6 @@
 //! The flights of one process: for each key the caller that leads and the callers that wait for its outcome.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -314,11 +313,7 @@ impl<V: Send> Listener for Table<V> {
     }
 }
 
-impl<V> fmt::Debug for Table<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").finish_non_exhaustive()
-    }
-}
+debug!(Table<V>);
 
 #[cfg(test)]
 mod tests {

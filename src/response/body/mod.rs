@@ -4,7 +4,6 @@ mod hold;
 mod timed_lease;
 mod timers;
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -83,8 +82,4 @@ impl<B: Default> Default for LeasedBody<B> {
     }
 }
 
-impl<B> fmt::Debug for LeasedBody<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeasedBody").field("lease", &self.lease).finish_non_exhaustive()
-    }
-}
+debug!(LeasedBody<B>, lease);

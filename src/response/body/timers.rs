@@ -1,7 +1,6 @@
 //! The timers of all bodies of a layer. They run even if no task polls a body.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::watch;
@@ -70,8 +69,4 @@ impl Drop for Timers {
     }
 }
 
-impl fmt::Debug for Timers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timers").finish_non_exhaustive()
-    }
-}
+debug!(Timers);

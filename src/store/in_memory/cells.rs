@@ -1,6 +1,5 @@
 //! The cells of one namespace: the state of each key, and steps on it.
 
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
@@ -218,8 +217,4 @@ impl<C> Drop for Cells<C> {
     }
 }
 
-impl<C> fmt::Debug for Cells<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cells").finish_non_exhaustive()
-    }
-}
+debug!(Cells<C>);

@@ -13,7 +13,6 @@ mod tests;
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use self::bound::Bound;
@@ -110,11 +109,7 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for InMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InMemory").finish_non_exhaustive()
-    }
-}
+debug!(InMemory);
 
 /// Locks a mutex and ignores poisoning: a step that panics leaves cells consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use derive_where::derive_where;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 
@@ -23,6 +24,7 @@ const YIELDS: usize = 2;
 const IN_FLIGHT: usize = 64;
 
 /// A reference to a queue, for the tasks that send from it.
+#[derive_where(Clone)]
 pub(super) struct QueueRef<O: Operation> {
     pub(super) client: Arc<RedisClient<O>>,
     pub(super) links: Arc<RuntimeLinks>,
@@ -152,16 +154,5 @@ impl<O: Operation> Drop for Flusher<O> {
             if queue.flushers == 0 { std::mem::take(&mut queue.batches) } else { VecDeque::new() }
         });
         waiting.iter().flatten().for_each(|batch| client.store.fail(batch));
-    }
-}
-
-impl<O: Operation> Clone for QueueRef<O> {
-    fn clone(&self) -> Self {
-        Self {
-            client: Arc::clone(&self.client),
-            links: Arc::clone(&self.links),
-            route: Arc::clone(&self.route),
-            number: self.number,
-        }
     }
 }

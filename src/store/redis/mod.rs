@@ -31,7 +31,6 @@ pub(super) mod tcp;
 mod version;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -267,13 +266,4 @@ impl Drop for RedisStore {
     }
 }
 
-impl fmt::Debug for RedisStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore")
-            .field("source", &self.source)
-            .field("prefix", &self.prefix)
-            .field("limits", &self.limits)
-            .field("background", &self.background)
-            .finish_non_exhaustive()
-    }
-}
+debug!(RedisStore, source, prefix, limits, background);

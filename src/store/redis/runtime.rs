@@ -2,7 +2,6 @@
 //!
 //! A call depends only on the runtime that awaits it: runtimes share no connection, no queue and no breaker.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::runtime::{Handle, Id};
@@ -153,8 +152,4 @@ impl Drop for EndOfRuntime {
     }
 }
 
-impl fmt::Debug for RuntimeLinks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RuntimeLinks").field("id", &self.id).finish_non_exhaustive()
-    }
-}
+debug!(RuntimeLinks, id);
