@@ -1,6 +1,5 @@
 //! Namespaces: a primitive keeps the states of its keys under a name in a store.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -236,29 +235,6 @@ impl<O: Operation> Future for OperationFuture<O> {
     }
 }
 
-impl<C> fmt::Debug for Namespace<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0 {
-            Place::InMemory(_) => f.write_str("Namespace(in memory)"),
-            Place::Redis(_, keys) => f.debug_tuple("Namespace").field(keys).finish(),
-        }
-    }
-}
+debug!(Namespace<C>);
 
-impl<O: Operation> fmt::Debug for OperationFuture<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ready(_) => "Ready",
-            Self::Pending(_) => "Pending",
-        })
-    }
-}
-
-impl<O: Operation> fmt::Debug for Client<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InMemory(_) => "Client(in memory)",
-            Self::Redis(..) => "Client(Redis)",
-        })
-    }
-}
+debug!(Client<O: Operation>);

@@ -235,8 +235,6 @@ fn hex(text: &str) -> Option<(u64, &str)> {
     Some((u64::from_str_radix(&text[..end], 16).ok()?, &text[end..]))
 }
 
-debug!(Notifier, process);
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use derive_where::derive_where;
+
 use super::notifier::Push;
 use super::redis::Value;
 
@@ -265,13 +267,8 @@ impl<'a> Fields<'a> {
 }
 
 /// An operation that is never run: the [`Undo`](Operation::Undo) of operations that need none.
+#[derive_where(Debug)]
 pub(crate) struct Never<C>(Infallible, PhantomData<fn(C)>);
-
-impl<C> fmt::Debug for Never<C> {
-    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {}
-    }
-}
 
 impl<C: Cell> Operation for Never<C> {
     type Cell = C;

@@ -203,5 +203,3 @@ impl Drop for Task {
         }
     }
 }
-
-debug!(Scheduler);

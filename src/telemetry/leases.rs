@@ -91,4 +91,5 @@ impl LeaseCounts {
 }
 
 // Omits the series, which are many.
+
 debug!(Leases);

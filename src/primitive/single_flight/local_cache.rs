@@ -142,5 +142,3 @@ impl<T: Clone + Send + Sync + 'static> Listener for LocalCache<T> {
         }
     }
 }
-
-debug!(LocalCache<T>);

@@ -153,5 +153,3 @@ impl Run {
 pub(super) fn gone() -> Error {
     Error::unavailable(Cause::Ended, "the runtime that ran the flight was shut down")
 }
-
-debug!(Run);

@@ -313,8 +313,6 @@ impl<V: Send> Listener for Table<V> {
     }
 }
 
-debug!(Table<V>);
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

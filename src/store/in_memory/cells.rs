@@ -216,5 +216,3 @@ impl<C> Drop for Cells<C> {
         }
     }
 }
-
-debug!(Cells<C>);

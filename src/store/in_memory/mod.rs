@@ -109,9 +109,9 @@ impl Shared {
     }
 }
 
-debug!(InMemory);
-
 /// Locks a mutex and ignores poisoning: a step that panics leaves cells consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+debug!(InMemory);

@@ -6,7 +6,6 @@
 //! sends batches until none is left. So no caller depends on another caller's future being polled, or on another
 //! runtime.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::Waker;
 
@@ -172,11 +171,5 @@ trait TakeBack<O: Operation>: Send + Sync {
 impl<O: Operation> TakeBack<O> for Arc<RedisClient<O::Undo>> {
     fn run(&self, key: Key, undo: O::Undo) {
         self.detach(key, undo);
-    }
-}
-
-impl<O: Operation> fmt::Debug for RedisClient<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisClient").field(&self.script).finish()
     }
 }

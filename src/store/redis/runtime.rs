@@ -151,5 +151,3 @@ impl Drop for EndOfRuntime {
         }
     }
 }
-
-debug!(RuntimeLinks, id);

@@ -3,8 +3,6 @@
 #[cfg(test)]
 mod mutants;
 
-use std::fmt;
-
 use deadpool_redis::redis::{self, Cmd};
 
 use crate::store::operation::Script;
@@ -46,11 +44,5 @@ impl Loaded {
             }
         }
         full
-    }
-}
-
-impl fmt::Debug for Loaded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
     }
 }

@@ -390,8 +390,4 @@ impl fmt::Debug for Source {
     }
 }
 
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Connection")
-    }
-}
+debug!(Connection);
