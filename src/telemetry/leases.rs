@@ -10,9 +10,9 @@ use super::series::Series;
 #[cfg(feature = "tracing")]
 static LOST: super::throttle::Throttle = super::throttle::Throttle::new();
 
-/// Counts the leases of one kind in a namespace. Cheap to clone.
+/// Counts the leases of one kind in a namespace. `None` if nothing is told. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Leases(Arc<Inner>);
+pub(crate) struct Leases(Option<Arc<Inner>>);
 
 #[cfg_attr(not(feature = "tracing"), allow(dead_code))]
 struct Inner {
@@ -33,12 +33,15 @@ pub(crate) struct LeaseCounts {
 
 impl Leases {
     pub(crate) fn new(kind: &'static str, namespace: &str) -> Self {
+        if cfg!(not(any(feature = "tracing", feature = "metrics"))) {
+            return Self(None);
+        }
         let (kind, namespace): (Arc<str>, Arc<str>) = (kind.into(), namespace.into());
         let series = |metric| Series::new(metric, [("kind", &kind), ("namespace", &namespace)]);
         let (held, lost, renewed) = (series(&LEASES_HELD), series(&LEASES_LOST), series(&LEASES_RENEWED));
         let is_told = !matches!(&*kind, "flight" | "claim");
         let told = is_told.then(|| event_series(Event::LeaseLost, "namespace", &namespace));
-        Self(Arc::new(Inner { namespace, told, held, lost, renewed }))
+        Self(Some(Arc::new(Inner { namespace, told, held, lost, renewed })))
     }
 
     pub(crate) fn lease(&self) -> LeaseCounts {
@@ -66,30 +69,35 @@ impl Inner {
 
 impl LeaseCounts {
     pub(crate) fn began(&self) {
-        self.leases.0.held.add(1.0);
+        self.count(|leases| leases.held.add(1.0));
     }
 
     pub(crate) fn ended(&self) {
-        self.leases.0.held.add(-1.0);
+        self.count(|leases| leases.held.add(-1.0));
     }
 
     pub(crate) fn renewed(&self) {
-        self.leases.0.renewed.count(1);
+        self.count(|leases| leases.renewed.count(1));
     }
 
     /// Counts the loss once, even if several tasks notice it.
     pub(crate) fn lost(&self) {
-        if !self.is_lost.swap(true, Ordering::Relaxed) {
-            let leases = &self.leases.0;
+        self.count(|leases| {
+            if self.is_lost.swap(true, Ordering::Relaxed) {
+                return;
+            }
             leases.lost.count(1);
             if let Some(told) = &leases.told {
                 told.count(1);
                 leases.tell();
             }
-        }
+        });
+    }
+
+    fn count(&self, count: impl FnOnce(&Inner)) {
+        self.leases.0.as_deref().map(count);
     }
 }
 
 // Omits the series, which are many.
-
 debug!(Leases);

@@ -2,37 +2,24 @@
 
 mod names;
 
-#[cfg(any(feature = "tracing", feature = "metrics"))]
 mod decisions;
-#[cfg(any(feature = "tracing", feature = "metrics"))]
 mod emit;
-#[cfg(any(feature = "tracing", feature = "metrics"))]
 mod fill;
-#[cfg(any(feature = "tracing", feature = "metrics"))]
 mod leases;
-#[cfg(not(any(feature = "tracing", feature = "metrics")))]
-mod off;
-#[cfg(any(feature = "tracing", feature = "metrics"))]
 mod often;
-#[cfg(any(feature = "tracing", feature = "metrics"))]
 mod series;
-#[cfg(any(feature = "tracing", feature = "metrics"))]
 mod server;
 #[cfg(all(test, feature = "tracing", feature = "metrics"))]
 mod tests;
 #[cfg(feature = "tracing")]
 mod throttle;
 
-pub(crate) use self::names::{Event, Outcome};
-
-#[cfg(not(any(feature = "tracing", feature = "metrics")))]
-pub(crate) use self::off::{Decisions, Fill, LeaseCounts, Leases, Often, Server, tell};
-#[cfg(any(feature = "tracing", feature = "metrics"))]
 pub(crate) use self::{
     decisions::Decisions,
     emit::tell,
     fill::Fill,
     leases::{LeaseCounts, Leases},
+    names::{Event, Outcome},
     often::Often,
     server::Server,
 };

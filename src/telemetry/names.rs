@@ -8,10 +8,8 @@ macro_rules! named {
     ($(#[$doc:meta])* $enum:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[cfg_attr(not(any(feature = "tracing", feature = "metrics")), allow(dead_code))]
         pub(crate) enum $enum { $($(#[$variant_doc])* $variant,)+ }
 
-        #[cfg(any(feature = "tracing", feature = "metrics"))]
         impl $enum {
             #[allow(dead_code)]
             pub(super) const ALL: &[Self] = &[$(Self::$variant),+];
@@ -119,7 +117,6 @@ impl Outcome {
 pub(super) const TARGET: &str = "tower_distributed";
 
 /// A metric: its name, its kind, its labels and its unit.
-#[cfg(any(feature = "tracing", feature = "metrics"))]
 #[derive(Debug)]
 #[cfg_attr(not(all(test, feature = "metrics")), allow(dead_code))]
 pub(super) struct Metric {
@@ -133,8 +130,7 @@ pub(super) struct Metric {
 macro_rules! metrics {
     ($($metric:ident = $name:literal, $kind:ident, [$($label:ident),*], $unit:ident;)+) => {
         $(
-            #[cfg(any(feature = "tracing", feature = "metrics"))]
-            pub(super) const $metric: Metric = Metric {
+                pub(super) const $metric: Metric = Metric {
                 name: $name,
                 kind: stringify!($kind),
                 labels: &[$(stringify!($label)),*],
