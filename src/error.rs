@@ -93,8 +93,8 @@ pub(crate) enum Upload {
     KeyReused,
 }
 
-/// The `retry_after` of an overload.
-const OVERLOAD: Duration = Duration::from_secs(1);
+/// The `retry_after` of an overload, and of an outage: the longest pause between two probes of a breaker.
+const SOON: Duration = Duration::from_secs(1);
 
 /// A refusal by a limit.
 #[derive(Debug)]
@@ -474,7 +474,7 @@ impl Error {
         matches!(*self.0, Kind::Interrupted)
     }
 
-    /// Returns when to retry after a refusal or an overload, if known.
+    /// Returns when to retry after a refusal, if known. After an overload and in an outage this is 1 s.
     ///
     /// ```
     /// use std::time::Duration;
@@ -493,7 +493,8 @@ impl Error {
         match &*self.0 {
             Kind::Refused(refused) => refused.retry_after,
             Kind::Busy(busy) => busy.retry_after,
-            Kind::Overloaded(_) | Kind::Upload(Upload::NoRoom(_)) => Some(OVERLOAD),
+            Kind::Overloaded(_) | Kind::Upload(Upload::NoRoom(_)) => Some(SOON),
+            Kind::Unavailable(_) if self.is_away() => Some(SOON),
             _ => None,
         }
     }

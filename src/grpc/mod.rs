@@ -4,8 +4,6 @@ mod layers;
 
 pub use self::layers::{concurrency_limit, dedupe, mutex, rate_limit, rate_limits, rw_lock};
 
-use std::time::Duration;
-
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -33,7 +31,7 @@ use crate::{Refusal, RefusalKind, Reject};
 /// | [`Closed`](RefusalKind::Closed) | `UNAVAILABLE` | |
 /// | [`Invalid`](RefusalKind::Invalid) | `INTERNAL` | the layer is misconfigured |
 /// | [`Overloaded`](RefusalKind::Overloaded) | `UNAVAILABLE` | with `RetryInfo` (1 s), without the cause |
-/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | without the cause |
+/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | with `RetryInfo` (1 s), without the cause |
 ///
 /// ```
 /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, extract::header, grpc};
@@ -99,10 +97,10 @@ impl<B, E> IsSuccess<http::Response<B>, E> for IsHandled {
 #[must_use]
 pub fn status(refusal: &Refusal) -> Status {
     match refusal.kind() {
-        RefusalKind::RateLimited => match refusal.retry_after() {
-            Some(after) => with_retry(Code::ResourceExhausted, "rate limit exceeded", after),
-            None => Status::resource_exhausted("quota used up"),
-        },
+        RefusalKind::RateLimited if refusal.retry_after().is_none() => {
+            Status::resource_exhausted("quota used up")
+        }
+        RefusalKind::RateLimited => told(Code::ResourceExhausted, "rate limit exceeded", refusal),
         // Its text is the service's own, and may be private.
         RefusalKind::BadRequest => Status::invalid_argument("bad request"),
         RefusalKind::MissingPart
@@ -111,30 +109,23 @@ pub fn status(refusal: &Refusal) -> Status {
         | RefusalKind::RequestTooLarge
         | RefusalKind::KeyReused => Status::invalid_argument(refusal.to_string()),
         RefusalKind::RequestTimeout => Status::deadline_exceeded(refusal.to_string()),
-        RefusalKind::NoPermit => told(Code::ResourceExhausted, refusal),
-        RefusalKind::Locked | RefusalKind::InFlight => told(Code::Aborted, refusal),
+        RefusalKind::NoPermit => told(Code::ResourceExhausted, &refusal.to_string(), refusal),
+        RefusalKind::Locked | RefusalKind::InFlight => told(Code::Aborted, &refusal.to_string(), refusal),
         RefusalKind::WaitedTooLong => Status::unavailable(refusal.to_string()),
         RefusalKind::Duplicate => Status::already_exists(refusal.to_string()),
         RefusalKind::LeaseLost => Status::aborted(refusal.to_string()),
         RefusalKind::Closed => Status::unavailable("shutting down"),
         RefusalKind::Invalid => Status::internal("a limit is misconfigured"),
-        RefusalKind::Overloaded => {
-            let after = refusal.retry_after().unwrap_or_default();
-            with_retry(Code::Unavailable, "rate limits are overloaded", after)
-        }
+        RefusalKind::Overloaded => told(Code::Unavailable, "rate limits are overloaded", refusal),
         RefusalKind::LookUpFailed => Status::unavailable("temporarily unavailable"),
-        RefusalKind::StoreUnavailable => Status::unavailable("rate limits are unavailable"),
+        RefusalKind::StoreUnavailable => told(Code::Unavailable, "rate limits are unavailable", refusal),
     }
 }
 
 /// The status for a refusal, with `RetryInfo` if known.
-fn told(code: Code, refusal: &Refusal) -> Status {
+fn told(code: Code, text: &str, refusal: &Refusal) -> Status {
     match refusal.retry_after() {
-        Some(after) => with_retry(code, &refusal.to_string(), after),
-        None => Status::new(code, refusal.to_string()),
+        Some(after) => Status::with_error_details(code, text, ErrorDetails::with_retry_info(Some(after))),
+        None => Status::new(code, text),
     }
-}
-
-fn with_retry(code: Code, text: &str, after: Duration) -> Status {
-    Status::with_error_details(code, text, ErrorDetails::with_retry_info(Some(after)))
 }

@@ -30,7 +30,7 @@ use crate::{Refusal, RefusalKind, Reject, random};
 /// | [`LeaseLost`](RefusalKind::LeaseLost), [`Closed`](RefusalKind::Closed) | 503 | |
 /// | [`Invalid`](RefusalKind::Invalid) | 500 | the error is in the service |
 /// | [`Overloaded`](RefusalKind::Overloaded) | 503 | `Retry-After`: 1 |
-/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | 503 | the client does not see the cause |
+/// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | 503 | `Retry-After`: 1; the client does not see the cause |
 ///
 /// A refusal by a quota that never refills is a 429 without `Retry-After`. `Retry-After` of permits and locks is an
 /// [estimate](Refusal::retry_after) of at most 5 s.

@@ -22,7 +22,8 @@ async fn an_outage_refuses_where_the_flight_says_so() {
     for outcome in join_all(calls).await {
         let error = outcome.unwrap_err();
         let refusal = error.downcast_ref::<Refusal>().unwrap();
-        assert_eq!((refusal.kind(), refusal.retry_after()), (RefusalKind::StoreUnavailable, None));
+        let soon = Some(std::time::Duration::from_secs(1));
+        assert_eq!((refusal.kind(), refusal.retry_after()), (RefusalKind::StoreUnavailable, soon));
         assert!(std::error::Error::source(refusal).is_some(), "{refusal:?}");
     }
     assert_eq!(probe.calls(), 0);

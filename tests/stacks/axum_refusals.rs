@@ -128,7 +128,7 @@ async fn an_outage_is_a_503_and_ends_with_it() {
     for _ in 0..6 {
         let refused = get(&url, &[]).await;
         assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(refused.header("retry-after"), None);
+        assert_eq!(refused.header("retry-after"), Some("1"));
         assert_eq!(refused.header("ratelimit"), None);
         assert_eq!(refused.header("content-type"), Some("application/problem+json"));
         let problem = refused.json();
