@@ -70,7 +70,7 @@
 //! | crate | types | where |
 //! |---|---|---|
 //! | `tower`, `tower-layer` | `Layer`, `Service`, `BoxError` | layers, codecs, [`ProvideCredentials`] |
-//! | `deadpool-redis` | `Pool`, and those of `cluster` and `sentinel` | `Store::from`; re-exported as [`deadpool_redis`] |
+//! | `deadpool-redis` (feature `pools`) | `Pool`, and those of `cluster` and `sentinel` | `Store::from`; re-exported as [`deadpool_redis`] |
 //! | `tokio` | `time::Instant`, `runtime::Handle` | [`LeaseHandle::until`], [`StoreBuilder::background`] |
 //! | `http`, `http-body`, `bytes` | requests, responses, header fields, bodies | `web`, `extract`, `response`, `grpc` |
 //! | `ipnet` | `IpNet` | `extract::IntoNetwork` |
@@ -88,6 +88,7 @@
 //! | `serde` | | [`Quota`] and [`Quotas`] as text, such as `100/min, burst 20` |
 //! | `tonic` | | module `grpc`: layers for gRPC in one line, refusals as statuses |
 //! | `tracing`, `metrics` | | events and metrics of outages, decisions, leases and load: [all of them](telemetry) |
+//! | `pools` | yes | stores on pools of `deadpool-redis`: [`Store::from`](Store#impl-From<Pool>-for-Store), [`StoreBuilder::pool`] |
 //! | `cluster` | | a Redis Cluster, by URLs or a `deadpool_redis::cluster::Pool` |
 //! | `sentinel` | | the master that Redis Sentinel names, by URLs or a `deadpool_redis::sentinel::Pool` |
 //! | `rustls` | | `rediss://` URLs by rustls, with the root certificates of the operating system |
@@ -135,6 +136,7 @@ pub mod web;
 pub mod wire_format;
 
 /// The version of `deadpool-redis` whose pools a [`Store`] is made of.
+#[cfg(feature = "pools")]
 pub use deadpool_redis;
 pub use error::Error;
 pub use layer::concurrency_limit::ConcurrencyLimitLayer;

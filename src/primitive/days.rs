@@ -15,8 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use deadpool_redis::redis;
-
 use crate::operator::Operator;
 use crate::store::Clock;
 use crate::support::client::Client;

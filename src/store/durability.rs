@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use deadpool_redis::redis::{Arg, Cmd, FromRedisValue as _, RedisError, Value, cmd};
+use redis::{Arg, Cmd, FromRedisValue as _, RedisError, Value, cmd};
 
 use crate::Error;
 

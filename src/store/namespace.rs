@@ -177,7 +177,7 @@ impl<O: Operation> Client<O> {
     pub(crate) fn may_repeat(&self) -> bool {
         match self {
             Self::InMemory(_) => false,
-            Self::Redis(client) => client.store.source.repeats(),
+            Self::Redis(client) => client.store.source.is_pool_of_cluster(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use deadpool_redis::redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
+use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
 
 use crate::Error;
 

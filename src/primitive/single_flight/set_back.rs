@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use deadpool_redis::redis;
-
 use super::answer::Flight;
 use super::{Postcard, SingleFlight, kept};
 use crate::primitive::lease::agreement::CLOCK;

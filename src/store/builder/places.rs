@@ -6,6 +6,7 @@ use super::StoreBuilder;
 use crate::Error;
 use crate::store::background::Background;
 use crate::store::redis::endpoint::Endpoint;
+use crate::store::redis::pool::Sealed;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use crate::store::redis::several::Urls;
 use crate::store::redis::source::Source;
@@ -137,7 +138,7 @@ impl StoreBuilder {
             ));
         }
         let home = self.home()?;
-        self.source(pool.into_source(&home), None, home)
+        self.source(Source::Pool(pool.into_pool(&home)), None, home)
     }
 
     /// Where the store runs what depends on no caller.
@@ -156,7 +157,7 @@ impl StoreBuilder {
         }
         self.limits.check()?;
         #[cfg(feature = "cluster")]
-        if self.limits.durability.is_some() && matches!(source, Source::ClusterPool(..)) {
+        if self.limits.durability.is_some() && source.is_pool_of_cluster() {
             return Err(Error::invalid(
                 "`replicas` and `fsync` are not for a pool of a Cluster: give its URLs to `cluster`",
             ));
@@ -205,11 +206,12 @@ impl StoreBuilder {
 }
 
 /// The pools that a [`Store`] can use. Sealed: implemented for the pools of `deadpool_redis`.
-pub trait IntoPool: sealed::IntoSource {}
+pub trait IntoPool: Sealed {}
 
-impl<P: sealed::IntoSource> IntoPool for P {}
+impl<P: Sealed> IntoPool for P {}
 
 /// Uses the default settings of [`StoreBuilder`].
+#[cfg(feature = "pools")]
 impl From<deadpool_redis::Pool> for Store {
     fn from(pool: deadpool_redis::Pool) -> Self {
         StoreBuilder::default().with_defaults(pool)
@@ -217,7 +219,7 @@ impl From<deadpool_redis::Pool> for Store {
 }
 
 /// Uses the default settings of [`StoreBuilder`].
-#[cfg(feature = "cluster")]
+#[cfg(all(feature = "pools", feature = "cluster"))]
 impl From<deadpool_redis::cluster::Pool> for Store {
     fn from(pool: deadpool_redis::cluster::Pool) -> Self {
         StoreBuilder::default().with_defaults(pool)
@@ -228,49 +230,17 @@ impl From<deadpool_redis::cluster::Pool> for Store {
 ///
 /// A pool does not tell its Sentinels, so the store cannot follow them: it stays at a former master until that one fails or
 /// is demoted. Locks can be granted twice meanwhile. [`StoreBuilder::sentinel`] leaves it at once.
-#[cfg(feature = "sentinel")]
+#[cfg(all(feature = "pools", feature = "sentinel"))]
 impl From<deadpool_redis::sentinel::Pool> for Store {
     fn from(pool: deadpool_redis::sentinel::Pool) -> Self {
         StoreBuilder::default().with_defaults(pool)
     }
 }
 
+#[cfg(feature = "pools")]
 impl StoreBuilder {
     fn with_defaults(self, pool: impl IntoPool) -> Store {
         let home = Background::thread();
-        self.assemble(pool.into_source(&home), CLOCK, Vec::new(), home)
-    }
-}
-
-mod sealed {
-    use super::*;
-
-    pub trait IntoSource {
-        #[doc(hidden)]
-        #[allow(private_interfaces)]
-        fn into_source(self, home: &Background) -> Source;
-    }
-
-    impl IntoSource for deadpool_redis::Pool {
-        #[allow(private_interfaces)]
-        fn into_source(self, _: &Background) -> Source {
-            Source::Pool(self)
-        }
-    }
-
-    #[cfg(feature = "cluster")]
-    impl IntoSource for deadpool_redis::cluster::Pool {
-        #[allow(private_interfaces)]
-        fn into_source(self, home: &Background) -> Source {
-            Source::ClusterPool(self, Arc::new(crate::store::redis::slots::Masters::new(home)))
-        }
-    }
-
-    #[cfg(feature = "sentinel")]
-    impl IntoSource for deadpool_redis::sentinel::Pool {
-        #[allow(private_interfaces)]
-        fn into_source(self, _: &Background) -> Source {
-            Source::SentinelPool(self)
-        }
+        self.assemble(Source::Pool(pool.into_pool(&home)), CLOCK, Vec::new(), home)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use deadpool_redis::redis::{self, RedisError};
+use redis::{self, RedisError};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::redis;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -21,7 +20,7 @@ impl RedisStore {
     /// connects. If it is closed, the call makes another.
     pub(super) async fn probe(&self, runtime: &Handle, link: &Arc<Link>) -> Result<(), Failed> {
         // The connection of a pool for a Cluster leads to several nodes, and replaces the connections to them by itself.
-        if self.source.repeats() {
+        if self.source.is_pool_of_cluster() {
             return Ok(());
         }
         let mut held = self.hold(runtime, link).await?;

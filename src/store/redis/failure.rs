@@ -5,7 +5,7 @@ mod denied;
 
 use std::sync::Arc;
 
-use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
+use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
 pub(super) use self::connecting::no_connection;
 use crate::error::{Cause, Outage};
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     fn server(code: &str, detail: &str) -> Outage {
-        outage(deadpool_redis::redis::make_extension_error(code.into(), Some(detail.into())))
+        outage(redis::make_extension_error(code.into(), Some(detail.into())))
     }
 
     #[test]

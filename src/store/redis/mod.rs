@@ -13,6 +13,7 @@ mod flusher;
 pub(crate) mod future;
 mod link;
 mod plan;
+pub(crate) mod pool;
 mod refused;
 mod reply;
 mod runtime;
@@ -36,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-pub(crate) use deadpool_redis::redis::Value;
+pub(crate) use redis::Value;
 use tokio::runtime::{Handle, Id};
 
 use self::batch::Batch;

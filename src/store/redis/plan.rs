@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use deadpool_redis::redis::Cmd;
+use redis::Cmd;
 
 use super::Loaded;
 use super::batch::Item;

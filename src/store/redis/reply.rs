@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use deadpool_redis::redis::Value;
+use redis::Value;
 
 use crate::Error;
 use crate::store::operation::Fields;

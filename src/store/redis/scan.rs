@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use deadpool_redis::redis::{self, Value};
+use redis::{self, Value};
 use tokio::runtime::Handle;
 
 use super::RedisStore;

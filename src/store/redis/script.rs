@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod mutants;
 
-use deadpool_redis::redis::{self, Cmd};
+use redis::{self, Cmd};
 
 use crate::store::operation::Script;
 

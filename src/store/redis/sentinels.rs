@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 // Not tokio's: a caller's runtime may have paused its clock.
 use std::time::{Duration, Instant};
 
-use deadpool_redis::redis::aio::{MultiplexedConnection, PubSub};
-use deadpool_redis::redis::{Client, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pipe};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{Client, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pipe};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use deadpool_redis::redis::ConnectionInfo;
+use redis::ConnectionInfo;
 
 use super::endpoint::Access;
 #[cfg(feature = "cluster")]
@@ -58,10 +58,10 @@ mod cluster {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use deadpool_redis::redis::ConnectionInfo;
-    use deadpool_redis::redis::cluster::ClusterClientBuilder;
     use futures_util::StreamExt as _;
     use futures_util::stream::FuturesUnordered;
+    use redis::ConnectionInfo;
+    use redis::cluster::ClusterClientBuilder;
     use tokio::time::timeout;
 
     use super::super::endpoint::Endpoint;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crc16::{State, XMODEM};
-use deadpool_redis::redis::{Value, cmd};
+use redis::{Value, cmd};
 
 use super::failure;
 use super::source::Connection;

@@ -5,16 +5,18 @@ use std::sync::Arc;
 #[cfg(feature = "cluster")]
 use std::time::Duration;
 
-use deadpool::managed::Manager as _;
-use deadpool_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 #[cfg(feature = "cluster")]
-use deadpool_redis::redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
-use deadpool_redis::redis::{Cmd, Pipeline, RedisError, Value};
+use redis::cluster_async::ClusterConnection;
+#[cfg(feature = "cluster")]
+use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
+use redis::{Cmd, Pipeline, RedisError, Value};
 #[cfg(feature = "cluster")]
 use tokio::time::timeout;
 
 use super::endpoint::{Endpoint, prepare_tls};
 use super::failure::no_connection;
+use super::pool::Pool;
 #[cfg(feature = "sentinel")]
 use super::sentinels::Sentinels;
 #[cfg(feature = "cluster")]
@@ -24,30 +26,30 @@ use super::slots::{Masters, Topology};
 use crate::error::{Cause, Outage};
 use crate::store::key::RedisKey;
 
-/// Makes connections: to what URLs name, or as a user's pool does.
+/// Makes connections.
 #[derive(Clone)]
 pub(crate) enum Source {
     Url(Arc<Endpoint>),
-    Pool(deadpool_redis::Pool),
+    /// As a user's pool does.
+    #[cfg_attr(not(feature = "pools"), allow(dead_code))]
+    Pool(Arc<dyn Pool>),
     #[cfg(feature = "cluster")]
     Cluster(Arc<Nodes>, Arc<Masters>),
     /// One master of a Cluster, by its number.
     #[cfg(feature = "cluster")]
     Master(Arc<Nodes>, Arc<Masters>, usize),
-    #[cfg(feature = "cluster")]
-    ClusterPool(deadpool_redis::cluster::Pool, Arc<Masters>),
     #[cfg(feature = "sentinel")]
     Sentinel(Arc<Sentinels>),
-    #[cfg(feature = "sentinel")]
-    SentinelPool(deadpool_redis::sentinel::Pool),
 }
 
 /// A connection that many calls share.
 #[derive(Clone)]
 pub(crate) enum Connection {
     Server(MultiplexedConnection),
+    /// To all its masters.
     #[cfg(feature = "cluster")]
-    Cluster(deadpool_redis::cluster::ClusterConnection),
+    #[cfg_attr(not(feature = "pools"), allow(dead_code))]
+    Cluster(ClusterConnection),
 }
 
 impl Source {
@@ -60,15 +62,24 @@ impl Source {
     #[cfg(feature = "cluster")]
     pub(in crate::store) fn masters(&self) -> Option<&Arc<Masters>> {
         match self {
-            Self::Cluster(_, masters) | Self::ClusterPool(_, masters) => Some(masters),
+            Self::Cluster(_, masters) => Some(masters),
+            _ => self.masters_of_pool(),
+        }
+    }
+
+    /// The masters to which one connection of a pool leads.
+    #[cfg(feature = "cluster")]
+    fn masters_of_pool(&self) -> Option<&Arc<Masters>> {
+        match self {
+            Self::Pool(pool) => pool.masters(),
             _ => None,
         }
     }
 
-    /// Whether the connection sends calls again by itself.
-    pub(in crate::store) fn repeats(&self) -> bool {
+    /// Whether a connection leads to several masters, and reconnects to them by itself.
+    pub(in crate::store) fn is_pool_of_cluster(&self) -> bool {
         #[cfg(feature = "cluster")]
-        return matches!(self, Self::ClusterPool(..));
+        return self.masters_of_pool().is_some();
         #[cfg(not(feature = "cluster"))]
         false
     }
@@ -96,32 +107,25 @@ impl Source {
     /// The address of a master, for connections that lead to all of them.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn address_in_pool(&self, number: usize) -> Option<String> {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::ClusterPool(_, masters) => masters.address(number),
-            _ => None,
-        }
+        #[cfg(feature = "cluster")]
+        return self.masters_of_pool()?.address(number);
+        #[cfg(not(feature = "cluster"))]
+        None
     }
 
     /// The numbers of the masters to which calls go.
     pub(super) fn numbers(&self) -> Vec<usize> {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::ClusterPool(..) => vec![0],
-            source => source.all_masters(),
-        }
+        if self.is_pool_of_cluster() { vec![0] } else { self.all_masters() }
     }
 
     /// The numbers of all masters that have slots; 0 if none is known.
     pub(super) fn all_masters(&self) -> Vec<usize> {
-        let known: Vec<_> = match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(_, masters) | Self::ClusterPool(_, masters) => {
-                masters.numbers().into_iter().collect()
-            }
-            _ => Vec::new(),
-        };
-        if known.is_empty() { vec![0] } else { known }
+        #[cfg(feature = "cluster")]
+        if let Some(masters) = self.masters() {
+            let known: Vec<_> = masters.numbers().into_iter().collect();
+            return if known.is_empty() { vec![0] } else { known };
+        }
+        vec![0]
     }
 
     /// Whether a master still has slots.
@@ -136,10 +140,10 @@ impl Source {
     /// Whether the connection is useless after this outage: it is broken, or it leads to a server that is not (or
     /// no longer) the right one. A connection of a pool for a Cluster reconnects to its nodes by itself.
     pub(super) fn is_lost(&self, cause: Cause) -> bool {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::ClusterPool(..) => cause == Cause::Disconnected,
-            _ => super::failure::is_outage(cause),
+        if self.is_pool_of_cluster() {
+            cause == Cause::Disconnected
+        } else {
+            super::failure::is_outage(cause)
         }
     }
 
@@ -167,8 +171,10 @@ impl Source {
         #[cfg(feature = "cluster")]
         match (self, connection) {
             (Self::Cluster(nodes, masters), _) if masters.is_due() => drop(nodes.look_for(masters)),
-            (Self::ClusterPool(_, masters), Some(connection)) if masters.is_due() => {
-                drop(masters.refresh(told(connection)));
+            (source, Some(connection)) => {
+                if let Some(masters) = source.masters_of_pool().filter(|masters| masters.is_due()) {
+                    drop(masters.refresh(told(connection)));
+                }
             }
             _ => {}
         }
@@ -215,9 +221,10 @@ impl Source {
         match self {
             Self::Url(endpoint) if endpoint.database() != 0 => " +select",
             #[cfg(feature = "cluster")]
-            Self::Cluster(..) | Self::Master(..) | Self::ClusterPool(..) => " +cluster|slots +asking",
+            Self::Cluster(..) | Self::Master(..) => OF_CLUSTERS,
             #[cfg(feature = "sentinel")]
-            Self::Sentinel(..) | Self::SentinelPool(..) => " +role +select",
+            Self::Sentinel(..) => OF_SENTINELS,
+            Self::Pool(pool) => pool.more_commands(),
             _ => "",
         }
     }
@@ -233,32 +240,25 @@ impl Source {
         }
     }
 
-    /// Makes a connection on the current runtime. It never takes an idle connection from a pool, because such a
-    /// connection is driven by the runtime that made it.
+    /// Makes a connection on the current runtime.
     pub(crate) async fn connect(&self) -> Result<Connection, Outage> {
-        let pooled = |error| no_connection(self, error);
         match self {
             Self::Url(endpoint) => endpoint.connect().await.map(Connection::Server),
             Self::Pool(pool) => {
                 prepare_tls();
-                pool.manager().create().await.map(Connection::Server).map_err(pooled)
+                let connection = pool.connect().await.map_err(|error| no_connection(self, error))?;
+                #[cfg(feature = "cluster")]
+                if let Some(masters) = pool.masters() {
+                    masters.refresh(told(connection.clone())).await;
+                }
+                Ok(connection)
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(nodes, masters) => Self::master_of(nodes, masters, 0).await,
             #[cfg(feature = "cluster")]
             Self::Master(nodes, masters, number) => Self::master_of(nodes, masters, *number).await,
-            #[cfg(feature = "cluster")]
-            Self::ClusterPool(pool, masters) => {
-                prepare_tls();
-                Self::with_masters(pool.manager().create().await.map_err(pooled)?, masters).await
-            }
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) => sentinels.connect().await.map(Connection::Server),
-            #[cfg(feature = "sentinel")]
-            Self::SentinelPool(pool) => {
-                prepare_tls();
-                pool.manager().create().await.map(Connection::Server).map_err(pooled)
-            }
         }
     }
 
@@ -276,21 +276,17 @@ impl Source {
             None => Err(masters.outage().unwrap_or_else(|| nodes.unanswered())),
         }
     }
-
-    #[cfg(feature = "cluster")]
-    async fn with_masters(
-        connection: deadpool_redis::cluster::ClusterConnection,
-        masters: &Arc<Masters>,
-    ) -> Result<Connection, Outage> {
-        let connection = Connection::Cluster(connection);
-        masters.refresh(told(connection.clone())).await;
-        Ok(connection)
-    }
 }
 
 /// How long to wait for a node's answer, because the node may be down.
 #[cfg(feature = "cluster")]
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The commands that a store on a Cluster, or by Sentinels, needs beside those of every store.
+#[cfg(feature = "cluster")]
+pub(super) const OF_CLUSTERS: &str = " +cluster|slots +asking";
+#[cfg(feature = "sentinel")]
+pub(super) const OF_SENTINELS: &str = " +role +select";
 
 const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
 
@@ -366,7 +362,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url(endpoint) => f.write_str(&endpoint.address()),
-            Self::Pool(_) => f.write_str("the server of the pool"),
+            Self::Pool(pool) => f.write_str(pool.name()),
             #[cfg(feature = "cluster")]
             Self::Cluster(nodes, _) => nodes.fmt(f),
             #[cfg(feature = "cluster")]
@@ -374,12 +370,8 @@ impl fmt::Display for Source {
                 Some(address) => f.write_str(&address),
                 None => nodes.fmt(f),
             },
-            #[cfg(feature = "cluster")]
-            Self::ClusterPool(..) => f.write_str("the cluster of the pool"),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) => sentinels.fmt(f),
-            #[cfg(feature = "sentinel")]
-            Self::SentinelPool(_) => f.write_str("the master that Sentinel names"),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use deadpool_redis::redis::io::tcp::TcpSettings;
-use deadpool_redis::redis::io::tcp::socket2::TcpKeepalive;
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 
 use crate::Error;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use deadpool_redis::redis::{self, Value};
+use redis::{self, Value};
 
 use tokio::time::timeout;
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use deadpool_redis::redis;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 use super::bucket::Bucket;

@@ -3,8 +3,6 @@
 //!
 //! The checks read Redis alone, so that they do not repeat a mistake that Lua and Rust have in common.
 
-use deadpool_redis::redis;
-
 use super::virtual_time::Time;
 use super::{States, Tried};
 use crate::primitive::lease::kind::Holders as _;

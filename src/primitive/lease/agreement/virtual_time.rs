@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use deadpool_redis::redis;
-
 use super::{Side, Tried};
 use crate::support::client::Client;
 use crate::support::redis_server::RedisServer;

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use deadpool_redis::redis::{self, Value};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
+use redis::{self, Value};
 
 use super::virtual_time::{CLOCK, VirtualTime, jump};
 use super::{quota_sets, seed};

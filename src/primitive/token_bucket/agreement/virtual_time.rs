@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use deadpool_redis::redis;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use smallvec::smallvec;

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use deadpool_redis::redis::RedisError;
+use redis::RedisError;
 
 use crate::error::{Cause, Outage};
 

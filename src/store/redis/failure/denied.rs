@@ -1,6 +1,6 @@
 //! What a server denies by its access control list (ACL), or because a command is renamed or disabled.
 
-use deadpool_redis::redis::RedisError;
+use redis::RedisError;
 
 /// How errors in scripts begin: up to Redis 7.0, and since 7.2 and in Valkey.
 const IN_SCRIPTS: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
@@ -45,7 +45,7 @@ fn has_one(text: &str, parts: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use deadpool_redis::redis::make_extension_error;
+    use redis::make_extension_error;
 
     use super::*;
     use crate::error::Cause;

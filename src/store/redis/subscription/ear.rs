@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
-use deadpool_redis::redis::{Client, Value};
 use futures_util::StreamExt as _;
+use redis::{Client, Value};
 use tokio::time::{Instant, timeout};
 
 #[cfg(feature = "cluster")]
