@@ -11,12 +11,13 @@ use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::exact::{Digest, Exact};
-use super::filtered::Filtered;
-#[cfg(feature = "http")]
-use super::replay::Replays;
+use super::claims::{Claims, Common};
+use super::exact::{Digest, ExactClaims};
+use super::filtered::FilterClaims;
 use crate::error::Cause;
 use crate::primitive::bloom_filter::Probe;
+#[cfg(feature = "http")]
+use crate::primitive::single_flight::answer::{Entry, Flight};
 use crate::store::background::Background;
 use crate::store::timer::{sleep, within};
 use crate::telemetry::{Event, tell};
@@ -25,29 +26,20 @@ use crate::{Error, Lease, Store};
 /// Where a confirmation records that the item was handled.
 #[derive(Clone)]
 pub(super) enum Place {
-    Filter(Arc<Filtered>, Probe),
-    Exact(Arc<Exact>, Digest),
+    Filter(Arc<Claims<FilterClaims>>, Probe),
+    Exact(Arc<Claims<ExactClaims>>, Digest),
     /// With the outcome.
     #[cfg(feature = "http")]
-    Replay(Arc<Replays>, Arc<[u8]>),
+    Replay(Arc<Claims<Flight>>, Entry),
 }
 
 impl Place {
-    fn store(&self) -> &Store {
+    fn common(&self) -> &Common {
         match self {
-            Self::Filter(filtered, _) => filtered.filter.store(),
-            Self::Exact(exact, _) => exact.store(),
+            Self::Filter(claims, _) => &claims.common,
+            Self::Exact(claims, _) => &claims.common,
             #[cfg(feature = "http")]
-            Self::Replay(replays, _) => replays.store(),
-        }
-    }
-
-    fn name(&self) -> &str {
-        match self {
-            Self::Filter(filtered, _) => filtered.filter.name(),
-            Self::Exact(exact, _) => exact.name(),
-            #[cfg(feature = "http")]
-            Self::Replay(replays, _) => replays.name(),
+            Self::Replay(claims, _) => &claims.common,
         }
     }
 }
@@ -128,17 +120,17 @@ impl Claim {
         let (place, state) = (self.place.clone(), Arc::clone(&self.lease.state));
         Box::pin(async move {
             match place {
-                Place::Filter(filtered, probe) => filtered.confirm(&state, probe, again).await,
-                Place::Exact(exact, digest) => exact.confirm(&state, digest, again).await,
+                Place::Filter(claims, probe) => claims.confirm(&state, probe, again).await,
+                Place::Exact(claims, digest) => claims.confirm(&state, digest, again).await,
                 #[cfg(feature = "http")]
-                Place::Replay(replays, bytes) => replays.confirm(&state, &bytes, again).await,
+                Place::Replay(claims, entry) => claims.confirm(&state, entry, again).await,
             }
         })
     }
 
     /// Sends an event if the claim was lost or the confirmation failed.
     fn note(&self, confirmed: &Result<bool, Error>) {
-        let name = self.place.name();
+        let name = &self.place.common().name;
         match confirmed {
             Ok(true) => {}
             Ok(false) => {
@@ -164,7 +156,7 @@ struct Confirming {
 
 impl Confirming {
     fn new(claim: Claim) -> Self {
-        let store = claim.place.store().clone();
+        let store = claim.place.common().store.clone();
         store.owed().into_iter().for_each(|owed| owed.add(1));
         Self { claim: Some(claim), store }
     }
