@@ -44,13 +44,6 @@ pub(crate) enum Known {
     ByFullFilter,
 }
 
-/// How an item is claimed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) max_wait: Option<Duration>,
-    pub(super) bypass: bool,
-}
-
 /// Records which items were handled. One holder at a time handles an item; a confirmation then records it.
 pub(crate) trait Memory: fmt::Debug + Send + Sync + Sized + 'static {
     /// An item, as it is recorded.
@@ -115,14 +108,15 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
         Self::new(store, &Namespace::beside(store, name), name, memory, options)
     }
 
-    /// Claims an item, or answers how it is known.
+    /// Claims an item, or answers how it is known. With `bypass`, claims it even if it is known, unless the call had to wait
+    /// and the item was handled meanwhile.
     pub(super) async fn claim(
         self: &Arc<Self>,
         item: &[u8],
-        asked: Asked,
+        max_wait: Option<Duration>,
+        bypass: bool,
         place: fn(Arc<Self>, M::Item) -> Place,
     ) -> Result<Looked, Error> {
-        let Asked { max_wait, bypass } = asked;
         let item = self.memory().item(item);
         self.memory().open().await?;
         let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..Wait::FOR_EVER });

@@ -31,6 +31,13 @@ impl Filtered {
     pub(super) fn fill(&self) -> Option<f64> {
         self.fill.known()
     }
+
+    /// Records how full a generation is, by its sample. Returns the level.
+    fn measure(&self, probe: &Probe, ones: u64) -> f64 {
+        let fill = self.filter.fill(ones);
+        self.fill.note(probe.shard, fill);
+        fill
+    }
 }
 
 /// Claims on the items of a filter.
@@ -66,13 +73,12 @@ impl Memory for Filtered {
     }
 
     fn known(&self, probe: &Probe, ones: u64) -> Known {
-        self.note(probe, ones);
-        let is_full = self.filter.fill(ones) > 1.0 && self.when_full == FilterFull::FailOpen;
+        let is_full = self.measure(probe, ones) > 1.0 && self.when_full == FilterFull::FailOpen;
         if is_full { Known::ByFullFilter } else { Known::ByFilter }
     }
 
     fn note(&self, probe: &Probe, ones: u64) {
-        self.fill.note(probe.shard, self.filter.fill(ones));
+        self.measure(probe, ones);
     }
 
     fn mismatch(&self, stored: &Mismatch) -> Error {

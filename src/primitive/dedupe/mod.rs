@@ -25,7 +25,7 @@ pub use self::exact::ExactBuilder;
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
 
 use self::claim::Place;
-use self::claims::{Asked, Claims, Common, unasked};
+use self::claims::{Claims, Common, unasked};
 use self::exact::{Exact, ExactClaims, Layout};
 use self::filtered::{FilterClaims, Filtered};
 use crate::primitive::bloom_filter::BloomFilter;
@@ -304,23 +304,23 @@ impl Dedupe {
 
     /// Claims an item unless it is known. Does not count a decision.
     pub(crate) async fn look(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Looked, Error> {
-        self.ask(item, Asked { max_wait, bypass: false }).await
+        self.ask(item, max_wait, false).await
     }
 
     /// Claims an item even if it is known, unless the call had to wait and the item was handled meanwhile. Does not
     /// count a decision.
     pub(crate) async fn insist(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Looked, Error> {
-        self.ask(item, Asked { max_wait, bypass: true }).await
+        self.ask(item, max_wait, true).await
     }
 
     pub(crate) fn is_in_memory(&self) -> bool {
         self.common().store.is_in_memory()
     }
 
-    async fn ask(&self, item: &[u8], asked: Asked) -> Result<Looked, Error> {
+    async fn ask(&self, item: &[u8], max_wait: Option<Duration>, bypass: bool) -> Result<Looked, Error> {
         match &self.0 {
-            Mode::Filter(claims) => claims.claim(item, asked, Place::Filter).await,
-            Mode::Exact(claims) => claims.claim(item, asked, Place::Exact).await,
+            Mode::Filter(claims) => claims.claim(item, max_wait, bypass, Place::Filter).await,
+            Mode::Exact(claims) => claims.claim(item, max_wait, bypass, Place::Exact).await,
         }
     }
 }
