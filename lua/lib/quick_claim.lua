@@ -23,12 +23,9 @@ do
     local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 0, 2
     local bits, other = KEYS[key + 4 + generation % 2], forget > 0 and KEYS[key + 5 - generation % 2]
     local gets = verb == 'acquire'
-    if lock == KEYS[key - 6] then break end
-    if gets then
-      if holders[i] or string.find(token, ':', 17, true) then break end
-    elseif holders[i] ~= token or verb ~= 'complete' and verb ~= 'release' then
-      break
-    end
+    local usual = gets and not holders[i] and not string.find(token, ':', 17, true)
+      or holders[i] == token and (verb == 'complete' or verb == 'release')
+    if lock == KEYS[key - 6] or not usual then break end
     if verb ~= 'release' then
       if KEYS[key + 1] ~= filter and pcall('GET', KEYS[key + 1]) ~= want then break end
       if other and not gets and call('EXISTS', bits) == 0 then break end
