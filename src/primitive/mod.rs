@@ -13,5 +13,6 @@ mod percent;
 pub(crate) mod quota;
 pub(crate) mod rw_lock;
 pub(crate) mod single_flight;
+mod stored_layout;
 pub(crate) mod token_bucket;
 pub(crate) mod wait_group;

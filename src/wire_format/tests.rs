@@ -4,7 +4,7 @@
 
 use crate::Store;
 use crate::primitive::dedupe::exact::ExactClaims;
-use crate::primitive::dedupe::filtered::Claims;
+use crate::primitive::dedupe::filtered::FilterClaims;
 use crate::primitive::lease::kind::Kind;
 use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
@@ -46,7 +46,7 @@ fn the_page_has_the_parts_of_each_kind() {
     check("RwLock", ReadWrite::PARTS);
     check("SingleFlight", Flight::PARTS);
     let (of_the_filter, of_the_claim): (Vec<_>, Vec<_>) =
-        Claims::PARTS.iter().partition(|part| part.starts_with('@'));
+        FilterClaims::PARTS.iter().partition(|part| part.starts_with('@'));
     check("BloomFilter", &of_the_filter);
     check("Dedupe` on a filter", &of_the_claim);
     check("exact `Dedupe", &[ExactClaims::PARTS, &["layout"]].concat());

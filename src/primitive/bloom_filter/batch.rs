@@ -1,14 +1,12 @@
 //! Calls with many items.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 
 use super::hash::Probe;
-use super::layout::{Layout, Mismatch};
-use super::operations::{Answers, Probes};
+use super::operations::{OnShard, Step};
 use super::{BloomFilter, shard_key};
 use crate::Error;
-use crate::store::{Client, Operation};
+use crate::store::Client;
 
 /// How many calls of a batch run at a time.
 const UNDER_WAY: usize = 4;
@@ -21,20 +19,17 @@ pub(super) fn first_places(probes: &[Probe]) -> Vec<usize> {
 }
 
 impl BloomFilter {
-    /// Runs an operation for the items at these places. The items of a key go in one call, up to `most_items`. The
-    /// answers are in the order of all items, with `false` at the other places.
-    pub(super) async fn ask_all<O>(
+    /// Runs a step for the items at these places. The items of a key go in one call, up to `most_items`. Returns
+    /// whether each item was contained, in the order of all items, with `true` at the other places.
+    pub(super) async fn ask_all<S: Step>(
         &self,
-        port: &Client<O>,
-        ask: fn(Arc<Layout>, Probes) -> O,
+        client: &Client<OnShard<S>>,
         probes: &[Probe],
         mut places: Vec<usize>,
-    ) -> Result<Vec<bool>, Error>
-    where
-        O: Operation<Reply = Result<Answers, Mismatch>>,
-    {
+    ) -> Result<Vec<bool>, Error> {
+        self.open().await?;
         places.sort_by_key(|&place| probes[place].shard);
-        let mut answers = vec![false; probes.len()];
+        let mut seen = vec![true; probes.len()];
         let mut under_way = VecDeque::new();
         let mut rest = &places[..];
         loop {
@@ -43,12 +38,12 @@ impl BloomFilter {
                 let alike = rest.iter().take_while(|&&place| probes[place].shard == shard);
                 let (call, later) = rest.split_at(alike.take(self.layout().most_items()).count());
                 let items = call.iter().map(|&place| probes[place]).collect();
-                under_way.push_back((call, port.run(shard_key(shard), ask(self.layout().clone(), items))));
+                under_way.push_back((call, client.run(shard_key(shard), self.on_shard(items))));
                 rest = later;
             }
-            let Some((call, running)) = under_way.pop_front() else { return Ok(answers) };
+            let Some((call, running)) = under_way.pop_front() else { return Ok(seen) };
             for (&place, answer) in call.iter().zip(self.checked(running.await?)?) {
-                answers[place] = answer;
+                seen[place] = answer == 1;
             }
         }
     }

@@ -1,7 +1,8 @@
 //! One shard of a filter in memory: the twin of `lua/lib/bloom.lua`.
 
 use super::hash::Probe;
-use super::layout::{Layout, Mismatch};
+use super::layout::Layout;
+use crate::primitive::stored_layout::Mismatch;
 use crate::store::Cell;
 
 /// One shard of a filter.
@@ -35,7 +36,7 @@ impl Bits {
     }
 
     /// Returns the newest generation in which an item may have been inserted.
-    pub(super) fn generation_of(
+    pub(crate) fn generation_of(
         &self,
         layout: &Layout,
         probe: &Probe,
@@ -47,7 +48,7 @@ impl Bits {
     }
 
     /// Returns how many bits are set in the [sample](SAMPLE) of a generation's array.
-    pub(super) fn sample(&self, generation: i64) -> u64 {
+    pub(crate) fn sample(&self, generation: i64) -> u64 {
         let words = self.array(generation).iter().take(SAMPLE / 8);
         words.map(|word| u64::from(word.count_ones())).sum()
     }
@@ -137,7 +138,7 @@ impl Bits {
     }
 }
 
-fn slot(generation: i64) -> usize {
+pub(super) fn slot(generation: i64) -> usize {
     generation.rem_euclid(2) as usize
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::BloomFilter;
 use super::layout::Layout;
 use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys};
+use crate::primitive::stored_layout::check_remember_for;
 use crate::store::check_name;
 use crate::{Error, Store};
 
@@ -43,9 +44,6 @@ pub(super) struct Config {
     pub(super) capacity: Option<u64>,
     pub(super) rate: Option<f64>,
 }
-
-const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 impl BloomFilterBuilder {
     /// Sets how many different items the filter is for, at least 1. Set
@@ -124,7 +122,11 @@ impl BloomFilterBuilder {
     }
 
     fn check(self) -> Result<Config, Error> {
-        let forget = self.forget()?;
+        // In µs; 0: items are never forgotten.
+        let forget = match self.remember_for {
+            Some(span) => check_remember_for(span)?.as_millis() as i64 * 1000,
+            None => 0,
+        };
         let (bits, hashes) = match self {
             Self { capacity: Some(capacity), rate: Some(rate), bits: None, hashes: None, .. } => {
                 sized(capacity, rate, forget > 0)?
@@ -161,19 +163,6 @@ impl BloomFilterBuilder {
             }
             None if self.capacity.is_some() => Ok(keys(bits)),
             None => Ok(least),
-        }
-    }
-
-    /// Returns `remember_for` in µs; 0: items are never forgotten.
-    fn forget(&self) -> Result<i64, Error> {
-        match self.remember_for {
-            None => Ok(0),
-            Some(span) if (SHORTEST..=LONGEST).contains(&span) && span.subsec_nanos() % 1_000_000 == 0 => {
-                Ok(span.as_millis() as i64 * 1000)
-            }
-            Some(span) => Err(Error::invalid(format!(
-                "remember_for must be 1 s to 10 years, in whole milliseconds, is {span:?}"
-            ))),
         }
     }
 }

@@ -3,6 +3,7 @@
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::layout::Layout;
+use crate::store::Arguments;
 
 /// The multiplier of D. E. Knuth's MMIX generator, which generates the positions. Its high bits depend on all 128
 /// bits of the hash, so small filters also keep their rates. With double hashing they would not.
@@ -35,6 +36,11 @@ impl Probe {
             x = x.wrapping_mul(MULTIPLIER).wrapping_add(y);
             position as u64
         })
+    }
+
+    /// Writes the positions, as arguments of a run.
+    pub(crate) fn write(&self, call: &mut Arguments<'_>) {
+        self.positions().for_each(|position| call.integer(position as i64));
     }
 
     /// Returns the hash of the item. Items with the same hash are the same to the filter.

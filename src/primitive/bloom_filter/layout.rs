@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bits::SAMPLE;
+use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS};
 use crate::store::Arguments;
 
 /// How the bits of a filter are laid out.
@@ -22,10 +23,6 @@ pub(crate) struct Layout {
     descriptor: Arc<str>,
 }
 
-/// The stored text of a filter that has another layout and the same name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mismatch(pub(crate) String);
-
 impl Layout {
     pub(crate) fn new(shards: u32, bits: u64, hashes: u32, forget: i64) -> Self {
         let beginning = format!("bloom1 {shards} {bits} {hashes} {} ", forget / 1000);
@@ -33,8 +30,26 @@ impl Layout {
         Self { shards, bits, hashes, forget, descriptor: descriptor.into() }
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bits.div_ceil(8)
+    /// Reads a stored text: the layout, and the newest generation. `None` if no filter has such a layout.
+    pub(super) fn parse(text: &str) -> Option<(Self, i64)> {
+        let mut numbers = text.strip_prefix("bloom1 ")?.split(' ').map(str::parse::<i64>);
+        let mut next = |most: i64| numbers.next()?.ok().filter(|number| (0..=most).contains(number));
+        let shards = next(MOST_KEYS.into())? as u32;
+        let bits = next(MOST_BITS as i64)? as u64;
+        let hashes = next(MOST_HASHES.into())? as u32;
+        let (forget, newest) = (next(i64::MAX / 1000)? * 1000, next((1 << 53) - 1)?);
+        (shards > 0 && bits > 0 && hashes > 0).then(|| (Self::new(shards, bits, hashes, forget), newest))
+    }
+
+    /// Returns the number of bits in all keys, without those of the second generation.
+    pub(super) fn all_bits(&self) -> u64 {
+        self.bits * u64::from(self.shards)
+    }
+
+    /// Returns how long an item is remembered at least, or `None` if the filter does not forget.
+    pub(super) fn remember_for(&self) -> Option<Duration> {
+        let micros = u64::try_from(self.forget).ok().filter(|micros| *micros > 0);
+        micros.map(Duration::from_micros)
     }
 
     /// Returns the stored text in a generation.
@@ -63,7 +78,12 @@ impl Layout {
 
     /// Estimates how many items one array has, by the number of set bits in its [sample](super::bits::SAMPLE).
     pub(crate) fn items_sampled(&self, ones: u64) -> f64 {
-        self.items_in(self.bits.min(8 * SAMPLE as u64), ones)
+        self.items_in(self.sampled(), ones)
+    }
+
+    /// Returns how many bits the sample of one array has.
+    pub(super) fn sampled(&self) -> u64 {
+        self.bits.min(8 * SAMPLE as u64)
     }
 
     /// Estimates how many items one array has, if `ones` of `bits` bits are set.
@@ -78,7 +98,7 @@ impl Layout {
         call.text(Arc::clone(&self.descriptor));
         call.integer(self.hashes.into());
         call.integer(self.forget);
-        call.integer(self.bytes() as i64 - 1);
+        call.integer(self.bits.div_ceil(8) as i64 - 1);
     }
 }
 
@@ -94,28 +114,9 @@ impl fmt::Display for Layout {
         let Self { shards, bits, hashes, .. } = self;
         let keys = if *shards == 1 { "1 key" } else { &format!("each of {shards} keys") };
         write!(f, "{bits} bits in {keys}, {hashes} hashes, ")?;
-        match self.forget {
-            0 => f.write_str("no remember_for"),
-            micros => write!(f, "remember_for {:?}", Duration::from_micros(micros as u64)),
+        match self.remember_for() {
+            None => f.write_str("no remember_for"),
+            Some(span) => write!(f, "remember_for {span:?}"),
         }
-    }
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.layout() {
-            Some(layout) => layout.fmt(f),
-            None => write!(f, "{:?}", self.0),
-        }
-    }
-}
-
-impl Mismatch {
-    pub(super) fn layout(&self) -> Option<Layout> {
-        let mut numbers = self.0.strip_prefix("bloom1 ")?.split(' ').map(str::parse::<u64>);
-        let mut next = || numbers.next()?.ok();
-        let (shards, bits, hashes, forget) = (next()?, next()?, next()?, next()?);
-        let forget = i64::try_from(forget).ok()?.checked_mul(1000)?;
-        Some(Layout::new(shards.try_into().ok()?, bits, hashes.try_into().ok()?, forget))
     }
 }

@@ -1,22 +1,20 @@
 //! Reads a filter without its configuration, which is stored with it.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::bits::{Bits, SAMPLE};
-use super::layout::{Layout, Mismatch};
+use super::bits::{Bits, SAMPLE, slot};
+use super::layout::Layout;
 use super::operations::PARTS;
 use super::shard_key;
-use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS};
 use crate::Error;
-use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
+use crate::primitive::stored_layout::{Mismatch, UNREADABLE, read};
+use crate::store::{Arguments, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
 
 /// What is known of a stored filter. [`Operator`](crate::operator) has an example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilterState {
-    bits: u64,
-    hashes: u32,
-    keys: u32,
-    remember_for: Option<Duration>,
+    layout: Layout,
     filled: f64,
     items: f64,
 }
@@ -25,25 +23,25 @@ impl FilterState {
     /// Returns the number of bits in all keys, without those of the second generation.
     #[must_use]
     pub fn bits(&self) -> u64 {
-        self.bits
+        self.layout.all_bits()
     }
 
     /// Returns how many bits stand for an item.
     #[must_use]
     pub fn hashes(&self) -> u32 {
-        self.hashes
+        self.layout.hashes
     }
 
     /// Returns over how many keys the bits are spread.
     #[must_use]
     pub fn keys(&self) -> u32 {
-        self.keys
+        self.layout.shards
     }
 
     /// Returns how long an item is remembered at least, or `None` if the filter does not forget.
     #[must_use]
     pub fn remember_for(&self) -> Option<Duration> {
-        self.remember_for
+        self.layout.remember_for()
     }
 
     /// Returns the share of the bits that are set, 0 to 1, in the fuller generation. A filter that was made by capacity and
@@ -61,87 +59,48 @@ impl FilterState {
     }
 }
 
-const WRONG_TYPE: Garbled =
-    Garbled("WRONGTYPE a key of the filter has a value of another type: delete the key");
-
-const UNREADABLE: Garbled = Garbled(
-    "WRONGTYPE the configuration of the filter is not one that this version reads: delete the key or use another name",
-);
-
 /// Reads one shard: the stored configuration, and the set bits in the sample of each array.
 #[derive(Debug)]
 struct Look;
-
-/// A shard, and the server's time.
-#[derive(Debug)]
-struct Seen {
-    now: i64,
-    stored: Option<Shard>,
-}
 
 /// What a shard has stored.
 #[derive(Debug)]
 struct Shard {
     layout: Layout,
-    /// The newest generation.
-    newest: i64,
+    /// The generations that count, of those that the shard has.
+    generations: RangeInclusive<i64>,
     /// The set bits in the sample of each array.
     ones: [u64; 2],
 }
 
 impl Shard {
     /// `None` if no filter has such a configuration.
-    fn new(text: &str, ones: [u64; 2]) -> Option<Self> {
-        let (layout, newest) = read(text)?;
-        Some(Self { layout, newest, ones })
+    fn new(text: &str, ones: [u64; 2], now: i64) -> Option<Self> {
+        let (layout, newest) = Layout::parse(text)?;
+        let oldest = layout.generation(now).max(newest) - i64::from(layout.forget > 0);
+        Some(Self { layout, generations: oldest.max(newest - 1)..=newest, ones })
     }
 }
 
 /// Reads a filter. `None` if there is none under the name.
 pub(crate) async fn look(namespace: &Namespace<Bits>) -> Result<Option<FilterState>, Error> {
     let client = namespace.client();
-    let Some(Shard { layout, .. }) = client.run(shard_key(0), Look).await?.stored else { return Ok(None) };
+    let Some(Shard { layout, .. }) = client.run(shard_key(0), Look).await? else { return Ok(None) };
     let (mut filled, mut items) = ([0.0; 2], 0.0);
     for shard in 0..layout.shards {
-        let Seen { now, stored } = client.run(shard_key(shard), Look).await?;
-        let same = stored.filter(|shard| shard.layout == layout);
-        let Some(Shard { newest, ones, .. }) = same else { continue };
-        let current = layout.generation(now).max(newest);
-        let back = i64::from(layout.forget > 0);
-        for generation in (current - back..=current).filter(|one| (newest - 1..=newest).contains(one)) {
-            let slot = generation.rem_euclid(2) as usize;
-            items += layout.items_sampled(ones[slot]);
-            let sampled = layout.bits.min(8 * SAMPLE as u64);
-            filled[slot] += ones[slot] as f64 / sampled as f64 / f64::from(layout.shards);
+        let stored = client.run(shard_key(shard), Look).await?;
+        let Some(shard) = stored.filter(|shard| shard.layout == layout) else { continue };
+        for slot in shard.generations.map(slot) {
+            items += layout.items_sampled(shard.ones[slot]);
+            filled[slot] += shard.ones[slot] as f64 / layout.sampled() as f64 / f64::from(layout.shards);
         }
     }
-    let Layout { shards, bits, hashes, forget, .. } = layout;
-    let remember_for = u64::try_from(forget).ok().filter(|micros| *micros > 0).map(Duration::from_micros);
-    let filled = filled[0].max(filled[1]);
-    Ok(Some(FilterState {
-        bits: bits * u64::from(shards),
-        hashes,
-        keys: shards,
-        remember_for,
-        filled,
-        items,
-    }))
-}
-
-/// Reads a stored text: the layout, and the newest generation. `None` if no filter has such a layout.
-fn read(text: &str) -> Option<(Layout, i64)> {
-    let layout = Mismatch(text.to_owned()).layout()?;
-    let newest = text.rsplit(' ').next()?.parse().ok()?;
-    let is_possible = (1..=MOST_KEYS).contains(&layout.shards)
-        && (1..=MOST_BITS).contains(&layout.bits)
-        && (1..=MOST_HASHES).contains(&layout.hashes)
-        && (0..1 << 53).contains(&newest);
-    is_possible.then_some((layout, newest))
+    Ok(Some(FilterState { layout, filled: filled[0].max(filled[1]), items }))
 }
 
 impl Operation for Look {
     type Cell = Bits;
-    type Reply = Seen;
+    type Reply = Option<Shard>;
     type Undo = Never<Bits>;
     const SCRIPT: Script = script!("bloom_filter/inspect");
     const PARTS: &'static [&'static str] = PARTS;
@@ -151,18 +110,13 @@ impl Operation for Look {
         call.integer(SAMPLE as i64);
     }
 
-    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Seen, Garbled> {
-        let text = match fields.next()? {
-            Field::Text(text) => String::from_utf8_lossy(text).into_owned(),
-            Field::Integer(0) => return Ok(Seen { now, stored: None }),
-            _ => return Err(WRONG_TYPE),
-        };
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Option<Shard>, Garbled> {
+        let Err(Mismatch(text)) = read(&mut fields)? else { return Ok(None) };
         let mut ones = || fields.integer().map(|ones| u64::try_from(ones).unwrap_or(0));
-        let shard = Shard::new(&text, [ones()?, ones()?]).ok_or(UNREADABLE)?;
-        Ok(Seen { now, stored: Some(shard) })
+        Shard::new(&text, [ones()?, ones()?], now).ok_or(UNREADABLE).map(Some)
     }
 
-    fn apply(self, bits: &mut Bits, now: i64) -> Seen {
-        Seen { now, stored: bits.look(now).and_then(|(text, ones)| Shard::new(&text, ones)) }
+    fn apply(self, bits: &mut Bits, now: i64) -> Option<Shard> {
+        bits.look(now).and_then(|(text, ones)| Shard::new(&text, ones, now))
     }
 }

@@ -15,6 +15,7 @@ mod agreement;
 #[cfg(test)]
 mod tests;
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,12 +24,11 @@ use smallvec::smallvec;
 
 pub use self::config::BloomFilterBuilder;
 pub(crate) use self::hash::Probe;
-pub(crate) use self::layout::Mismatch;
 
 use self::batch::first_places;
 pub(crate) use self::bits::Bits;
 use self::config::Config;
-use self::operations::{Answers, CheckAndInsert, Clear, Contains, Count, Open};
+use self::operations::{Answers, CheckAndInsert, Clear, Contains, Count, OnShard, Probes, Step};
 use crate::store::{Client, Namespace};
 use crate::{Error, Key, Store};
 
@@ -67,18 +67,10 @@ struct Inner {
     name: String,
     config: Config,
     namespace: Namespace<Bits>,
-    clients: Clients,
+    check_and_insert: Client<OnShard<CheckAndInsert>>,
+    contains: Client<OnShard<Contains>>,
     /// Whether the first shard is known to have this layout.
     opened: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Clients {
-    check_and_insert: Client<CheckAndInsert>,
-    contains: Client<Contains>,
-    count: Client<Count>,
-    clear: Client<Clear>,
-    open: Client<Open>,
 }
 
 impl BloomFilter {
@@ -102,15 +94,15 @@ impl BloomFilter {
     /// Opens a filter whose name was already checked.
     fn open_in(store: &Store, name: &str, config: Config) -> Self {
         let namespace = Namespace::open(store, name);
-        let clients = Clients {
+        Self(Arc::new(Inner {
+            store: store.clone(),
+            name: name.to_owned(),
+            config,
             check_and_insert: namespace.client(),
             contains: namespace.client(),
-            count: namespace.client(),
-            clear: namespace.client(),
-            open: namespace.client(),
-        };
-        let (store, name) = (store.clone(), name.to_owned());
-        Self(Arc::new(Inner { store, name, config, namespace, clients, opened: false.into() }))
+            namespace,
+            opened: false.into(),
+        }))
     }
 
     /// Inserts an item. An item is any bytes, and may be empty.
@@ -133,10 +125,7 @@ impl BloomFilter {
     ///
     /// The same errors as [`insert`](Self::insert).
     pub async fn contains(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
-        let probe = self.probe(item.as_ref());
-        self.open().await?;
-        let contains = Contains { layout: self.0.config.layout.clone(), probes: smallvec![probe] };
-        self.first(self.0.clients.contains.run(shard_key(probe.shard), contains).await?)
+        self.ask(&self.0.contains, self.probe(item.as_ref())).await
     }
 
     /// Inserts an item and returns whether it was new.
@@ -151,10 +140,7 @@ impl BloomFilter {
     /// the item was new, and it may be inserted: another call would then return `false`. A
     /// [`Dedupe`](crate::Dedupe) has no such gap, because it claims an item before it is handled.
     pub async fn check_and_insert(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
-        let probe = self.probe(item.as_ref());
-        self.open().await?;
-        let insert = CheckAndInsert { layout: self.0.config.layout.clone(), probes: smallvec![probe] };
-        self.first(self.0.clients.check_and_insert.run(shard_key(probe.shard), insert).await?)
+        Ok(!self.ask(&self.0.check_and_insert, self.probe(item.as_ref())).await?)
     }
 
     /// Inserts all items.
@@ -182,9 +168,7 @@ impl BloomFilter {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let probes = self.probes(items);
-        self.open().await?;
-        let ask = |layout, probes| Contains { layout, probes };
-        self.ask_all(&self.0.clients.contains, ask, &probes, (0..probes.len()).collect()).await
+        self.ask_all(&self.0.contains, &probes, (0..probes.len()).collect()).await
     }
 
     /// Inserts all items and returns for each whether it was new, in the order of the items.
@@ -200,9 +184,8 @@ impl BloomFilter {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let probes = self.probes(items);
-        self.open().await?;
-        let ask = |layout, probes| CheckAndInsert { layout, probes };
-        self.ask_all(&self.0.clients.check_and_insert, ask, &probes, first_places(&probes)).await
+        let seen = self.ask_all(&self.0.check_and_insert, &probes, first_places(&probes)).await?;
+        Ok(seen.into_iter().map(|seen| !seen).collect())
     }
 
     /// Estimates how many different items the filter remembers, by the number of set bits (Swamidass and Baldi,
@@ -220,9 +203,8 @@ impl BloomFilter {
     pub async fn estimated_count(&self) -> Result<u64, Error> {
         let mut items = 0.0;
         for shard in 0..self.keys() {
-            let count = Count(self.0.config.layout.clone());
-            let ones = self.checked(self.0.clients.count.run(shard_key(shard), count).await?)?;
-            items += ones.iter().map(|&ones| self.0.config.layout.items_behind(ones)).sum::<f64>();
+            let ones = self.step::<Count>(shard).await?;
+            items += ones.iter().map(|&ones| self.layout().items_behind(ones)).sum::<f64>();
         }
         Ok(items.round() as u64)
     }
@@ -237,8 +219,7 @@ impl BloomFilter {
     pub async fn clear(&self) -> Result<(), Error> {
         // The first key is deleted last, since its configuration protects the other keys.
         for shard in (0..self.keys()).rev() {
-            let clear = Clear(self.0.config.layout.clone());
-            self.checked(self.0.clients.clear.run(shard_key(shard), clear).await?)?;
+            self.step::<Clear>(shard).await?;
         }
         self.0.opened.store(false, Ordering::Relaxed);
         Ok(())
@@ -265,39 +246,51 @@ impl BloomFilter {
     /// Returns the number of bits in all keys, without those of the second generation.
     #[must_use]
     pub fn bits(&self) -> u64 {
-        self.0.config.layout.bits * u64::from(self.0.config.layout.shards)
+        self.layout().all_bits()
     }
 
     /// Returns how many bits stand for an item.
     #[must_use]
     pub fn hashes(&self) -> u32 {
-        self.0.config.layout.hashes
+        self.layout().hashes
     }
 
     /// Returns over how many keys the bits are spread.
     #[must_use]
     pub fn keys(&self) -> u32 {
-        self.0.config.layout.shards
+        self.layout().shards
     }
 
     /// Returns how long an item is remembered at least, or `None` if the filter does not forget.
     #[must_use]
     pub fn remember_for(&self) -> Option<Duration> {
-        let micros = u64::try_from(self.0.config.layout.forget).unwrap_or(0);
-        (micros > 0).then(|| Duration::from_micros(micros))
+        self.layout().remember_for()
     }
 
     /// Returns the place of an item.
     pub(crate) fn probe(&self, item: &[u8]) -> Probe {
-        Probe::new(&self.0.config.layout, item)
+        Probe::new(self.layout(), item)
     }
 
     fn probes<I: IntoIterator<Item: AsRef<[u8]>>>(&self, items: I) -> Vec<Probe> {
         items.into_iter().map(|item| self.probe(item.as_ref())).collect()
     }
 
-    fn first(&self, reply: Result<Answers, Mismatch>) -> Result<bool, Error> {
-        Ok(self.checked(reply)?.first().is_some_and(|&answer| answer))
+    fn on_shard<S>(&self, probes: Probes) -> OnShard<S> {
+        OnShard { layout: self.layout().clone(), probes, step: PhantomData }
+    }
+
+    /// Runs a step for an item. Returns whether the item was contained.
+    async fn ask<S: Step>(&self, client: &Client<OnShard<S>>, probe: Probe) -> Result<bool, Error> {
+        self.open().await?;
+        let reply = client.run(shard_key(probe.shard), self.on_shard(smallvec![probe])).await?;
+        Ok(self.checked(reply)?.first() == Some(&1))
+    }
+
+    /// Runs a rare step on a whole shard.
+    async fn step<S: Step>(&self, shard: u32) -> Result<Answers, Error> {
+        let client = self.0.namespace.client::<OnShard<S>>();
+        self.checked(client.run(shard_key(shard), self.on_shard(Probes::new())).await?)
     }
 }
 

@@ -1,13 +1,16 @@
 //! The operations on one shard of a filter. Each is one script in `lua/bloom_filter/` and its twin in Rust.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::bits::Bits;
 use super::hash::Probe;
-use super::layout::{Layout, Mismatch};
-use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
+use super::layout::Layout;
+use crate::primitive::stored_layout::{Mismatch, read};
+use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
 /// The configuration, the bits of even generations, and the bits of odd generations.
 pub(crate) const PARTS: &[&str] = &["config", "bits0", "bits1"];
@@ -15,112 +18,110 @@ pub(crate) const PARTS: &[&str] = &["config", "bits0", "bits1"];
 /// Items of one shard.
 pub(crate) type Probes = SmallVec<[Probe; 1]>;
 
-/// One answer per item.
-pub(crate) type Answers = SmallVec<[bool; 1]>;
+/// One number per item, or what the step answers about the shard.
+pub(crate) type Answers = SmallVec<[u64; 2]>;
 
-/// Inserts items. Answers whether each was new.
-#[derive(Debug)]
-pub(crate) struct CheckAndInsert {
-    pub(crate) layout: Arc<Layout>,
-    pub(crate) probes: Probes,
+/// A step on one shard. Its script takes the layout and the positions of the items.
+pub(crate) trait Step: fmt::Debug + Send + Sync + 'static {
+    const SCRIPT: Script;
+    const REPEAT: Repeat;
+    /// How many numbers a step that takes no items answers.
+    const NUMBERS: usize = 1;
+
+    /// The same in Rust.
+    fn apply(bits: &mut Bits, layout: &Layout, probes: &[Probe], now: i64) -> Result<Answers, Mismatch>;
 }
 
-/// Answers whether each item is contained.
+/// Inserts items. Answers 1 for each that was contained before, else 0.
 #[derive(Debug)]
-pub(crate) struct Contains {
-    pub(crate) layout: Arc<Layout>,
-    pub(crate) probes: Probes,
-}
+pub(crate) enum CheckAndInsert {}
+
+/// Answers 1 for each item that is contained, else 0.
+#[derive(Debug)]
+pub(crate) enum Contains {}
 
 /// Counts the set bits of the current generation and of the one before.
 #[derive(Debug)]
-pub(crate) struct Count(pub(crate) Arc<Layout>);
+pub(crate) enum Count {}
 
 /// Deletes all items and the configuration.
 #[derive(Debug)]
-pub(crate) struct Clear(pub(crate) Arc<Layout>);
+pub(crate) enum Clear {}
 
 /// Makes sure that the filter exists with this layout.
 #[derive(Debug)]
-pub(crate) struct Open(pub(crate) Arc<Layout>);
+pub(crate) enum Open {}
 
-fn write_positions(probes: &Probes, call: &mut Arguments<'_>) {
-    for position in probes.iter().flat_map(Probe::positions) {
-        call.integer(position as i64);
-    }
-}
-
-/// Reads a number or a problem.
-fn read(fields: &mut Fields<'_>) -> Result<Result<u64, Mismatch>, Garbled> {
-    match fields.next()? {
-        Field::Integer(-1) => Err(Garbled(
-            "WRONGTYPE a key of the filter has a value of another type: delete the key or use another name",
-        )),
-        Field::Integer(number) => {
-            u64::try_from(number).map(Ok).map_err(|_| Garbled("a script returned a negative number"))
-        }
-        Field::Text(stored) => Ok(Err(Mismatch(String::from_utf8_lossy(stored).into_owned()))),
-        Field::List(_) => Err(Garbled("a script returned a list instead of a number")),
-    }
-}
-
-/// Reads for each item whether it was contained.
-fn read_each(probes: &Probes, mut fields: Fields<'_>) -> Result<Result<Answers, Mismatch>, Garbled> {
-    probes.iter().map(|_| Ok(read(&mut fields)?.map(|seen| seen == 1))).collect()
-}
-
-impl Operation for CheckAndInsert {
-    type Cell = Bits;
-    type Reply = Result<Answers, Mismatch>;
-    type Undo = Never<Bits>;
+impl Step for CheckAndInsert {
     const SCRIPT: Script = script!("bloom_filter/check_and_insert", "lib/bloom");
-    const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
-    const SAME_ONCE: bool = false;
-    const ONE_KEY: bool = true;
 
-    fn size(&self) -> usize {
-        self.probes.len()
-    }
-
-    fn most_runs(&self) -> usize {
-        self.layout.most_items()
-    }
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        self.layout.write(call);
-    }
-
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        write_positions(&self.probes, call);
-    }
-
-    fn decode(self, _: usize, _: i64, fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
-        let seen = read_each(&self.probes, fields)?;
-        Ok(seen.map(|seen| seen.into_iter().map(|seen| !seen).collect()))
-    }
-
-    fn apply(self, bits: &mut Bits, now: i64) -> Self::Reply {
-        self.probes.iter().map(|probe| bits.insert(&self.layout, probe, now)).collect()
+    fn apply(bits: &mut Bits, layout: &Layout, probes: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+        probes.iter().map(|probe| Ok(u64::from(!bits.insert(layout, probe, now)?))).collect()
     }
 }
 
-impl Operation for Contains {
+impl Step for Contains {
+    const SCRIPT: Script = script!("bloom_filter/contains", "lib/bloom");
+    const REPEAT: Repeat = Repeat::Safe;
+
+    fn apply(bits: &mut Bits, layout: &Layout, probes: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+        probes.iter().map(|probe| Ok(u64::from(bits.contains(layout, probe, now)?))).collect()
+    }
+}
+
+impl Step for Count {
+    const SCRIPT: Script = script!("bloom_filter/count", "lib/bloom");
+    const REPEAT: Repeat = Repeat::Safe;
+    const NUMBERS: usize = 2;
+
+    fn apply(bits: &mut Bits, layout: &Layout, _: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+        bits.count(layout, now).map(Answers::from)
+    }
+}
+
+impl Step for Clear {
+    const SCRIPT: Script = script!("bloom_filter/clear", "lib/bloom");
+    const REPEAT: Repeat = Repeat::Never;
+
+    fn apply(bits: &mut Bits, layout: &Layout, _: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+        bits.clear(layout, now).map(|()| smallvec![1])
+    }
+}
+
+impl Step for Open {
+    const SCRIPT: Script = script!("bloom_filter/open", "lib/bloom");
+    const REPEAT: Repeat = Repeat::Safe;
+
+    fn apply(bits: &mut Bits, layout: &Layout, _: &[Probe], now: i64) -> Result<Answers, Mismatch> {
+        bits.enter(layout, now).map(|_| smallvec![1])
+    }
+}
+
+/// One step.
+#[derive(Debug)]
+pub(crate) struct OnShard<S> {
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) probes: Probes,
+    pub(crate) step: PhantomData<S>,
+}
+
+impl<S: Step> Operation for OnShard<S> {
     type Cell = Bits;
     type Reply = Result<Answers, Mismatch>;
     type Undo = Never<Bits>;
-    const SCRIPT: Script = script!("bloom_filter/contains", "lib/bloom");
+    const SCRIPT: Script = S::SCRIPT;
     const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Safe;
+    const REPEAT: Repeat = S::REPEAT;
     const SAME_ONCE: bool = false;
     const ONE_KEY: bool = true;
 
     fn size(&self) -> usize {
-        self.probes.len()
+        self.probes.len().max(1)
     }
 
     fn most_runs(&self) -> usize {
-        self.layout.most_items()
+        if self.probes.is_empty() { 1 } else { self.layout.most_items() }
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
@@ -128,78 +129,15 @@ impl Operation for Contains {
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        write_positions(&self.probes, call);
-    }
-
-    fn decode(self, _: usize, _: i64, fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
-        read_each(&self.probes, fields)
-    }
-
-    fn apply(self, bits: &mut Bits, now: i64) -> Self::Reply {
-        self.probes.iter().map(|probe| bits.contains(&self.layout, probe, now)).collect()
-    }
-}
-
-impl Operation for Count {
-    type Cell = Bits;
-    type Reply = Result<[u64; 2], Mismatch>;
-    type Undo = Never<Bits>;
-    const SCRIPT: Script = script!("bloom_filter/count", "lib/bloom");
-    const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Safe;
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        self.0.write(call);
+        self.probes.iter().for_each(|probe| probe.write(call));
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
-        let (current, before) = (read(&mut fields)?, read(&mut fields)?);
-        Ok(current.and_then(|current| Ok([current, before?])))
+        let numbers = if self.probes.is_empty() { S::NUMBERS } else { self.probes.len() };
+        (0..numbers).map(|_| read(&mut fields)).collect()
     }
 
     fn apply(self, bits: &mut Bits, now: i64) -> Self::Reply {
-        bits.count(&self.0, now)
-    }
-}
-
-impl Operation for Clear {
-    type Cell = Bits;
-    type Reply = Result<(), Mismatch>;
-    type Undo = Never<Bits>;
-    const SCRIPT: Script = script!("bloom_filter/clear", "lib/bloom");
-    const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Never;
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        self.0.write(call);
-    }
-
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
-        Ok(read(&mut fields)?.map(|_| ()))
-    }
-
-    fn apply(self, bits: &mut Bits, now: i64) -> Self::Reply {
-        bits.clear(&self.0, now)
-    }
-}
-
-impl Operation for Open {
-    type Cell = Bits;
-    type Reply = Result<(), Mismatch>;
-    type Undo = Never<Bits>;
-    const SCRIPT: Script = script!("bloom_filter/open", "lib/bloom");
-    const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Safe;
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        self.0.write(call);
-    }
-
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
-        Ok(read(&mut fields)?.map(|_| ()))
-    }
-
-    fn apply(self, bits: &mut Bits, now: i64) -> Self::Reply {
-        bits.enter(&self.0, now).map(|_| ())
+        S::apply(bits, &self.layout, &self.probes, now)
     }
 }

@@ -125,6 +125,6 @@ impl DedupeBuilder {
             }
             (Some(_), false) | (None, true) => {}
         }
-        Ok(Dedupe::on_filter(filter, self.options, self.when_full))
+        Ok(Dedupe::on_filter(filter, self.when_full, self.options))
     }
 }

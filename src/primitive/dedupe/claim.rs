@@ -11,43 +11,35 @@ use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::exact::{Digest, Exact};
-use super::filtered::Filtered;
-#[cfg(feature = "http")]
-use super::replay::Replays;
-use crate::error::Cause;
+use super::claims::{Claims, Common};
+use super::exact::{Digest, ExactClaims};
+use super::filtered::FilterClaims;
 use crate::primitive::bloom_filter::Probe;
+use crate::primitive::lease::LeaseState;
+#[cfg(feature = "http")]
+use crate::primitive::single_flight::answer::{Entry, Flight};
 use crate::store::background::Background;
 use crate::store::timer::{sleep, within};
 use crate::telemetry::{Event, tell};
-use crate::{Error, Lease, Store};
+use crate::{Error, Lease};
 
 /// Where a confirmation records that the item was handled.
 #[derive(Clone)]
 pub(super) enum Place {
-    Filter(Arc<Filtered>, Probe),
-    Exact(Arc<Exact>, Digest),
+    Filter(Arc<Claims<FilterClaims>>, Probe),
+    Exact(Arc<Claims<ExactClaims>>, Digest),
     /// With the outcome.
     #[cfg(feature = "http")]
-    Replay(Arc<Replays>, Arc<[u8]>),
+    Replay(Arc<Claims<Flight>>, Entry),
 }
 
 impl Place {
-    fn store(&self) -> &Store {
+    fn common(&self) -> &Common {
         match self {
-            Self::Filter(filtered, _) => filtered.filter.store(),
-            Self::Exact(exact, _) => exact.store(),
+            Self::Filter(claims, _) => &claims.common,
+            Self::Exact(claims, _) => &claims.common,
             #[cfg(feature = "http")]
-            Self::Replay(replays, _) => replays.store(),
-        }
-    }
-
-    fn name(&self) -> &str {
-        match self {
-            Self::Filter(filtered, _) => filtered.filter.name(),
-            Self::Exact(exact, _) => exact.name(),
-            #[cfg(feature = "http")]
-            Self::Replay(replays, _) => replays.name(),
+            Self::Replay(claims, _) => &claims.common,
         }
     }
 }
@@ -85,7 +77,8 @@ impl Claim {
     /// # Cancel safety
     ///
     /// Once the future is polled, the confirmation completes even if the future is dropped: it is then finished in the
-    /// background. A future that is kept and not polled holds it up, and [`Store::shutdown`] waits for it.
+    /// background. A future that is kept and not polled holds it up, and [`Store::shutdown`](crate::Store::shutdown) waits
+    /// for it.
     pub async fn confirm(self) -> Result<bool, Error> {
         self.confirm_and(|_| {}).await
     }
@@ -122,27 +115,44 @@ impl Claim {
     pub async fn release(self) -> Result<bool, Error> {
         self.lease.release().await
     }
+}
+
+/// A claim whose item was handled. Whatever becomes of its confirmation, it is not released before the store has answered
+/// that it cannot record the item: it is confirmed, or expires.
+struct Confirming {
+    /// `None` after it was released.
+    lease: Option<Lease>,
+    state: Arc<LeaseState>,
+    place: Place,
+}
+
+impl Confirming {
+    fn new(Claim { lease, place }: Claim) -> Self {
+        place.common().store.owed().into_iter().for_each(|owed| owed.add(1));
+        Self { state: Arc::clone(&lease.state), lease: Some(lease), place }
+    }
 
     /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
     fn enter(&self, again: bool) -> Attempt {
-        let (place, state) = (self.place.clone(), Arc::clone(&self.lease.state));
+        let (place, state) = (self.place.clone(), Arc::clone(&self.state));
         Box::pin(async move {
             match place {
-                Place::Filter(filtered, probe) => filtered.confirm(&state, probe, again).await,
-                Place::Exact(exact, digest) => exact.confirm(&state, digest, again).await,
+                Place::Filter(claims, probe) => claims.confirm(&state, probe, again).await,
+                Place::Exact(claims, digest) => claims.confirm(&state, digest, again).await,
                 #[cfg(feature = "http")]
-                Place::Replay(replays, bytes) => replays.confirm(&state, &bytes, again).await,
+                Place::Replay(claims, entry) => claims.confirm(&state, entry, again).await,
             }
         })
     }
 
-    /// Sends an event if the claim was lost or the confirmation failed.
-    fn note(&self, confirmed: &Result<bool, Error>) {
-        let name = self.place.name();
+    /// Takes in the outcome of the first attempt, and sends an event if the claim was lost or the confirmation failed.
+    /// Returns what is to be retried.
+    fn confirmed(self, confirmed: &Result<bool, Error>) -> Option<Self> {
+        let name = &self.place.common().name;
         match confirmed {
             Ok(true) => {}
             Ok(false) => {
-                self.lease.state.counts.lost();
+                self.state.counts.lost();
                 let text = "a claim was lost while its item was handled: the item may be handled twice";
                 tell(name, Event::ClaimLost, text);
             }
@@ -151,52 +161,23 @@ impl Claim {
                 tell(name, Event::ClaimNotConfirmed, text);
             }
         }
-    }
-}
-
-/// A claim whose item was handled. Whatever becomes of its confirmation, it is not released before the store has answered
-/// that it cannot record the item: it is confirmed, or expires.
-struct Confirming {
-    /// `None` after it was dropped.
-    claim: Option<Claim>,
-    store: Store,
-}
-
-impl Confirming {
-    fn new(claim: Claim) -> Self {
-        let store = claim.place.store().clone();
-        store.owed().into_iter().for_each(|owed| owed.add(1));
-        Self { claim: Some(claim), store }
-    }
-
-    /// Tries once to confirm.
-    async fn enter(&self, again: bool) -> Result<bool, Error> {
-        match &self.claim {
-            Some(claim) => claim.enter(again).await,
-            None => Err(not_run()),
-        }
-    }
-
-    /// Takes in the outcome of the first attempt. Returns what is to be retried.
-    fn confirmed(self, confirmed: &Result<bool, Error>) -> Option<Self> {
-        self.claim.iter().for_each(|claim| claim.note(confirmed));
         self.settle(confirmed)
     }
 
     /// Releases the claim if the store cannot record the item. Returns what is to be retried.
     fn settle(mut self, confirmed: &Result<bool, Error>) -> Option<Self> {
         let error = confirmed.as_ref().err()?;
-        if passes(error) {
+        if error.is_away() || error.is_overloaded() {
             return Some(self);
         }
-        drop(self.claim.take());
+        drop(self.lease.take());
         None
     }
 
     /// Retries until the claim expires. Also if the claim was lost meanwhile, since the item was handled.
     async fn retry(mut self) {
         let mut pause = Duration::from_millis(20);
-        while self.claim.as_ref().is_some_and(|claim| Instant::now() < claim.lease.until()) {
+        while Instant::now() < self.state.until() {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
             let confirmed = self.enter(true).await;
@@ -213,7 +194,7 @@ impl Confirming {
         runtime: Option<Handle>,
         hear: impl FnOnce(Result<bool, Error>),
     ) {
-        let limit = self.store.call_limit();
+        let limit = self.place.common().store.call_limit();
         let answered = match (first, runtime) {
             (Some(first), Some(runtime)) => within(limit, runtime.spawn(first)).await.and_then(Result::ok),
             (Some(first), None) => within(limit, first).await,
@@ -232,15 +213,15 @@ impl Confirming {
     }
 
     /// Runs the rest of a confirmation where it does not depend on the caller.
-    fn go_on(store: &Store, rest: impl Future<Output = ()> + Send + 'static) {
+    fn go_on<R: Future<Output = ()> + Send + 'static>(self, rest: impl FnOnce(Self) -> R) {
         let here = || Handle::try_current().ok();
-        let remote = store.background().cloned();
+        let remote = self.place.common().store.background().cloned();
         let thread = remote.clone().unwrap_or_else(Background::thread);
         let there = || thread.handle().ok();
         // In memory, retries follow the clock of the caller, which a test may have paused.
         let place = if remote.is_some() { there().or_else(here) } else { here().or_else(there) };
         if let Some(place) = place {
-            let thread = thread.clone();
+            let (thread, rest) = (thread.clone(), rest(self));
             place.spawn(async move {
                 rest.await;
                 drop(thread);
@@ -251,10 +232,10 @@ impl Confirming {
 
 impl Drop for Confirming {
     fn drop(&mut self) {
-        if let Some(claim) = self.claim.take() {
-            claim.lease.settled();
+        if let Some(lease) = self.lease.take() {
+            lease.settled();
         }
-        self.store.owed().into_iter().for_each(|owed| owed.done(1));
+        self.place.common().store.owed().into_iter().for_each(|owed| owed.done(1));
     }
 }
 
@@ -275,8 +256,8 @@ struct Run<F: FnOnce(&Result<bool, Error>) + Send + 'static> {
 
 impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
     fn new(claim: Claim, hear: F) -> Self {
-        let (first, runtime) = (Some(claim.enter(false)), Handle::try_current().ok());
-        Self { confirming: Some(Confirming::new(claim)), first, hear: Some(hear), runtime }
+        let (confirming, runtime) = (Confirming::new(claim), Handle::try_current().ok());
+        Self { first: Some(confirming.enter(false)), confirming: Some(confirming), hear: Some(hear), runtime }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
@@ -285,10 +266,9 @@ impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
             self.first = Some(first);
             return Poll::Pending;
         };
-        let confirming = self.confirming.take().and_then(|confirming| confirming.confirmed(&confirmed));
-        if let Some(confirming) = confirming {
-            let store = confirming.store.clone();
-            Confirming::go_on(&store, confirming.retry());
+        let retried = self.confirming.take().and_then(|confirming| confirming.confirmed(&confirmed));
+        if let Some(confirming) = retried {
+            confirming.go_on(Confirming::retry);
         }
         if let Some(hear) = self.hear.take() {
             hear(&confirmed);
@@ -300,25 +280,15 @@ impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
 impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Drop for Run<F> {
     fn drop(&mut self) {
         let Some(confirming) = self.confirming.take() else { return };
-        let (store, first) = (confirming.store.clone(), self.first.take());
-        let (hear, runtime) = (self.hear.take(), self.runtime.take());
+        let (first, hear, runtime) = (self.first.take(), self.hear.take(), self.runtime.take());
         let place = runtime.clone();
         let hear = move |confirmed| {
             if let (Some(hear), Some(place)) = (hear, place) {
                 place.spawn(async move { hear(&confirmed) });
             }
         };
-        Confirming::go_on(&store, confirming.finish(first, runtime, hear));
+        confirming.go_on(|confirming| confirming.finish(first, runtime, hear));
     }
-}
-
-/// Returns whether a retry may succeed soon.
-fn passes(error: &Error) -> bool {
-    error.is_away() || error.is_overloaded()
-}
-
-fn not_run() -> Error {
-    Error::unavailable(Cause::Ended, "the runtime shut down while it confirmed the claim")
 }
 
 impl Deref for Claim {

@@ -2,6 +2,7 @@
 
 mod builder;
 mod claim;
+mod claims;
 pub(crate) mod exact;
 mod fill;
 pub(crate) mod filtered;
@@ -16,18 +17,21 @@ use std::time::Duration;
 
 pub use self::builder::{DedupeBuilder, FilterFull};
 pub use self::claim::Claim;
+#[cfg(test)]
+pub(crate) use self::claims::{Found, Memory};
+pub(crate) use self::claims::{Known, Looked};
 pub use self::exact::ExactBuilder;
 #[cfg(feature = "http")]
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
 
 use self::claim::Place;
-use self::exact::Exact;
-use self::filtered::Filtered;
-use crate::error::{Cause, Subject};
+use self::claims::{Claims, Common, unasked};
+use self::exact::{Exact, ExactClaims, Layout};
+use self::filtered::{FilterClaims, Filtered};
 use crate::primitive::bloom_filter::BloomFilter;
-use crate::primitive::lease::{Ask, LeaseOptions, Wait};
+use crate::primitive::lease::LeaseOptions;
 use crate::telemetry::{Decisions, Outcome};
-use crate::{Error, Lease, Store};
+use crate::{Error, Store};
 
 /// Claims items, so that each is handled once across all processes.
 ///
@@ -38,18 +42,13 @@ use crate::{Error, Lease, Store};
 /// Every future here may be dropped at any time. A waiter then leaves the queue, and a claim that was granted
 /// meanwhile is released. A confirmation that has begun completes in any case.
 #[derive(Clone)]
-pub struct Dedupe(Arc<Inner>);
-
-struct Inner {
-    memory: Memory,
-    decisions: Decisions,
-}
+pub struct Dedupe(Mode);
 
 /// Where handled items are recorded.
 #[derive(Clone)]
-enum Memory {
-    Filter(Arc<Filtered>),
-    Exact(Arc<Exact>),
+enum Mode {
+    Filter(Arc<Claims<FilterClaims>>),
+    Exact(Arc<Claims<ExactClaims>>),
 }
 
 /// The result of [claiming](Dedupe::try_claim) an item.
@@ -61,41 +60,6 @@ pub enum Claimed {
     /// The item was handled before. In exact mode this is certain. With a filter it is wrong at the filter's
     /// [false-positive rate](BloomFilter::false_positive_rate).
     Duplicate,
-}
-
-/// The result of a claim, with how a duplicate is known.
-pub(crate) enum Looked {
-    New(Claim),
-    Known(Known),
-}
-
-/// How it is known that an item was handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    Exactly,
-    ByFilter,
-    /// The filter is above its capacity and fails open, so the item must be handled.
-    ByFullFilter,
-}
-
-/// The result of a claim in one mode. `Q` is the item's place.
-enum Found<Q> {
-    New(Lease, Q),
-    Known(Known),
-}
-
-/// How an item is claimed.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    max_wait: Option<Duration>,
-    bypass: bool,
-}
-
-impl Asked {
-    fn about<Q>(self, query: Q) -> Ask<Q> {
-        let wait = self.max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..Wait::FOR_EVER });
-        Ask { bypass: self.bypass, ..Ask::new(query, Subject::Flight, String::new(), 0, wait) }
-    }
 }
 
 impl Dedupe {
@@ -134,17 +98,21 @@ impl Dedupe {
         ExactBuilder::new(store, name)
     }
 
-    fn on_filter(filter: &BloomFilter, options: LeaseOptions, when_full: FilterFull) -> Self {
-        Self::open(Memory::Filter(Arc::new(Filtered::open(filter.clone(), options, when_full))))
+    fn on_filter(filter: &BloomFilter, when_full: FilterFull, options: LeaseOptions) -> Self {
+        let memory = Filtered::new(filter.clone(), when_full);
+        Self(Mode::Filter(Claims::beside(filter.store(), filter.name(), memory, options)))
     }
 
-    fn exactly(exact: Exact) -> Self {
-        Self::open(Memory::Exact(Arc::new(exact)))
+    fn exactly(store: &Store, name: &str, layout: Arc<Layout>, options: LeaseOptions) -> Self {
+        let memory = Exact::new(store, name, layout);
+        Self(Mode::Exact(Claims::beside(store, name, memory, options)))
     }
 
-    fn open(memory: Memory) -> Self {
-        let decisions = Decisions::new("dedupe", memory.name());
-        Self(Arc::new(Inner { memory, decisions }))
+    fn common(&self) -> &Common {
+        match &self.0 {
+            Mode::Filter(claims) => &claims.common,
+            Mode::Exact(claims) => &claims.common,
+        }
     }
 
     /// Claims an item, without waiting. An item is any bytes, and may be empty.
@@ -246,25 +214,25 @@ impl Dedupe {
     ///   [`claim_anyway`](Self::claim_anyway) claims an item that the filter contains.
     /// * Otherwise the same errors as [`try_claim`](Self::try_claim).
     pub async fn forget(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
-        match &self.0.memory {
-            Memory::Exact(exact) => exact.forget(item.as_ref()).await,
-            Memory::Filter(_) => Err(cannot_forget(self.name())),
+        match &self.0 {
+            Mode::Exact(claims) => claims.memory().forget(item.as_ref()).await,
+            Mode::Filter(_) => Err(cannot_forget(self.name())),
         }
     }
 
     /// Returns the filter, or `None` in exact mode.
     #[must_use]
     pub fn filter(&self) -> Option<&BloomFilter> {
-        match &self.0.memory {
-            Memory::Filter(filtered) => Some(&filtered.filter),
-            Memory::Exact(_) => None,
+        match &self.0 {
+            Mode::Filter(claims) => Some(&claims.memory().filter),
+            Mode::Exact(_) => None,
         }
     }
 
     /// Returns the name of the filter. In exact mode, returns the name that was given to [`exact`](Self::exact).
     #[must_use]
     pub fn name(&self) -> &str {
-        self.0.memory.name()
+        &self.common().name
     }
 
     /// Returns how full the filter is: 1 at its capacity.
@@ -292,22 +260,29 @@ impl Dedupe {
     /// ```
     #[must_use]
     pub fn fill(&self) -> Option<f64> {
-        match &self.0.memory {
-            Memory::Filter(filtered) => filtered.fill(),
-            Memory::Exact(_) => None,
+        match &self.0 {
+            Mode::Filter(claims) => claims.memory().fill(),
+            Mode::Exact(_) => None,
         }
     }
 
     /// Returns the same `Dedupe` in the memory of this process, which replaces the store while it is unavailable.
     pub(crate) fn local_share(&self) -> Self {
-        Self::open(match &self.0.memory {
-            Memory::Filter(filtered) => Memory::Filter(Arc::new(filtered.local_share())),
-            Memory::Exact(exact) => Memory::Exact(Arc::new(exact.local_share())),
-        })
+        match &self.0 {
+            Mode::Filter(claims) => {
+                let Filtered { filter, when_full, .. } = claims.memory();
+                Self::on_filter(&filter.local_share(), *when_full, claims.leases.options().clone())
+            }
+            Mode::Exact(claims) => {
+                let (Common { store, name, .. }, options) = (&claims.common, claims.leases.options());
+                let layout = Arc::clone(&claims.memory().layout);
+                Self::exactly(store.local_share(), name, layout, options.clone())
+            }
+        }
     }
 
     pub(crate) fn decisions(&self) -> &Decisions {
-        &self.0.decisions
+        &self.common().decisions
     }
 
     async fn counted(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Claimed, Error> {
@@ -329,42 +304,23 @@ impl Dedupe {
 
     /// Claims an item unless it is known. Does not count a decision.
     pub(crate) async fn look(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Looked, Error> {
-        self.ask(item, Asked { max_wait, bypass: false }).await
+        self.ask(item, max_wait, false).await
     }
 
     /// Claims an item even if it is known, unless the call had to wait and the item was handled meanwhile. Does not
     /// count a decision.
     pub(crate) async fn insist(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Looked, Error> {
-        self.ask(item, Asked { max_wait, bypass: true }).await
+        self.ask(item, max_wait, true).await
     }
 
     pub(crate) fn is_in_memory(&self) -> bool {
-        match &self.0.memory {
-            Memory::Filter(filtered) => filtered.filter.store().is_in_memory(),
-            Memory::Exact(exact) => exact.store().is_in_memory(),
-        }
+        self.common().store.is_in_memory()
     }
 
-    async fn ask(&self, item: &[u8], asked: Asked) -> Result<Looked, Error> {
-        let (lease, place) = match &self.0.memory {
-            Memory::Filter(filtered) => match filtered.claim(item, asked).await? {
-                Found::New(lease, probe) => (lease, Place::Filter(Arc::clone(filtered), probe)),
-                Found::Known(known) => return Ok(Looked::Known(known)),
-            },
-            Memory::Exact(exact) => match exact.claim(item, asked).await? {
-                Found::New(lease, digest) => (lease, Place::Exact(Arc::clone(exact), digest)),
-                Found::Known(known) => return Ok(Looked::Known(known)),
-            },
-        };
-        Ok(Looked::New(Claim::new(lease, place)))
-    }
-}
-
-impl Memory {
-    fn name(&self) -> &str {
-        match self {
-            Self::Filter(filtered) => filtered.filter.name(),
-            Self::Exact(exact) => exact.name(),
+    async fn ask(&self, item: &[u8], max_wait: Option<Duration>, bypass: bool) -> Result<Looked, Error> {
+        match &self.0 {
+            Mode::Filter(claims) => claims.claim(item, max_wait, bypass, Place::Filter).await,
+            Mode::Exact(claims) => claims.claim(item, max_wait, bypass, Place::Exact).await,
         }
     }
 }
@@ -374,14 +330,6 @@ pub(crate) fn cannot_forget(name: &str) -> Error {
     Error::invalid(format!(
         "a Bloom filter cannot forget one item: {name:?} is a filter; BloomFilter::clear forgets all items"
     ))
-}
-
-fn no_room() -> Error {
-    Error::overloaded("max_keys is reached, so the store cannot record that an item was handled")
-}
-
-fn unasked() -> Error {
-    Error::unavailable(Cause::Unexpected, "the store sent an unexpected answer for a claim")
 }
 
 impl fmt::Debug for Dedupe {

@@ -113,6 +113,11 @@ impl<K: Kind> Admission<K> {
         admission
     }
 
+    /// Returns the settings of the outcomes.
+    pub(crate) fn scope(&self) -> &Scope<K> {
+        &self.scene.scope
+    }
+
     /// Returns an outcome that leaves nothing to do, if the store is in memory. Does not wait.
     pub(crate) fn find(&self, key: &Key, query: &Query<K>) -> Option<Found<K>> {
         let step = |state: &mut KeyState<K::Holders>, now| {

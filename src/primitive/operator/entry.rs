@@ -314,7 +314,7 @@ fn bytes_of(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::primitive::dedupe::exact::ExactClaims;
-    use crate::primitive::dedupe::filtered::Claims;
+    use crate::primitive::dedupe::filtered::FilterClaims;
     use crate::primitive::lease::kind::Kind as _;
     use crate::primitive::mutex::holder::Exclusive;
     use crate::primitive::rw_lock::holders::ReadWrite;
@@ -368,7 +368,9 @@ mod tests {
             assert!(kinds.len() == shown && kinds.iter().all(|other| *other == kind), "{kind}: {kinds:?}");
         }
         let digest = "0123456789abcdef".repeat(2);
-        for (parts, kind) in [(Claims::PARTS, Kind::FilterClaim), (ExactClaims::PARTS, Kind::ExactClaim)] {
+        for (parts, kind) in
+            [(FilterClaims::PARTS, Kind::FilterClaim), (ExactClaims::PARTS, Kind::ExactClaim)]
+        {
             let kinds = parts.iter().filter_map(|part| kind_of("7", &format!("{digest}:{part}")));
             assert_eq!(kinds.collect::<Vec<_>>(), [kind, kind]);
         }

@@ -13,7 +13,7 @@ pub use super::bloom_filter::look::FilterState;
 pub use super::single_flight::kept::StoredAnswer;
 
 use super::bloom_filter;
-use super::dedupe::filtered::Claims;
+use super::dedupe::filtered::FilterClaims;
 use super::dedupe::{cannot_forget, exact};
 use super::lease::key_state::Was;
 use super::lease::kind::Kind as LeaseKind;
@@ -116,7 +116,10 @@ impl Operator {
                     return Ok(None);
                 };
                 let is_handled = match entry.key() {
-                    Some(item) => Some(exact::look(&self.store, name, &layout, item.as_bytes()).await?),
+                    Some(item) => {
+                        let buckets = Namespace::open(&self.store, name);
+                        Some(exact::look(&buckets, &layout, item.as_bytes()).await?)
+                    }
                     None => None,
                 };
                 let (capacity, remember_for) = (layout.capacity(), layout.remember_for());
@@ -147,7 +150,7 @@ impl Operator {
             Kind::RwLock => self.revoke_from::<ReadWrite>(entry, holder).await,
             Kind::SingleFlight => self.revoke_from::<Flight>(entry, holder).await,
             Kind::ExactClaim => self.revoke_from::<exact::ExactClaims>(entry, holder).await,
-            Kind::FilterClaim => self.revoke_from::<Claims>(entry, holder).await,
+            Kind::FilterClaim => self.revoke_from::<FilterClaims>(entry, holder).await,
             kind @ (Kind::TokenBucket | Kind::BloomFilter | Kind::Dedupe) => {
                 Err(Error::invalid(format!("{kind} entries have no holders, so none can be revoked")))
             }
@@ -193,7 +196,10 @@ impl Operator {
                 Ok(was_stored)
             }
             (Kind::Dedupe, Some(item)) => match exact::stored(&self.store, name).await? {
-                Some(layout) => exact::forget(&self.store, name, layout.digest(item.as_bytes())).await,
+                Some(layout) => {
+                    let buckets = Namespace::open(&self.store, name);
+                    exact::forget(&buckets, layout.digest(item.as_bytes())).await
+                }
                 None => Ok(false),
             },
             (Kind::Dedupe, None) => {
@@ -212,7 +218,7 @@ impl Operator {
             Kind::RwLock => self.look::<ReadWrite>(entry).await,
             Kind::SingleFlight => self.look::<Flight>(entry).await,
             Kind::ExactClaim => self.look::<exact::ExactClaims>(entry).await,
-            Kind::FilterClaim => self.look::<Claims>(entry).await,
+            Kind::FilterClaim => self.look::<FilterClaims>(entry).await,
             Kind::Mutex | Kind::TokenBucket | Kind::BloomFilter | Kind::Dedupe => {
                 self.look::<Exclusive>(entry).await
             }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::Exact;
 use super::layout::Layout;
 use crate::primitive::dedupe::Dedupe;
 use crate::primitive::dedupe::builder::options;
 use crate::primitive::lease::LeaseOptions;
+use crate::primitive::stored_layout::check_remember_for;
 use crate::store::check_name;
 use crate::{Error, Store};
 
@@ -34,8 +34,6 @@ pub struct ExactBuilder {
     options: LeaseOptions,
 }
 
-const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 const MOST: u64 = 100_000_000_000;
 
 impl ExactBuilder {
@@ -85,28 +83,18 @@ impl ExactBuilder {
     /// the error.
     pub fn build(self) -> Result<Dedupe, Error> {
         self.options.check()?;
-        let span = match self.remember_for {
-            Some(span) if (SHORTEST..=LONGEST).contains(&span) && span.subsec_nanos() % 1_000_000 == 0 => {
-                span
-            }
-            Some(span) => {
-                let text =
-                    format!("remember_for must be 1 s to 10 years, in whole milliseconds, is {span:?}");
-                return Err(Error::invalid(text));
-            }
-            None => {
-                let text = format!(
-                    "remember_for must be set for {:?}: 1 s to 10 years, in whole milliseconds",
-                    self.name
-                );
-                return Err(Error::invalid(text));
-            }
+        let missing = || {
+            let name = &self.name;
+            Error::invalid(format!(
+                "remember_for must be set for {name:?}: 1 s to 10 years, in whole milliseconds"
+            ))
         };
+        let span = check_remember_for(self.remember_for.ok_or_else(missing)?)?;
         if !(1..=MOST).contains(&self.capacity) {
             return Err(Error::invalid(format!("capacity must be 1 to {MOST}, is {}", self.capacity)));
         }
         check_name("the name of a namespace", &self.name)?;
         let layout = Layout::new(self.capacity, span);
-        Ok(Dedupe::exactly(Exact::open(&self.store, &self.name, layout.into(), self.options)))
+        Ok(Dedupe::exactly(&self.store, &self.name, layout.into(), self.options))
     }
 }

@@ -1,120 +1,125 @@
-//! A lease on an item, and the digests of handled items: the twin of `lua/lib/exact.lua`.
+//! Items whose digests are stored: the twin of `lua/lib/exact.lua`.
 
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use super::bucket::Bucket;
+use super::items::{Open, bucket_key, forget};
 use super::layout::{Digest, Layout};
+use crate::primitive::dedupe::claims::{Found, Known, Memory, step};
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
-use crate::primitive::lease::outcome::{Completing, Entered, Look, Outcome};
 use crate::primitive::mutex::holder::Holder;
-use crate::store::{Arguments, Field, Garbled, Namespace};
-use crate::{Error, Key};
+use crate::primitive::stored_layout::Mismatch;
+use crate::store::{Arguments, Client, Namespace};
+use crate::{Error, Key, Store};
 
-/// One holder at a time handles an item. A confirmation then stores the item's digest.
+/// Claims without false positives.
 #[derive(Clone, Debug)]
 pub(crate) enum ExactClaims {}
 
 impl Kind for ExactClaims {
     type Holders = Holder<false>;
-    type Outcome = Handled;
+    type Outcome = Exact;
     const PARTS: &'static [&'static str] =
         &["exact:claim", "@exact:0", "exact:queue", "exact:beats", "@exact:1", "@exact:2"];
     const SCRIPTS: Scripts = scripts!("lib/quick_exact"; "lib/mutex", "lib/exact");
     const FENCED: bool = false;
 }
 
-/// The handled items.
+/// The digests of the handled items.
 #[derive(Debug)]
-pub(crate) enum Handled {}
-
-/// The layout of the handled items, and their buckets if the store is in memory.
-#[derive(Debug)]
-pub(crate) struct Records {
+pub(crate) struct Exact {
+    name: String,
     pub(crate) layout: Arc<Layout>,
-    pub(crate) buckets: Namespace<Bucket>,
+    buckets: Namespace<Bucket>,
+    open: Client<Open>,
+    began: Instant,
+    /// When the stored layout was last checked, ms since `began`, plus one; 0: never.
+    opened: AtomicU64,
 }
 
-/// What a look at an item finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// The item was handled.
-    Handled,
-    /// In memory: the store is full and takes no new bucket.
-    Full,
-}
-
-impl Records {
-    fn step<R>(&self, digest: &Digest, step: impl FnOnce(&mut Bucket, i64) -> R) -> Option<Result<R, Error>> {
-        Some(self.buckets.cells()?.step(bucket_key(digest).as_bytes(), step))
-    }
-}
-
-/// Returns the key of a bucket.
-pub(super) fn bucket_key(digest: &Digest) -> Key {
-    Key::from(digest.bucket)
-}
-
-/// Returns the key of the claim on an item, beside its bucket.
-pub(crate) fn key(digest: &Digest) -> Key {
-    let mut key = Vec::with_capacity(44);
-    // Writing to a `Vec` does not fail.
-    let _ = write!(key, "{}:{:032x}", digest.bucket, u128::from_be_bytes(*digest.bytes));
-    Key::from(key)
-}
-
-impl Outcome<Holder<false>> for Handled {
-    type Scope = Records;
-    type Query = Digest;
-    type Found = Found;
-    type Entry = Digest;
-
-    fn write_scope(records: &Records, call: &mut Arguments<'_>) {
-        records.layout.write(call);
-    }
-
-    fn write_query(digest: &Digest, call: &mut Arguments<'_>) {
-        digest.write(call);
-    }
-
-    fn write_entry(digest: &Digest, call: &mut Arguments<'_>) {
-        digest.write(call);
-    }
-
-    fn decode(field: Field<'_>) -> Result<Found, Garbled> {
-        match field {
-            Field::Integer(1) => Ok(Found::Handled),
-            _ => Err(Garbled("a script returned another value than 1")),
+impl Exact {
+    /// Opens a namespace whose name was already checked.
+    pub(crate) fn new(store: &Store, name: &str, layout: Arc<Layout>) -> Self {
+        Self {
+            name: name.to_owned(),
+            layout,
+            buckets: Namespace::open(store, name),
+            open: Namespace::open(store, name).client(),
+            began: Instant::now(),
+            opened: AtomicU64::new(0),
         }
     }
 
-    fn look(_: &Holder<false>, records: &Records, digest: &Digest, bypass: bool, _: i64) -> Look<Found> {
-        let is_bounded = records.buckets.cells().is_some_and(|cells| cells.is_bounded());
-        let seen = records.step(digest, |bucket, now| {
-            // The item will be recorded later. Its bucket is allocated before the item is handled.
+    /// Removes a handled item. Returns whether it was stored.
+    pub(crate) async fn forget(&self, item: &[u8]) -> Result<bool, Error> {
+        self.open().await?;
+        forget(&self.buckets, self.layout.digest(item)).await
+    }
+}
+
+impl Memory for Exact {
+    type Item = Digest;
+
+    fn item(&self, item: &[u8]) -> Digest {
+        self.layout.digest(item)
+    }
+
+    fn key(digest: &Digest) -> Key {
+        let mut key = Vec::with_capacity(44);
+        // Writing to a `Vec` does not fail.
+        let _ = write!(key, "{}:{:032x}", digest.bucket, u128::from_be_bytes(*digest.bytes));
+        Key::from(key)
+    }
+
+    /// Checks the layout at the first call and again before it expires. With another number of buckets, handled items would
+    /// not be found.
+    async fn open(&self) -> Result<(), Error> {
+        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
+        let (last, half) = (self.opened.load(Ordering::Relaxed), self.layout.remember_for() / 2);
+        if last > 0 && u128::from(now - (last - 1).min(now)) < half.as_millis() {
+            return Ok(());
+        }
+        let open = Open(Some(Arc::clone(&self.layout)));
+        let stored = self.open.run(Key::from("layout"), open).await?;
+        if let Some(stored) = stored {
+            return Err(self.mismatch(&stored));
+        }
+        self.opened.store(now + 1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn known(&self, _: &Digest, _: u64) -> Known {
+        Known::Exactly
+    }
+
+    fn mismatch(&self, stored: &Mismatch) -> Error {
+        stored.error(format_args!("the Dedupe {:?}", self.name), &*self.layout, Layout::parse)
+    }
+
+    fn write(&self, call: &mut Arguments<'_>) {
+        self.layout.write(call);
+    }
+
+    fn write_item(digest: &Digest, call: &mut Arguments<'_>) {
+        digest.write(call);
+    }
+
+    fn find(&self, digest: &Digest) -> Result<Option<u64>, Found> {
+        step(&self.buckets, &bucket_key(digest), |bucket, is_bounded, now| {
             if is_bounded {
-                bucket.reserve(&records.layout, digest, now);
+                bucket.reserve(&self.layout, digest, now);
             }
-            bucket.contains(&records.layout, digest, now)
-        });
-        match seen {
-            Some(Ok(true)) if !bypass => Look::Done(Found::Handled),
-            Some(Err(_)) => Look::Done(Found::Full),
-            Some(Ok(_)) | None => Look::Open(None),
-        }
+            Ok(bucket.contains(&self.layout, digest, now).then_some(0))
+        })
     }
 
-    fn enter(
-        _: &mut Holder<false>,
-        records: &Records,
-        digest: &Digest,
-        _: Completing,
-        _: i64,
-    ) -> Result<Entered, Found> {
-        // The item is recorded even if the claim was lost, since it was handled.
-        match records.step(digest, |bucket, now| bucket.insert(&records.layout, digest, now)) {
-            Some(Err(_)) => Err(Found::Full),
-            Some(Ok(())) | None => Ok(Entered::Something),
-        }
+    fn insert(&self, digest: &Digest) -> Result<u64, Found> {
+        step(&self.buckets, &bucket_key(digest), |bucket, _, now| {
+            bucket.insert(&self.layout, digest, now);
+            Ok(0)
+        })
     }
 }

@@ -1,28 +1,24 @@
-//! Operations on handled items apart from claims: reading the stored layout, looking an item up, forgetting it.
+//! Operations on handled items apart from claims: the stored layout, looking an item up, forgetting it.
 
 use std::sync::Arc;
 
 use super::bucket::Bucket;
-use super::claims::bucket_key;
 use super::layout::{Digest, Layout};
-use super::open::Stored;
-use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
+use crate::primitive::stored_layout::{Mismatch, UNREADABLE, read};
+use crate::store::{Arguments, Cell, Fields, Garbled, Namespace, Never, Operation, Repeat, Script, script};
 use crate::{Error, Key, Store};
 
 /// The hashes of a bucket.
 const HASHES: &[&str] = &["exact:0", "exact:1", "exact:2"];
 
-const WRONG_TYPE: Garbled = Garbled(
-    "WRONGTYPE a key of handled items has a value of another type: delete the key or use another name",
-);
-
-const UNREADABLE: Garbled = Garbled(
-    "WRONGTYPE the layout of handled items is not one that this version reads: delete the key or use another name",
-);
-
-/// Reads the stored layout.
+/// Returns the stored layout if it differs. Otherwise stores the layout, which lives longer than the items that use it.
+/// Without a layout, only returns the stored one.
 #[derive(Debug)]
-struct ReadLayout;
+pub(super) struct Open(pub(super) Option<Arc<Layout>>);
+
+/// The stored layout, and when it expires (µs).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stored(Option<(Arc<str>, i64)>);
 
 /// Looks an item up.
 #[derive(Debug)]
@@ -35,52 +31,68 @@ struct Forget(Digest);
 /// Returns the layout that is stored under a name.
 pub(crate) async fn stored(store: &Store, name: &str) -> Result<Option<Layout>, Error> {
     let client = Namespace::<Stored>::open(store, name).client();
-    client.run(Key::from("layout"), ReadLayout).await
+    let stored = client.run(Key::from("layout"), Open(None)).await?;
+    Ok(stored.and_then(|Mismatch(text)| Layout::parse(&text)))
 }
 
 /// Returns whether an item was handled.
 pub(crate) async fn look(
-    store: &Store,
-    name: &str,
+    buckets: &Namespace<Bucket>,
     layout: &Arc<Layout>,
     item: &[u8],
 ) -> Result<bool, Error> {
-    let (client, digest) = (Namespace::<Bucket>::open(store, name).client(), layout.digest(item));
-    client.run(bucket_key(&digest), Look(Arc::clone(layout), digest)).await
+    let digest = layout.digest(item);
+    buckets.client().run(bucket_key(&digest), Look(Arc::clone(layout), digest)).await
 }
 
 /// Removes an item. Returns whether it was stored.
-pub(crate) async fn forget(store: &Store, name: &str, digest: Digest) -> Result<bool, Error> {
-    let client = Namespace::<Bucket>::open(store, name).client();
-    client.run(bucket_key(&digest), Forget(digest)).await
+pub(crate) async fn forget(buckets: &Namespace<Bucket>, digest: Digest) -> Result<bool, Error> {
+    buckets.client().run(bucket_key(&digest), Forget(digest)).await
 }
 
-/// Reads 0 or 1.
-fn flag(mut fields: Fields<'_>) -> Result<bool, Garbled> {
-    match fields.integer()? {
-        -1 => Err(WRONG_TYPE),
-        flag => Ok(flag == 1),
-    }
+/// Returns the key of a bucket.
+pub(super) fn bucket_key(digest: &Digest) -> Key {
+    Key::from(digest.bucket)
 }
 
-impl Operation for ReadLayout {
+impl Operation for Open {
     type Cell = Stored;
-    type Reply = Option<Layout>;
+    type Reply = Option<Mismatch>;
     type Undo = Never<Stored>;
-    const SCRIPT: Script = script!("dedupe/layout");
+    const SCRIPT: Script = script!("dedupe/open");
     const PARTS: &'static [&'static str] = &["layout"];
     const REPEAT: Repeat = Repeat::Safe;
 
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Option<Layout>, Garbled> {
-        match fields.next()? {
-            Field::Text(text) => Layout::parse(&String::from_utf8_lossy(text)).map(Some).ok_or(UNREADABLE),
-            Field::Integer(0) => Ok(None),
-            _ => Err(WRONG_TYPE),
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        if let Some(layout) = &self.0 {
+            call.text(Arc::clone(layout.descriptor()));
+            call.integer(layout.kept());
         }
     }
 
-    fn apply(self, stored: &mut Stored, now: i64) -> Option<Layout> {
-        stored.0.as_ref().filter(|(_, until)| *until > now).and_then(|(layout, _)| Layout::parse(layout))
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Option<Mismatch>, Garbled> {
+        match read(&mut fields)?.err() {
+            Some(Mismatch(text)) if self.0.is_none() && Layout::parse(&text).is_none() => Err(UNREADABLE),
+            stored => Ok(stored),
+        }
+    }
+
+    fn apply(self, Stored(stored): &mut Stored, now: i64) -> Option<Mismatch> {
+        let there = stored.as_ref().filter(|(_, until)| *until > now).map(|(text, _)| text);
+        let differs = |text: &&Arc<str>| self.0.as_ref().is_none_or(|layout| *text != layout.descriptor());
+        if let Some(text) = there.filter(differs) {
+            return Some(Mismatch(text.to_string()));
+        }
+        if let Some(layout) = self.0 {
+            *stored = Some((Arc::clone(layout.descriptor()), now + layout.kept() * 1000));
+        }
+        None
+    }
+}
+
+impl Cell for Stored {
+    fn is_idle(&self, now: i64) -> bool {
+        self.0.as_ref().is_none_or(|(_, until)| *until <= now)
     }
 }
 
@@ -97,8 +109,8 @@ impl Operation for Look {
         self.1.write(call);
     }
 
-    fn decode(self, _: usize, _: i64, fields: Fields<'_>) -> Result<bool, Garbled> {
-        flag(fields)
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
+        Ok(read(&mut fields)? == Ok(1))
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
@@ -118,8 +130,8 @@ impl Operation for Forget {
         call.bytes(Arc::<[u8; 16]>::clone(&self.0.bytes));
     }
 
-    fn decode(self, _: usize, _: i64, fields: Fields<'_>) -> Result<bool, Garbled> {
-        flag(fields)
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
+        Ok(read(&mut fields)? == Ok(1))
     }
 
     fn apply(self, bucket: &mut Bucket, _: i64) -> bool {

@@ -38,10 +38,6 @@ pub(crate) struct Digest {
     pub(crate) bytes: Arc<[u8; 16]>,
 }
 
-/// The stored text of another layout with the same name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mismatch(pub(crate) String);
-
 impl Layout {
     /// `remember_for` is in whole ms.
     pub(crate) fn new(capacity: u64, remember_for: Duration) -> Self {
@@ -85,6 +81,11 @@ impl Layout {
         now + (left + 999) / 1000 * 1000
     }
 
+    /// Returns the time to live of the stored text, ms.
+    pub(super) fn kept(&self) -> i64 {
+        2 * self.remember_for.as_millis() as i64 + 3_600_000
+    }
+
     pub(super) fn descriptor(&self) -> &Arc<str> {
         &self.descriptor
     }
@@ -122,19 +123,6 @@ impl Digest {
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} buckets, remember_for {:?}", self.buckets, self.remember_for)
-    }
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let read = |text: &str| {
-            let (buckets, millis) = text.strip_prefix("exact1 ")?.split_once(' ')?;
-            Some((buckets.parse::<u32>().ok()?, Duration::from_millis(millis.parse().ok()?)))
-        };
-        match read(&self.0) {
-            Some((buckets, span)) => write!(f, "{buckets} buckets, remember_for {span:?}"),
-            None => write!(f, "{:?}", self.0),
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::virtual_time::{self, Time};
 use super::{Side, States, Step, Tried};
 use crate::Store;
 use crate::primitive::dedupe::exact::ExactClaims;
-use crate::primitive::dedupe::filtered::Claims;
+use crate::primitive::dedupe::filtered::FilterClaims;
 use crate::primitive::lease::key_state::{Terms, Was};
 use crate::primitive::lease::operations::{Verb, VerbOf, What};
 use crate::primitive::mutex::holder::Exclusive;
@@ -139,7 +139,7 @@ async fn lines_are_kept() {
     // Each reader has a group of its own, so they wait for each other, in the second queue.
     line::<ReadWrite>(1, 1, |n| format!("/r{n}")).await;
     line::<Flight>(1, 0, |_| String::new()).await;
-    line::<Claims>(1, 0, |_| String::new()).await;
+    line::<FilterClaims>(1, 0, |_| String::new()).await;
     line::<ExactClaims>(1, 0, |_| String::new()).await;
 }
 
@@ -192,7 +192,7 @@ async fn holders_are_kept() {
         renewed::<Exclusive>(0, suffix).await;
     }
     renewed::<Flight>(0, "").await;
-    renewed::<Claims>(0, "").await;
+    renewed::<FilterClaims>(0, "").await;
     renewed::<ExactClaims>(0, "").await;
 }
 
@@ -226,6 +226,6 @@ async fn handled<K: Tried>() {
 #[tokio::test]
 async fn outcomes_are_kept() {
     handled::<Flight>().await;
-    handled::<Claims>().await;
+    handled::<FilterClaims>().await;
     handled::<ExactClaims>().await;
 }

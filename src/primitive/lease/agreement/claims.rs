@@ -7,8 +7,9 @@ use rand::rngs::StdRng;
 
 use super::{Tried, agree};
 use crate::primitive::bloom_filter::Probe;
-use crate::primitive::dedupe::exact::{Digest, ExactClaims, Layout, Records, claims};
-use crate::primitive::dedupe::filtered::{self, Claims, Found};
+use crate::primitive::dedupe::exact::{Digest, Exact, ExactClaims, Layout};
+use crate::primitive::dedupe::filtered::{FilterClaims, Filtered};
+use crate::primitive::dedupe::{FilterFull, Found, Memory as _};
 use crate::primitive::lease::key_state::KeyState;
 use crate::store::Namespace;
 use crate::{BloomFilter, Key, Store};
@@ -23,11 +24,11 @@ fn probe(sequence: usize) -> Probe {
     FILTER.probe(sequence.to_string().as_bytes())
 }
 
-impl Tried for Claims {
+impl Tried for FilterClaims {
     const BYPASSES: bool = true;
 
-    fn scopes(store: &Store) -> Vec<BloomFilter> {
-        vec![filter(store)]
+    fn scopes(store: &Store) -> Vec<Filtered> {
+        vec![Filtered::new(filter(store), FilterFull::default())]
     }
 
     fn query(sequence: usize, _: i64) -> Probe {
@@ -39,7 +40,7 @@ impl Tried for Claims {
     }
 
     fn blur(found: &mut Found) {
-        if let Found::Seen(ones) = found {
+        if let Found::Handled(ones) = found {
             *ones = 0;
         }
     }
@@ -49,13 +50,13 @@ impl Tried for Claims {
     }
 
     fn key(sequence: usize) -> Key {
-        filtered::key(&probe(sequence))
+        Filtered::key(&probe(sequence))
     }
 }
 
 #[tokio::test]
 async fn claims_agree() {
-    agree::<Claims>(&[""]).await;
+    agree::<FilterClaims>(&[""]).await;
 }
 
 /// The steps of a sequence are up to 31 s apart, so a sequence crosses slices.
@@ -70,8 +71,8 @@ fn digest(sequence: usize) -> Digest {
 impl Tried for ExactClaims {
     const BYPASSES: bool = true;
 
-    fn scopes(store: &Store) -> Vec<Records> {
-        vec![Records { layout: layout(), buckets: Namespace::new(store, "exact-agreement").unwrap() }]
+    fn scopes(store: &Store) -> Vec<Exact> {
+        vec![Exact::new(store, "exact-agreement", layout())]
     }
 
     fn query(sequence: usize, _: i64) -> Digest {
@@ -87,7 +88,7 @@ impl Tried for ExactClaims {
     }
 
     fn key(sequence: usize) -> Key {
-        claims::key(&digest(sequence))
+        Exact::key(&digest(sequence))
     }
 
     fn slices() -> (i64, u64) {
