@@ -372,6 +372,11 @@ impl Store {
         }
     }
 
+    /// Where work runs that takes time even in memory: there, on the thread of this process.
+    pub(crate) fn background_or_thread(&self) -> Background {
+        self.background().cloned().unwrap_or_else(Background::thread)
+    }
+
     /// The pending background operations. `None` in memory, where there are none.
     pub(crate) fn owed(&self) -> Option<&Owed> {
         match self.backend() {

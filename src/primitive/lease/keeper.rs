@@ -48,7 +48,7 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     fn background(&self) -> Background {
-        self.store.background().cloned().unwrap_or_else(Background::thread)
+        self.store.background_or_thread()
     }
 
     /// Renews the lease once more for its full ttl.
