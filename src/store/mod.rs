@@ -38,9 +38,7 @@ pub use self::key::Key;
 pub(crate) use self::key::{check_exact, check_name, parts};
 pub(crate) use self::listing::{Found, Listing};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
-pub(crate) use self::notifier::{
-    ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, fence_ttl_of, id_of, process_of, ttl_of,
-};
+pub(crate) use self::notifier::{ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, hex};
 pub(crate) use self::operation::{
     Arguments, Cell, Field, Fields, Garbled, Never, Operation, Repeat, Script, script,
 };

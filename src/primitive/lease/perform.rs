@@ -15,6 +15,7 @@ use super::operations::{At, Heartbeat, Standings, Verb};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome;
 use super::state::LeaseState;
+use super::token;
 use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Tokens, Told};
 use super::validity::Anchor;
 use super::waiter::{Got, Received, Waiter};
@@ -33,7 +34,7 @@ pub(crate) struct Local<K> {
 impl<K> Local<K> {
     pub(super) fn named(&self, options: &LeaseOptions, suffix: &str) -> (u64, Arc<str>) {
         let id = self.ids.next();
-        (id, options.token(&self.process, id, suffix))
+        (id, token::write(&self.process, id, options, suffix))
     }
 }
 

@@ -11,6 +11,7 @@ use super::key_state::{Spans, Was};
 use super::kind::Kind;
 use super::operations::{StateOf, WRONG_TYPE};
 use super::outcome::Outcome as _;
+use super::token;
 use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script};
 use crate::{Error, Key, Store};
 
@@ -96,7 +97,7 @@ impl Holder {
     /// are not UTF-8 are written as U+FFFD.
     #[must_use]
     pub fn token(&self) -> &str {
-        super::state::name_in(&self.token)
+        token::name(&self.token)
     }
 
     /// Returns the fencing token of the holder's grant. If the mutex was handed on within the process since, the fencing token

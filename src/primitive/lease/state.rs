@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::options::{Holding, micros};
+use super::token;
 use super::tokens::{Grant, Release};
 use super::validity::Validity;
 use crate::primitive::clock;
@@ -37,11 +38,6 @@ enum Phase {
     Ended,
 }
 
-/// The name of the holder in a token: the token, or the value in it that the user's function returned.
-pub(super) fn name_in(token: &str) -> &str {
-    token.split_once(':').map_or(token, |(_, value)| value)
-}
-
 impl LeaseState {
     pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Arc<Self> {
         let (counts, holding) = (holding.leases.lease(), Arc::clone(holding));
@@ -55,7 +51,7 @@ impl LeaseState {
 
     /// Returns the name of the holder: the token, or the value in it that the user's function returned.
     pub(crate) fn name(&self) -> &str {
-        name_in(&self.grant.token)
+        token::name(&self.grant.token)
     }
 
     /// Returns until when the lease is valid, by the clock of timers and users.

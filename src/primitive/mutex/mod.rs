@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::holder::{Exclusive, suffix};
+use self::holder::Exclusive;
 use self::quorum::Quorum;
 use self::settings::Settings;
 use self::values::Values;
@@ -282,7 +282,7 @@ impl Mutex {
             Some(value) if value.is_empty() => {
                 return Err(Error::invalid("the value of a lock must not be empty"));
             }
-            Some(value) => (suffix(&value), Some(self.values.take(&key, &value)?)),
+            Some(value) => (format!(":{value}"), Some(self.values.take(&key, &value)?)),
             None => (String::new(), None),
         };
         let lease = match &self.place {

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::holders::{ReadWrite, reader, writer};
+use self::holders::ReadWrite;
 use super::lease::key_state::Was;
 use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
 use crate::error::Subject;
@@ -233,8 +233,8 @@ impl RwLock {
     pub(crate) async fn acquire(&self, key: Key, access: Access, wait: Option<Wait>) -> Result<Lease, Error> {
         let Settings { prefer, most_writers, .. } = self.settings;
         let (suffix, rank) = match access {
-            Access::Read => (reader(&self.group), i64::from(prefer == Prefer::Writers)),
-            Access::Write => (writer(most_writers), i64::from(prefer == Prefer::Readers)),
+            Access::Read => (format!("/r{}", self.group), i64::from(prefer == Prefer::Writers)),
+            Access::Write => (format!("/w{most_writers}"), i64::from(prefer == Prefer::Readers)),
         };
         let ask = Ask::new((), Subject::Lock, suffix, rank, wait);
         let locked = self.leases.acquire(key, ask).await;

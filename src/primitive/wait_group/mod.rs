@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub use self::id::PermitId;
 
-use self::holders::{IDLE, Permits, suffix};
+use self::holders::Permits;
 use super::lease::key_state::Was;
 use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
 use crate::error::Subject;
@@ -141,7 +141,8 @@ impl WaitGroup {
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { max_waiters: u32::MAX, ..self.wait };
-        let ask = Ask::new((), Subject::Permit, IDLE.into(), 1, Some(wait));
+        // A token that waits until no permit is held, and then holds nothing.
+        let ask = Ask::new((), Subject::Permit, "/idle".into(), 1, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();
@@ -274,7 +275,7 @@ impl WaitGroup {
         if n > limit {
             return Err(Error::exceeds_limit(n, limit));
         }
-        let ask = Ask::new((), Subject::Permit, suffix(n, limit), 0, wait);
+        let ask = Ask::new((), Subject::Permit, format!("/{n}/{limit}"), 0, wait);
         let lease = self.leases.acquire(key, ask).await?;
         Ok(Permit { lease, name: Arc::clone(&self.name) })
     }
