@@ -12,7 +12,7 @@ use super::key_state::Standing;
 use super::kind::{Found, Kind, Query};
 use super::operations::{Answer, What};
 use super::options::{LeaseOptions, micros};
-use super::state::LeaseState;
+use super::state::LeaseHandle;
 use super::tokens::{Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
 use super::waiter::Got;
@@ -48,8 +48,8 @@ impl<K: Kind> Leases<K> {
                     let validity = Validity::granted(until, now.at)?;
                     let (key, token, at) = (key.clone(), Arc::clone(&token), now.at);
                     let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
-                    let lease = held.insert(LeaseState::new(grant.clone(), &self.holding));
-                    let (lease, options) = (Arc::clone(lease), Arc::clone(&self.holding));
+                    let lease = held.insert(LeaseHandle::new(grant.clone(), &self.holding));
+                    let (lease, options) = (lease.clone(), Arc::clone(&self.holding));
                     Some(Event::Holds { grant, lease, options })
                 }));
                 let Some(lease) = held else {

@@ -22,7 +22,7 @@ use crate::primitive::lease::key_state::{Standing, Was};
 use crate::primitive::lease::operations::What;
 use crate::primitive::lease::tokens::{Effect, Event, Grant, Now, Party, Release, Renewed, Rules, Tokens};
 use crate::primitive::lease::{
-    Anchor, Ask, Holding, Keeper, Lease, LeaseState, Leases, Validity, micros, rules,
+    Anchor, Ask, Holding, Keeper, Lease, LeaseHandle, Leases, Validity, micros, rules,
 };
 use crate::store::background::Background;
 use crate::store::timer::within;
@@ -47,22 +47,22 @@ struct Voters;
 
 impl Party for Voters {
     type Waiter = Infallible;
-    type Lease = Arc<LeaseState>;
+    type Lease = LeaseHandle;
     type Found = Infallible;
 
     fn options(waiter: &Infallible) -> &Arc<Holding> {
         match *waiter {}
     }
 
-    fn outlasts(lease: &Arc<LeaseState>) -> bool {
-        lease.is_retained()
+    fn outlasts(lease: &LeaseHandle) -> bool {
+        lease.state.is_retained()
     }
 
     fn token(&mut self, waiter: &Infallible) -> (u64, Arc<str>) {
         match *waiter {}
     }
 
-    fn lease(&mut self, waiter: &Infallible, _: Grant) -> Arc<LeaseState> {
+    fn lease(&mut self, waiter: &Infallible, _: Grant) -> LeaseHandle {
         match *waiter {}
     }
 }
@@ -171,8 +171,8 @@ impl Quorum {
         for effect in effects {
             match effect {
                 Effect::Renew { lease } => self.renew_later(lease),
-                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until, now)),
-                Effect::Lost { lease, .. } => lease.lose(),
+                Effect::Valid { lease, sent, until } => drop(lease.state.renewed(sent, until, now)),
+                Effect::Lost { lease, .. } => lease.state.lose(),
                 // It may have been renewed too late for this process, and is still on the nodes.
                 Effect::Release { release, .. } => {
                     self.release_all(&release.key, &release.token, &HashSet::new())
@@ -185,7 +185,7 @@ impl Quorum {
     }
 
     /// Renews a lease in the background.
-    fn renew_later(self: &Arc<Self>, lease: Arc<LeaseState>) {
+    fn renew_later(self: &Arc<Self>, lease: LeaseHandle) {
         let (this, background) = (Arc::clone(self), self.background());
         let thread = background.clone();
         let renewal = async move {
@@ -247,8 +247,8 @@ impl Quorum {
             (ballot.key.clone(), Arc::clone(&ballot.token), Arc::clone(&first.holding));
         let (twice, at, offered) = (false, clock::now(), false);
         let grant = Grant { key, token, id, fence, twice, validity, at, offered };
-        let lease = LeaseState::new(grant.clone(), &options);
-        self.handle(Event::Holds { grant, lease: Arc::clone(&lease), options });
+        let lease = LeaseHandle::new(grant.clone(), &options);
+        self.handle(Event::Holds { grant, lease: lease.clone(), options });
         Ok(Lease::new(lease, Arc::new(Votees { quorum: Arc::clone(&self), answered })))
     }
 
@@ -271,10 +271,10 @@ impl Quorum {
 
     /// Renews the lease. If an outage leaves the result open, the lease stays as it was, and the caller may try again
     /// until the lease expires.
-    async fn renew(self: &Arc<Self>, state: &LeaseState, scheduled: bool) -> Result<(), Error> {
+    async fn renew(self: &Arc<Self>, lease: &LeaseHandle, scheduled: bool) -> Result<(), Error> {
         let (sent, renewed) = (clock::now(), Renewed::Unknown);
-        let mut result = Renewal { quorum: Arc::clone(self), id: state.grant.id, renewed, scheduled };
-        let is_held = self.renew_all(&state.grant.key, &state.grant.token, 0).await;
+        let mut result = Renewal { quorum: Arc::clone(self), id: lease.state.grant.id, renewed, scheduled };
+        let is_held = self.renew_all(&lease.state.grant.key, &lease.state.grant.token, 0).await;
         result.renewed = match is_held {
             Ok(true) => Renewed::Valid { sent, until: self.until(sent) },
             // A majority can no longer hold the lease.
@@ -282,7 +282,7 @@ impl Quorum {
             Err(_) => Renewed::Unknown,
         };
         drop(result);
-        if is_held? && state.is_held() { Ok(()) } else { Err(Error::lost()) }
+        if is_held? && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
     }
 }
 
@@ -378,26 +378,21 @@ struct Votees {
 
 impl Votees {
     /// Ends the lease for its holder. Another holder can get the lock as soon as the release is sent.
-    fn end(&self, state: &LeaseState) {
-        state.give_up();
-        self.quorum.handle(Event::Forgotten { id: state.grant.id, fence: state.grant.fence });
+    fn end(&self, lease: &LeaseHandle) {
+        lease.state.give_up();
+        self.quorum.handle(Event::Forgotten { id: lease.state.grant.id, fence: lease.state.grant.fence });
     }
 }
 
 impl Keeper for Votees {
-    fn extend(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<(), Error>> {
-        Box::pin(async move {
-            if !state.is_held() {
-                return Err(Error::lost());
-            }
-            self.quorum.renew(&state, false).await
-        })
+    fn extend(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(async move { self.quorum.renew(&lease, false).await })
     }
 
-    fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>> {
-        self.end(&state);
+    fn release(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>> {
+        self.end(&lease);
         Box::pin(async move {
-            let (quorum, Grant { key, token, .. }) = (&self.quorum, &state.grant);
+            let (quorum, Grant { key, token, .. }) = (&self.quorum, &lease.state.grant);
             let releases = quorum.nodes.iter().enumerate().map(|(index, node)| {
                 let release = quorum.release_of(key, token, !self.answered.contains(&index));
                 async move {
@@ -410,13 +405,13 @@ impl Keeper for Votees {
         })
     }
 
-    fn release_detached(self: Arc<Self>, state: Arc<LeaseState>) {
-        self.end(&state);
-        self.quorum.release_all(&state.grant.key, &state.grant.token, &self.answered);
+    fn release_detached(self: Arc<Self>, lease: LeaseHandle) {
+        self.end(&lease);
+        self.quorum.release_all(&lease.state.grant.key, &lease.state.grant.token, &self.answered);
     }
 
-    fn released(self: Arc<Self>, state: &LeaseState) {
-        self.end(state);
+    fn released(self: Arc<Self>, lease: &LeaseHandle) {
+        self.end(lease);
     }
 
     fn background(&self) -> Background {
