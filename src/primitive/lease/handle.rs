@@ -251,3 +251,39 @@ impl fmt::Debug for Lease {
         f.debug_struct("Lease").field("key", self.key()).field("token", &self.token()).finish_non_exhaustive()
     }
 }
+
+/// Implements a guard, whose field is a lease: how it is released, and that it derefs to its lease.
+macro_rules! guard {
+    ($guard:ident.$lease:tt, $what:literal, $release:ident, $release_checked:ident) => {
+        impl $guard {
+            #[doc = concat!("Releases ", $what, ". Returns whether it was still held. See [`Lease::release`].")]
+            ///
+            /// # Errors
+            ///
+            /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
+            pub async fn $release(self) -> Result<bool, Error> {
+                self.$lease.release().await
+            }
+
+            #[doc = concat!("Like [`", stringify!($release), "`](Self::", stringify!($release), "),")]
+            #[doc = concat!("but returns an error if ", $what, " was lost before.")]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("* [`is_lost`](Error::is_lost): ", $what, " was no longer held.")]
+            /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
+            pub async fn $release_checked(self) -> Result<(), Error> {
+                self.$lease.release_checked().await
+            }
+        }
+
+        impl std::ops::Deref for $guard {
+            type Target = Lease;
+
+            fn deref(&self) -> &Lease {
+                &self.$lease
+            }
+        }
+    };
+}
+pub(crate) use guard;

@@ -29,8 +29,8 @@ mod watch;
 
 pub(crate) use self::acquire::{Ask, Wait};
 pub(crate) use self::admission::{Admission, Leases, rules};
-pub(crate) use self::handle::Keeper;
 pub use self::handle::Lease;
+pub(crate) use self::handle::{Keeper, guard};
 pub(crate) use self::options::{Holding, LeaseOptions, micros};
 pub use self::snapshot::{Holder, Snapshot};
 pub use self::state::LeaseHandle;

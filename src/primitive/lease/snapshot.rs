@@ -253,15 +253,15 @@ pub(crate) async fn look<K: Kind>(namespace: &Namespace<StateOf<K>>, key: Key) -
     namespace.client::<Look<K>>().run(key, Look::all()).await
 }
 
-/// Releases the lease or the place of a token, which may be of another process.
+/// Releases the lease or the place of a token, which may be of another process. Returns whether it was held.
 pub(crate) async fn revoke<K: Kind>(
     store: &Store,
     namespace: &Namespace<StateOf<K>>,
     key: Key,
     token: &[u8],
-) -> Result<Was, Error> {
+) -> Result<bool, Error> {
     let revoke = Revoke::new(store.channels().into(), spans(store), token);
-    namespace.client::<Revoke<K>>().run(key, revoke).await
+    Ok(namespace.client::<Revoke<K>>().run(key, revoke).await? == Was::Held)
 }
 
 impl<K: Kind> Admission<K> {
@@ -275,8 +275,8 @@ impl<K: Kind> Admission<K> {
         Ok(self.look.run(key, Look { most: 0, kind: PhantomData }).await?.in_use())
     }
 
-    /// Releases the lease or the place of a token, which may be of another process.
-    pub(crate) async fn revoke(&self, key: Key, token: &[u8]) -> Result<Was, Error> {
+    /// Releases the lease or the place of a token, which may be of another process. Returns whether it was held.
+    pub(crate) async fn revoke(&self, key: Key, token: &[u8]) -> Result<bool, Error> {
         revoke::<K>(&self.store, &self.namespace, key, token).await
     }
 }

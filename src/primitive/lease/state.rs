@@ -1,4 +1,5 @@
-//! The holder's view of a lease: [`LeaseHandle`], and the state behind it. Its validity is counted by the clock of this process.
+//! The holder's view of a lease: [`LeaseHandle`], and the state behind it. Its validity is counted by the clock of this
+//! process.
 
 use std::fmt;
 use std::future::Future;
@@ -21,7 +22,7 @@ use crate::telemetry::LeaseCounts;
 /// How often [`LeaseHandle::lost`] checks whether the host was suspended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Watches a [`Lease`] without holding it.
+/// Watches a [`Lease`](crate::Lease) without holding it.
 ///
 /// ```
 /// use tower_distributed::{Mutex, Store};

@@ -9,7 +9,6 @@ mod settings;
 mod tests;
 mod values;
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +18,7 @@ use self::holder::Exclusive;
 use self::quorum::Quorum;
 use self::settings::Settings;
 use self::values::Values;
-use super::lease::key_state::Was;
-use super::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait};
+use super::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::error::{Busy, Subject, Why};
 use crate::store::timer::sleep;
 use crate::store::{Namespace, check_exact};
@@ -185,7 +183,7 @@ impl Mutex {
     /// The same errors as [`inspect`](Self::inspect). If the store is unavailable, the lock may have been revoked.
     pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
         let key = key.into();
-        Ok(self.one_store(&key)?.revoke(key, holder.whole_token()).await? == Was::Held)
+        self.one_store(&key)?.revoke(key, holder.whole_token()).await
     }
 
     /// The leases in the one store of this value.
@@ -335,6 +333,16 @@ fn waited_too_long(error: &Error) -> Error {
 }
 
 /// A guard of a locked mutex. Dropping it unlocks the mutex in the background.
+///
+/// ```
+/// # use tower_distributed::{Mutex, Store};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+/// let lock = reports.lock("2026-11").await?;
+/// // Write the report here.
+/// lock.unlock_checked().await?; // an error if another process may have written meanwhile
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "a guard that is dropped unlocks its mutex"]
 pub struct MutexGuard(Lease);
@@ -348,44 +356,9 @@ impl MutexGuard {
         self.0.fence().unwrap_or(0)
     }
 
-    /// Unlocks the mutex. Returns whether the lock was still held. See [`Lease::release`].
-    ///
-    /// # Errors
-    ///
-    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
-    pub async fn unlock(self) -> Result<bool, Error> {
-        self.0.release().await
-    }
-
-    /// Like [`unlock`](Self::unlock), but returns an error if the lock was lost before.
-    ///
-    /// ```
-    /// # use tower_distributed::{Mutex, Store};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
-    /// let lock = reports.lock("2026-11").await?;
-    /// // Write the report here.
-    /// lock.unlock_checked().await?; // an error if another process may have written meanwhile
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// * [`is_lost`](Error::is_lost): the lock was no longer held.
-    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
-    pub async fn unlock_checked(self) -> Result<(), Error> {
-        self.0.release_checked().await
-    }
-
     pub(crate) fn into_lease(self) -> Lease {
         self.0
     }
 }
 
-impl Deref for MutexGuard {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        &self.0
-    }
-}
+guard!(MutexGuard.0, "the lock", unlock, unlock_checked);

@@ -4,15 +4,13 @@ pub(crate) mod holders;
 mod id;
 
 use std::num::NonZeroU32;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::id::PermitId;
 
 use self::holders::Permits;
-use super::lease::key_state::Was;
-use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
+use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait, guard};
 use crate::error::Subject;
 use crate::store::Namespace;
 use crate::store::failure::Replicas;
@@ -191,7 +189,7 @@ impl WaitGroup {
     ///
     /// [`is_unavailable`](Error::is_unavailable): the permit may have been revoked.
     pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
-        Ok(self.leases.admission.revoke(key.into(), holder.whole_token()).await? == Was::Held)
+        self.leases.admission.revoke(key.into(), holder.whole_token()).await
     }
 
     /// Closes this value and its clones: pending and later calls that acquire or wait fail with an error that
@@ -238,7 +236,7 @@ impl WaitGroup {
             )));
         }
         // The permit may be of another process, as may be the next waiter.
-        Ok(self.leases.admission.revoke(id.key.clone(), id.token.as_bytes()).await? == Was::Held)
+        self.leases.admission.revoke(id.key.clone(), id.token.as_bytes()).await
     }
 
     /// Returns the name of the namespace.
@@ -281,10 +279,6 @@ impl WaitGroup {
     }
 }
 
-fn counts(name: &str) -> telemetry::Leases {
-    telemetry::Leases::new("permit", name)
-}
-
 fn check_limit(limit: u32) -> Result<u32, Error> {
     if limit == 0 {
         return Err(Error::invalid("the limit must be at least 1, is 0"));
@@ -301,25 +295,6 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Releases the permit. Returns whether it was still held. See [`Lease::release`].
-    ///
-    /// # Errors
-    ///
-    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
-    pub async fn done(self) -> Result<bool, Error> {
-        self.lease.release().await
-    }
-
-    /// Like [`done`](Self::done), but returns an error if the permit was lost before.
-    ///
-    /// # Errors
-    ///
-    /// * [`is_lost`](Error::is_lost): the permit was no longer held.
-    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
-    pub async fn done_checked(self) -> Result<(), Error> {
-        self.lease.release_checked().await
-    }
-
     /// Converts the permit into its id without releasing it. Another task or process can release it with
     /// [`WaitGroup::done`].
     ///
@@ -348,13 +323,7 @@ impl Permit {
     }
 }
 
-impl Deref for Permit {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        &self.lease
-    }
-}
+guard!(Permit.lease, "the permit", done, done_checked);
 
 /// A builder for a [`WaitGroup`].
 ///
@@ -426,7 +395,8 @@ impl WaitGroupBuilder {
         self.options.check()?;
         let limit = check_limit(self.limit)?;
         let namespace = Namespace::new(store, name)?;
-        let leases = Leases::shared(store, name, || namespace, self.options, counts(name));
+        let counts = telemetry::Leases::new("permit", name);
+        let leases = Leases::shared(store, name, || namespace, self.options, counts);
         let decisions = Decisions::new("wait_group", name);
         Ok(WaitGroup { leases, name: name.into(), decisions, limit, wait: self.wait })
     }
