@@ -11,7 +11,7 @@ use super::handle::{Keeper, Lease};
 use super::key_state::Standing;
 use super::kind::{Found, Kind, Query};
 use super::operations::{Answer, What};
-use super::options::{LeaseOptions, micros};
+use super::options::LeaseOptions;
 use super::state::LeaseHandle;
 use super::tokens::{Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
@@ -86,8 +86,8 @@ struct Undo<'a, K: Kind> {
 
 impl<K: Kind> Undo<'_, K> {
     fn release(&self, withdrawn: bool) -> Release {
-        let (key, token, ttl) = (self.key.clone(), Arc::clone(self.token), self.options.ttl);
-        Release { key, token, withdrawn, renews: false, ttl: micros(ttl), left: ttl + ALIVE }
+        let ttl = self.options.ttl;
+        Release::new(self.key, self.token, withdrawn, ttl, ttl + ALIVE)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::options::{Holding, micros};
+use super::options::Holding;
 use super::token;
 use super::tokens::{Grant, Release};
 use super::validity::Validity;
@@ -214,9 +214,8 @@ impl LeaseState {
     /// Returns what to release.
     pub(super) fn release(&self, alive: Duration, now: Instant) -> Release {
         let lasts = lock(&self.state).0.until().saturating_duration_since(now);
-        let Grant { key, token, twice, .. } = self.grant.clone();
-        let ttl = micros(self.ttl());
-        Release { key, token, withdrawn: twice, renews: false, ttl, left: lasts + alive }
+        let Grant { key, token, twice, .. } = &self.grant;
+        Release::new(key, token, *twice, self.ttl(), lasts + alive)
     }
 }
 

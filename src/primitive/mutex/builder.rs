@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::holder::Exclusive;
 use super::quorum::Quorum;
 use super::settings::{Delay, Settings};
-use super::values::Values;
 use super::{Mutex, Place};
 use crate::primitive::lease::{Drift, LeaseOptions, Leases};
 use crate::store::{Namespace, check_name};
@@ -318,9 +317,7 @@ impl MutexBuilder {
     /// setting is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<Mutex, Error> {
         let place = Place::Store(self.leases(store, name)?);
-        let values = Values::shared(store, self.settings.shared_name(name));
-        let decisions = Decisions::new("mutex", name);
-        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), values, decisions })
+        Ok(self.mutex(place, store, name))
     }
 
     /// Builds the mutexes of the namespace `name` on several independent stores. A majority of them must grant a
@@ -365,9 +362,13 @@ impl MutexBuilder {
         }
         let nodes = stores.iter().map(|store| self.leases(store, name)).collect::<Result<_, _>>()?;
         let place = Place::Quorum(Quorum::new(first, nodes, &self.settings));
-        let values = Values::shared(first, self.settings.shared_name(name));
-        let decisions = Decisions::new("mutex", name);
-        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), values, decisions })
+        Ok(self.mutex(place, first, name))
+    }
+
+    fn mutex(self, place: Place, store: &Store, name: &str) -> Mutex {
+        let values = store.shared(self.settings.shared_name(name), Arc::default);
+        let (settings, decisions) = (Arc::new(self.settings), Decisions::new("mutex", name));
+        Mutex { place, name: name.into(), settings, values, decisions }
     }
 
     fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {

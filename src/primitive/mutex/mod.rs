@@ -186,6 +186,14 @@ impl Mutex {
         self.one_store(&key)?.revoke(key, holder.whole_token()).await
     }
 
+    /// The leases in the store of this value, or in the first store of a quorum, whose options and end are those of the quorum.
+    fn leases(&self) -> &Leases<Exclusive> {
+        match &self.place {
+            Place::Store(leases) => leases,
+            Place::Quorum(quorum) => &quorum.nodes[0],
+        }
+    }
+
     /// The leases in the one store of this value.
     fn one_store(&self, key: &Key) -> Result<&Admission<Exclusive>, Error> {
         let Place::Store(leases) = &self.place else {
@@ -213,10 +221,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn close(&self) {
-        match &self.place {
-            Place::Store(leases) => leases.close(),
-            Place::Quorum(quorum) => quorum.close(),
-        }
+        self.leases().close();
     }
 
     /// Returns the name of the namespace.
@@ -228,16 +233,12 @@ impl Mutex {
     /// Returns the mutexes of this name in the memory of this process, which replaces the store while it is unavailable.
     /// For a quorum, it replaces all stores.
     pub(crate) fn local_share(&self) -> Self {
-        let leases = match &self.place {
-            Place::Store(leases) => leases,
-            Place::Quorum(quorum) => quorum.first(),
-        };
         let name = self.settings.shared_name(&self.name);
-        let leases = leases.local_share(name, |store| match self.settings.exact_names {
+        let leases = self.leases().local_share(name, |store| match self.settings.exact_names {
             true => Namespace::exact(store),
             false => Namespace::open(store, name),
         });
-        let values = Values::shared(&leases.admission.store, name);
+        let values = leases.admission.store.shared(name, Arc::default);
         Self { place: Place::Store(leases), values, ..self.clone() }
     }
 
@@ -285,7 +286,7 @@ impl Mutex {
         };
         let lease = match &self.place {
             Place::Store(leases) => leases.acquire(key, Ask::new((), Subject::Lock, suffix, 0, wait)).await?,
-            Place::Quorum(quorum) if *quorum.closed().borrow() => return Err(Error::interrupted()),
+            Place::Quorum(_) if *self.leases().holding.closed.borrow() => return Err(Error::interrupted()),
             Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await?,
         };
         // The value stays in use until the lease is released.
@@ -299,10 +300,7 @@ impl Mutex {
     async fn try_often(&self, key: Key, max_wait: Option<Duration>, tries: u32) -> Result<MutexGuard, Error> {
         let settings = &self.settings;
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
-        let mut closed = match &self.place {
-            Place::Store(leases) => leases.holding.closed.subscribe(),
-            Place::Quorum(quorum) => quorum.closed(),
-        };
+        let mut closed = self.leases().holding.closed.subscribe();
         let mut tried = 0;
         loop {
             if *closed.borrow_and_update() {

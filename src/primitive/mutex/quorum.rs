@@ -10,7 +10,6 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _, TryFutureExt as _};
-use tokio::sync::watch;
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 
@@ -31,7 +30,7 @@ use crate::{Error, Key, Store, random};
 
 pub(super) struct Quorum {
     /// The leases on each server. The first also provides the ids, the options and the `closed` flag of the quorum.
-    nodes: Vec<Leases<Exclusive>>,
+    pub(super) nodes: Vec<Leases<Exclusive>>,
     /// The timeout of a call to one node.
     patience: Duration,
     fail_fast: bool,
@@ -127,19 +126,6 @@ impl Quorum {
         quorum
     }
 
-    /// The leases on the first server.
-    pub(super) fn first(&self) -> &Leases<Exclusive> {
-        &self.nodes[0]
-    }
-
-    pub(super) fn close(&self) {
-        self.nodes[0].close();
-    }
-
-    pub(super) fn closed(&self) -> watch::Receiver<bool> {
-        self.nodes[0].holding.closed.subscribe()
-    }
-
     fn ttl(&self) -> Duration {
         self.nodes[0].options().ttl
     }
@@ -150,8 +136,7 @@ impl Quorum {
     }
 
     fn release_of(&self, key: &Key, token: &Arc<str>, withdrawn: bool) -> Release {
-        let (ttl, left) = (micros(self.ttl()), self.ttl() + self.patience);
-        Release { key: key.clone(), token: Arc::clone(token), withdrawn, renews: false, ttl, left }
+        Release::new(key, token, withdrawn, self.ttl(), self.ttl() + self.patience)
     }
 
     /// Releases on all nodes, in the background. An acquire may still run on the nodes that have not `answered`.
