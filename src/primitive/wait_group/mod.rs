@@ -11,6 +11,7 @@ pub use self::id::PermitId;
 
 use self::holders::Permits;
 use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait, guard};
+use super::setters::setters;
 use crate::error::Subject;
 use crate::store::Namespace;
 use crate::store::failure::Replicas;
@@ -352,37 +353,27 @@ pub struct WaitGroupBuilder {
     options: LeaseOptions,
 }
 
-impl WaitGroupBuilder {
+setters! { WaitGroupBuilder:
     /// Sets the ttl of a permit, 10 ms to 1 day. Default: 30 s.
     ///
     /// The permits of a crashed process expire after this time.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
-        self
-    }
+    fn ttl(ttl: Duration) => options.ttl = ttl;
 
     /// Sets whether a permit is renewed while it is held, every third of its ttl. Default: `true`.
-    pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.options.watchdog = watchdog;
-        self
-    }
+    fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
     /// Sets how long [`add`](WaitGroup::add), [`add_n`](WaitGroup::add_n) and [`wait`](WaitGroup::wait) wait.
     /// Default: no limit.
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.wait.max_wait = Some(max_wait);
-        self
-    }
+    fn max_wait(max_wait: Duration) => wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
     /// call that would have to wait.
     ///
     /// Calls of [`wait`](WaitGroup::wait) do not count.
-    pub fn max_waiters(mut self, most: u32) -> Self {
-        self.wait.max_waiters = most;
-        self
-    }
+    fn max_waiters(most: u32) => wait.max_waiters = most;
+}
 
+impl WaitGroupBuilder {
     /// Builds the WaitGroups of the namespace `name` in a store. All users of the same store and name share them.
     ///
     /// If the processes use different limits, for example during a deployment, each call is decided by its own limit.
