@@ -81,10 +81,10 @@ local lease -- the helpers of rules and scripts; nil until `new_lease` runs
 local function new_lease()
   lease = {}
 
-  -- Returns the ttl in a token (µs); nil: there is none.
+  -- Returns the ttl in a token (µs); false: there is none, such as in a value that another library wrote.
   function lease.ttl_of(token)
-    local ttl = string.match(token, '^%x+%.(%x+)', 18)
-    return ttl and tonumber(ttl, 16)
+    local at, ttl = string.match(token, '^%x+%-()%x+%.(%x+)')
+    return at == 18 and tonumber(ttl, 16)
   end
 
   -- Returns how many waiters are ahead of a new waiter of this rank.

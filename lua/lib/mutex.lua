@@ -150,10 +150,8 @@ function kind.more()
     local left = value and call('PTTL', lock) or -1
     if left < 0 then return 0 end
     local ttl = lease.ttl_of(value)
-    -- A value that another library wrote is not a token: its ttl stays as it is. So does the ttl of a user's value
-    -- that looks like a token.
-    local is_token = ttl and left - 1 >= ttl / 1000 and string.match(value, '^%x+%-()') == 18
-    if is_token and not (kind.fenced and find(read_mark() or '', ' .')) then
+    -- The ttl of a user's value stays as it is, even if the value looks like a token.
+    if ttl and left - 1 >= ttl / 1000 and not (kind.fenced and find(read_mark() or '', ' .')) then
       left = math.ceil(ttl / 1000)
       call('PEXPIRE', lock, left)
     end

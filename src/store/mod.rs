@@ -38,9 +38,7 @@ pub use self::key::Key;
 pub(crate) use self::key::{check_exact, check_name, parts};
 pub(crate) use self::listing::{Found, Listing};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
-pub(crate) use self::notifier::{
-    ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, fence_ttl_of, id_of, process_of, ttl_of,
-};
+pub(crate) use self::notifier::{ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, hex};
 pub(crate) use self::operation::{
     Arguments, Cell, Field, Fields, Garbled, Never, Operation, Repeat, Script, script,
 };
@@ -370,6 +368,11 @@ impl Store {
             Backend::InMemory(_) => None,
             Backend::Redis(store) => Some(&store.background),
         }
+    }
+
+    /// Where work runs that takes time even in memory: there, on the thread of this process.
+    pub(crate) fn background_or_thread(&self) -> Background {
+        self.background().cloned().unwrap_or_else(Background::thread)
     }
 
     /// The pending background operations. `None` in memory, where there are none.

@@ -106,9 +106,6 @@ pub(crate) enum Link {
 /// The name of the channel to all processes.
 pub(crate) const ALL: &str = "all";
 
-/// The number of characters in the name of a process.
-const PROCESS: usize = 16;
-
 impl Notifier {
     pub(crate) fn new(link: Link) -> Self {
         let process = format!("{:016x}", random::bits());
@@ -201,36 +198,8 @@ impl Notifier {
     }
 }
 
-/// The process name in a token.
-pub(crate) fn process_of(token: &str) -> &str {
-    token.get(..PROCESS).unwrap_or(token)
-}
-
-/// The id in a token: hexadecimal digits after the process name and a dash.
-pub(crate) fn id_of(token: &str) -> Option<u64> {
-    Some(hex(behind_process(token)?)?.0)
-}
-
-fn behind_process(token: &str) -> Option<&str> {
-    let (process, rest) = token.split_at_checked(PROCESS)?;
-    process.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| rest.strip_prefix('-'))?
-}
-
-/// The ttl in a token, in µs: hexadecimal digits after the id and a dot.
-pub(crate) fn ttl_of(token: &str) -> Option<i64> {
-    let (_, rest) = hex(behind_process(token)?)?;
-    i64::try_from(hex(rest.strip_prefix('.')?)?.0).ok()
-}
-
-/// The fence_ttl in a token, in ms: hexadecimal digits after the ttl and a `~`.
-pub(crate) fn fence_ttl_of(token: &str) -> Option<i64> {
-    let (_, rest) = hex(behind_process(token)?)?;
-    let (_, rest) = hex(rest.strip_prefix('.')?)?;
-    i64::try_from(hex(rest.strip_prefix('~')?)?.0).ok()
-}
-
 /// Splits off the hexadecimal number at the beginning of a text.
-fn hex(text: &str) -> Option<(u64, &str)> {
+pub(crate) fn hex(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(text.len());
     Some((u64::from_str_radix(&text[..end], 16).ok()?, &text[end..]))
 }
@@ -238,23 +207,6 @@ fn hex(text: &str) -> Option<(u64, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_and_times_to_live_are_read_out_of_tokens() {
-        assert_eq!(id_of("0123456789abcdef-1f"), Some(0x1f));
-        assert_eq!(id_of("0123456789abcdef-0.a/2/5"), Some(0));
-        assert_eq!(id_of("0123456789abcdef-a:b"), Some(10));
-        assert_eq!(ttl_of("0123456789abcdef-0.a/2/5"), Some(10));
-        assert_eq!(ttl_of("0123456789abcdef-0.a~3e8@b/2/5"), Some(10));
-        assert_eq!(fence_ttl_of("0123456789abcdef-0.a~3e8@b~1/2/5"), Some(1000));
-        assert_eq!(fence_ttl_of("0123456789abcdef-0~3e8"), None);
-        assert_eq!(fence_ttl_of("0123456789abcdef-0.a:0.a~3e8"), None);
-        let nonsense =
-            ["", "0123456789abcdef", "0123456789abcdef-", "0123456789abcdef-/1/1", "äääääääääääää"];
-        for none in nonsense.into_iter().chain(["billing-service--1.5", "0123456789abcdef:1.5"]) {
-            assert_eq!((id_of(none), ttl_of(none)), (None, None), "{none:?}");
-        }
-    }
 
     #[test]
     fn only_messages_are_read() {

@@ -119,7 +119,7 @@ impl<K: Kind> Leases<K> {
                     leaver.is_over = true;
                     return match result {
                         // The lease was taken back, or expired before this poll.
-                        Ok(Ok(Some(Got::Lease(lease, _)))) if !admission.accept(&lease.state) => Ok(None),
+                        Ok(Ok(Some(Got::Lease(lease, _)))) if !admission.accept(&lease) => Ok(None),
                         result => result.unwrap_or(Ok(None)),
                     };
                 }

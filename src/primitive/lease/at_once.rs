@@ -11,8 +11,8 @@ use super::handle::{Keeper, Lease};
 use super::key_state::Standing;
 use super::kind::{Found, Kind, Query};
 use super::operations::{Answer, What};
-use super::options::{LeaseOptions, micros};
-use super::state::LeaseState;
+use super::options::LeaseOptions;
+use super::state::LeaseHandle;
 use super::tokens::{Event, Grant, Release, unexpected};
 use super::validity::{Anchor, Validity};
 use super::waiter::Got;
@@ -48,8 +48,8 @@ impl<K: Kind> Leases<K> {
                     let validity = Validity::granted(until, now.at)?;
                     let (key, token, at) = (key.clone(), Arc::clone(&token), now.at);
                     let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
-                    let lease = held.insert(LeaseState::new(grant.clone(), &self.holding));
-                    let (lease, options) = (Arc::clone(lease), Arc::clone(&self.holding));
+                    let lease = held.insert(LeaseHandle::new(grant.clone(), &self.holding));
+                    let (lease, options) = (lease.clone(), Arc::clone(&self.holding));
                     Some(Event::Holds { grant, lease, options })
                 }));
                 let Some(lease) = held else {
@@ -86,8 +86,8 @@ struct Undo<'a, K: Kind> {
 
 impl<K: Kind> Undo<'_, K> {
     fn release(&self, withdrawn: bool) -> Release {
-        let (key, token, ttl) = (self.key.clone(), Arc::clone(self.token), self.options.ttl);
-        Release { key, token, withdrawn, renews: false, ttl: micros(ttl), left: ttl + ALIVE }
+        let ttl = self.options.ttl;
+        Release::new(self.key, self.token, withdrawn, ttl, ttl + ALIVE)
     }
 }
 

@@ -1,8 +1,7 @@
-//! The holder's side of a lease: [`Lease`], and [`LeaseHandle`], which only watches it.
+//! The holder's side of a lease: [`Lease`], and its [`Keeper`].
 
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::state::LeaseState;
+use super::state::LeaseHandle;
 use crate::primitive::clock;
 use crate::store::background::Background;
 use crate::store::timer::sleep_until;
@@ -57,33 +56,33 @@ pub struct Lease {
 
 /// The side that granted a lease: it renews the lease and takes it back.
 pub(crate) trait Keeper: Send + Sync {
-    /// Renews the lease for its full ttl. Fails with an error that [is lost](Error::is_lost) if the lease has
+    /// Renews a lease that is held for its full ttl. Fails with an error that [is lost](Error::is_lost) if the lease has
     /// ended.
-    fn extend(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<(), Error>>;
+    fn extend(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<(), Error>>;
 
     /// Releases the lease. Returns whether it was still held.
-    fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>>;
+    fn release(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>>;
 
     /// Releases the lease in the background, with retries while the store may still hold it.
-    fn release_detached(self: Arc<Self>, state: Arc<LeaseState>);
+    fn release_detached(self: Arc<Self>, lease: LeaseHandle);
 
     /// Records that the store has released the lease.
-    fn released(self: Arc<Self>, state: &LeaseState);
+    fn released(self: Arc<Self>, lease: &LeaseHandle);
 
     /// Where work runs that must not depend on the caller.
     fn background(&self) -> Background;
 
     /// Stops tracking the lease, and leaves it in the store for others to release.
-    fn let_go(self: Arc<Self>, state: Arc<LeaseState>) {
-        self.released(&state);
+    fn let_go(self: Arc<Self>, lease: LeaseHandle) {
+        self.released(&lease);
     }
 }
 
 impl Lease {
-    pub(crate) fn new(state: Arc<LeaseState>, keeper: Arc<dyn Keeper>) -> Self {
-        state.counts.began();
-        let at_least_for = state.holding.options.at_least_for;
-        Self { handle: LeaseHandle { state }, keeper: Some(keeper), at_least_for, beside: None }
+    pub(crate) fn new(handle: LeaseHandle, keeper: Arc<dyn Keeper>) -> Self {
+        handle.state.counts.began();
+        let at_least_for = handle.state.holding.options.at_least_for;
+        Self { handle, keeper: Some(keeper), at_least_for, beside: None }
     }
 
     /// Keeps a value until the lease is released.
@@ -107,8 +106,8 @@ impl Lease {
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable. The lease is unchanged.
     pub async fn extend(&self) -> Result<(), Error> {
         match &self.keeper {
-            Some(keeper) => Arc::clone(keeper).extend(Arc::clone(&self.state)).await,
-            None => Err(Error::lost()),
+            Some(keeper) if self.is_held() => Arc::clone(keeper).extend(self.handle()).await,
+            _ => Err(Error::lost()),
         }
     }
 
@@ -133,7 +132,7 @@ impl Lease {
             return Ok(was_held);
         }
         let Some(keeper) = &self.keeper else { return Ok(false) };
-        let released = Arc::clone(keeper).release(Arc::clone(&self.state)).await;
+        let released = Arc::clone(keeper).release(self.handle()).await;
         if let Ok(was_held) = released {
             if !was_held {
                 self.state.counts.lost();
@@ -177,7 +176,7 @@ impl Lease {
     /// Gives up the lease without releasing it. Returns its key and token.
     pub(crate) fn into_token(mut self) -> (Key, Arc<str>) {
         if let Some(keeper) = self.keeper.take() {
-            keeper.let_go(Arc::clone(&self.state));
+            keeper.let_go(self.handle());
         }
         (self.state.grant.key.clone(), Arc::clone(&self.state.grant.token))
     }
@@ -185,7 +184,7 @@ impl Lease {
     /// Records that the store has released the lease.
     pub(crate) fn settled(mut self) {
         if let Some(keeper) = self.keeper.take() {
-            keeper.released(&self.state);
+            keeper.released(&self.handle);
         }
     }
 
@@ -216,12 +215,12 @@ impl Lease {
     /// its ttl if this process ends before.
     fn release_at(&mut self, due: Instant) {
         let Some(keeper) = self.keeper.take() else { return };
-        let (state, background) = (Arc::clone(&self.state), keeper.background());
-        state.retain();
+        let (lease, background) = (self.handle(), keeper.background());
+        lease.state.retain();
         let thread = background.clone();
         background.spawn(async move {
             sleep_until(due).await;
-            keeper.release_detached(state);
+            keeper.release_detached(lease);
             drop(thread);
         });
     }
@@ -234,7 +233,7 @@ impl Drop for Lease {
             return self.release_at(due);
         }
         if let Some(keeper) = self.keeper.take() {
-            keeper.release_detached(Arc::clone(&self.state));
+            keeper.release_detached(self.handle());
         }
     }
 }
@@ -253,77 +252,38 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Watches a [`Lease`] without holding it.
-///
-/// ```
-/// use tower_distributed::{Mutex, Store};
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-/// let reports = Mutex::new(&Store::in_memory(), "reports")?;
-/// let lock = reports.lock("2026-11").await?;
-/// let handle = lock.handle(); // for the task that does the work
-/// assert_eq!((handle.key(), handle.token(), handle.until()), (lock.key(), lock.token(), lock.until()));
-/// assert_eq!(handle.fence(), Some(lock.fence())); // what the task writes to checks it
-///
-/// assert!(handle.is_held() && handle.time_left().as_secs() > 20); // of 30, until it is renewed
-/// lock.unlock().await?;
-/// assert!(!handle.is_held() && handle.time_left().is_zero());
-/// handle.lost().await;
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-pub struct LeaseHandle {
-    pub(in crate::primitive) state: Arc<LeaseState>,
+/// Implements a guard, whose field is a lease: how it is released, and that it derefs to its lease.
+macro_rules! guard {
+    ($guard:ident.$lease:tt, $what:literal, $release:ident, $release_checked:ident) => {
+        impl $guard {
+            #[doc = concat!("Releases ", $what, ". Returns whether it was still held. See [`Lease::release`].")]
+            ///
+            /// # Errors
+            ///
+            /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
+            pub async fn $release(self) -> Result<bool, Error> {
+                self.$lease.release().await
+            }
+
+            #[doc = concat!("Like [`", stringify!($release), "`](Self::", stringify!($release), "),")]
+            #[doc = concat!("but returns an error if ", $what, " was lost before.")]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("* [`is_lost`](Error::is_lost): ", $what, " was no longer held.")]
+            /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
+            pub async fn $release_checked(self) -> Result<(), Error> {
+                self.$lease.release_checked().await
+            }
+        }
+
+        impl std::ops::Deref for $guard {
+            type Target = Lease;
+
+            fn deref(&self) -> &Lease {
+                &self.$lease
+            }
+        }
+    };
 }
-
-impl LeaseHandle {
-    /// Returns the key that the lease is for.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        &self.state.grant.key
-    }
-
-    /// Returns the name of the holder in the store.
-    ///
-    /// It is unique, with two exceptions. Holders of a [mutex](crate::mutex) that is handed on within a process
-    /// have the same token, one after the other. A mutex [with values](crate::mutex::MutexBuilder::value_with)
-    /// returns the value that the user's function made.
-    #[must_use]
-    pub fn token(&self) -> &str {
-        self.state.name()
-    }
-
-    /// Returns the fencing token of a mutex or a writer. For a reader, it is that of the last writer before it.
-    /// Returns `None` for permits, and for readers if there was no writer for the
-    /// [`fence_ttl`](crate::rw_lock::RwLockBuilder::fence_ttl).
-    #[must_use]
-    pub fn fence(&self) -> Option<u64> {
-        u64::try_from(self.state.grant.fence).ok().filter(|fence| *fence > 0)
-    }
-
-    /// Returns until when the lease is valid if it is not renewed. Renewals move this time.
-    #[must_use]
-    pub fn until(&self) -> Instant {
-        self.state.until()
-    }
-
-    /// Returns how long the lease is valid if it is not renewed; zero once it has ended.
-    #[must_use]
-    pub fn time_left(&self) -> Duration {
-        self.state.time_left()
-    }
-
-    /// Returns whether the lease is valid now. Once it is not, it never is again.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.state.is_held()
-    }
-
-    /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
-    /// when it is released.
-    ///
-    /// Cancel safe. The future borrows nothing, so it can be moved to another task.
-    pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
-        Arc::clone(&self.state).lost()
-    }
-}
+pub(crate) use guard;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::kind::Holders;
 use super::outcome::{Completing, Entered};
 use super::queue::Queue;
-use crate::store::{Cell, News, Push, id_of, ttl_of};
+use super::token::Token;
+use crate::store::{Cell, News, Push};
 
 /// The state of one key.
 #[derive(Clone, Debug)]
@@ -277,9 +278,11 @@ impl<H: Holders> KeyState<H> {
             if !alive {
                 continue;
             }
-            let expiry = now + ttl_of(&token).map_or(spans.grant, |ttl| ttl.min(spans.grant));
+            let parsed = Token::parse(&token);
+            let ttl = parsed.and_then(|token| token.ttl);
+            let expiry = now + ttl.map_or(spans.grant, |ttl| ttl.min(spans.grant));
             let fence = self.holders.hold(&token, expiry, now, &self.queue);
-            if let Some(id) = id_of(&token) {
+            if let Some(Token { id, .. }) = parsed {
                 self.pushes.push(Push { ids: vec![id], news: News::Granted { expiry, fence } });
             }
         }

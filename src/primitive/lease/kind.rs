@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::outcome::Outcome;
 use super::queue::Queue;
-use crate::store::{Script, ttl_of};
+use super::token::ttl_of;
+use crate::store::Script;
 
 /// One kind of lease: its rules in Lua, and the same in Rust.
 pub(crate) trait Kind: Clone + fmt::Debug + Send + Sync + 'static {

@@ -5,7 +5,6 @@ mod admission;
 #[cfg(test)]
 pub(crate) mod agreement;
 mod at_once;
-mod fence_ttl;
 mod handle;
 mod keeper;
 pub(crate) mod key_state;
@@ -22,6 +21,7 @@ pub(crate) mod queue;
 mod simulation;
 pub(crate) mod snapshot;
 mod state;
+pub(crate) mod token;
 pub(crate) mod tokens;
 mod validity;
 mod waiter;
@@ -29,11 +29,11 @@ mod watch;
 
 pub(crate) use self::acquire::{Ask, Wait};
 pub(crate) use self::admission::{Admission, Leases, rules};
-pub(crate) use self::fence_ttl::kept_until;
-pub(crate) use self::handle::Keeper;
-pub use self::handle::{Lease, LeaseHandle};
+pub use self::handle::Lease;
+pub(crate) use self::handle::{Keeper, guard};
 pub(crate) use self::options::{Holding, LeaseOptions, micros};
 pub use self::snapshot::{Holder, Snapshot};
+pub use self::state::LeaseHandle;
 pub(crate) use self::state::LeaseState;
 #[cfg(test)]
 pub(crate) use self::tokens::LONGEST_TURN;

@@ -123,6 +123,17 @@ pub(super) const WRONG_TYPE: Garbled =
 
 const GARBLED: Garbled = Garbled("the script replied with something other than a list of grants");
 
+/// The state of a token, from the numbers that say so in a reply.
+fn standing(status: i64, time: i64, fence: i64, before: i64) -> Standing {
+    match status {
+        1 => Standing::Held { expiry: time, fence },
+        2 => Standing::Queued { soonest: time, before },
+        3 => Standing::Done,
+        -2 => Standing::Withdrawn,
+        _ => Standing::Refused { soonest: time, before },
+    }
+}
+
 /// Reads the messages to other waiters of this process: a list, or a number if there are none.
 pub(super) fn messages(field: Field<'_>) -> Result<Vec<Push>, Garbled> {
     let Field::List(mut list) = field else { return Ok(Vec::new()) };
@@ -196,13 +207,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
             (fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?);
         let what = match (self.verb, status) {
             (_, -1) => return Err(WRONG_TYPE),
-            (Verb::Acquire { .. }, status) => What::Acquired(match status {
-                1 => Standing::Held { expiry: time, fence },
-                2 => Standing::Queued { soonest: time, before },
-                3 => Standing::Done,
-                -2 => Standing::Withdrawn,
-                _ => Standing::Refused { soonest: time, before },
-            }),
+            (Verb::Acquire { .. }, status) => What::Acquired(standing(status, time, fence, before)),
             (Verb::Release { .. }, 1) => What::Released(Was::Held),
             (Verb::Release { .. }, 2) => What::Released(Was::Waiting),
             (Verb::Release { .. }, _) => What::Released(Was::Neither),
@@ -318,12 +323,8 @@ impl<K: Kind> Operation for Heartbeat<K> {
         }
         let mut list = fields.list()?;
         let each = self.tokens.iter().map(|_| {
-            let (status, expiry, fence) = (list.integer()?, list.integer()?, list.integer()?);
-            Ok(match status {
-                1 => Standing::Held { expiry, fence },
-                2 => Standing::Queued { soonest: 0, before: 0 },
-                _ => Standing::Refused { soonest: 0, before: 0 },
-            })
+            let (status, time, fence) = (list.integer()?, list.integer()?, list.integer()?);
+            Ok(standing(status, time, fence, 0))
         });
         let each = each.collect::<Result<_, _>>()?;
         Ok(At { now, what: Standings { soonest, each, granted: messages(fields.next()?)? } })

@@ -1,12 +1,9 @@
 //! The options of leases.
 
-use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::fence_ttl;
 use super::validity::Drift;
 use crate::Error;
 use crate::telemetry::Leases;
@@ -51,8 +48,9 @@ impl Default for LeaseOptions {
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// The bytes of an id and a ttl in a token, with the marks before them.
-const NUMBERS: usize = 2 * 17;
+/// The range of `fence_ttl`.
+const SHORTEST_FENCE: Duration = Duration::from_secs(1);
+const LONGEST_FENCE: Duration = Duration::from_secs(365 * 86_400);
 
 impl LeaseOptions {
     /// Checks the values that a user can set.
@@ -76,17 +74,14 @@ impl LeaseOptions {
                 self.drift.certain(ttl)
             )));
         }
-        fence_ttl::check(self.fence_ttl, ttl)
-    }
-
-    /// Returns the token with an id.
-    pub(crate) fn token(&self, process: &str, id: u64, suffix: &str) -> Arc<str> {
-        let (ttl, fence_ttl) = (micros(self.ttl), fence_ttl::in_token(self.fence_ttl));
-        let length = process.len() + fence_ttl.len() + self.signature.len() + suffix.len();
-        let mut token = String::with_capacity(length + NUMBERS);
-        // Writing to memory does not fail.
-        let _ = write!(token, "{process}-{id:x}.{ttl:x}{fence_ttl}{}{suffix}", self.signature);
-        token.into()
+        let Some(span) = self.fence_ttl else { return Ok(()) };
+        if !(SHORTEST_FENCE..=LONGEST_FENCE).contains(&span) {
+            return Err(Error::invalid(format!("fence_ttl must be 1 s to 365 days, is {span:?}")));
+        }
+        if span < ttl {
+            return Err(Error::invalid(format!("fence_ttl must be at least the ttl ({ttl:?}), is {span:?}")));
+        }
+        Ok(())
     }
 }
 

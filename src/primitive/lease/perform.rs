@@ -14,7 +14,8 @@ use super::kind::{Found, Kind, Query};
 use super::operations::{At, Heartbeat, Standings, Verb};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome;
-use super::state::LeaseState;
+use super::state::LeaseHandle;
+use super::token;
 use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Tokens, Told};
 use super::validity::Anchor;
 use super::waiter::{Got, Received, Waiter};
@@ -33,13 +34,13 @@ pub(crate) struct Local<K> {
 impl<K> Local<K> {
     pub(super) fn named(&self, options: &LeaseOptions, suffix: &str) -> (u64, Arc<str>) {
         let id = self.ids.next();
-        (id, options.token(&self.process, id, suffix))
+        (id, token::write(&self.process, id, options, suffix))
     }
 }
 
 impl<K: Kind> Party for Local<K> {
     type Waiter = Arc<Waiter<K>>;
-    type Lease = Arc<LeaseState>;
+    type Lease = LeaseHandle;
     type Found = Found<K>;
 
     fn options(waiter: &Self::Waiter) -> &Arc<Holding> {
@@ -50,16 +51,16 @@ impl<K: Kind> Party for Local<K> {
         waiter.ask.gives_up
     }
 
-    fn outlasts(lease: &Arc<LeaseState>) -> bool {
-        lease.is_retained()
+    fn outlasts(lease: &LeaseHandle) -> bool {
+        lease.state.is_retained()
     }
 
     fn token(&mut self, waiter: &Self::Waiter) -> (u64, Arc<str>) {
         self.named(&waiter.holding.options, &waiter.ask.suffix)
     }
 
-    fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> Arc<LeaseState> {
-        LeaseState::new(grant, &waiter.holding)
+    fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> LeaseHandle {
+        LeaseHandle::new(grant, &waiter.holding)
     }
 }
 
@@ -86,7 +87,7 @@ impl<K: Kind> Admission<K> {
         for effect in &effects {
             // A waiter must not accept a lease that its token gives to the next one.
             if let Effect::Lost { lease, taken_back } = effect {
-                lease.end(*taken_back);
+                lease.state.end(*taken_back);
             }
         }
         let due = tokens.due().filter(|due| earlier.is_none_or(|earlier| *due < earlier));
@@ -123,11 +124,11 @@ impl<K: Kind> Admission<K> {
                     waiter.offer(Ok(Some(Got::Lease(lease, found))));
                 }
                 Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter.ask, outcome)),
-                Effect::Lost { lease, .. } => lease.notify(),
+                Effect::Lost { lease, .. } => lease.state.notify(),
                 Effect::Valid { lease, sent, until } => {
                     // Its holder may have seen it end since the step.
-                    if !lease.renewed(sent, until, clock::now()) {
-                        self.handle(Event::Lost { id: lease.grant.id, fence: lease.grant.fence });
+                    if !lease.state.renewed(sent, until, clock::now()) {
+                        self.handle(Event::Lost { id: lease.state.grant.id, fence: lease.state.grant.fence });
                     }
                 }
             }
@@ -194,26 +195,26 @@ impl<K: Kind> Admission<K> {
         });
     }
 
-    fn send_renewal(self: &Arc<Self>, lease: Arc<LeaseState>) {
+    fn send_renewal(self: &Arc<Self>, lease: LeaseHandle) {
         let (this, sent) = (Arc::clone(self), clock::now());
-        let renewal = self.renewal(Arc::clone(&lease.grant.token), micros(lease.ttl()), 0);
-        self.renew.send(None, lease.grant.key.clone(), renewal, move |answer| {
+        let renewal = self.renewal(Arc::clone(&lease.state.grant.token), micros(lease.state.ttl()), 0);
+        self.renew.send(None, lease.state.grant.key.clone(), renewal, move |answer| {
             drop(this.renewed(&lease, sent, answer, true));
         });
     }
 
     /// Renews a lease once, for its full ttl.
-    pub(crate) async fn renew(self: &Arc<Self>, lease: &LeaseState) -> Result<(), Error> {
+    pub(crate) async fn renew(self: &Arc<Self>, lease: &LeaseHandle) -> Result<(), Error> {
         let sent = clock::now();
-        let renewal = self.renewal(Arc::clone(&lease.grant.token), micros(lease.ttl()), 0);
-        let answer = self.renew.run(lease.grant.key.clone(), renewal).await;
+        let renewal = self.renewal(Arc::clone(&lease.state.grant.token), micros(lease.state.ttl()), 0);
+        let answer = self.renew.run(lease.state.grant.key.clone(), renewal).await;
         self.renewed(lease, sent, answer, false)
     }
 
     /// Handles the answer to a renewal.
     fn renewed(
         self: &Arc<Self>,
-        lease: &LeaseState,
+        lease: &LeaseHandle,
         sent: Instant,
         answer: Result<At<Option<i64>>, Error>,
         scheduled: bool,
@@ -221,25 +222,25 @@ impl<K: Kind> Admission<K> {
         let renewed = match &answer {
             Ok(At { what: None, .. }) => Renewed::Gone,
             Ok(At { now, what: Some(expiry) }) => {
-                let (anchor, drift) = (Anchor { sent, now: *now }, lease.holding.options.drift);
-                Renewed::Valid { sent, until: anchor.until(*expiry, lease.ttl(), drift) }
+                let (anchor, drift) = (Anchor { sent, now: *now }, lease.state.holding.options.drift);
+                Renewed::Valid { sent, until: anchor.until(*expiry, lease.state.ttl(), drift) }
             }
             Err(_) => Renewed::Unknown,
         };
-        self.handle(Event::Renewed { id: lease.grant.id, renewed, scheduled });
+        self.handle(Event::Renewed { id: lease.state.grant.id, renewed, scheduled });
         answer?;
         // The token may have been handed on.
         if renewed != Renewed::Gone && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
     }
 
     /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was taken back, or has ended.
-    pub(super) fn accept(self: &Arc<Self>, lease: &LeaseState) -> bool {
-        let Grant { id, fence, offered, .. } = lease.grant;
+    pub(super) fn accept(self: &Arc<Self>, lease: &LeaseHandle) -> bool {
+        let Grant { id, fence, offered, .. } = lease.state.grant;
         if offered {
             self.step(|_, _| {
                 let accepts = lease.is_held();
                 if !accepts {
-                    lease.end(true);
+                    lease.state.end(true);
                 }
                 accepts.then_some(Event::Accepted { id, fence })
             });

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::store::{News, Push, id_of, process_of};
+use super::token::Token;
+use crate::store::{News, Push};
 
 /// The waiters in the order of arrival.
 #[derive(Clone, Debug, Default)]
@@ -108,12 +109,11 @@ impl Queue {
     /// Empties the queue. Returns the messages to the waiters' processes.
     pub(crate) fn dismiss(&mut self, told: Option<Arc<[u8]>>) -> Vec<Push> {
         let news = told.map_or(News::Gone, News::Told);
-        let mut heard: Vec<(Arc<str>, Push)> = Vec::new();
-        for token in std::mem::take(self).first {
-            let Some(id) = id_of(&token) else { continue };
-            match heard.iter_mut().find(|(other, _)| process_of(other) == process_of(&token)) {
+        let (tokens, mut heard) = (std::mem::take(self).first, Vec::<(&str, Push)>::new());
+        for Token { process, id, .. } in tokens.iter().filter_map(|token| Token::parse(token)) {
+            match heard.iter_mut().find(|(other, _)| *other == process) {
                 Some((_, push)) => push.ids.push(id),
-                None => heard.push((token, Push { ids: vec![id], news: news.clone() })),
+                None => heard.push((process, Push { ids: vec![id], news: news.clone() })),
             }
         }
         heard.into_iter().map(|(_, push)| push).collect()

@@ -11,6 +11,7 @@ use super::key_state::{Spans, Was};
 use super::kind::Kind;
 use super::operations::{StateOf, WRONG_TYPE};
 use super::outcome::Outcome as _;
+use super::token;
 use crate::store::{Arguments, Field, Fields, Garbled, Namespace, Never, Operation, Repeat, Script};
 use crate::{Error, Key, Store};
 
@@ -96,7 +97,7 @@ impl Holder {
     /// are not UTF-8 are written as U+FFFD.
     #[must_use]
     pub fn token(&self) -> &str {
-        super::state::name_in(&self.token)
+        token::name(&self.token)
     }
 
     /// Returns the fencing token of the holder's grant. If the mutex was handed on within the process since, the fencing token
@@ -252,15 +253,15 @@ pub(crate) async fn look<K: Kind>(namespace: &Namespace<StateOf<K>>, key: Key) -
     namespace.client::<Look<K>>().run(key, Look::all()).await
 }
 
-/// Releases the lease or the place of a token, which may be of another process.
+/// Releases the lease or the place of a token, which may be of another process. Returns whether it was held.
 pub(crate) async fn revoke<K: Kind>(
     store: &Store,
     namespace: &Namespace<StateOf<K>>,
     key: Key,
     token: &[u8],
-) -> Result<Was, Error> {
+) -> Result<bool, Error> {
     let revoke = Revoke::new(store.channels().into(), spans(store), token);
-    namespace.client::<Revoke<K>>().run(key, revoke).await
+    Ok(namespace.client::<Revoke<K>>().run(key, revoke).await? == Was::Held)
 }
 
 impl<K: Kind> Admission<K> {
@@ -274,8 +275,8 @@ impl<K: Kind> Admission<K> {
         Ok(self.look.run(key, Look { most: 0, kind: PhantomData }).await?.in_use())
     }
 
-    /// Releases the lease or the place of a token, which may be of another process.
-    pub(crate) async fn revoke(&self, key: Key, token: &[u8]) -> Result<Was, Error> {
+    /// Releases the lease or the place of a token, which may be of another process. Returns whether it was held.
+    pub(crate) async fn revoke(&self, key: Key, token: &[u8]) -> Result<bool, Error> {
         revoke::<K>(&self.store, &self.namespace, key, token).await
     }
 }

@@ -1,22 +1,123 @@
-//! The holder's view of a lease. Its validity is counted by the clock of this process.
+//! The holder's view of a lease: [`LeaseHandle`], and the state behind it. Its validity is counted by the clock of this
+//! process.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::options::{Holding, micros};
+use super::options::Holding;
+use super::token;
 use super::tokens::{Grant, Release};
 use super::validity::Validity;
+use crate::Key;
 use crate::primitive::clock;
 use crate::store::lock;
 use crate::store::timer::sleep_until;
 use crate::telemetry::LeaseCounts;
 
-/// How often [`LeaseState::lost`] checks whether the host was suspended.
+/// How often [`LeaseHandle::lost`] checks whether the host was suspended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Watches a [`Lease`](crate::Lease) without holding it.
+///
+/// ```
+/// use tower_distributed::{Mutex, Store};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+/// let lock = reports.lock("2026-11").await?;
+/// let handle = lock.handle(); // for the task that does the work
+/// assert_eq!((handle.key(), handle.token(), handle.until()), (lock.key(), lock.token(), lock.until()));
+/// assert_eq!(handle.fence(), Some(lock.fence())); // what the task writes to checks it
+///
+/// assert!(handle.is_held() && handle.time_left().as_secs() > 20); // of 30, until it is renewed
+/// lock.unlock().await?;
+/// assert!(!handle.is_held() && handle.time_left().is_zero());
+/// handle.lost().await;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct LeaseHandle {
+    pub(in crate::primitive) state: Arc<LeaseState>,
+}
+
+impl LeaseHandle {
+    pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Self {
+        let (counts, holding) = (holding.leases.lease(), Arc::clone(holding));
+        let state = Mutex::new((grant.validity.clone(), Phase::Held));
+        Self { state: Arc::new(LeaseState { grant, holding, counts, state, changed: Notify::new() }) }
+    }
+
+    /// Returns the key that the lease is for.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.state.grant.key
+    }
+
+    /// Returns the name of the holder in the store.
+    ///
+    /// It is unique, with two exceptions. Holders of a [mutex](crate::mutex) that is handed on within a process
+    /// have the same token, one after the other. A mutex [with values](crate::mutex::MutexBuilder::value_with)
+    /// returns the value that the user's function made.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        token::name(&self.state.grant.token)
+    }
+
+    /// Returns the fencing token of a mutex or a writer. For a reader, it is that of the last writer before it.
+    /// Returns `None` for permits, and for readers if there was no writer for the
+    /// [`fence_ttl`](crate::rw_lock::RwLockBuilder::fence_ttl).
+    #[must_use]
+    pub fn fence(&self) -> Option<u64> {
+        u64::try_from(self.state.grant.fence).ok().filter(|fence| *fence > 0)
+    }
+
+    /// Returns until when the lease is valid if it is not renewed. Renewals move this time.
+    #[must_use]
+    pub fn until(&self) -> Instant {
+        clock::without_suspend(lock(&self.state.state).0.until())
+    }
+
+    /// Returns how long the lease is valid if it is not renewed; zero once it has ended.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        let now = clock::now();
+        let mut state = lock(&self.state.state);
+        let (validity, Phase::Held) = &mut *state else { return Duration::ZERO };
+        if validity.holds(now) { validity.until() - now } else { Duration::ZERO }
+    }
+
+    /// Returns whether the lease is valid now. Once it is not, it never is again.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.time_left().is_zero()
+    }
+
+    /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
+    /// when it is released.
+    ///
+    /// Cancel safe. The future borrows nothing, so it can be moved to another task.
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
+        let lease = self.clone();
+        async move {
+            loop {
+                let changed = lease.state.changed.notified();
+                if !lease.is_held() {
+                    return;
+                }
+                // Its own timer, so it does not depend on renewals.
+                tokio::select! {
+                    () = sleep_until(lease.until().min(Instant::now() + LOOK_EVERY)) => {}
+                    () = changed => {}
+                }
+            }
+        }
+    }
+}
 
 /// The state of a lease in this process, shared by its guard and all its handles.
 pub(crate) struct LeaseState {
@@ -37,43 +138,9 @@ enum Phase {
     Ended,
 }
 
-/// The name of the holder in a token: the token, or the value in it that the user's function returned.
-pub(super) fn name_in(token: &str) -> &str {
-    token.split_once(':').map_or(token, |(_, value)| value)
-}
-
 impl LeaseState {
-    pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Arc<Self> {
-        let (counts, holding) = (holding.leases.lease(), Arc::clone(holding));
-        let state = Mutex::new((grant.validity.clone(), Phase::Held));
-        Arc::new(Self { grant, holding, counts, state, changed: Notify::new() })
-    }
-
     pub(crate) fn ttl(&self) -> Duration {
         self.holding.options.ttl
-    }
-
-    /// Returns the name of the holder: the token, or the value in it that the user's function returned.
-    pub(crate) fn name(&self) -> &str {
-        name_in(&self.grant.token)
-    }
-
-    /// Returns until when the lease is valid, by the clock of timers and users.
-    pub(crate) fn until(&self) -> Instant {
-        clock::without_suspend(lock(&self.state).0.until())
-    }
-
-    /// Returns whether the holder has the lease.
-    pub(crate) fn is_held(&self) -> bool {
-        !self.time_left().is_zero()
-    }
-
-    /// Returns how long the holder has the lease if it is not renewed.
-    pub(crate) fn time_left(&self) -> Duration {
-        let now = clock::now();
-        let mut state = lock(&self.state);
-        let (validity, Phase::Held) = &mut *state else { return Duration::ZERO };
-        if validity.holds(now) { validity.until() - now } else { Duration::ZERO }
     }
 
     pub(crate) fn is_retained(&self) -> bool {
@@ -147,23 +214,8 @@ impl LeaseState {
     /// Returns what to release.
     pub(super) fn release(&self, alive: Duration, now: Instant) -> Release {
         let lasts = lock(&self.state).0.until().saturating_duration_since(now);
-        let Grant { key, token, twice, .. } = self.grant.clone();
-        let ttl = micros(self.ttl());
-        Release { key, token, withdrawn: twice, renews: false, ttl, left: lasts + alive }
-    }
-
-    /// Completes when the lease ends. It has its own timer, so it does not depend on renewals.
-    pub(crate) async fn lost(self: Arc<Self>) {
-        loop {
-            let changed = self.changed.notified();
-            if !self.is_held() {
-                return;
-            }
-            tokio::select! {
-                () = sleep_until(self.until().min(Instant::now() + LOOK_EVERY)) => {}
-                () = changed => {}
-            }
-        }
+        let Grant { key, token, twice, .. } = &self.grant;
+        Release::new(key, token, *twice, self.ttl(), lasts + alive)
     }
 }
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
 
-use super::handle::LeaseHandle;
+use super::state::LeaseHandle;
 use crate::Error;
 
 /// Watches a lease for the work that is done under it.

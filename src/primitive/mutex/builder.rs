@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::holder::Exclusive;
 use super::quorum::Quorum;
 use super::settings::{Delay, Settings};
-use super::values::Values;
 use super::{Mutex, Place};
 use crate::primitive::lease::{Drift, LeaseOptions, Leases};
+use crate::primitive::setters::setters;
 use crate::store::{Namespace, check_name};
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Store};
@@ -37,14 +37,11 @@ pub struct MutexBuilder {
     options: LeaseOptions,
 }
 
-impl MutexBuilder {
+setters! { MutexBuilder:
     /// Sets the ttl of a lock, 10 ms to 1 day. Default: 30 s.
     ///
     /// The lock of a crashed process expires after this time.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
-        self
-    }
+    fn ttl(ttl: Duration) => options.ttl = ttl;
 
     /// Sets whether a lock is renewed while it is held, every third of its ttl. Default: `true`.
     ///
@@ -62,10 +59,7 @@ impl MutexBuilder {
     /// }
     /// # Ok(()) }
     /// ```
-    pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.options.watchdog = watchdog;
-        self
-    }
+    fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
     /// Sets how long a lock is held at least, even if it is unlocked earlier; at most the [`ttl`](Self::ttl). Default: zero.
     ///
@@ -85,10 +79,7 @@ impl MutexBuilder {
     /// assert!(jobs.try_lock("report").await.unwrap_err().is_refused());
     /// # Ok(()) }
     /// ```
-    pub fn at_least_for(mut self, span: Duration) -> Self {
-        self.options.at_least_for = span;
-        self
-    }
+    fn at_least_for(span: Duration) => options.at_least_for = span;
 
     /// Sets whether [`with_lock`](Mutex::with_lock), [`try_with_lock`](Mutex::try_with_lock) and
     /// [`once_per_tick`](Mutex::once_per_tick) drop the work when the lock is lost. Default: `true`.
@@ -107,16 +98,10 @@ impl MutexBuilder {
     /// assert!(!imports.with_lock("2026-11", work).await?); // it ran to its end without the lock
     /// # Ok(()) }
     /// ```
-    pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
-        self.settings.cancel_when_lost = cancel;
-        self
-    }
+    fn cancel_when_lost(cancel: bool) => settings.cancel_when_lost = cancel;
 
     /// Sets how long [`lock`](Mutex::lock) and [`with_lock`](Mutex::with_lock) wait. Default: no limit.
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.settings.wait.max_wait = Some(max_wait);
-        self
-    }
+    fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key in the queue of the store. Further waiters are refused immediately. Default: no
     /// limit. 0 refuses every call that would have to wait.
@@ -125,10 +110,7 @@ impl MutexBuilder {
     ///
     /// With [`exact_names`](Self::exact_names) there is no queue, so [`build`](Self::build) returns an error that
     /// [is invalid](Error::is_invalid), unless [`strict_fifo`](Self::strict_fifo) is set as well.
-    pub fn max_waiters(mut self, most: u32) -> Self {
-        self.settings.wait.max_waiters = most;
-        self
-    }
+    fn max_waiters(most: u32) => settings.wait.max_waiters = most;
 
     /// Gives each waiter its own place in the queue of the store, so that waiters are served in the order of arrival
     /// across processes.
@@ -138,10 +120,7 @@ impl MutexBuilder {
     ///
     /// With [`exact_names`](Self::exact_names), waiters then stand in the queue instead of polling. They are served
     /// before clients of other libraries, which poll and get the lock only if the queue is empty.
-    pub fn strict_fifo(mut self) -> Self {
-        self.settings.strict_fifo = true;
-        self
-    }
+    fn strict_fifo() => settings.strict_fifo = true;
 
     /// Sets the most attempts to lock, at least 1. Default: 32 on a quorum, none on one store.
     ///
@@ -159,10 +138,7 @@ impl MutexBuilder {
     /// assert!(jobs.lock("report").await.unwrap_err().is_waited_too_long()); // after 20 ms
     /// # Ok(()) }
     /// ```
-    pub fn tries(mut self, tries: u32) -> Self {
-        self.settings.tries = Some(tries);
-        self
-    }
+    fn tries(tries: u32) => settings.tries = Some(tries);
 
     /// Sets the pause between two attempts of a waiter that polls. Default: a random time from 50 to 250 ms for each
     /// pause.
@@ -170,10 +146,7 @@ impl MutexBuilder {
     /// With [`exact_names`](Self::exact_names) and [`strict_fifo`](Self::strict_fifo), this is how often a waiter
     /// in the queue asks the store, because an unlock by another library does not wake it. A shorter
     /// pause than 1 ms counts as 1 ms there.
-    pub fn retry_delay(mut self, delay: Duration) -> Self {
-        self.settings.delay = Delay::Fixed(delay);
-        self
-    }
+    fn retry_delay(delay: Duration) => settings.delay = Delay::Fixed(delay);
 
     /// Sets a function that returns the pause between two attempts. Its argument is the number of failed attempts,
     /// from 1.
@@ -193,10 +166,8 @@ impl MutexBuilder {
     /// assert!(jobs.lock("report").await.unwrap_err().is_waited_too_long()); // after 60 ms
     /// # Ok(()) }
     /// ```
-    pub fn retry_delay_with(mut self, delay: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
-        self.settings.delay = Delay::By(Arc::new(delay));
-        self
-    }
+    fn retry_delay_with(delay: impl Fn(u32) -> Duration + Send + Sync + 'static)
+        => settings.delay = Delay::By(Arc::new(delay));
 
     /// Sets how long the store remembers the last [fencing token](crate::MutexGuard::fence) of a key that is not
     /// locked, 1 s to 365 days, in whole milliseconds, and at least the [`ttl`](Self::ttl). Default: 7 to 8 days.
@@ -227,28 +198,19 @@ impl MutexBuilder {
     /// assert_eq!(error.to_string(), "fence_ttl must be 1 s to 365 days, is 0ns");
     /// # Ok(()) }
     /// ```
-    pub fn fence_ttl(mut self, fence_ttl: Duration) -> Self {
-        self.options.fence_ttl = Some(fence_ttl);
-        self
-    }
+    fn fence_ttl(fence_ttl: Duration) => options.fence_ttl = Some(fence_ttl);
 
     /// Sets the share of the ttl that a holder does not count on, because clocks may run at different speeds. From
     /// 0 to below 1. Default: 0.01.
     ///
     /// A holder counts on the ttl less this share and 2 ms. The rest must be at least 5 ms.
-    pub fn drift_factor(mut self, factor: f64) -> Self {
-        self.options.drift = Drift(factor);
-        self
-    }
+    fn drift_factor(factor: f64) => options.drift = Drift(factor);
 
     /// Sets how long each server of a quorum may take to answer, as a share of the ttl. Above 0 and below 1. Default:
     /// 0.05.
     ///
     /// The time is at least 1 ms. The [timeout](crate::StoreBuilder::timeout) of the store applies as well.
-    pub fn timeout_factor(mut self, factor: f64) -> Self {
-        self.settings.timeout_factor = factor;
-        self
-    }
+    fn timeout_factor(factor: f64) => settings.timeout_factor = factor;
 
     /// Sets a function that returns the value of each lock in Redis, for other programs to read. The value must not
     /// be empty. Default: a random value that is never repeated.
@@ -267,10 +229,8 @@ impl MutexBuilder {
     /// assert!(jobs.try_lock("report").await.unwrap_err().is_invalid()); // this process has the lock already
     /// # Ok(()) }
     /// ```
-    pub fn value_with(mut self, value: impl Fn() -> String + Send + Sync + 'static) -> Self {
-        self.settings.value = Some(Arc::new(value));
-        self
-    }
+    fn value_with(value: impl Fn() -> String + Send + Sync + 'static)
+        => settings.value = Some(Arc::new(value));
 
     /// Uses the key itself as the name of the lock in Redis, to share locks with other libraries. Default: the name
     /// is `prefix:{namespace:key}:lock`.
@@ -292,24 +252,17 @@ impl MutexBuilder {
     /// assert!(jobs.is_locked("cron:report").await?);
     /// # Ok(()) }
     /// ```
-    pub fn exact_names(mut self) -> Self {
-        self.settings.exact_names = true;
-        self
-    }
+    fn exact_names() => settings.exact_names = true;
 
     /// Sets whether an attempt on a quorum ends as soon as the result is certain, instead of waiting for every
     /// server. Default: `false`.
-    pub fn fail_fast(mut self, fail_fast: bool) -> Self {
-        self.settings.fail_fast = fail_fast;
-        self
-    }
+    fn fail_fast(fail_fast: bool) => settings.fail_fast = fail_fast;
 
     /// Sets whether an attempt on a quorum asks the servers in random order. Default: `false`.
-    pub fn shuffle_nodes(mut self, shuffle: bool) -> Self {
-        self.settings.shuffle_nodes = shuffle;
-        self
-    }
+    fn shuffle_nodes(shuffle: bool) => settings.shuffle_nodes = shuffle;
+}
 
+impl MutexBuilder {
     /// Builds the mutexes of the namespace `name` in a store. All users of the same store and name share them.
     ///
     /// # Errors
@@ -318,9 +271,7 @@ impl MutexBuilder {
     /// setting is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<Mutex, Error> {
         let place = Place::Store(self.leases(store, name)?);
-        let values = Values::shared(store, self.settings.shared_name(name));
-        let decisions = Decisions::new("mutex", name);
-        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), values, decisions })
+        Ok(self.mutex(place, store, name))
     }
 
     /// Builds the mutexes of the namespace `name` on several independent stores. A majority of them must grant a
@@ -365,9 +316,13 @@ impl MutexBuilder {
         }
         let nodes = stores.iter().map(|store| self.leases(store, name)).collect::<Result<_, _>>()?;
         let place = Place::Quorum(Quorum::new(first, nodes, &self.settings));
-        let values = Values::shared(first, self.settings.shared_name(name));
-        let decisions = Decisions::new("mutex", name);
-        Ok(Mutex { place, name: name.into(), settings: Arc::new(self.settings), values, decisions })
+        Ok(self.mutex(place, first, name))
+    }
+
+    fn mutex(self, place: Place, store: &Store, name: &str) -> Mutex {
+        let values = store.shared(self.settings.shared_name(name), Arc::default);
+        let (settings, decisions) = (Arc::new(self.settings), Decisions::new("mutex", name));
+        Mutex { place, name: name.into(), settings, values, decisions }
     }
 
     fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::primitive::lease::kept_until;
 use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
 use crate::primitive::lease::queue::Queue;
-use crate::store::ttl_of;
+use crate::primitive::lease::token::{kept_until, ttl_of};
 
 /// The kind of lease that has one holder at a time.
 #[derive(Clone, Debug)]
@@ -16,11 +15,6 @@ impl Kind for Exclusive {
     type Outcome = ();
     const PARTS: &'static [&'static str] = &["lock", "fence", "queue", "beats"];
     const SCRIPTS: Scripts = scripts!("lib/quick_mutex"; "lib/mutex");
-}
-
-/// The suffix of the token of a lock with a value of the user.
-pub(super) fn suffix(value: &str) -> String {
-    format!(":{value}")
 }
 
 /// The number of fences of one grant. A process uses the next one each time it hands the lock over within itself.

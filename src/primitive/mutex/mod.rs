@@ -9,18 +9,16 @@ mod settings;
 mod tests;
 mod values;
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::holder::{Exclusive, suffix};
+use self::holder::Exclusive;
 use self::quorum::Quorum;
 use self::settings::Settings;
 use self::values::Values;
-use super::lease::key_state::Was;
-use super::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait};
+use super::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::error::{Busy, Subject, Why};
 use crate::store::timer::sleep;
 use crate::store::{Namespace, check_exact};
@@ -185,7 +183,15 @@ impl Mutex {
     /// The same errors as [`inspect`](Self::inspect). If the store is unavailable, the lock may have been revoked.
     pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
         let key = key.into();
-        Ok(self.one_store(&key)?.revoke(key, holder.whole_token()).await? == Was::Held)
+        self.one_store(&key)?.revoke(key, holder.whole_token()).await
+    }
+
+    /// The leases in the store of this value, or in the first store of a quorum, whose options and end are those of the quorum.
+    fn leases(&self) -> &Leases<Exclusive> {
+        match &self.place {
+            Place::Store(leases) => leases,
+            Place::Quorum(quorum) => &quorum.nodes[0],
+        }
     }
 
     /// The leases in the one store of this value.
@@ -215,10 +221,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn close(&self) {
-        match &self.place {
-            Place::Store(leases) => leases.close(),
-            Place::Quorum(quorum) => quorum.close(),
-        }
+        self.leases().close();
     }
 
     /// Returns the name of the namespace.
@@ -230,16 +233,12 @@ impl Mutex {
     /// Returns the mutexes of this name in the memory of this process, which replaces the store while it is unavailable.
     /// For a quorum, it replaces all stores.
     pub(crate) fn local_share(&self) -> Self {
-        let leases = match &self.place {
-            Place::Store(leases) => leases,
-            Place::Quorum(quorum) => quorum.first(),
-        };
         let name = self.settings.shared_name(&self.name);
-        let leases = leases.local_share(name, |store| match self.settings.exact_names {
+        let leases = self.leases().local_share(name, |store| match self.settings.exact_names {
             true => Namespace::exact(store),
             false => Namespace::open(store, name),
         });
-        let values = Values::shared(&leases.admission.store, name);
+        let values = leases.admission.store.shared(name, Arc::default);
         Self { place: Place::Store(leases), values, ..self.clone() }
     }
 
@@ -282,12 +281,12 @@ impl Mutex {
             Some(value) if value.is_empty() => {
                 return Err(Error::invalid("the value of a lock must not be empty"));
             }
-            Some(value) => (suffix(&value), Some(self.values.take(&key, &value)?)),
+            Some(value) => (format!(":{value}"), Some(self.values.take(&key, &value)?)),
             None => (String::new(), None),
         };
         let lease = match &self.place {
             Place::Store(leases) => leases.acquire(key, Ask::new((), Subject::Lock, suffix, 0, wait)).await?,
-            Place::Quorum(quorum) if *quorum.closed().borrow() => return Err(Error::interrupted()),
+            Place::Quorum(_) if *self.leases().holding.closed.borrow() => return Err(Error::interrupted()),
             Place::Quorum(quorum) => Arc::clone(quorum).acquire(key, &suffix).await?,
         };
         // The value stays in use until the lease is released.
@@ -301,10 +300,7 @@ impl Mutex {
     async fn try_often(&self, key: Key, max_wait: Option<Duration>, tries: u32) -> Result<MutexGuard, Error> {
         let settings = &self.settings;
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
-        let mut closed = match &self.place {
-            Place::Store(leases) => leases.holding.closed.subscribe(),
-            Place::Quorum(quorum) => quorum.closed(),
-        };
+        let mut closed = self.leases().holding.closed.subscribe();
         let mut tried = 0;
         loop {
             if *closed.borrow_and_update() {
@@ -335,6 +331,16 @@ fn waited_too_long(error: &Error) -> Error {
 }
 
 /// A guard of a locked mutex. Dropping it unlocks the mutex in the background.
+///
+/// ```
+/// # use tower_distributed::{Mutex, Store};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let reports = Mutex::new(&Store::in_memory(), "reports")?;
+/// let lock = reports.lock("2026-11").await?;
+/// // Write the report here.
+/// lock.unlock_checked().await?; // an error if another process may have written meanwhile
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "a guard that is dropped unlocks its mutex"]
 pub struct MutexGuard(Lease);
@@ -348,44 +354,9 @@ impl MutexGuard {
         self.0.fence().unwrap_or(0)
     }
 
-    /// Unlocks the mutex. Returns whether the lock was still held. See [`Lease::release`].
-    ///
-    /// # Errors
-    ///
-    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
-    pub async fn unlock(self) -> Result<bool, Error> {
-        self.0.release().await
-    }
-
-    /// Like [`unlock`](Self::unlock), but returns an error if the lock was lost before.
-    ///
-    /// ```
-    /// # use tower_distributed::{Mutex, Store};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
-    /// let lock = reports.lock("2026-11").await?;
-    /// // Write the report here.
-    /// lock.unlock_checked().await?; // an error if another process may have written meanwhile
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// * [`is_lost`](Error::is_lost): the lock was no longer held.
-    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
-    pub async fn unlock_checked(self) -> Result<(), Error> {
-        self.0.release_checked().await
-    }
-
     pub(crate) fn into_lease(self) -> Lease {
         self.0
     }
 }
 
-impl Deref for MutexGuard {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        &self.0
-    }
-}
+guard!(MutexGuard.0, "the lock", unlock, unlock_checked);

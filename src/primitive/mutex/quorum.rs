@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt as _, StreamExt as _};
-use tokio::sync::watch;
+use futures_util::{FutureExt as _, StreamExt as _, TryFutureExt as _};
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 
@@ -22,7 +21,7 @@ use crate::primitive::lease::key_state::{Standing, Was};
 use crate::primitive::lease::operations::What;
 use crate::primitive::lease::tokens::{Effect, Event, Grant, Now, Party, Release, Renewed, Rules, Tokens};
 use crate::primitive::lease::{
-    Anchor, Ask, Holding, Keeper, Lease, LeaseState, Leases, Validity, micros, rules,
+    Anchor, Ask, Holding, Keeper, Lease, LeaseHandle, Leases, Validity, micros, rules,
 };
 use crate::store::background::Background;
 use crate::store::timer::within;
@@ -31,7 +30,7 @@ use crate::{Error, Key, Store, random};
 
 pub(super) struct Quorum {
     /// The leases on each server. The first also provides the ids, the options and the `closed` flag of the quorum.
-    nodes: Vec<Leases<Exclusive>>,
+    pub(super) nodes: Vec<Leases<Exclusive>>,
     /// The timeout of a call to one node.
     patience: Duration,
     fail_fast: bool,
@@ -47,33 +46,61 @@ struct Voters;
 
 impl Party for Voters {
     type Waiter = Infallible;
-    type Lease = Arc<LeaseState>;
+    type Lease = LeaseHandle;
     type Found = Infallible;
 
     fn options(waiter: &Infallible) -> &Arc<Holding> {
         match *waiter {}
     }
 
-    fn outlasts(lease: &Arc<LeaseState>) -> bool {
-        lease.is_retained()
+    fn outlasts(lease: &LeaseHandle) -> bool {
+        lease.state.is_retained()
     }
 
     fn token(&mut self, waiter: &Infallible) -> (u64, Arc<str>) {
         match *waiter {}
     }
 
-    fn lease(&mut self, waiter: &Infallible, _: Grant) -> Arc<LeaseState> {
+    fn lease(&mut self, waiter: &Infallible, _: Grant) -> LeaseHandle {
         match *waiter {}
     }
 }
 
 /// The answers of the nodes so far.
-#[derive(Default)]
 struct Votes {
+    nodes: usize,
     yes: usize,
     no: usize,
-    fence: i64,
     outage: Option<Error>,
+}
+
+impl Votes {
+    fn of(nodes: usize) -> Self {
+        Self { nodes, yes: 0, no: 0, outage: None }
+    }
+
+    fn add(&mut self, vote: Result<bool, Error>) {
+        match vote {
+            Ok(true) => self.yes += 1,
+            Ok(false) => self.no += 1,
+            Err(error) => self.outage = Some(error),
+        }
+    }
+
+    /// The result, if the missing answers cannot change it.
+    fn certain(&self) -> Option<bool> {
+        let majority = self.nodes / 2 + 1;
+        let (is_won, is_lost) = (self.yes >= majority, self.nodes - self.no < majority);
+        (is_won || is_lost).then_some(is_won)
+    }
+
+    /// Returns whether a majority said yes. Fails if the nodes that failed could have made a difference.
+    fn result(self) -> Result<bool, Error> {
+        match (self.certain(), self.outage) {
+            (None, Some(error)) => Err(error),
+            (certain, _) => Ok(certain == Some(true)),
+        }
+    }
 }
 
 impl Quorum {
@@ -99,19 +126,6 @@ impl Quorum {
         quorum
     }
 
-    /// The leases on the first server.
-    pub(super) fn first(&self) -> &Leases<Exclusive> {
-        &self.nodes[0]
-    }
-
-    pub(super) fn close(&self) {
-        self.nodes[0].close();
-    }
-
-    pub(super) fn closed(&self) -> watch::Receiver<bool> {
-        self.nodes[0].holding.closed.subscribe()
-    }
-
     fn ttl(&self) -> Duration {
         self.nodes[0].options().ttl
     }
@@ -122,8 +136,7 @@ impl Quorum {
     }
 
     fn release_of(&self, key: &Key, token: &Arc<str>, withdrawn: bool) -> Release {
-        let (ttl, left) = (micros(self.ttl()), self.ttl() + self.patience);
-        Release { key: key.clone(), token: Arc::clone(token), withdrawn, renews: false, ttl, left }
+        Release::new(key, token, withdrawn, self.ttl(), self.ttl() + self.patience)
     }
 
     /// Releases on all nodes, in the background. An acquire may still run on the nodes that have not `answered`.
@@ -143,8 +156,8 @@ impl Quorum {
         for effect in effects {
             match effect {
                 Effect::Renew { lease } => self.renew_later(lease),
-                Effect::Valid { lease, sent, until } => drop(lease.renewed(sent, until, now)),
-                Effect::Lost { lease, .. } => lease.lose(),
+                Effect::Valid { lease, sent, until } => drop(lease.state.renewed(sent, until, now)),
+                Effect::Lost { lease, .. } => lease.state.lose(),
                 // It may have been renewed too late for this process, and is still on the nodes.
                 Effect::Release { release, .. } => {
                     self.release_all(&release.key, &release.token, &HashSet::new())
@@ -157,7 +170,7 @@ impl Quorum {
     }
 
     /// Renews a lease in the background.
-    fn renew_later(self: &Arc<Self>, lease: Arc<LeaseState>) {
+    fn renew_later(self: &Arc<Self>, lease: LeaseHandle) {
         let (this, background) = (Arc::clone(self), self.background());
         let thread = background.clone();
         let renewal = async move {
@@ -176,28 +189,23 @@ impl Quorum {
         stores.find_map(|store| store.background().cloned()).unwrap_or_else(Background::thread)
     }
 
-    fn majority(&self) -> usize {
-        self.nodes.len() / 2 + 1
+    /// Counts the votes of all nodes.
+    async fn poll<F: Future<Output = Result<bool, Error>>>(
+        &self,
+        calls: impl Iterator<Item = F>,
+    ) -> Result<bool, Error> {
+        let mut votes = Votes::of(self.nodes.len());
+        join_all(calls).await.into_iter().for_each(|vote| votes.add(vote));
+        votes.result()
     }
 
     /// Returns whether the lock is held on a majority of the nodes.
     pub(super) async fn is_locked(&self, key: Key) -> Result<bool, Error> {
-        let looks = self.nodes.iter().map(|node| self.within(node.admission.in_use(key.clone())));
-        let (mut held, mut free, mut outage) = (0, 0, None);
-        for look in join_all(looks).await {
-            match look {
-                Ok(in_use) if in_use > 0 => held += 1,
-                Ok(_) => free += 1,
-                Err(error) => outage = Some(error),
-            }
-        }
-        match outage {
-            // The missing answers cannot change the result.
-            _ if held >= self.majority() => Ok(true),
-            None => Ok(false),
-            _ if free >= self.majority() => Ok(false),
-            Some(error) => Err(error),
-        }
+        let looks = self.nodes.iter().map(|node| {
+            let look = self.within(node.admission.in_use(key.clone()));
+            look.map_ok(|in_use| in_use > 0)
+        });
+        self.poll(looks).await
     }
 
     /// Makes one attempt on all nodes.
@@ -207,26 +215,25 @@ impl Quorum {
         let sent = clock::now();
         let mut ballot =
             Ballot { quorum: Arc::clone(&self), key, token, answered: HashSet::new(), won: false };
-        let votes = ballot.vote().await;
-        if votes.yes < self.majority() {
-            return Err(votes.failure(&self));
+        let (votes, fence) = ballot.vote().await;
+        if !votes.result()? {
+            return Err(Busy { subject: Subject::Lock, why: Why::Taken, retry_after: None }.into());
         }
         // Each node counts its own fences. Once a majority stores the highest fence, every later majority contains a
         // node that issues a higher one.
-        let raised = ballot.raise(votes.fence).await;
+        let raised = self.renew_all(&ballot.key, &ballot.token, fence).await;
         let validity = Validity::granted(self.until(sent), clock::now());
-        let (Some(validity), true) = (validity, raised >= self.majority()) else {
+        let (Some(validity), Ok(true)) = (validity, raised) else {
             return Err(Error::unavailable(Cause::TimedOut, "a majority of the quorum answered too late"));
         };
         ballot.won = true;
         let answered = std::mem::take(&mut ballot.answered);
-        let (key, token, fence, options) =
-            (&ballot.key, &ballot.token, votes.fence, Arc::clone(&first.holding));
-        let (key, token) = (key.clone(), Arc::clone(token));
+        let (key, token, options) =
+            (ballot.key.clone(), Arc::clone(&ballot.token), Arc::clone(&first.holding));
         let (twice, at, offered) = (false, clock::now(), false);
         let grant = Grant { key, token, id, fence, twice, validity, at, offered };
-        let lease = LeaseState::new(grant.clone(), &options);
-        self.handle(Event::Holds { grant, lease: Arc::clone(&lease), options });
+        let lease = LeaseHandle::new(grant.clone(), &options);
+        self.handle(Event::Holds { grant, lease: lease.clone(), options });
         Ok(Lease::new(lease, Arc::new(Votees { quorum: Arc::clone(&self), answered })))
     }
 
@@ -237,43 +244,30 @@ impl Quorum {
         })
     }
 
-    /// Renews the lease on all nodes, and raises their fences to `fence`.
-    async fn renew_all(&self, key: &Key, token: &Arc<str>, fence: i64) -> Vec<Result<bool, Error>> {
+    /// Renews the lease on all nodes, and raises their fences to `fence`. Returns whether a majority held it.
+    async fn renew_all(&self, key: &Key, token: &Arc<str>, fence: i64) -> Result<bool, Error> {
         let renewals = self.nodes.iter().map(|node| {
             let renewal = node.admission.renewal(Arc::clone(token), micros(self.ttl()), fence);
             let renewal = node.admission.renew.run(key.clone(), renewal);
-            async move { Ok(self.within(renewal).await?.what.is_some()) }
+            self.within(renewal).map_ok(|renewed| renewed.what.is_some())
         });
-        join_all(renewals).await
+        self.poll(renewals).await
     }
 
     /// Renews the lease. If an outage leaves the result open, the lease stays as it was, and the caller may try again
     /// until the lease expires.
-    async fn renew(self: &Arc<Self>, state: &LeaseState, scheduled: bool) -> Result<(), Error> {
-        let (sent, majority) = (clock::now(), self.majority());
-        let (quorum, renewed) = (Arc::clone(self), Renewed::Unknown);
-        let mut result = Renewal { quorum, id: state.grant.id, renewed, scheduled };
-        let (mut held, mut gone, mut outage) = (0, 0, None);
-        for renewal in self.renew_all(&state.grant.key, &state.grant.token, 0).await {
-            match renewal {
-                Ok(true) => held += 1,
-                Ok(false) => gone += 1,
-                Err(error) => outage = Some(error),
-            }
-        }
-        result.renewed = match &outage {
-            _ if held >= majority => Renewed::Valid { sent, until: self.until(sent) },
-            Some(_) if self.nodes.len() - gone >= majority => Renewed::Unknown,
+    async fn renew(self: &Arc<Self>, lease: &LeaseHandle, scheduled: bool) -> Result<(), Error> {
+        let (sent, renewed) = (clock::now(), Renewed::Unknown);
+        let mut result = Renewal { quorum: Arc::clone(self), id: lease.state.grant.id, renewed, scheduled };
+        let is_held = self.renew_all(&lease.state.grant.key, &lease.state.grant.token, 0).await;
+        result.renewed = match is_held {
+            Ok(true) => Renewed::Valid { sent, until: self.until(sent) },
             // A majority can no longer hold the lease.
-            _ => Renewed::Gone,
+            Ok(false) => Renewed::Gone,
+            Err(_) => Renewed::Unknown,
         };
-        let renewed = result.renewed;
         drop(result);
-        match (renewed, outage) {
-            (Renewed::Unknown, Some(error)) => Err(error),
-            (Renewed::Valid { .. }, _) if state.is_held() => Ok(()),
-            _ => Err(Error::lost()),
-        }
+        if is_held? && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
     }
 }
 
@@ -303,7 +297,8 @@ struct Ballot {
 }
 
 impl Ballot {
-    async fn vote(&mut self) -> Votes {
+    /// Asks the nodes for the lock. Returns their votes, and the highest fence.
+    async fn vote(&mut self) -> (Votes, i64) {
         let quorum = Arc::clone(&self.quorum);
         let mut order: Vec<_> = (0..quorum.nodes.len()).collect();
         if quorum.shuffle {
@@ -320,41 +315,24 @@ impl Ballot {
                 async move { (index, call.await) }
             })
             .collect();
-        let mut votes = Votes::default();
-        while let Some((index, outcome)) = calls.next().await {
-            match outcome {
-                Ok(answer) => {
-                    // If the call was sent twice, the second copy may arrive after the release.
-                    if !answer.twice {
-                        self.answered.insert(index);
-                    }
-                    match answer.what {
-                        What::Acquired(Standing::Held { fence, .. }) => {
-                            votes.yes += 1;
-                            votes.fence = votes.fence.max(fence);
-                        }
-                        _ => votes.no += 1,
-                    }
-                }
-                Err(error) => {
-                    if error.is_not_sent() {
-                        self.answered.insert(index);
-                    }
-                    votes.outage = Some(error);
-                }
+        let (mut votes, mut highest) = (Votes::of(quorum.nodes.len()), 0);
+        while let Some((index, answer)) = calls.next().await {
+            // If the call was sent twice, the second copy may arrive after the release.
+            if answer.as_ref().map_or_else(Error::is_not_sent, |answer| !answer.twice) {
+                self.answered.insert(index);
             }
-            let certain = votes.yes >= quorum.majority() || quorum.nodes.len() - votes.no < quorum.majority();
-            if quorum.fail_fast && certain {
+            votes.add(answer.map(|answer| match answer.what {
+                What::Acquired(Standing::Held { fence, .. }) => {
+                    highest = highest.max(fence);
+                    true
+                }
+                _ => false,
+            }));
+            if quorum.fail_fast && votes.certain().is_some() {
                 break;
             }
         }
-        votes
-    }
-
-    /// Stores the fence on the nodes. Returns the number of nodes that stored it.
-    async fn raise(&self, fence: i64) -> usize {
-        let raises = self.quorum.renew_all(&self.key, &self.token, fence).await;
-        raises.into_iter().filter(|raised| matches!(raised, Ok(true))).count()
+        (votes, highest)
     }
 }
 
@@ -362,16 +340,6 @@ impl Drop for Ballot {
     fn drop(&mut self) {
         if !self.won {
             self.quorum.release_all(&self.key, &self.token, &self.answered);
-        }
-    }
-}
-
-impl Votes {
-    fn failure(self, quorum: &Quorum) -> Error {
-        match self.outage {
-            // With the nodes that failed, a majority might have granted the lock. So the outage is the reason.
-            Some(error) if quorum.nodes.len() - self.no >= quorum.majority() => error,
-            _ => Busy { subject: Subject::Lock, why: Why::Taken, retry_after: None }.into(),
         }
     }
 }
@@ -395,59 +363,40 @@ struct Votees {
 
 impl Votees {
     /// Ends the lease for its holder. Another holder can get the lock as soon as the release is sent.
-    fn end(&self, state: &LeaseState) {
-        state.give_up();
-        self.quorum.handle(Event::Forgotten { id: state.grant.id, fence: state.grant.fence });
+    fn end(&self, lease: &LeaseHandle) {
+        lease.state.give_up();
+        self.quorum.handle(Event::Forgotten { id: lease.state.grant.id, fence: lease.state.grant.fence });
     }
 }
 
 impl Keeper for Votees {
-    fn extend(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<(), Error>> {
-        Box::pin(async move {
-            if !state.is_held() {
-                return Err(Error::lost());
-            }
-            self.quorum.renew(&state, false).await
-        })
+    fn extend(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(async move { self.quorum.renew(&lease, false).await })
     }
 
-    fn release(self: Arc<Self>, state: Arc<LeaseState>) -> BoxFuture<'static, Result<bool, Error>> {
-        let quorum = Arc::clone(&self.quorum);
-        self.end(&state);
+    fn release(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>> {
+        self.end(&lease);
         Box::pin(async move {
+            let (quorum, Grant { key, token, .. }) = (&self.quorum, &lease.state.grant);
             let releases = quorum.nodes.iter().enumerate().map(|(index, node)| {
-                let release =
-                    quorum.release_of(&state.grant.key, &state.grant.token, !self.answered.contains(&index));
-                let quorum = Arc::clone(&quorum);
+                let release = quorum.release_of(key, token, !self.answered.contains(&index));
                 async move {
                     let released = quorum.within(node.admission.release_token(&release)).await;
-                    released.inspect_err(|_| node.admission.release_later(release))
+                    let (was, _) = released.inspect_err(|_| node.admission.release_later(release))?;
+                    Ok(was == Was::Held)
                 }
             });
-            let (mut was_held, mut was_gone, mut outage) = (0, 0, None);
-            for release in join_all(releases).await {
-                match release {
-                    Ok((Was::Held, _)) => was_held += 1,
-                    Ok(_) => was_gone += 1,
-                    Err(error) => outage = Some(error),
-                }
-            }
-            match outage {
-                _ if was_held >= quorum.majority() => Ok(true),
-                // The nodes that failed may have held it, so the result is unknown.
-                Some(error) if quorum.nodes.len() - was_gone >= quorum.majority() => Err(error),
-                _ => Ok(false),
-            }
+            quorum.poll(releases).await
         })
     }
 
-    fn release_detached(self: Arc<Self>, state: Arc<LeaseState>) {
-        self.end(&state);
-        self.quorum.release_all(&state.grant.key, &state.grant.token, &self.answered);
+    fn release_detached(self: Arc<Self>, lease: LeaseHandle) {
+        self.end(&lease);
+        self.quorum.release_all(&lease.state.grant.key, &lease.state.grant.token, &self.answered);
     }
 
-    fn released(self: Arc<Self>, state: &LeaseState) {
-        self.end(state);
+    fn released(self: Arc<Self>, lease: &LeaseHandle) {
+        self.end(lease);
     }
 
     fn background(&self) -> Background {

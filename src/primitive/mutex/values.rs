@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use crate::store::lock;
-use crate::{Error, Key, Store};
+use crate::{Error, Key};
 
-/// The values in use in one namespace.
+/// The values in use in one namespace. All mutexes of a name share them.
 #[derive(Debug, Default)]
 pub(super) struct Values(Mutex<HashSet<Name>>);
 
@@ -21,11 +21,6 @@ pub(super) struct InUse {
 }
 
 impl Values {
-    /// The values that all mutexes of this name share.
-    pub(super) fn shared(store: &Store, name: &str) -> Arc<Self> {
-        store.shared(name, Arc::default)
-    }
-
     /// Marks a value as in use for a key. Fails if it is in use already.
     pub(super) fn take(self: &Arc<Self>, key: &Key, value: &str) -> Result<InUse, Error> {
         let name: Name = (key.clone(), value.into());

@@ -15,7 +15,6 @@ pub use super::single_flight::kept::StoredAnswer;
 use super::bloom_filter;
 use super::dedupe::filtered::FilterClaims;
 use super::dedupe::{cannot_forget, exact};
-use super::lease::key_state::Was;
 use super::lease::kind::Kind as LeaseKind;
 use super::lease::operations::StateOf;
 use super::lease::snapshot::{look, revoke};
@@ -144,7 +143,7 @@ impl Operator {
     /// * [`is_invalid`](Error::is_invalid): entries of this kind have [no holders](Kind::has_holders).
     /// * [`is_unavailable`](Error::is_unavailable): the lease may have been revoked.
     pub async fn revoke(&self, entry: &Entry, holder: &Holder) -> Result<bool, Error> {
-        let was = match entry.kind {
+        match entry.kind {
             Kind::WaitGroup => self.revoke_from::<Permits>(entry, holder).await,
             Kind::Mutex => self.revoke_from::<Exclusive>(entry, holder).await,
             Kind::RwLock => self.revoke_from::<ReadWrite>(entry, holder).await,
@@ -154,8 +153,7 @@ impl Operator {
             kind @ (Kind::TokenBucket | Kind::BloomFilter | Kind::Dedupe) => {
                 Err(Error::invalid(format!("{kind} entries have no holders, so none can be revoked")))
             }
-        };
-        Ok(was? == Was::Held)
+        }
     }
 
     /// Fills a bucket and unblocks it, as [`TokenBucket::reset`](crate::TokenBucket::reset) does.
@@ -230,7 +228,7 @@ impl Operator {
         look::<K>(&namespace, key).await
     }
 
-    async fn revoke_from<K: LeaseKind>(&self, entry: &Entry, holder: &Holder) -> Result<Was, Error> {
+    async fn revoke_from<K: LeaseKind>(&self, entry: &Entry, holder: &Holder) -> Result<bool, Error> {
         let (namespace, key) = self.place::<StateOf<K>>(entry)?;
         revoke::<K>(&self.store, &namespace, key, holder.whole_token()).await
     }

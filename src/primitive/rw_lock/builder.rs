@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Prefer, RwLock, Settings};
 use crate::primitive::lease::{LeaseOptions, Leases};
 use crate::primitive::percent;
+use crate::primitive::setters::setters;
 use crate::store::Namespace;
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Store};
@@ -41,47 +42,29 @@ pub struct RwLockBuilder {
     pub(super) options: LeaseOptions,
 }
 
-impl RwLockBuilder {
+setters! { RwLockBuilder:
     /// Sets the ttl of a lock, 10 ms to 1 day. Default: 30 s.
     ///
     /// The lock of a crashed process expires after this time.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
-        self
-    }
+    fn ttl(ttl: Duration) => options.ttl = ttl;
 
     /// Sets whether a lock is renewed while it is held, every third of its ttl. Default: `true`.
-    pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.options.watchdog = watchdog;
-        self
-    }
+    fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
     /// Sets how long [`read`](RwLock::read) and [`write`](RwLock::write) wait. Default: no limit.
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.settings.wait.max_wait = Some(max_wait);
-        self
-    }
+    fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
     /// call that would have to wait.
-    pub fn max_waiters(mut self, most: u32) -> Self {
-        self.settings.wait.max_waiters = most;
-        self
-    }
+    fn max_waiters(most: u32) => settings.wait.max_waiters = most;
 
     /// Sets whether readers or writers are served first if both wait. Default: [`Prefer::Writers`].
     ///
     /// Use the same setting in all processes that share the namespace.
-    pub fn prefer(mut self, prefer: Prefer) -> Self {
-        self.settings.prefer = prefer;
-        self
-    }
+    fn prefer(prefer: Prefer) => settings.prefer = prefer;
 
     /// Sets how many writers in a row may pass waiting readers, at least 1. Default: 16.
-    pub fn most_writers(mut self, most: u32) -> Self {
-        self.settings.most_writers = most;
-        self
-    }
+    fn most_writers(most: u32) => settings.most_writers = most;
 
     /// Sets how long the store remembers the last [fencing token](crate::rw_lock::RwLockWriteGuard::fence) of a key
     /// that is not locked, 1 s to 365 days, in whole milliseconds, and at least the [`ttl`](Self::ttl). Default: 7 to
@@ -113,20 +96,16 @@ impl RwLockBuilder {
     /// assert_eq!(error.to_string(), "fence_ttl must be 1 s to 365 days, is 0ns");
     /// # Ok(()) }
     /// ```
-    pub fn fence_ttl(mut self, fence_ttl: Duration) -> Self {
-        self.options.fence_ttl = Some(fence_ttl);
-        self
-    }
+    fn fence_ttl(fence_ttl: Duration) => options.fence_ttl = Some(fence_ttl);
 
     /// Sets an id that the tokens in Redis contain, to identify the application that holds a lock. 1 to 64 bytes.
     /// Default: none.
     ///
     /// Bytes other than `A-Z a-z 0-9 - _ .` are percent-encoded.
-    pub fn app_id(mut self, app_id: impl AsRef<[u8]>) -> Self {
-        self.app_id = Some(app_id.as_ref().to_vec());
-        self
-    }
+    fn app_id(app_id: impl AsRef<[u8]>) => app_id = Some(app_id.as_ref().to_vec());
+}
 
+impl RwLockBuilder {
     /// Builds the locks of the namespace `name` in a store. All users of the same store and name share them.
     ///
     /// # Errors

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::primitive::lease::kept_until;
 use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
 use crate::primitive::lease::queue::Queue;
+use crate::primitive::lease::token::{ending, kept_until};
 
 /// The kind of lease that is held by readers of one group, or by one writer.
 #[derive(Clone, Debug)]
@@ -22,24 +22,9 @@ impl Kind for ReadWrite {
     }
 }
 
-/// The suffix of the token of a reader.
-pub(super) fn reader(group: &str) -> String {
-    format!("/r{group}")
-}
-
-/// The suffix of the token of a writer: how many writers in a row may pass waiting readers.
-pub(super) fn writer(most: u32) -> String {
-    format!("/w{most}")
-}
-
-/// The suffix of a token, without the `/`.
-fn mode(token: &str) -> &str {
-    token.find('/').map_or("", |at| &token[at + 1..])
-}
-
 /// How many writers in a row may pass waiting readers. `None` if the token is not that of a writer.
 fn writes(token: &str) -> Option<i64> {
-    mode(token).strip_prefix('w')?.parse().ok()
+    ending(token)?.strip_prefix('w')?.parse().ok()
 }
 
 #[derive(Clone, Debug, Default)]
@@ -74,7 +59,7 @@ impl Holders for RwHolders {
 
     fn fits(&self, token: &str) -> bool {
         let holder = self.until.keys().next();
-        holder.is_none_or(|holder| writes(token).is_none() && mode(holder) == mode(token))
+        holder.is_none_or(|holder| writes(token).is_none() && ending(holder) == ending(token))
     }
 
     fn hold(&mut self, token: &Arc<str>, expiry: i64, now: i64, queue: &Queue) -> i64 {

@@ -3,13 +3,11 @@
 mod builder;
 pub(crate) mod holders;
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::holders::{ReadWrite, reader, writer};
-use super::lease::key_state::Was;
-use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
+use self::holders::ReadWrite;
+use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait, guard};
 use crate::error::Subject;
 use crate::store::check_name;
 use crate::telemetry::Decisions;
@@ -192,7 +190,7 @@ impl RwLock {
     ///
     /// [`is_unavailable`](Error::is_unavailable): the lock may have been revoked.
     pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
-        Ok(self.leases.admission.revoke(key.into(), holder.whole_token()).await? == Was::Held)
+        self.leases.admission.revoke(key.into(), holder.whole_token()).await
     }
 
     /// Closes this value and its clones: pending and later calls that lock fail with an error that
@@ -233,8 +231,8 @@ impl RwLock {
     pub(crate) async fn acquire(&self, key: Key, access: Access, wait: Option<Wait>) -> Result<Lease, Error> {
         let Settings { prefer, most_writers, .. } = self.settings;
         let (suffix, rank) = match access {
-            Access::Read => (reader(&self.group), i64::from(prefer == Prefer::Writers)),
-            Access::Write => (writer(most_writers), i64::from(prefer == Prefer::Readers)),
+            Access::Read => (format!("/r{}", self.group), i64::from(prefer == Prefer::Writers)),
+            Access::Write => (format!("/w{most_writers}"), i64::from(prefer == Prefer::Readers)),
         };
         let ask = Ask::new((), Subject::Lock, suffix, rank, wait);
         let locked = self.leases.acquire(key, ask).await;
@@ -282,37 +280,5 @@ impl RwLockWriteGuard {
     }
 }
 
-macro_rules! guard {
-    ($guard:ident) => {
-        impl $guard {
-            /// Releases the lock. Returns whether it was still held. See [`Lease::release`].
-            ///
-            /// # Errors
-            ///
-            /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
-            pub async fn release(self) -> Result<bool, Error> {
-                self.0.release().await
-            }
-
-            /// Like [`release`](Self::release), but returns an error if the lock was lost before.
-            ///
-            /// # Errors
-            ///
-            /// * [`is_lost`](Error::is_lost): the lock was no longer held.
-            /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
-            pub async fn release_checked(self) -> Result<(), Error> {
-                self.0.release_checked().await
-            }
-        }
-
-        impl Deref for $guard {
-            type Target = Lease;
-
-            fn deref(&self) -> &Lease {
-                &self.0
-            }
-        }
-    };
-}
-guard!(RwLockReadGuard);
-guard!(RwLockWriteGuard);
+guard!(RwLockReadGuard.0, "the lock", release, release_checked);
+guard!(RwLockWriteGuard.0, "the lock", release, release_checked);

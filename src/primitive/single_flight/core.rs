@@ -143,7 +143,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             over_budget: Often::new(name, Event::AnswerOverBudget),
             local_cache: local_cache.transpose()?,
             notifier: Arc::clone(store.notifier()),
-            background: store.background().cloned().unwrap_or_else(Background::thread),
+            background: store.background_or_thread(),
             channel: [&*store.channels(), ALL].concat().into(),
             settings,
             format,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts, soonest};
 use crate::primitive::lease::queue::Queue;
+use crate::primitive::lease::token::ending;
 
 /// The kind of lease of which several can be held at once, up to a limit.
 #[derive(Clone, Debug)]
@@ -27,18 +28,10 @@ impl Kind for Permits {
     }
 }
 
-/// The suffix of a token that asks for permits.
-pub(super) fn suffix(weight: u32, limit: u32) -> String {
-    format!("/{weight}/{limit}")
-}
-
-/// The suffix of a token that waits until no permit is held, and then holds nothing.
-pub(super) const IDLE: &str = "/idle";
-
 /// The weight and the limit in a token. `None` for a token that waits until no permit is held.
 pub(super) fn size(token: &str) -> Option<(i64, i64)> {
-    let mut parts = token.split('/').skip(1).map(|part| part.parse().ok());
-    Some((parts.next()??, parts.next()??))
+    let (weight, limit) = ending(token)?.split_once('/')?;
+    Some((weight.parse().ok()?, limit.parse().ok()?))
 }
 
 #[derive(Clone, Debug, Default)]

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::primitive::lease::token::ttl_of;
 use crate::primitive::percent;
-use crate::store::ttl_of;
 use crate::{Error, Key};
 
 /// The id of a permit that is no longer renewed.

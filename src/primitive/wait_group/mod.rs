@@ -4,15 +4,14 @@ pub(crate) mod holders;
 mod id;
 
 use std::num::NonZeroU32;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::id::PermitId;
 
-use self::holders::{IDLE, Permits, suffix};
-use super::lease::key_state::Was;
-use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait};
+use self::holders::Permits;
+use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait, guard};
+use super::setters::setters;
 use crate::error::Subject;
 use crate::store::Namespace;
 use crate::store::failure::Replicas;
@@ -141,7 +140,8 @@ impl WaitGroup {
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
         let wait = Wait { max_waiters: u32::MAX, ..self.wait };
-        let ask = Ask::new((), Subject::Permit, IDLE.into(), 1, Some(wait));
+        // A token that waits until no permit is held, and then holds nothing.
+        let ask = Ask::new((), Subject::Permit, "/idle".into(), 1, Some(wait));
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();
@@ -190,7 +190,7 @@ impl WaitGroup {
     ///
     /// [`is_unavailable`](Error::is_unavailable): the permit may have been revoked.
     pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
-        Ok(self.leases.admission.revoke(key.into(), holder.whole_token()).await? == Was::Held)
+        self.leases.admission.revoke(key.into(), holder.whole_token()).await
     }
 
     /// Closes this value and its clones: pending and later calls that acquire or wait fail with an error that
@@ -237,7 +237,7 @@ impl WaitGroup {
             )));
         }
         // The permit may be of another process, as may be the next waiter.
-        Ok(self.leases.admission.revoke(id.key.clone(), id.token.as_bytes()).await? == Was::Held)
+        self.leases.admission.revoke(id.key.clone(), id.token.as_bytes()).await
     }
 
     /// Returns the name of the namespace.
@@ -274,14 +274,10 @@ impl WaitGroup {
         if n > limit {
             return Err(Error::exceeds_limit(n, limit));
         }
-        let ask = Ask::new((), Subject::Permit, suffix(n, limit), 0, wait);
+        let ask = Ask::new((), Subject::Permit, format!("/{n}/{limit}"), 0, wait);
         let lease = self.leases.acquire(key, ask).await?;
         Ok(Permit { lease, name: Arc::clone(&self.name) })
     }
-}
-
-fn counts(name: &str) -> telemetry::Leases {
-    telemetry::Leases::new("permit", name)
 }
 
 fn check_limit(limit: u32) -> Result<u32, Error> {
@@ -300,25 +296,6 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Releases the permit. Returns whether it was still held. See [`Lease::release`].
-    ///
-    /// # Errors
-    ///
-    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
-    pub async fn done(self) -> Result<bool, Error> {
-        self.lease.release().await
-    }
-
-    /// Like [`done`](Self::done), but returns an error if the permit was lost before.
-    ///
-    /// # Errors
-    ///
-    /// * [`is_lost`](Error::is_lost): the permit was no longer held.
-    /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
-    pub async fn done_checked(self) -> Result<(), Error> {
-        self.lease.release_checked().await
-    }
-
     /// Converts the permit into its id without releasing it. Another task or process can release it with
     /// [`WaitGroup::done`].
     ///
@@ -347,13 +324,7 @@ impl Permit {
     }
 }
 
-impl Deref for Permit {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        &self.lease
-    }
-}
+guard!(Permit.lease, "the permit", done, done_checked);
 
 /// A builder for a [`WaitGroup`].
 ///
@@ -382,37 +353,27 @@ pub struct WaitGroupBuilder {
     options: LeaseOptions,
 }
 
-impl WaitGroupBuilder {
+setters! { WaitGroupBuilder:
     /// Sets the ttl of a permit, 10 ms to 1 day. Default: 30 s.
     ///
     /// The permits of a crashed process expire after this time.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
-        self
-    }
+    fn ttl(ttl: Duration) => options.ttl = ttl;
 
     /// Sets whether a permit is renewed while it is held, every third of its ttl. Default: `true`.
-    pub fn watchdog(mut self, watchdog: bool) -> Self {
-        self.options.watchdog = watchdog;
-        self
-    }
+    fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
     /// Sets how long [`add`](WaitGroup::add), [`add_n`](WaitGroup::add_n) and [`wait`](WaitGroup::wait) wait.
     /// Default: no limit.
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.wait.max_wait = Some(max_wait);
-        self
-    }
+    fn max_wait(max_wait: Duration) => wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
     /// call that would have to wait.
     ///
     /// Calls of [`wait`](WaitGroup::wait) do not count.
-    pub fn max_waiters(mut self, most: u32) -> Self {
-        self.wait.max_waiters = most;
-        self
-    }
+    fn max_waiters(most: u32) => wait.max_waiters = most;
+}
 
+impl WaitGroupBuilder {
     /// Builds the WaitGroups of the namespace `name` in a store. All users of the same store and name share them.
     ///
     /// If the processes use different limits, for example during a deployment, each call is decided by its own limit.
@@ -425,7 +386,8 @@ impl WaitGroupBuilder {
         self.options.check()?;
         let limit = check_limit(self.limit)?;
         let namespace = Namespace::new(store, name)?;
-        let leases = Leases::shared(store, name, || namespace, self.options, counts(name));
+        let counts = telemetry::Leases::new("permit", name);
+        let leases = Leases::shared(store, name, || namespace, self.options, counts);
         let decisions = Decisions::new("wait_group", name);
         Ok(WaitGroup { leases, name: name.into(), decisions, limit, wait: self.wait })
     }

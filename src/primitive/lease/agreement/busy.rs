@@ -15,11 +15,12 @@ use crate::primitive::dedupe::exact::ExactClaims;
 use crate::primitive::dedupe::filtered::FilterClaims;
 use crate::primitive::lease::key_state::{Terms, Was};
 use crate::primitive::lease::operations::{Verb, VerbOf, What};
+use crate::primitive::lease::token::Token;
 use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::Flight;
 use crate::primitive::wait_group::holders::Permits;
-use crate::store::{Clock, id_of};
+use crate::store::Clock;
 use crate::support::redis_server::RedisServer;
 
 const SECOND: i64 = 1_000_000;
@@ -124,7 +125,7 @@ async fn line<K: Tried>(places: usize, rank: i64, suffix: impl Fn(u64) -> String
             pair.release(&held.pop_front().unwrap(), rank).await;
             let next = waits.pop_front().unwrap();
             let told = pair.told();
-            let id = format!("ids: [{}]", id_of(&next).unwrap());
+            let id = format!("ids: [{}]", Token::parse(&next).unwrap().id);
             assert!(told.len() == 1 && told[0].contains(&id), "{n}: {told:?}, not {next}");
             held.push_back(next);
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
 
 use super::super::options::{Holding, LeaseOptions};
+use super::super::token;
 use super::super::tokens::{Grant, Party, Rules, Tokens};
 use super::super::validity::{Drift, Validity};
 use super::Leases;
@@ -127,7 +128,7 @@ impl Party for Names {
     fn token(&mut self, waiter: &Waiter) -> (u64, Arc<str>) {
         self.next += 1;
         let id = (self.process as u64) << 32 | self.next;
-        (id, waiter.holding.options.token(&format!("{:016x}", self.process), id, &waiter.suffix))
+        (id, token::write(&format!("{:016x}", self.process), id, &waiter.holding.options, &waiter.suffix))
     }
 
     fn lease(&mut self, waiter: &Waiter, grant: Grant) -> Lease {

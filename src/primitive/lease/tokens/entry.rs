@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::options::{Holding, LeaseOptions, micros};
+use super::super::options::{Holding, LeaseOptions};
 use super::super::validity::{Anchor, Validity};
 use super::{Grant, Line, Party, Release};
 use crate::Key;
@@ -118,14 +118,7 @@ impl<P: Party> Entry<P> {
     pub(super) fn release(&self, pending: bool, alive: Duration, now: Instant) -> Release {
         let ttl = self.options().ttl;
         let lasts = self.held().map_or(ttl, |held| held.validity.until().saturating_duration_since(now));
-        Release {
-            key: self.key.clone(),
-            token: Arc::clone(&self.token),
-            withdrawn: pending || self.twice,
-            renews: false,
-            ttl: micros(ttl),
-            left: lasts + alive,
-        }
+        Release::new(&self.key, &self.token, pending || self.twice, ttl, lasts + alive)
     }
 }
 

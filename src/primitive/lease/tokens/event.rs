@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::super::key_state::Standing;
 use super::super::operations::Answer;
-use super::super::options::Holding;
+use super::super::options::{Holding, micros};
 use super::super::validity::{Anchor, Validity};
 use crate::store::{Link, Signal};
 use crate::{Error, Key};
@@ -144,6 +144,13 @@ pub(crate) struct Release {
     pub(crate) ttl: i64,
     /// How long the lease or the place may last.
     pub(crate) left: Duration,
+}
+
+impl Release {
+    pub(crate) fn new(key: &Key, token: &Arc<str>, withdrawn: bool, ttl: Duration, left: Duration) -> Self {
+        let (key, token, ttl) = (key.clone(), Arc::clone(token), micros(ttl));
+        Self { key, token, withdrawn, renews: false, ttl, left }
+    }
 }
 
 /// What has to be done. The order matters: a release is sent before the acquire that follows it.
