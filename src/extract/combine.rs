@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::layer::key::SkipIf;
 use crate::{Extracted, IntoKey, Key, KeyExtractor};
 
-/// An extractor that can be changed and combined with others, which may be bare closures.
+/// What the functions of [this module](crate::extract) return: an extractor that can be changed, and combined with others. The
+/// others may be closures.
 #[derive(Clone, Copy, Debug)]
 pub struct Extractor<K>(pub(super) K);
 

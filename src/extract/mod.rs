@@ -1,6 +1,7 @@
 //! Key extractors: which key a request has.
 //!
-//! An extractor names the key of a request. A closure is one, and so is each function of this module. They combine:
+//! An extractor names the key of a request. A closure is one, and a [`Key`](crate::Key) is one for all requests. The functions
+//! of this module return extractors that combine:
 //!
 //! ```
 //! use tower_distributed::KeyExtractor;
@@ -25,8 +26,9 @@
 //! | [`grpc_service`], [`grpc_method`] | as named | a path of a call |
 //! | [`shared_get`] | all that HTTP lets a response depend on; none for requests that must not be shared | |
 //! | [`look_up`] | the result of an asynchronous closure | |
+//! | [`by`] | that of a closure, or of an extractor of another type, which then combines with others | |
 //!
-//! | combinator | |
+//! | combinator of an [`Extractor`] | |
 //! |---|---|
 //! | `a.or(b)` | `b` where the part of `a` is missing, or `a` is `None`. A key of `a` is never a key of `b`, so no client can name the bucket of another kind. |
 //! | `a.optional()` | a key of its own where the part of `a` is missing, or `a` is `None` |

@@ -49,9 +49,7 @@ where
     K: IntoKey,
 {
     fn extract(&self, request: &Request<B>) -> Extracted {
-        Extracted::Ready(match request.extensions().get::<T>() {
-            Some(extension) => (self.key)(extension).into_key(),
-            None => Err(Error::no_extension::<T>()),
-        })
+        let extension = request.extensions().get::<T>().ok_or_else(Error::no_extension::<T>);
+        Extracted::Ready(extension.and_then(|extension| (self.key)(extension).into_key()))
     }
 }
