@@ -73,7 +73,6 @@
 //! | `deadpool-redis` (feature `pools`) | `Pool`, and those of `cluster` and `sentinel` | `Store::from`; re-exported as [`deadpool_redis`] |
 //! | `tokio` | `time::Instant`, `runtime::Handle` | [`LeaseHandle::until`], [`StoreBuilder::background`] |
 //! | `http`, `http-body`, `bytes` | requests, responses, header fields, bodies | `web`, `extract`, `response`, `grpc` |
-//! | `ipnet` | `IpNet` | `extract::IntoNetwork` |
 //! | `serde` | `Serialize`, `Deserialize` | codecs of single flights; quotas with the feature `serde` |
 //! | `tonic` | `Status` | `grpc::status` |
 //!

@@ -22,7 +22,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::{Extension, Router};
 
-use tower_distributed::extract::{ClientIp, client_ip};
+use tower_distributed::extract::{ClientIp, Extractor, client_ip};
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::{Error, Quota, Store, TokenBucket, web};
 
@@ -97,7 +97,7 @@ fn bucket(store: &Store) -> Result<TokenBucket, Error> {
 }
 
 /// With the feature `axum`, `client_ip()` finds the address by itself.
-fn address() -> ClientIp {
+fn address() -> Extractor<ClientIp> {
     client_ip().peer(|info: &ConnectInfo<SocketAddr>| info.0.ip())
 }
 

@@ -1,6 +1,7 @@
 //! Key extractors: which key a request has.
 //!
-//! An extractor names the key of a request. A closure is one, and so is each function of this module. They combine:
+//! An extractor names the key of a request. A closure is one, and a [`Key`](crate::Key) is one for all requests. The functions
+//! of this module return extractors that combine:
 //!
 //! ```
 //! use tower_distributed::KeyExtractor;
@@ -16,7 +17,7 @@
 //!
 //! | extractor | the key is | what may be missing |
 //! |---|---|---|
-//! | [`header`], [`cookie`], [`query`] | the value, hashed unless it is [`plain`](Header::plain) | the value |
+//! | [`header`], [`cookie`], [`query`] | the value, hashed unless it is [`plain`](Extractor::plain) | the value |
 //! | [`extension`] | what a closure makes of an extension, such as the authenticated user | the extension |
 //! | [`bearer`] | what a closure makes of the token | the token |
 //! | [`client_ip`] | the client's address; of IPv6 its /64 network | |
@@ -25,8 +26,9 @@
 //! | [`grpc_service`], [`grpc_method`] | as named | a path of a call |
 //! | [`shared_get`] | all that HTTP lets a response depend on; none for requests that must not be shared | |
 //! | [`look_up`] | the result of an asynchronous closure | |
+//! | [`by`] | that of a closure, or of an extractor of another type, which then combines with others | |
 //!
-//! | combinator | |
+//! | combinator of an [`Extractor`] | |
 //! |---|---|
 //! | `a.or(b)` | `b` where the part of `a` is missing, or `a` is `None`. A key of `a` is never a key of `b`, so no client can name the bucket of another kind. |
 //! | `a.optional()` | a key of its own where the part of `a` is missing, or `a` is `None` |
@@ -65,50 +67,12 @@
 //!
 //! A request passes without a limit only if a closure returns `None`, or by `skip_if`.
 
-#[cfg(feature = "http")]
-mod client_ip;
 mod combine;
 #[cfg(feature = "http")]
-mod digest;
-#[cfg(feature = "http")]
-mod extension;
-#[cfg(feature = "http")]
-mod header;
-#[cfg(feature = "http")]
-mod message;
-#[cfg(feature = "http")]
-mod path;
-#[cfg(feature = "http")]
-mod query;
-#[cfg(feature = "http")]
-mod shared_get;
+mod request;
 
+pub use self::combine::{Extractor, LookUp, Map, Optional, Or, by, look_up};
 #[cfg(feature = "http")]
-pub use self::client_ip::{ClientIp, IntoNetwork, client_ip};
-pub use self::combine::{And, By, Map, Optional, Or, Prefixed, by};
-#[cfg(feature = "http")]
-pub use self::extension::{Extension, extension};
-#[cfg(feature = "http")]
-pub use self::header::{Bearer, Cookie, Header, bearer, cookie, header};
-#[cfg(feature = "http")]
-pub use self::message::{GrpcMethod, GrpcService, Host, Method, grpc_method, grpc_service, host, method};
-#[cfg(feature = "axum")]
-pub use self::path::{MatchedPath, matched_path};
-#[cfg(feature = "http")]
-pub use self::path::{Path, PathAndQuery, path, path_and_query};
-#[cfg(feature = "http")]
-pub use self::query::{Query, query};
-#[cfg(feature = "http")]
-pub(crate) use self::shared_get::tells_scheme;
-#[cfg(feature = "http")]
-pub use self::shared_get::{SharedGet, shared_get};
+pub use self::request::*;
 pub use crate::layer::key::SkipIf;
-pub use crate::layer::{Extracted, IntoKey, KeyExtractor, KeyFn, LookUp, look_up};
-
-#[cfg(test)]
-#[cfg(feature = "http")]
-mod tests;
-
-use self::combine::combinators;
-
-combinators!(LookUp<F>);
+pub use crate::layer::{Extracted, IntoKey, KeyExtractor, KeyFn};

@@ -37,7 +37,7 @@ use crate::{Error, Key};
 /// reference into its argument (a limit of type inference). Let it return a [`Key`], which holds up to 24 bytes
 /// without an allocation, or use a function.
 ///
-/// [`look_up`] makes an extractor of a closure that returns a future.
+/// [`look_up`](crate::extract::look_up) makes an extractor of a closure that returns a future.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not name the key of a `{Req}`",
     label = "not a key extractor for `{Req}`",
@@ -145,18 +145,14 @@ impl Extracted {
 
     /// Joins this key and another one with [`Key::of`]. `None` if one of them is, an error if a part is missing.
     pub fn and(self, other: impl FnOnce() -> Self) -> Self {
-        let both = |one: Key, other: Option<Key>| other.map(|other| Key::of([one, other]));
         match self {
-            Self::Ready(Ok(Some(one))) => match other() {
-                Self::Ready(other) => Self::Ready(other.map(|other| both(one, other))),
-                Self::Pending(other) => Self::Pending(Box::pin(async move { Ok(both(one, other.await?)) })),
-            },
+            Self::Ready(Ok(Some(one))) => other().map(|other| Key::of([one, other])),
             Self::Ready(none) => Self::Ready(none),
             Self::Pending(one) => {
                 let other = other();
                 Self::Pending(Box::pin(async move {
                     let Some(one) = one.await? else { return Ok(None) };
-                    Ok(both(one, other.await?))
+                    other.map(|other| Key::of([one, other])).await
                 }))
             }
         }
@@ -164,10 +160,7 @@ impl Extracted {
 
     /// Returns this key, or another one if it is `None` or [a part of it is missing](Error::is_missing_part).
     pub fn or(self, other: impl FnOnce() -> Self) -> Self {
-        let is_absent = |key: &Result<Option<Key>, Error>| match key {
-            Ok(key) => key.is_none(),
-            Err(error) => error.is_absence(),
-        };
+        let is_absent = |key: &Result<_, Error>| key.as_ref().map_or_else(Error::is_absence, Option::is_none);
         match self {
             Self::Ready(key) if is_absent(&key) => other(),
             Self::Ready(known) => Self::Ready(known),
@@ -228,57 +221,8 @@ impl fmt::Debug for Extracted {
     }
 }
 
-/// Looks the key up, by a closure from `&Req` to a future of anything that is [`IntoKey`]: for example, the customer of a
-/// session, from a database. The future must not borrow from the request. If it returns [`Error::look_up_failed`], the
-/// request is refused with 503.
-///
-/// The request waits for the future, without a time limit of this crate. So give it one, and cache its results:
-///
-/// ```
-/// use std::time::Duration;
-/// use tokio::time::timeout;
-/// use tower_distributed::extract::look_up;
-/// use tower_distributed::{Error, KeyExtractor};
-///
-/// async fn customer(session: String) -> Result<Option<u64>, std::io::Error> {
-///     Ok((session == "s1").then_some(7)) // from a database
-/// }
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
-/// let by_customer = look_up(|session: &String| {
-///     let customer = timeout(Duration::from_millis(100), customer(session.clone()));
-///     async { customer.await.map_err(Error::look_up_failed)?.map_err(Error::look_up_failed) }
-/// });
-/// assert_eq!(by_customer.extract(&"s1".to_owned()).await?, Some("7".into()));
-/// # Ok(()) }
-/// ```
-pub fn look_up<F>(look_up: F) -> LookUp<F> {
-    LookUp(look_up)
-}
-
-/// See [`look_up`].
-#[derive(Clone, Copy)]
-pub struct LookUp<F>(F);
-
-impl<Req, F, Fut> KeyExtractor<Req> for LookUp<F>
-where
-    F: Fn(&Req) -> Fut,
-    Fut: Future<Output: IntoKey> + Send + 'static,
-{
-    fn extract(&self, request: &Req) -> Extracted {
-        let key = (self.0)(request);
-        Extracted::Pending(Box::pin(async move { key.await.into_key() }))
-    }
-}
-
-impl<F> fmt::Debug for LookUp<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LookUp")
-    }
-}
-
 /// Returns no key if a closure returns `true`; see [`RateLimitLayer::skip_if`](crate::RateLimitLayer::skip_if).
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct SkipIf<K, F>(pub(crate) K, pub(crate) F);
 
 impl<Req, K: KeyExtractor<Req>, F: Fn(&Req) -> bool> KeyExtractor<Req> for SkipIf<K, F> {
@@ -287,9 +231,16 @@ impl<Req, K: KeyExtractor<Req>, F: Fn(&Req) -> bool> KeyExtractor<Req> for SkipI
     }
 }
 
-impl<K, F> fmt::Debug for SkipIf<K, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SkipIf").finish_non_exhaustive()
+/// All requests have this key.
+///
+/// ```
+/// use tower_distributed::{Key, KeyExtractor};
+///
+/// assert_eq!(Key::from("all").extract(&7), Some("all".into()));
+/// ```
+impl<Req> KeyExtractor<Req> for Key {
+    fn extract(&self, _: &Req) -> Extracted {
+        self.clone().into()
     }
 }
 

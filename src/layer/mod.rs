@@ -14,7 +14,7 @@ mod reject;
 pub(crate) mod rw_lock;
 pub(crate) mod single_flight;
 
-pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn, LookUp, look_up};
+pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn};
 pub use self::reject::{Admission, AsError, Refusal, RefusalKind, Reject};
 
 /// Returns the answer of a store in memory to a request that does not wait. It is there at once, so no future is stored.

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::routing::get as on_get;
 use http::StatusCode;
 use tower_distributed::RateLimitLayer;
-use tower_distributed::extract::{ClientIp, client_ip};
+use tower_distributed::extract::{ClientIp, Extractor, client_ip};
 use tower_distributed::response::refuse;
 
 use crate::net::{get, serve_with_peers};
@@ -18,7 +18,7 @@ on_each_store!(
     without_proxies_the_field_is_not_read,
 );
 
-async fn serve_by_client(stores: &Stores, by: ClientIp) -> String {
+async fn serve_by_client(stores: &Stores, by: Extractor<ClientIp>) -> String {
     let layer = RateLimitLayer::new(at_most(1, &stores.open()), by).reject_with(refuse());
     let app = Router::new().route("/", on_get(async || "hello")).layer(layer);
     serve_with_peers(app.into_make_service_with_connect_info()).await

@@ -118,7 +118,7 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     ///
     /// A request is charged to all limits or to none; see [`TokenBuckets`]. `keys` is a tuple with one
     /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked, as a closure says or
-    /// [`skip_if`](crate::extract::By::skip_if). If all keys are `None`, the request passes. A request without a part of a
+    /// [`skip_if`](crate::extract::Extractor::skip_if). If all keys are `None`, the request passes. A request without a part of a
     /// key [is refused](Error::is_missing_part).
     ///
     /// The first limit identifies the sender of the request:

@@ -79,31 +79,23 @@ pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
         match rest.split_first() {
             Some((b';', after)) => rest = after,
             Some(_) => return None,
-            None => return found?.node(),
+            None => return node_of(found?),
         }
     }
 }
 
-/// The value of a parameter.
-enum Value<'a> {
-    Unquoted(&'a [u8]),
-    /// What is between the quotes, with its backslashes.
-    Quoted(&'a [u8]),
-}
-
-/// The name of a parameter, its value, and what follows.
-fn pair(text: &[u8]) -> Option<(&[u8], Value<'_>, &[u8])> {
+/// The name of a parameter, its value (what is between the quotes, with its backslashes), and what follows.
+fn pair(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (name, rest) = text.split_at(text.iter().position(|byte| !is_token(*byte))?);
     let value = rest.strip_prefix(b"=").filter(|_| !name.is_empty())?;
     let (value, after) = match value.strip_prefix(b"\"") {
         Some(quoted) => {
             let closing = closing_quote(quoted)?;
-            (Value::Quoted(&quoted[..closing]), &quoted[closing + 1..])
+            (&quoted[..closing], &quoted[closing + 1..])
         }
         None => {
             let is_end = |byte: &u8| !byte.is_ascii_graphic() || b"\"\\,;".contains(byte);
-            let (value, after) = value.split_at(value.iter().position(is_end).unwrap_or(value.len()));
-            (Value::Unquoted(value), after)
+            value.split_at(value.iter().position(is_end).unwrap_or(value.len()))
         }
     };
     Some((name, value, after))
@@ -126,22 +118,17 @@ fn closing_quote(text: &[u8]) -> Option<usize> {
     }
 }
 
-impl Value<'_> {
-    fn node(&self) -> Option<IpAddr> {
-        match self {
-            Self::Unquoted(text) => node::parse(text),
-            Self::Quoted(text) if !text.contains(&b'\\') => node::parse(text),
-            Self::Quoted(text) => {
-                let mut unescaped = [0; node::MAX_LEN];
-                let mut len = 0;
-                let mut bytes = text.iter();
-                while let Some(&byte) = bytes.next() {
-                    let byte = if byte == b'\\' { *bytes.next()? } else { byte };
-                    *unescaped.get_mut(len)? = byte;
-                    len += 1;
-                }
-                node::parse(&unescaped[..len])
-            }
-        }
+/// The address of a value. One without quotes has no backslashes.
+fn node_of(value: &[u8]) -> Option<IpAddr> {
+    if !value.contains(&b'\\') {
+        return node::parse(value);
     }
+    let (mut unescaped, mut len) = ([0; node::MAX_LEN], 0);
+    let mut bytes = value.iter();
+    while let Some(&byte) = bytes.next() {
+        let byte = if byte == b'\\' { *bytes.next()? } else { byte };
+        *unescaped.get_mut(len)? = byte;
+        len += 1;
+    }
+    node::parse(&unescaped[..len])
 }

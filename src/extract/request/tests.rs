@@ -3,7 +3,8 @@ use std::net::{IpAddr, SocketAddr};
 use http::Request;
 
 use super::*;
-use crate::{Error, Key};
+use crate::extract::{by, look_up};
+use crate::{Error, Extracted, Key, KeyExtractor};
 
 fn request(fields: &[(&str, &str)]) -> Request<()> {
     let build = |request: http::request::Builder, (name, value): &(&str, &str)| request.header(*name, *value);
@@ -121,6 +122,17 @@ fn an_alternative_is_used_where_a_part_is_missing() {
     // Of an address that the server does not tell, nothing else takes the place.
     let extracted = client_ip().or(method()).extract(&request(&[]));
     assert!(matches!(&extracted, Extracted::Ready(Err(error)) if error.is_invalid()), "{extracted:?}");
+}
+
+/// For those who are not logged in, as the documentation of [`extension`] says.
+#[test]
+fn the_address_is_used_where_there_is_no_user() {
+    let by = extension(|user: &u64| *user).or(client_ip());
+    let mut request = request(&[]);
+    request.extensions_mut().insert(IpAddr::from([192, 0, 2, 7]));
+    assert_eq!(by.extract(&request), Some(Key::of(["or 2", "192.0.2.7"])));
+    request.extensions_mut().insert(7_u64);
+    assert_eq!(by.extract(&request), Some(Key::of(["or 1", "7"])));
 }
 
 /// Whatever a client sends, its key is not that of those who send nothing.

@@ -1,12 +1,10 @@
 //! Keys from the extensions of a request.
 
-use std::any::type_name;
-use std::fmt;
 use std::marker::PhantomData;
 
 use http::Request;
 
-use super::combinators;
+use super::Extractor;
 use crate::{Error, Extracted, IntoKey, KeyExtractor};
 
 /// Uses what a closure makes of an extension of the request as the key: the user that a layer outside of this one has
@@ -14,7 +12,7 @@ use crate::{Error, Extracted, IntoKey, KeyExtractor};
 ///
 /// A request without the extension is refused with an error (500 over HTTP) that names its type: the layer that inserts the
 /// extension is missing, or inside of this one. If that layer inserts it for some requests only, such as those of users that
-/// are logged in, add `.or(client_ip())`, or make it [`optional`](Extension::optional).
+/// are logged in, add `.or(client_ip())`, or make it [`optional`](Extractor::optional).
 ///
 /// ```
 /// use tower_distributed::KeyExtractor;
@@ -29,21 +27,20 @@ use crate::{Error, Extracted, IntoKey, KeyExtractor};
 /// request.extensions_mut().insert(User(7));
 /// assert_eq!(by_user.extract(&request), Some("7".into()));
 /// ```
-pub fn extension<T, F, K>(key: F) -> Extension<T, F>
+pub fn extension<T, F, K>(key: F) -> Extractor<Extension<T, F>>
 where
     F: Fn(&T) -> K,
     K: IntoKey,
 {
-    Extension { key, of: PhantomData }
+    Extractor(Extension { key, of: PhantomData })
 }
 
 /// See [`extension`].
+#[derive(Clone, Debug)]
 pub struct Extension<T, F> {
     key: F,
     of: PhantomData<fn(&T)>,
 }
-
-combinators!(Extension<T, F>);
 
 impl<B, T, F, K> KeyExtractor<Request<B>> for Extension<T, F>
 where
@@ -52,21 +49,7 @@ where
     K: IntoKey,
 {
     fn extract(&self, request: &Request<B>) -> Extracted {
-        Extracted::Ready(match request.extensions().get::<T>() {
-            Some(extension) => (self.key)(extension).into_key(),
-            None => Err(Error::no_extension::<T>()),
-        })
-    }
-}
-
-impl<T, F: Clone> Clone for Extension<T, F> {
-    fn clone(&self) -> Self {
-        Self { key: self.key.clone(), of: PhantomData }
-    }
-}
-
-impl<T, F> fmt::Debug for Extension<T, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Extension({})", type_name::<T>())
+        let extension = request.extensions().get::<T>().ok_or_else(Error::no_extension::<T>);
+        Extracted::Ready(extension.and_then(|extension| (self.key)(extension).into_key()))
     }
 }

@@ -1,15 +1,14 @@
 //! The cache key of requests whose responses may be shared.
 
-use std::fmt;
 use std::sync::Arc;
 
 use http::header::FORWARDED;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
+use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::Body;
 use smallvec::SmallVec;
 
-use super::header::{cookie_name, field_name};
-use super::{PathAndQuery, combinators, path_and_query};
+use super::parameter::{cookie_name, field_name, split};
+use super::{Extractor, Path, path_and_query};
 use crate::response::{arguments, items, list};
 use crate::{Error, Extracted, Key, KeyExtractor};
 
@@ -85,14 +84,6 @@ impl Role {
     }
 }
 
-/// The header fields that belong into the key.
-#[derive(Default)]
-struct Differences<'a> {
-    hosts: SmallVec<[&'a [u8]; 1]>,
-    /// Sorted by name; values of one name in the order in which they were sent.
-    rewrites: SmallVec<[(&'a str, &'a [u8]); 4]>,
-}
-
 /// Returns an extractor for the cache key of a GET, for [`web::single_flight`](crate::web::single_flight). Only
 /// requests whose responses may be shared have a key.
 ///
@@ -146,9 +137,10 @@ pub fn shared_get() -> SharedGet {
     SharedGet::new(path_and_query())
 }
 
-/// The extractor that [`shared_get`] returns.
-#[derive(Clone)]
-pub struct SharedGet<K = PathAndQuery> {
+/// The extractor that [`shared_get`] returns. To combine it with others, add them by [`new`](SharedGet::new), or make an
+/// [`Extractor`] of it with [`by`](crate::extract::by).
+#[derive(Clone, Debug)]
+pub struct SharedGet<K = Extractor<Path>> {
     key: K,
     private_if: Vec<HeaderName>,
     ignored_fields: Vec<HeaderName>,
@@ -159,7 +151,7 @@ pub struct SharedGet<K = PathAndQuery> {
 impl<K> SharedGet<K> {
     /// Creates an extractor that adds the key of another extractor: `SharedGet::new((path_and_query(), tenant))`. A
     /// request for which the other extractor returns `None` is not shared. A request without a part of that key is
-    /// refused, unless the part is [`optional`](super::Header::optional).
+    /// refused, unless the part is [`optional`](Extractor::optional).
     ///
     /// ```
     /// use http::Request;
@@ -254,30 +246,6 @@ impl<K> SharedGet<K> {
         Self { allows_no_cache: true, ..self }
     }
 
-    /// Returns the header fields that belong into the key. `None`: the request must not be shared.
-    fn differences<'a>(&self, headers: &'a HeaderMap) -> Option<Differences<'a>> {
-        let mut found = Differences::default();
-        for (field, value) in headers {
-            match Role::of(field) {
-                Role::OfItsOwn => return None,
-                Role::Identity if !self.ignored_fields.contains(field) => return None,
-                Role::Cookie if !self.ignores(value) => return None,
-                Role::CacheControl if self.asks_alone(value) => return None,
-                Role::Host => found.hosts.push(value.as_bytes()),
-                Role::Rewrite => found.rewrites.push((field.as_str(), value.as_bytes())),
-                Role::Forwarded => {
-                    let pairs = list(value).flat_map(|element| element.split(|&byte| byte == b';'));
-                    let told = pairs.map(<[u8]>::trim_ascii).filter(|pair| !is_address(pair));
-                    found.rewrites.extend(told.map(|pair| ("forwarded", pair)));
-                }
-                Role::Identity | Role::Cookie | Role::CacheControl | Role::None => {}
-            }
-        }
-        found.rewrites.sort_by_key(|(field, _)| *field);
-        let is_private = self.private_if.iter().any(|field| headers.contains_key(field));
-        (!is_private).then_some(found)
-    }
-
     /// Returns whether a `Cache-Control` field asks for an individual response.
     fn asks_alone(&self, value: &HeaderValue) -> bool {
         let has = |directive| arguments(value, directive).next().is_some();
@@ -295,52 +263,73 @@ impl<K> SharedGet<K> {
 /// The parts of a request that are in every key.
 struct Shared<'a> {
     method: &'a Method,
-    scheme: &'a str,
+    uri: &'a Uri,
     host: &'a [u8],
-    /// `Host` if it differs from `host`, and the fields from which services take the target.
+    /// `Host` if it differs from `host`, and the fields from which services take the target, sorted by name. Values of
+    /// one name in the order in which they were sent.
     rewrites: SmallVec<[(&'a str, &'a [u8]); 4]>,
-    target: &'a [u8],
 }
 
 impl<K> SharedGet<K> {
     /// Returns the parts for the key. `None`: the request must not be shared.
     fn shared<'a, B: Body>(&self, request: &'a Request<B>) -> Option<Shared<'a>> {
-        let (method, uri, body) = (request.method(), request.uri(), request.body());
+        let (method, uri, headers, body) =
+            (request.method(), request.uri(), request.headers(), request.body());
         let is_empty = || body.is_end_stream() || body.size_hint().exact() == Some(0);
-        if !matches!(*method, Method::GET | Method::HEAD) || !is_empty() {
+        let is_private = || self.private_if.iter().any(|field| headers.contains_key(field));
+        if !matches!(*method, Method::GET | Method::HEAD) || !is_empty() || is_private() {
             return None;
         }
-        let Differences { hosts, mut rewrites } = self.differences(request.headers())?;
-        let named = hosts.first().copied();
-        let host =
-            uri.authority().map(|authority| authority.as_str().as_bytes()).or(named).unwrap_or_default();
-        if host.iter().any(|byte| matches!(byte, b' ' | b'@')) || hosts.len() > 1 {
+        let (mut named, mut rewrites) = (None, SmallVec::new());
+        for (field, value) in headers {
+            match Role::of(field) {
+                Role::OfItsOwn => return None,
+                Role::Identity if !self.ignored_fields.contains(field) => return None,
+                Role::Cookie if !self.ignores(value) => return None,
+                Role::CacheControl if self.asks_alone(value) => return None,
+                Role::Host if named.replace(value.as_bytes()).is_some() => return None,
+                Role::Rewrite => rewrites.push((field.as_str(), value.as_bytes())),
+                Role::Forwarded => {
+                    let pairs = list(value).flat_map(|element| element.split(|&byte| byte == b';'));
+                    let told = pairs.map(<[u8]>::trim_ascii).filter(|pair| !is_address(pair));
+                    rewrites.extend(told.map(|pair| ("forwarded", pair)));
+                }
+                Role::Identity | Role::Cookie | Role::CacheControl | Role::Host | Role::None => {}
+            }
+        }
+        rewrites.sort_by_key(|(field, _)| *field);
+        let host = uri.authority().map(|authority| authority.as_str().as_bytes());
+        let host = host.or(named).unwrap_or_default();
+        if host.iter().any(|byte| matches!(byte, b' ' | b'@')) {
             return None;
         }
         // A client can send a `Host` that differs from the host of the URI, so both are in the key.
         if let Some(other) = named.filter(|other| !other.eq_ignore_ascii_case(host)) {
             rewrites.insert(0, ("host", other));
         }
-        let target = uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes();
-        Some(Shared { method, scheme: uri.scheme_str().unwrap_or_default(), host, rewrites, target })
+        Some(Shared { method, uri, host, rewrites })
     }
 }
 
 impl Shared<'_> {
+    fn target(&self) -> &[u8] {
+        self.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes()
+    }
+
     /// Writes the whole key, including the key of the inner extractor.
     ///
     /// The key is unambiguous: a scheme contains no asterisk, a host or target no space, and a field no line feed.
     fn write(&self, whole: &mut impl Extend<u8>, key: &[u8]) {
-        let Self { method, scheme, host, rewrites, target } = self;
-        let (star, end): (&[u8], &[u8]) = if rewrites.is_empty() { (b"", b"") } else { (b"*", b"\n") };
+        let scheme = self.uri.scheme_str().unwrap_or_default();
+        let (star, end): (&[u8], &[u8]) = if self.rewrites.is_empty() { (b"", b"") } else { (b"*", b"\n") };
         let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| whole.extend(part.iter().copied()));
-        write(&[method.as_str().as_bytes(), b" ", scheme.as_bytes(), star, b" "]);
-        write(&[&host.to_ascii_lowercase(), b" "]);
-        for (field, value) in rewrites {
+        write(&[self.method.as_str().as_bytes(), b" ", scheme.as_bytes(), star, b" "]);
+        write(&[&self.host.to_ascii_lowercase(), b" "]);
+        for (field, value) in &self.rewrites {
             write(&[field.as_bytes(), b":", value, b"\n"]);
         }
-        write(&[end, target]);
-        if key != *target {
+        write(&[end, self.target()]);
+        if key != self.target() {
             write(&[b" ", key]);
         }
     }
@@ -355,7 +344,7 @@ impl<B: Body, K: KeyExtractor<Request<B>>> KeyExtractor<Request<B>> for SharedGe
             ),
             Extracted::Pending(key) => {
                 let mut whole = Vec::new();
-                shared.write(&mut whole, shared.target);
+                shared.write(&mut whole, shared.target());
                 Extracted::Pending(key).map(move |key| Key::of([&whole, key.as_bytes()]))
             }
         }
@@ -375,22 +364,8 @@ pub(crate) fn tells_scheme<B>(request: &Request<B>) -> bool {
 
 /// Returns whether a pair of `Forwarded` is an address, and cannot be parsed as anything else.
 fn is_address(pair: &[u8]) -> bool {
-    let value = [&b"for="[..], b"by="].iter().find_map(|name| {
-        let start = pair.get(..name.len())?;
-        start.eq_ignore_ascii_case(name).then(|| &pair[name.len()..])
-    });
-    value.is_some_and(|value| {
-        value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"\"[]:._-".contains(byte))
+    split(pair, b'=').is_some_and(|(name, value)| {
+        (name.eq_ignore_ascii_case(b"for") || name.eq_ignore_ascii_case(b"by"))
+            && value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"\"[]:._-".contains(byte))
     })
-}
-
-combinators!(SharedGet<K>);
-
-impl<K> fmt::Debug for SharedGet<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedGet")
-            .field("private_if", &self.private_if)
-            .field("ignored_cookies", &self.ignored_cookies)
-            .finish_non_exhaustive()
-    }
 }

@@ -1,5 +1,6 @@
 //! Which proxies are trusted, and the walk from the peer towards the client.
 
+use std::iter;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -19,16 +20,13 @@ pub(super) enum Trust {
 
 impl Trust {
     /// Adds networks to those that are trusted already.
-    pub(super) fn with_networks(self, mut added: Vec<IpNet>) -> Result<Self, String> {
-        if added.is_empty() {
-            return Ok(self);
-        }
+    pub(super) fn with_networks(self, added: Vec<IpNet>) -> Result<Self, String> {
         match self {
-            Self::Nobody => {}
-            Self::Networks(networks) => added.splice(..0, networks.iter().copied()).for_each(drop),
-            Self::Hops(n) => return Err(both(n.get())),
+            _ if added.is_empty() => Ok(self),
+            Self::Nobody => Ok(Self::Networks(added.into())),
+            Self::Networks(networks) => Ok(Self::Networks(networks.iter().copied().chain(added).collect())),
+            Self::Hops(n) => Err(both(n.get())),
         }
-        Ok(Self::Networks(added.into()))
     }
 
     /// Sets the number of trusted proxies.
@@ -56,16 +54,14 @@ impl Trust {
     {
         match self {
             Self::Nobody => peer,
-            Self::Networks(_) if !self.is_trusted(peer) => peer,
             Self::Networks(_) => {
-                let mut client = peer;
-                for entry in entries() {
-                    // The address to the right of the entry is the last one that a trusted proxy vouches for.
-                    let Some(address) = entry else { break };
+                // Not made for a peer that is not trusted: to find the header takes time.
+                let (mut client, mut entries) = (peer, iter::once_with(entries).flatten());
+                // The address to the right of an entry is the last one that a trusted proxy vouches for.
+                while self.is_trusted(client)
+                    && let Some(Some(address)) = entries.next()
+                {
                     client = address;
-                    if !self.is_trusted(address) {
-                        break;
-                    }
                 }
                 client
             }

@@ -8,7 +8,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::super::{forwarded, node};
-use super::{ClientIp, client_ip, headers, reference};
+use super::{ClientIp, Extractor, client_ip, headers, reference};
 
 mod generate;
 
@@ -24,7 +24,7 @@ fn is_trusted(address: IpAddr) -> bool {
     }
 }
 
-fn reading(header: &str) -> ClientIp {
+fn reading(header: &str) -> Extractor<ClientIp> {
     if header == "forwarded" { client_ip().forwarded() } else { client_ip() }
 }
 

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{ClientIp, client_ip};
+use super::{ClientIp, Extractor, client_ip};
 
 mod published;
 mod random;
@@ -21,7 +21,7 @@ fn headers<T: AsRef<[u8]>>(name: &'static str, fields: &[T]) -> HeaderMap {
     headers
 }
 
-fn x_forwarded_for(client_ip: &ClientIp, peer: &str, fields: &[&str]) -> String {
+fn x_forwarded_for(client_ip: &Extractor<ClientIp>, peer: &str, fields: &[&str]) -> String {
     client_ip.address(ip(peer), &headers("x-forwarded-for", fields)).to_string()
 }
 

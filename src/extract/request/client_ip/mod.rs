@@ -4,21 +4,23 @@
 //! |---|---|
 //! | [`peer`] | the address of the peer, from the extensions of the request |
 //! | [`trust`] | which proxies are trusted, and the walk from the peer towards the client |
-//! | [`network`] | trusted networks from text and values |
+//! | [`network`] | trusted networks from their text |
 //! | [`entries`] | the entries of a forwarding header, from the right |
 //! | [`forwarded`] | the grammar of `Forwarded` (RFC 7239) |
 //! | [`node`] | an address with its port, brackets and zone |
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, Request};
+use ipnet::IpNet;
 
 use self::entries::ForwardingHeader;
 use self::peer::Peer;
 use self::trust::Trust;
-use super::combinators;
+use super::Extractor;
 use crate::telemetry::{Event, tell};
 use crate::{Error, Extracted, Key, KeyExtractor};
 
@@ -31,14 +33,12 @@ mod peer;
 mod tests;
 mod trust;
 
-pub use self::network::IntoNetwork;
-
 /// By the address of the client: all clients of an IPv6 /64 network, or of an IPv4 address, have one key. By default no
 /// proxy is trusted, and the client is the peer of the connection. See [`ClientIp`] for the rules.
 ///
 /// The server puts the address of the peer among the extensions of the request: axum by
 /// `into_make_service_with_connect_info::<SocketAddr>()` (needs the feature `axum`), tonic by itself (feature `tonic`). For
-/// others insert the [`SocketAddr`](std::net::SocketAddr) of the connection, or say [where it is](ClientIp::peer).
+/// others insert the [`SocketAddr`](std::net::SocketAddr) of the connection, or say [where it is](Extractor::peer).
 /// **Requests without it are refused** with an error that says which call is missing; they never share one key.
 ///
 /// ```
@@ -54,22 +54,22 @@ pub use self::network::IntoNetwork;
 /// # Ok::<(), tower_distributed::Error>(())
 /// ```
 #[must_use]
-pub fn client_ip() -> ClientIp {
-    ClientIp {
+pub fn client_ip() -> Extractor<ClientIp> {
+    Extractor(ClientIp {
         header: ForwardingHeader::XForwardedFor,
         trust: Trust::Nobody,
         ipv4_prefix: Ipv4Addr::BITS as u8,
         ipv6_prefix: 64,
         peer: Peer::default(),
         warned: Arc::default(),
-    }
+    })
 }
 
 /// Finds the address of the client of an HTTP request. See [`client_ip`].
 ///
 /// # Which header is read
 ///
-/// `X-Forwarded-For`, or `Forwarded` after [`forwarded`](Self::forwarded). The other header is never read. A proxy that
+/// `X-Forwarded-For`, or `Forwarded` after [`forwarded`](Extractor::forwarded). The other header is never read. A proxy that
 /// writes one of them passes the other one through as the client sent it. If both were read, a client could send the
 /// one that the proxy does not write, and choose its address.
 ///
@@ -81,8 +81,8 @@ pub fn client_ip() -> ClientIp {
 /// | trusted | the client |
 /// |---|---|
 /// | no proxy (default) | the peer; headers are ignored |
-/// | networks ([`trust`](Self::trust)) | the first untrusted address: first the peer, then the entries |
-/// | `n` proxies ([`trust_hops`](Self::trust_hops)) | the `n`-th entry from the right |
+/// | networks ([`trust`](Extractor::trust)) | the first untrusted address: first the peer, then the entries |
+/// | `n` proxies ([`trust_hops`](Extractor::trust_hops)) | the `n`-th entry from the right |
 ///
 /// Some entries are not addresses: `unknown`, obfuscated identifiers such as `_hidden`, elements of `Forwarded` without
 /// `for`, and text that cannot be parsed. At such an entry the result is the address of a proxy, and all clients for
@@ -126,11 +126,10 @@ struct Warned {
     header_untrusted: AtomicBool,
 }
 
-combinators!(ClientIp);
-
-impl ClientIp {
-    /// Trusts proxies by their addresses: networks such as `10.0.0.0/8`, single addresses, [`IpAddr`]s or
-    /// [`IpNet`](ipnet::IpNet)s. Several calls add up. An empty list trusts no proxy.
+/// For [`client_ip`].
+impl Extractor<ClientIp> {
+    /// Trusts proxies by their addresses: networks such as `10.0.0.0/8` or single addresses, as text or as values whose text
+    /// it is, such as [`IpAddr`]s. White space around the text is ignored. Several calls add up. An empty list trusts no proxy.
     ///
     /// List every proxy between the clients and this server, and nothing else: an address in these networks can choose
     /// the address that it is counted under. An IPv6 network does not match IPv4 addresses.
@@ -146,9 +145,10 @@ impl ClientIp {
     /// let error = client_ip().trust(["10.0.0.0/8", "10.0.300.1"]).unwrap_err();
     /// assert!(error.is_invalid() && error.to_string().contains("\"10.0.300.1\""));
     /// ```
-    pub fn trust(self, proxies: impl IntoIterator<Item: IntoNetwork>) -> Result<Self, Error> {
+    pub fn trust(self, proxies: impl IntoIterator<Item: fmt::Display>) -> Result<Self, Error> {
         let networks = network::parse_all(proxies).map_err(Error::invalid)?;
-        Ok(Self { trust: self.trust.with_networks(networks).map_err(Error::invalid)?, ..self })
+        let trust = self.0.trust.with_networks(networks).map_err(Error::invalid)?;
+        Ok(Self(ClientIp { trust, ..self.0 }))
     }
 
     /// Trusts `n` proxies by their number, for proxies whose addresses are not known. With 1, the client is the last
@@ -173,7 +173,8 @@ impl ClientIp {
     /// # Ok::<(), tower_distributed::Error>(())
     /// ```
     pub fn trust_hops(self, n: usize) -> Result<Self, Error> {
-        Ok(Self { trust: self.trust.with_hops(n).map_err(Error::invalid)?, ..self })
+        let trust = self.0.trust.with_hops(n).map_err(Error::invalid)?;
+        Ok(Self(ClientIp { trust, ..self.0 }))
     }
 
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Choose the header that your proxies write.
@@ -190,7 +191,7 @@ impl ClientIp {
     /// ```
     #[must_use]
     pub fn forwarded(self) -> Self {
-        Self { header: ForwardingHeader::Forwarded, ..self }
+        Self(ClientIp { header: ForwardingHeader::Forwarded, ..self.0 })
     }
 
     /// Reads the address of the peer from an extension of the request, of type `T`.
@@ -206,10 +207,10 @@ impl ClientIp {
     /// ```
     #[must_use]
     pub fn peer<T: Send + Sync + 'static>(self, read: impl Fn(&T) -> IpAddr + Send + Sync + 'static) -> Self {
-        Self { peer: Peer::by(read), ..self }
+        Self(ClientIp { peer: Peer::by(read), ..self.0 })
     }
 
-    /// The number of leading bits of an IPv4 address that [`network`](Self::network) keeps: 1 to 32, by default 32.
+    /// The number of leading bits of an IPv4 address that [`network`](ClientIp::network) keeps: 1 to 32, by default 32.
     ///
     /// ```
     /// use tower_distributed::extract::client_ip;
@@ -224,10 +225,10 @@ impl ClientIp {
     ///
     /// If the number is out of this range.
     pub fn ipv4_prefix(self, bits: u8) -> Result<Self, Error> {
-        Ok(Self { ipv4_prefix: prefix("IPv4", bits, Ipv4Addr::BITS)?, ..self })
+        Ok(Self(ClientIp { ipv4_prefix: prefix("IPv4", bits, Ipv4Addr::BITS)?, ..self.0 }))
     }
 
-    /// The number of leading bits of an IPv6 address that [`network`](Self::network) keeps: 1 to 128, by default 64.
+    /// The number of leading bits of an IPv6 address that [`network`](ClientIp::network) keeps: 1 to 128, by default 64.
     ///
     /// A customer of a provider usually gets a /64 or a larger network, and can use every address in it. With a
     /// longer prefix than that, one client can have as many rate limits as it has addresses.
@@ -246,9 +247,11 @@ impl ClientIp {
     ///
     /// If the number is out of this range.
     pub fn ipv6_prefix(self, bits: u8) -> Result<Self, Error> {
-        Ok(Self { ipv6_prefix: prefix("IPv6", bits, Ipv6Addr::BITS)?, ..self })
+        Ok(Self(ClientIp { ipv6_prefix: prefix("IPv6", bits, Ipv6Addr::BITS)?, ..self.0 }))
     }
+}
 
+impl ClientIp {
     /// The address of the client, from the address of the peer and the headers of the request. The result is the peer
     /// or an address from the configured header.
     ///
@@ -271,16 +274,9 @@ impl ClientIp {
     /// ```
     #[must_use]
     pub fn network(&self, address: IpAddr) -> IpAddr {
-        match without_nat64(address.to_canonical()) {
-            IpAddr::V4(address) => {
-                let host_bits = Ipv4Addr::BITS - u32::from(self.ipv4_prefix);
-                Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << host_bits)).into()
-            }
-            IpAddr::V6(address) => {
-                let host_bits = Ipv6Addr::BITS - u32::from(self.ipv6_prefix);
-                Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << host_bits)).into()
-            }
-        }
+        let address = without_nat64(address.to_canonical());
+        let bits = if address.is_ipv4() { self.ipv4_prefix } else { self.ipv6_prefix };
+        IpNet::new(address, bits).map_or(address, |network| network.network())
     }
 
     /// The name of a forwarding header that the request has and that [`address`](Self::address) ignores, since the peer

@@ -7,7 +7,7 @@ use http::header::{FORWARDED, ValueIter};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{forwarded, node};
-use crate::extract::header::unquoted;
+use crate::extract::request::parameter::unquoted;
 
 #[cfg(test)]
 mod tests;

@@ -4,13 +4,13 @@ use http::header::{COOKIE, HOST};
 use http_body_util::{Empty, Full};
 
 use super::*;
-use crate::extract::{PathAndQuery, path_and_query};
+use crate::extract::path_and_query;
 
-fn checked() -> SharedGet<PathAndQuery> {
+fn checked() -> SharedGet {
     SharedGet::new(path_and_query())
 }
 
-fn keyed<B: Body>(by: &SharedGet<PathAndQuery>, request: http::request::Builder, body: B) -> Option<Key> {
+fn keyed<B: Body>(by: &SharedGet, request: http::request::Builder, body: B) -> Option<Key> {
     by.extract(&request.body(body).unwrap()).now()
 }
 
