@@ -3,6 +3,7 @@
 mod acquire;
 mod adjust;
 mod ahead;
+mod cancel;
 mod change;
 mod decision;
 pub(crate) mod levels;
@@ -35,9 +36,10 @@ pub(crate) use self::several::{AcquireAll, Keys, Several};
 
 use self::acquire::Decide;
 use self::adjust::Adjust;
-use self::ahead::{GiveBack, Prefetch};
+use self::ahead::Prefetch;
+use self::cancel::Cancel;
 use self::local::{Answer, Local};
-use self::operations::{Block, Cancel, Peek, Reserve, Reset};
+use self::operations::{Block, Peek, Reserve, Reset};
 use self::returning::Returning;
 use self::state::Ask;
 pub(crate) use self::state::Bucket;
@@ -73,7 +75,6 @@ struct Clients {
     cancel: Client<Cancel>,
     adjust: Client<Adjust>,
     prefetch: Client<Prefetch>,
-    give_back: Client<GiveBack>,
     peek: Client<Peek>,
     block: Client<Block>,
     reset: Client<Reset>,
@@ -585,18 +586,14 @@ impl TokenBucket {
 
     /// Takes back an admission, asked for at `sent`, whose request does not act.
     ///
-    /// It uses [`GiveBack`], which must run exactly once. If the client may repeat it, it cancels instead: that
-    /// gives back all tokens if nothing was charged after them, and otherwise none.
-    fn take_back(&self, key: Key, decision: &Decision, sent: i64) {
-        if self.clients.give_back.may_repeat() {
-            return self.cancel_detached(&key, Cancel::safe_to_repeat(decision));
-        }
-        self.local.forget_refusal(&key, &self.quotas);
-        let give_back = GiveBack {
-            _returning: Some(Arc::new(self.clients.returning.begin(&key))),
-            ..GiveBack::new(&decision.state, decision.cost, clock::micros() - sent)
+    /// [`Cancel::unused`] must run exactly once. If the client may repeat it, it gives back all tokens if nothing was
+    /// charged after them, and otherwise none.
+    fn take_back(&self, key: &Key, state: &BucketState, cost: i64, sent: i64) {
+        let cancel = match self.clients.cancel.may_repeat() {
+            true => Cancel::safe_to_repeat(state, cost),
+            false => Cancel::unused(state, cost, clock::micros() - sent),
         };
-        self.clients.give_back.detach(key, give_back);
+        self.cancel_detached(key, cancel);
     }
 
     /// Registers a cancellation in the local state.
@@ -615,7 +612,6 @@ impl Clients {
             cancel: namespace.client(),
             adjust: namespace.client(),
             prefetch: namespace.client(),
-            give_back: namespace.client(),
             peek: namespace.client(),
             block: namespace.client(),
             reset: namespace.client(),

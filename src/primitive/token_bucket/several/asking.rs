@@ -162,8 +162,8 @@ impl Several {
                 && decided.admitted
             {
                 for limit in limits {
-                    let decision = decided.of_limit(&decided.states[limit]);
-                    self.0.buckets[limit].take_back(keys[limit].clone(), &decision, clock::micros());
+                    let (state, sent) = (&decided.states[limit], clock::micros());
+                    self.0.buckets[limit].take_back(&keys[limit], state, decided.cost, sent);
                 }
             }
             full = Some(error);
@@ -259,7 +259,7 @@ impl Drop for Charged<'_> {
     fn drop(&mut self) {
         let charged = self.of.0.buckets.iter().zip(self.keys).zip(&self.decisions);
         for ((bucket, key), (decision, sent)) in charged {
-            bucket.take_back(key.clone(), decision, *sent);
+            bucket.take_back(key, &decision.state, decision.cost, *sent);
         }
     }
 }
