@@ -38,7 +38,7 @@ use super::redis::Value;
 /// | `Cancel`, `CancelAll` | gives back too much | no |
 /// | `CheckAndInsert` | finds its own items: they look as if handled before | no |
 /// | `Forget` of a handled item, `Revoke` | finds nothing: "not stored", "not held" | no |
-/// | `Block`, `Reset`, `Clear` | the same; a late copy undoes what came after it | no |
+/// | `Reset`, `Clear` | the same; a late copy undoes what came after it | no |
 ///
 /// If a call that is not sent again may have run, its callers get [`is_unavailable`](crate::Error::is_unavailable).
 pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {

@@ -39,7 +39,7 @@ use self::adjust::Adjust;
 use self::ahead::Prefetch;
 use self::cancel::Cancel;
 use self::local::{Answer, Local};
-use self::operations::{Block, Peek, Reserve, Reset};
+use self::operations::{Peek, Reserve, Reset};
 use self::returning::Returning;
 use self::state::Ask;
 pub(crate) use self::state::Bucket;
@@ -76,7 +76,6 @@ struct Clients {
     adjust: Client<Adjust>,
     prefetch: Client<Prefetch>,
     peek: Client<Peek>,
-    block: Client<Block>,
     reset: Client<Reset>,
     returning: Returning,
     store: Store,
@@ -422,9 +421,9 @@ impl TokenBucket {
     pub async fn block_for(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
         let key: Key = key.into();
         self.local.forget(&key);
-        let blocked = self.clients.block.run(key.clone(), self.blocking(duration)).await;
+        let blocked = self.clients.adjust.run(key.clone(), self.blocking(duration)).await;
         self.local.forget(&key);
-        blocked
+        blocked.map(drop)
     }
 
     /// Returns the quotas that calls through this handle use.
@@ -454,7 +453,7 @@ impl TokenBucket {
     }
 
     async fn adjust(&self, key: Key, tokens: i64) -> Result<BucketState, Error> {
-        let adjust = Adjust { quotas: self.quotas.clone(), tokens };
+        let adjust = Adjust { quotas: self.quotas.clone(), tokens, block: 0 };
         let adjusted = self.clients.adjust.run(key.clone(), adjust).await;
         if tokens < 0 {
             self.local.forget_refusal(&key, &self.quotas);
@@ -464,7 +463,8 @@ impl TokenBucket {
 
     /// Charges a key in the background.
     pub(crate) fn charge_detached(&self, key: Key, tokens: u32) {
-        self.clients.adjust.detach(key, Adjust { quotas: self.quotas.clone(), tokens: tokens.into() });
+        let adjust = Adjust { quotas: self.quotas.clone(), tokens: tokens.into(), block: 0 };
+        self.clients.adjust.detach(key, adjust);
     }
 
     fn look(&self, key: Key) -> OperationFuture<Peek> {
@@ -509,14 +509,14 @@ impl TokenBucket {
         Some(self.local.answer(self, &self.quotas, key, ask))
     }
 
-    fn blocking(&self, duration: Duration) -> Block {
-        Block { quotas: self.quotas.clone(), micros: to_micros(duration) }
+    fn blocking(&self, duration: Duration) -> Adjust {
+        Adjust { quotas: self.quotas.clone(), tokens: 0, block: to_micros(duration) }
     }
 
     /// Blocks a key in the background.
     pub(crate) fn block_detached(&self, key: Key, duration: Duration) {
         self.local.forget(&key);
-        self.clients.block.detach(key, self.blocking(duration));
+        self.clients.adjust.detach(key, self.blocking(duration));
     }
 
     /// Returns the buckets of this name in the memory of this process, which replaces the store while it is unavailable.
@@ -613,7 +613,6 @@ impl Clients {
             adjust: namespace.client(),
             prefetch: namespace.client(),
             peek: namespace.client(),
-            block: namespace.client(),
             reset: namespace.client(),
             returning: Returning::default(),
             store: store.clone(),

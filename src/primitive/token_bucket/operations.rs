@@ -23,14 +23,6 @@ pub(crate) struct Peek {
     pub(crate) quotas: Quotas,
 }
 
-/// Blocks a bucket.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Clone))]
-pub(crate) struct Block {
-    pub(crate) quotas: Quotas,
-    pub(crate) micros: i64,
-}
-
 /// Fills a bucket and unblocks it.
 #[derive(Debug)]
 pub(crate) struct Reset;
@@ -226,40 +218,6 @@ impl Operation for Peek {
     fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
         let (bucket, _) = bucket.fitted(&self.quotas, now);
         BucketState { quotas: self.quotas, now, bucket }
-    }
-}
-
-impl Operation for Block {
-    type Cell = Bucket;
-    type Reply = ();
-    type Undo = Never<Bucket>;
-    const SCRIPT: Script = script!("token_bucket/block", "lib/bucket", "lib/runs");
-    const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Never;
-    const MOST_RUNS: usize = MOST_SLOW_RUNS;
-    const MOST_REPEATS: usize = MOST_REPEATS;
-
-    under_its_quotas!();
-
-    fn repeats(&self, other: &Self) -> bool {
-        self.micros == other.micros
-    }
-
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.integer(self.micros);
-    }
-
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<(), Garbled> {
-        match fields.integer()? {
-            -1 => Err(WRONG_TYPE),
-            _ => Ok(()),
-        }
-    }
-
-    fn apply(self, bucket: &mut Bucket, now: i64) {
-        let (mut after, _) = bucket.fitted(&self.quotas, now);
-        after.blocked_until = after.blocked_until.max(now + self.micros);
-        bucket.write(&after, now);
     }
 }
 

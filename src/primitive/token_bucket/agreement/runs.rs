@@ -15,7 +15,7 @@ use super::{quota_sets, seed};
 use crate::primitive::token_bucket::adjust::Adjust;
 use crate::primitive::token_bucket::ahead::Prefetch;
 use crate::primitive::token_bucket::cancel::{Cancel, Rule};
-use crate::primitive::token_bucket::operations::{Block, Peek, Reserve};
+use crate::primitive::token_bucket::operations::{Peek, Reserve};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::{Arguments, Cell as _, Fields, Operation};
 use crate::support::redis_server::RedisServer;
@@ -261,7 +261,8 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
         13..15 => {
             let runs = random_runs(rng, |rng, _| {
                 let tokens = *[1, 3, 50, 4_000_000_000, -1, -3, -4_000_000_000].choose(rng).unwrap();
-                Some(Adjust { quotas: quotas.clone(), tokens })
+                let block = *[0, 0, 500_000].choose(rng).unwrap();
+                Some(Adjust { quotas: quotas.clone(), tokens, block })
             });
             if !runs.is_empty() {
                 both.call(&runs);
@@ -271,7 +272,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             let micros = rng.random_range(0..3_000_000);
             let runs = random_runs(rng, |rng, _| {
                 let micros = if same { micros } else { rng.random_range(0..3_000_000) };
-                Some(Block { quotas: quotas.clone(), micros })
+                Some(Adjust { quotas: quotas.clone(), tokens: 0, block: micros })
             });
             let runs = repeated(rng, runs);
             if !runs.is_empty() {

@@ -10,7 +10,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::runs::eval;
 use super::virtual_time::{VirtualTime, jump};
 use super::{quota_sets, seed};
-use crate::primitive::token_bucket::operations::{Block, Reserve};
+use crate::primitive::token_bucket::adjust::Adjust;
+use crate::primitive::token_bucket::operations::Reserve;
 use crate::primitive::token_bucket::several::{Buckets, CancelAll, ReserveAll, Terms};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::{Cell as _, Fields, Operation};
@@ -177,7 +178,7 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
                 }
                 _ => {
                     let (quotas, micros) = (terms.each()[limit].clone(), rng.random_range(0..300_000));
-                    both.one(limit, key, Block { quotas, micros });
+                    both.one(limit, key, Adjust { quotas, tokens: 0, block: micros });
                 }
             }
         }
