@@ -76,7 +76,7 @@ impl Future for Decide {
             Self::Asking(running, asked) => {
                 let decision = ready!(Pin::new(running).poll(context))?;
                 if let Some(asked) = asked.take() {
-                    asked.answered(&decision);
+                    asked.answered(decision.admitted, &decision.state);
                 }
                 Poll::Ready(Ok(decision))
             }

@@ -19,6 +19,7 @@ mod agreement;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -493,7 +494,7 @@ impl TokenBucket {
             return None;
         }
         if !self.clients.reserve.is_in_memory() {
-            return self.local.known(quotas, key, ask).map(Ok);
+            return self.local.known(quotas, key, ask, true).map(Ok);
         }
         if self.max_wait > 0 {
             return None;
@@ -506,7 +507,7 @@ impl TokenBucket {
         if self.local.is_off() || self.clients.reserve.is_in_memory() {
             return None;
         }
-        Some(self.local.answer(self, &self.quotas, key, ask))
+        Some(self.local.answer(self, Cow::Borrowed(key), clock::micros(), ask, true))
     }
 
     fn blocking(&self, duration: Duration) -> Adjust {
@@ -565,7 +566,8 @@ impl TokenBucket {
 
     async fn decide(&self, key: Key, cost: u32, wait: i64) -> Result<Decision, Error> {
         if (1..=self.quotas.max_cost()).contains(&cost)
-            && let Some(decision) = self.local.known(&self.quotas, &key, Ask { cost: cost.into(), wait })
+            && let Some(decision) =
+                self.local.known(&self.quotas, &key, Ask { cost: cost.into(), wait }, true)
         {
             // Yields to other tasks now and then, because this path never waits.
             consume_budget().await;

@@ -1,5 +1,6 @@
 //! Asks several limits: in one operation, or one after the other.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -18,7 +19,7 @@ use crate::primitive::clock;
 use crate::primitive::quota::Quotas;
 use crate::primitive::token_bucket::TokenBucket;
 use crate::primitive::token_bucket::decision::Decision;
-use crate::primitive::token_bucket::local::Pass;
+use crate::primitive::token_bucket::local::{Answer, Asked};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::{Cells, Client, Operation as _, OperationFuture, parts, timer};
 use crate::{Error, Key};
@@ -102,16 +103,22 @@ impl Several {
         keys: SmallVec<[Key; 3]>,
         cost: u32,
     ) -> DecideAll {
-        let (sent, ask) = (clock::micros(), Ask { cost: cost.into(), wait: 0 });
-        let mut passes = SmallVec::new();
-        for (limit, (bucket, key)) in self.0.buckets.iter().zip(&keys).enumerate() {
-            match bucket.local.gate(&bucket.quotas, key, sent, ask) {
-                Ok(pass) => passes.push(pass),
-                Err(refusal) => return DecideAll::Clear(Some(Ok(self.alone(limit, refusal)))),
+        let (now, ask) = (clock::micros(), Ask { cost: cost.into(), wait: 0 });
+        let mut asked = SmallVec::new();
+        for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate() {
+            if bucket.local.is_off() {
+                asked.push(None);
+                continue;
+            }
+            match bucket.local.answer(bucket, Cow::Owned(key), now, ask, false) {
+                Answer::Known(refusal) => {
+                    return DecideAll::Clear(Some(Ok(self.alone(limit, refusal))));
+                }
+                Answer::Ask(one) => asked.push(Some(one)),
             }
         }
         let reserve = ReserveAll { terms: Arc::clone(&self.0.terms), cost: cost.into() };
-        DecideAll::Asking { running: client.run(key, reserve), of: self.clone(), keys, passes, sent }
+        DecideAll::Asking(client.run(key, reserve), asked)
     }
 
     /// The decision, if it needs neither a wait nor a call to the store.
@@ -138,7 +145,7 @@ impl Several {
         }
         let ask = Ask { cost: cost.into(), wait: 0 };
         let mut known = this.0.buckets.iter().zip(&keys).enumerate().filter_map(|(limit, (bucket, key))| {
-            let decision = bucket.local.told_refusal(&bucket.quotas, key, ask)?;
+            let decision = bucket.local.known(&bucket.quotas, key, ask, false)?;
             Some(this.alone(limit, decision))
         });
         known.next().map(Ok)
@@ -269,14 +276,7 @@ impl Drop for Charged<'_> {
 pub(crate) enum DecideAll {
     /// Decided without a call to the store.
     Clear(Option<Result<Decision, Error>>),
-    Asking {
-        running: OperationFuture<ReserveAll>,
-        of: Several,
-        keys: SmallVec<[Key; 3]>,
-        /// Per limit: the pass of the refusal cache, if there is an entry.
-        passes: SmallVec<[Option<Pass>; 3]>,
-        sent: i64,
-    },
+    Asking(OperationFuture<ReserveAll>, SmallVec<[Option<Asked>; 3]>),
     Later(BoxFuture<'static, Result<Decision, Error>>),
 }
 
@@ -290,12 +290,11 @@ impl Future for DecideAll {
                 ready!(pin!(consume_budget()).poll(context));
                 outcome.take().map_or(Poll::Pending, Poll::Ready)
             }
-            Self::Asking { running, of, keys, passes, sent } => {
+            Self::Asking(running, asked) => {
                 let decided = ready!(Pin::new(running).poll(context))?;
-                let buckets = of.0.buckets.iter().zip(&*keys).zip(&decided.states);
-                for (((bucket, key), state), pass) in buckets.zip(passes.drain(..)) {
-                    if pass.is_some() || !decided.admitted {
-                        bucket.local.answered(key, pass, *sent, &decided.of_limit(state));
+                for (asked, state) in asked.drain(..).zip(&decided.states) {
+                    if let Some(asked) = asked {
+                        asked.answered(decided.admitted || decided.has(state), state);
                     }
                 }
                 Poll::Ready(Ok(decided.decision()))

@@ -163,13 +163,8 @@ impl Decided {
         Decision { cost: self.cost, admitted: self.admitted, is_local: false, by: refuser, state }
     }
 
-    /// The decision of one limit alone.
-    pub(crate) fn of_limit(&self, state: &BucketState) -> Decision {
-        let admitted = self.admitted || self.has(state);
-        Decision { cost: self.cost, admitted, is_local: false, by: None, state: state.clone() }
-    }
-
-    fn has(&self, state: &BucketState) -> bool {
+    /// Whether the limit of this state has the tokens.
+    pub(super) fn has(&self, state: &BucketState) -> bool {
         state.bucket.has(&state.quotas, state.now, Ask { cost: self.cost, wait: 0 })
     }
 }
