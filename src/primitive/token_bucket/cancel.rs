@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::decision::BucketState;
-use super::operations::{MOST_SLOW_RUNS, PARTS, WRONG_TYPE, write_sets};
+use super::operations::{MOST_SLOW_RUNS, PARTS, read_count, write_sets};
 use super::returning::Return;
 use super::state::{Bucket, Level, Moment};
 use crate::primitive::quota::{Limit, Pace, Quotas};
@@ -173,10 +173,7 @@ impl Operation for Cancel {
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        match fields.integer()? {
-            -1 => Err(WRONG_TYPE),
-            given => Ok(given == 1),
-        }
+        Ok(read_count(&mut fields)? == 1)
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {

@@ -85,6 +85,34 @@ pub(super) fn read_bucket(quotas: &Quotas, now: i64, fields: &mut Fields<'_>) ->
     }
 }
 
+/// Reads a number that is not negative. A script answers -1 for a run whose key does not hold a bucket.
+pub(super) fn read_count(fields: &mut Fields<'_>) -> Result<i64, Garbled> {
+    match fields.integer()? {
+        ..0 => Err(WRONG_TYPE),
+        count => Ok(count),
+    }
+}
+
+/// Reads a bucket as it was before a run of requests for `cost` tokens each, of which the first `admitted` were
+/// admitted. Charges it for the requests up to the `nth` (from 0).
+pub(super) fn read_charged(
+    quotas: &Quotas,
+    now: i64,
+    fields: &mut Fields<'_>,
+    (cost, admitted, nth): (i64, i64, i64),
+) -> Result<Bucket, Garbled> {
+    let mut bucket = read_bucket(quotas, now, fields)?;
+    // First the admitted requests of the run before this one, then this one.
+    let before = admitted.min(nth);
+    if before > 0 {
+        bucket.charge(quotas, now, before * cost);
+    }
+    if nth < admitted {
+        bucket.charge(quotas, now, cost);
+    }
+    Ok(bucket)
+}
+
 /// Reads a bucket from the bare form of `lua/lib/bare.lua`.
 fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
     if !(0..1 << 53).contains(&ahead) {
@@ -144,19 +172,8 @@ impl Operation for Reserve {
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
-        let (admitted, nth) = (fields.integer()?, nth as i64);
-        if admitted < 0 {
-            return Err(WRONG_TYPE);
-        }
-        let mut bucket = read_bucket(&self.quotas, now, &mut fields)?;
-        // First the admitted requests of the run before this one, then this one.
-        let before = admitted.min(nth);
-        if before > 0 {
-            bucket.charge(&self.quotas, now, before * self.ask.cost);
-        }
-        if nth < admitted {
-            bucket.charge(&self.quotas, now, self.ask.cost);
-        }
+        let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
+        let bucket = read_charged(&self.quotas, now, &mut fields, (self.ask.cost, admitted, nth))?;
         Ok(self.decision(nth < admitted, now, bucket))
     }
 

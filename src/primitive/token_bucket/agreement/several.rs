@@ -153,7 +153,7 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
             match rng.random_range(0..10) {
                 0..6 => {
                     let same = rng.random_bool(0.3);
-                    let most = terms.all().max_cost();
+                    let most = terms.all.max_cost();
                     let cost = |rng: &mut StdRng| rng.random_range(1..=most.min(4)).into();
                     let (first, count) = (cost(&mut rng), rng.random_range(1..=3));
                     let run = |_| {
@@ -172,12 +172,12 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
                     both.cancel(place, cancel, foreign);
                 }
                 8 => {
-                    let quotas = terms.each()[limit].clone();
+                    let quotas = terms.each[limit].clone();
                     let wait = *[0, 1_500_000].choose(&mut rng).unwrap();
                     both.one(limit, key, Reserve { quotas, ask: Ask { cost: 1, wait } });
                 }
                 _ => {
-                    let (quotas, micros) = (terms.each()[limit].clone(), rng.random_range(0..300_000));
+                    let (quotas, micros) = (terms.each[limit].clone(), rng.random_range(0..300_000));
                     both.one(limit, key, Adjust { quotas, tokens: 0, block: micros });
                 }
             }

@@ -39,7 +39,7 @@ impl Several {
         }
         let terms = &self.0.terms;
         if there.is_empty() || cost == 0 {
-            return DecideAll::Clear(Some(Ok(Decision::free(terms.all().clone()))));
+            return DecideAll::Clear(Some(Ok(Decision::free(terms.all.clone()))));
         }
         if !all {
             let keys: Keys = parts(key.as_bytes()).map(|part| part.map(Key::from)).collect();
@@ -50,7 +50,7 @@ impl Several {
 
     /// As `decide`, for limits that all have a key.
     fn decide_all(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> DecideAll {
-        let most = self.0.terms.all().max_cost();
+        let most = self.0.terms.all.max_cost();
         if cost > most {
             return DecideAll::Clear(Some(Err(Error::exceeds_burst(cost, most))));
         }
@@ -134,7 +134,7 @@ impl Several {
         }
         let other = quotas.map(|quotas| self.with_quotas_of_first(quotas));
         let this = other.as_ref().unwrap_or(self);
-        if cost > this.0.terms.all().max_cost() {
+        if cost > this.0.terms.all.max_cost() {
             return None;
         }
         let keys: Option<SmallVec<[Key; 3]>> =
@@ -157,26 +157,23 @@ impl Several {
         // Cells are locked in one global order, independent of the order of the limits, to prevent deadlocks.
         let mut order: SmallVec<[usize; 3]> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|limit| Arc::as_ptr(&cells[*limit]).addr());
-        let mut full = None;
+        let mut full = Error::invalid("no limits");
         // A full store removes expired keys when it is asked a second time.
         for _ in 0..2 {
             let mut buckets = Buckets((0..keys.len()).map(|_| Bucket::default()).collect());
-            let Failed { error, kept } = match step_all(&order, cells, keys, &mut buckets, reserve.clone()) {
-                Ok(decided) => return Ok(decided),
-                Err(failed) => failed,
-            };
-            if let Some((decided, limits)) = kept
-                && decided.admitted
-            {
-                for limit in limits {
-                    let (state, sent) = (&decided.states[limit], clock::micros());
-                    self.0.buckets[limit].take_back(&keys[limit], state, decided.cost, sent);
-                }
+            let mut decided = None;
+            let mut apply = |buckets: &mut Buckets, now| decided = Some(reserve.clone().apply(buckets, now));
+            let stepped = step_all(&order, cells, keys, &mut buckets, 0, &mut apply);
+            let Err((error, changed)) = stepped else { return decided.ok_or(full) };
+            full = error;
+            let Some(decided) = decided.filter(|decided| decided.admitted) else { continue };
+            for limit in &order[order.len() - changed..] {
+                let (state, sent) = (&decided.states[*limit], clock::micros());
+                self.0.buckets[*limit].take_back(&keys[*limit], state, decided.cost, sent);
             }
-            full = Some(error);
         }
         cells[order[0]].tell_refused();
-        Err(full.unwrap_or_else(|| Error::invalid("no step")))
+        Err(full)
     }
 
     /// Asks one limit after the other.
@@ -213,45 +210,27 @@ impl Several {
     }
 }
 
-/// The error of a full store.
-struct Failed {
-    error: Error,
-    /// The decision, and the limits whose cells were changed nevertheless.
-    kept: Option<(Box<Decided>, SmallVec<[usize; 3]>)>,
-}
-
-/// Locks the cells one after the other, applies the operation to all of them, and unlocks them.
+/// Locks the cells one after the other, applies the operation to all of them, and unlocks them. Returns the error of a
+/// full store, and the number of cells, the last ones, that were changed nevertheless.
 fn step_all(
     order: &[usize],
     cells: &[Arc<Cells<Bucket>>],
     keys: &[Key],
     buckets: &mut Buckets,
-    reserve: ReserveAll,
-) -> Result<Decided, Failed> {
+    now: i64,
+    apply: &mut impl FnMut(&mut Buckets, i64),
+) -> Result<(), (Error, usize)> {
     let [limit, rest @ ..] = order else {
-        return Err(Failed { error: Error::invalid("no limits"), kept: None });
+        apply(buckets, now);
+        return Ok(());
     };
-    let limit = *limit;
-    let mut decided = None;
-    let stepped = cells[limit].step_among(keys[limit].as_bytes(), |cell, now| {
-        buckets.0[limit].clone_from(cell);
-        let result = match rest {
-            [] => Ok(reserve.apply(buckets, now)),
-            rest => step_all(rest, cells, keys, buckets, reserve),
-        };
-        if result.is_ok() {
-            cell.clone_from(&buckets.0[limit]);
-        }
-        decided = Some(result);
+    let stepped = cells[*limit].step_among(keys[*limit].as_bytes(), |cell, now| {
+        buckets.0[*limit].clone_from(cell);
+        step_all(rest, cells, keys, buckets, now, apply)?;
+        cell.clone_from(&buckets.0[*limit]);
+        Ok(())
     });
-    match (stepped, decided) {
-        (Err(error), Some(Ok(decided))) => {
-            Err(Failed { error, kept: Some((Box::new(decided), SmallVec::from_slice(rest))) })
-        }
-        (_, Some(decided)) => decided,
-        (Err(error), None) => Err(Failed { error, kept: None }),
-        (Ok(()), None) => Err(Failed { error: Error::invalid("no step"), kept: None }),
-    }
+    stepped.unwrap_or_else(|error| Err((error, rest.len())))
 }
 
 /// The charges so far. They are taken back when this is dropped.

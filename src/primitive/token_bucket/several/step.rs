@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::terms::Terms;
+use super::Terms;
 use crate::primitive::quota::{MOST_REPEATS, Quotas};
 use crate::primitive::token_bucket::cancel::Cancel;
 use crate::primitive::token_bucket::decision::{BucketState, Decision, Refuser};
-use crate::primitive::token_bucket::operations::{PARTS, WRONG_TYPE, read_bucket, write_sets};
+use crate::primitive::token_bucket::operations::{PARTS, read_charged, read_count, write_sets};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::{Arguments, Cell, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
@@ -60,15 +60,15 @@ impl Operation for ReserveAll {
     const MOST_REPEATS: usize = MOST_REPEATS;
 
     fn group(&self) -> Option<u128> {
-        Some(self.terms.all().id() as u128)
+        Some(self.terms.all.id() as u128)
     }
 
     fn most_runs(&self) -> usize {
-        (3 * MOST_RUNS / self.terms.all().limits().len()).clamp(1, MOST_RUNS)
+        (3 * MOST_RUNS / self.terms.all.limits().len()).clamp(1, MOST_RUNS)
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        write_sets(self.terms.each().iter(), call);
+        write_sets(self.terms.each.iter(), call);
     }
 
     fn repeats(&self, other: &Self) -> bool {
@@ -81,21 +81,10 @@ impl Operation for ReserveAll {
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decided, Garbled> {
-        let (admitted, nth) = (fields.integer()?, nth as i64);
-        if admitted < 0 {
-            return Err(WRONG_TYPE);
-        }
+        let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
         let mut states = SmallVec::new();
-        for quotas in self.terms.each() {
-            let mut bucket = read_bucket(quotas, now, &mut fields)?;
-            // First the admitted requests of the run before this one, then this one.
-            let before = admitted.min(nth);
-            if before > 0 {
-                bucket.charge(quotas, now, before * self.cost);
-            }
-            if nth < admitted {
-                bucket.charge(quotas, now, self.cost);
-            }
+        for quotas in &self.terms.each {
+            let bucket = read_charged(quotas, now, &mut fields, (self.cost, admitted, nth))?;
             states.push(BucketState { quotas: quotas.clone(), now, bucket });
         }
         Ok(Decided { terms: self.terms, cost: self.cost, admitted: nth < admitted, states })
@@ -103,10 +92,10 @@ impl Operation for ReserveAll {
 
     fn apply(self, cells: &mut Buckets, now: i64) -> Decided {
         let Self { terms, cost } = self;
-        cells.0.resize(terms.each().len(), Bucket::default());
+        cells.0.resize(terms.each.len(), Bucket::default());
         let ask = Ask { cost, wait: 0 };
         let mut after: SmallVec<[(&Quotas, Bucket, bool); 3]> = SmallVec::new();
-        for (bucket, quotas) in cells.0.iter().zip(terms.each()) {
+        for (bucket, quotas) in cells.0.iter().zip(&terms.each) {
             let (bucket, is_new) = bucket.fitted(quotas, now);
             after.push((quotas, bucket, is_new));
         }
@@ -141,11 +130,9 @@ impl Decided {
         let now = self.states.first().map_or(0, |state| state.now);
         let mut bucket = Bucket::default();
         let mut refuser = None;
-        for (state, limit) in self.states.iter().zip(0..) {
+        for (limit, state) in self.states.iter().enumerate() {
             if !self.admitted && refuser.is_none() && !self.has(state) {
-                let quota = bucket.levels.len() + state.lacking(self.cost).unwrap_or(0);
-                let is_blocked = state.bucket.start(state.now) > state.now;
-                refuser = Some(Refuser { limit, quota: quota as u8, is_blocked });
+                refuser = Some(Refuser::new(limit, bucket.levels.len(), state, self.cost));
             }
             // Converts all times to the time of the first state.
             let shift = now - state.now;
@@ -159,7 +146,7 @@ impl Decided {
                 bucket.levels.push(level);
             }
         }
-        let state = BucketState { quotas: self.terms.all().clone(), now, bucket };
+        let state = BucketState { quotas: self.terms.all.clone(), now, bucket };
         Decision { cost: self.cost, admitted: self.admitted, is_local: false, by: refuser, state }
     }
 
