@@ -20,10 +20,8 @@ mod agreement;
 mod tests;
 
 use std::borrow::Cow;
-use std::future::poll_fn;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -35,7 +33,7 @@ pub use self::reservation::Reservation;
 pub use self::several::TokenBuckets;
 pub(crate) use self::several::{AcquireAll, Keys, Several};
 
-use self::acquire::Decide;
+use self::acquire::{Decide, current_waker};
 use self::adjust::Adjust;
 use self::ahead::Prefetch;
 use self::cancel::Cancel;
@@ -574,7 +572,7 @@ impl TokenBucket {
             self.decisions().count(Outcome::of(&decision));
             return Ok(decision);
         }
-        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let waker = current_waker().await;
         self.counted(Decide::new(self, key, cost, wait, waker).await)
     }
 

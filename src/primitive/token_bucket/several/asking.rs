@@ -3,14 +3,12 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
-use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
 use super::step::{Buckets, Decided, ReserveAll};
@@ -18,15 +16,16 @@ use super::{Keys, Several, Together};
 use crate::primitive::clock;
 use crate::primitive::quota::Quotas;
 use crate::primitive::token_bucket::TokenBucket;
+use crate::primitive::token_bucket::acquire::{Decide, Decides};
 use crate::primitive::token_bucket::decision::Decision;
 use crate::primitive::token_bucket::local::{Answer, Asked};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
-use crate::store::{Cells, Client, Operation as _, OperationFuture, parts, timer};
+use crate::store::{Cells, Client, Operation as _, parts, timer};
 use crate::{Error, Key};
 
 impl Several {
     /// Asks each limit for `cost` tokens. `key` combines the keys of the limits.
-    pub(crate) fn decide(&self, key: Key, cost: u32) -> DecideAll {
+    pub(crate) fn decide(&self, key: Key, cost: u32) -> Decide<ReserveAll> {
         let mut there: SmallVec<[Key; 3]> = SmallVec::new();
         let (mut count, mut all) = (0, true);
         for part in parts(key.as_bytes()) {
@@ -35,11 +34,11 @@ impl Several {
         }
         if count != self.0.buckets.len() {
             let text = format!("the number of keys must be {}, is {count}", self.0.buckets.len());
-            return DecideAll::Clear(Some(Err(Error::invalid(text))));
+            return Decide::Clear(Some(Err(Error::invalid(text))));
         }
         let terms = &self.0.terms;
         if there.is_empty() || cost == 0 {
-            return DecideAll::Clear(Some(Ok(Decision::free(terms.all.clone()))));
+            return Decide::Clear(Some(Ok(Decision::free(terms.all.clone()))));
         }
         if !all {
             let keys: Keys = parts(key.as_bytes()).map(|part| part.map(Key::from)).collect();
@@ -49,10 +48,10 @@ impl Several {
     }
 
     /// As `decide`, for limits that all have a key.
-    fn decide_all(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> DecideAll {
+    fn decide_all(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> Decide<ReserveAll> {
         let most = self.0.terms.all.max_cost();
         if cost > most {
-            return DecideAll::Clear(Some(Err(Error::exceeds_burst(cost, most))));
+            return Decide::Clear(Some(Err(Error::exceeds_burst(cost, most))));
         }
         // Waits for tokens that are being given back.
         let ends =
@@ -60,7 +59,7 @@ impl Several {
         let ends: SmallVec<[_; 1]> = ends.collect();
         if !ends.is_empty() {
             let this = self.clone();
-            return DecideAll::Later(Box::pin(async move {
+            return Decide::Later(Box::pin(async move {
                 for end in ends {
                     end.await;
                 }
@@ -70,18 +69,18 @@ impl Several {
         self.decide_now(key, keys, cost)
     }
 
-    fn decide_now(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> DecideAll {
+    fn decide_now(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> Decide<ReserveAll> {
         match &self.0.places.together {
             Together::Redis(client) if self.are_in_one_place(&keys) => {
                 self.decide_on(client, key, keys, cost)
             }
             Together::InMemory(cells) => {
                 let decided = self.step(cells, &keys, cost);
-                DecideAll::Clear(Some(decided.map(|decided| decided.decision())))
+                Decide::Clear(Some(decided.map(|decided| decided.decision())))
             }
             _ => {
                 let this = self.clone();
-                DecideAll::Later(Box::pin(async move { this.decide_in_order(&keys, cost).await }))
+                Decide::Later(Box::pin(async move { this.decide_in_order(&keys, cost).await }))
             }
         }
     }
@@ -102,7 +101,7 @@ impl Several {
         key: Key,
         keys: SmallVec<[Key; 3]>,
         cost: u32,
-    ) -> DecideAll {
+    ) -> Decide<ReserveAll> {
         let (now, ask) = (clock::micros(), Ask { cost: cost.into(), wait: 0 });
         let mut asked = SmallVec::new();
         for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate() {
@@ -112,13 +111,13 @@ impl Several {
             }
             match bucket.local.answer(bucket, Cow::Owned(key), now, ask, false) {
                 Answer::Known(refusal) => {
-                    return DecideAll::Clear(Some(Ok(self.alone(limit, refusal))));
+                    return Decide::Clear(Some(Ok(self.alone(limit, refusal))));
                 }
                 Answer::Ask(one) => asked.push(Some(one)),
             }
         }
         let reserve = ReserveAll { terms: Arc::clone(&self.0.terms), cost: cost.into() };
-        DecideAll::Asking(client.run(key, reserve), asked)
+        Decide::Asking(client.run(key, reserve), asked)
     }
 
     /// The decision, if it needs neither a wait nor a call to the store.
@@ -250,36 +249,17 @@ impl Drop for Charged<'_> {
     }
 }
 
-/// A decision in progress.
-#[expect(clippy::large_enum_variant, reason = "most decisions are of the largest")]
-pub(crate) enum DecideAll {
-    /// Decided without a call to the store.
-    Clear(Option<Result<Decision, Error>>),
-    Asking(OperationFuture<ReserveAll>, SmallVec<[Option<Asked>; 3]>),
-    Later(BoxFuture<'static, Result<Decision, Error>>),
-}
+impl Decides for ReserveAll {
+    /// One per limit.
+    type Asked = SmallVec<[Option<Asked>; 3]>;
 
-impl Future for DecideAll {
-    type Output = Result<Decision, Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
-            Self::Clear(outcome) => {
-                // Yields to other tasks now and then, because this path never waits.
-                ready!(pin!(consume_budget()).poll(context));
-                outcome.take().map_or(Poll::Pending, Poll::Ready)
+    fn decision(decided: Decided, asked: &mut Self::Asked) -> Decision {
+        for (asked, state) in asked.drain(..).zip(&decided.states) {
+            if let Some(asked) = asked {
+                asked.answered(decided.admitted || decided.has(state), state);
             }
-            Self::Asking(running, asked) => {
-                let decided = ready!(Pin::new(running).poll(context))?;
-                for (asked, state) in asked.drain(..).zip(&decided.states) {
-                    if let Some(asked) = asked {
-                        asked.answered(decided.admitted || decided.has(state), state);
-                    }
-                }
-                Poll::Ready(Ok(decided.decision()))
-            }
-            Self::Later(deciding) => deciding.as_mut().poll(context),
         }
+        decided.decision()
     }
 }
 
@@ -290,7 +270,7 @@ pub(crate) struct AcquireAll {
     cost: u32,
     max_wait: Duration,
     /// `None` until the first poll.
-    deciding: Option<DecideAll>,
+    deciding: Option<Decide<ReserveAll>>,
 }
 
 impl AcquireAll {
@@ -318,7 +298,7 @@ impl Future for AcquireAll {
             let (several, key, cost) = (&this.several, this.key.clone(), this.cost);
             match this.max_wait.is_zero() {
                 true => several.decide(key, cost),
-                false => DecideAll::Later(Box::pin(several.clone().decide_within(key, cost, this.max_wait))),
+                false => Decide::Later(Box::pin(several.clone().decide_within(key, cost, this.max_wait))),
             }
         });
         Pin::new(deciding).poll(context)
