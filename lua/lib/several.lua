@@ -1,4 +1,5 @@
--- several: lets scripts use several sets of quotas at once, one for each of several buckets. Joined after lib/bucket.
+-- several: lets scripts use several sets of quotas at once, one for each of several buckets, or one for all. Joined
+-- after lib/bucket.
 -- ARGV: the first set, as in lib/bucket; the number of sets; the other sets; then the script's own arguments, from
 -- `first` on. KEYS[i] uses set (i - 1) % #sets + 1.
 local sets = {{quotas, burst, num, den}}

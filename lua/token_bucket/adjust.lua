@@ -1,6 +1,7 @@
--- token_bucket/adjust: charges tokens without a check, or adds tokens.
+-- token_bucket/adjust: charges tokens without a check, or adds tokens; and blocks the bucket.
 -- KEYS[i]  string, the bucket of run i; the runs of one bucket are adjacent
--- ARGV     quotas (see lib/bucket); then per run, or once for all runs: tokens to charge, negative to add
+-- ARGV     quotas (see lib/bucket); then per run, or once for all runs: tokens to charge, negative to add; how
+--          long to block (µs; a longer block that exists is kept), 0: not at all
 -- returns  now (µs); then per run: the state after it, or -1 if the key does not hold a bucket
 -- writes   the buckets, SET with PXAT (see lib/bucket; no PXAT if a quota never refills); DEL when idle
 -- cost     one MGET, one SET per bucket, one GET per bucket that MGET does not find
@@ -44,9 +45,11 @@ local function give(s, tokens)
   end
 end
 
-local stride = #ARGV == first and 0 or 1
+local stride = #ARGV == first + 1 and 0 or 2
 return each_run(function(s, i)
-  local tokens = tonumber(ARGV[first + stride * (i - 1)])
-  if tokens > 0 then charge(s, max(now, s[1]), tokens) else give(s, -tokens) end
+  local a = first + stride * (i - 1)
+  local tokens, block = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+  if tokens > 0 then charge(s, max(now, s[1]), tokens) elseif tokens < 0 then give(s, -tokens) end
+  if block > 0 then s[1] = max(s[1], now + block) end
   return on.told(s), true
 end, on.save)

@@ -37,10 +37,10 @@ use super::redis::Value;
 /// | `Open` of a filter, of a layout | the same: what it writes is there | yes |
 /// | `Forget` of an answer | the same; at worst it removes a newer answer | yes |
 /// | `Reserve`, `ReserveAll`, `Adjust`, `Prefetch` | charges again, and may refuse | no |
-/// | `Cancel`, `CancelAll`, `GiveBack` | gives back too much | no |
+/// | `Cancel`, `CancelAll` | gives back too much | no |
 /// | `CheckAndInsert` | finds its own items: they look as if handled before | no |
 /// | `Forget` of a handled item, `Revoke` | finds nothing: "not stored", "not held" | no |
-/// | `Block`, `Reset`, `Clear` | the same; a late copy undoes what came after it | no |
+/// | `Reset`, `Clear` | the same; a late copy undoes what came after it | no |
 ///
 /// If a call that is not sent again may have run, its callers get [`is_unavailable`](crate::Error::is_unavailable).
 pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {

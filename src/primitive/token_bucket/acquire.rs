@@ -1,7 +1,7 @@
 //! The futures behind the methods of a bucket: a decision, and a decision followed by its delay.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -15,19 +15,38 @@ use super::reservation::Reservation;
 use super::state::Ask;
 use super::{Key, TokenBucket};
 use crate::Error;
-use crate::store::OperationFuture;
 use crate::store::timer::sleep;
+use crate::store::{Operation, OperationFuture};
 
 /// A decision in progress.
-pub(crate) enum Decide {
+pub(crate) enum Decide<O: Decides> {
     /// Decided without a call to the store.
     Clear(Option<Result<Decision, Error>>),
-    /// Waits for tokens that are being given back, then asks.
-    Later(BoxFuture<'static, ()>, Option<(TokenBucket, Key, Ask)>),
-    Asking(OperationFuture<Reserve>, Option<Asked>),
+    /// Waits for tokens that are being given back, or for another reason, then asks.
+    Later(BoxFuture<'static, Result<Decision, Error>>),
+    Asking(OperationFuture<O>, O::Asked),
 }
 
-impl Decide {
+/// An operation that decides a request.
+pub(crate) trait Decides: Operation {
+    /// Stores the answer of the store in the local state.
+    type Asked: Unpin;
+
+    fn decision(reply: Self::Reply, asked: &mut Self::Asked) -> Decision;
+}
+
+impl Decides for Reserve {
+    type Asked = Option<Asked>;
+
+    fn decision(decision: Decision, asked: &mut Option<Asked>) -> Decision {
+        if let Some(asked) = asked.take() {
+            asked.answered(decision.admitted, &decision.state);
+        }
+        decision
+    }
+}
+
+impl Decide<Reserve> {
     /// Starts a decision for the task of `waker`, which polls it immediately.
     pub(super) fn new(bucket: &TokenBucket, key: Key, cost: u32, wait: i64, waker: Waker) -> Self {
         let most = bucket.quotas.max_cost();
@@ -39,7 +58,14 @@ impl Decide {
         }
         let ask = Ask { cost: cost.into(), wait };
         match bucket.clients.returning.end(&key) {
-            Some(end) => Self::Later(Box::pin(end), Some((bucket.clone(), key, ask))),
+            Some(end) => {
+                let bucket = bucket.clone();
+                Self::Later(Box::pin(async move {
+                    end.await;
+                    let waker = current_waker().await;
+                    Self::ask(&bucket, key, ask, waker).await
+                }))
+            }
             None => Self::ask(bucket, key, ask, waker),
         }
     }
@@ -55,30 +81,25 @@ impl Decide {
     }
 }
 
-impl Future for Decide {
+/// The waker of the task.
+pub(super) async fn current_waker() -> Waker {
+    poll_fn(|context| Poll::Ready(context.waker().clone())).await
+}
+
+impl<O: Decides> Future for Decide<O> {
     type Output = Result<Decision, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        if let Self::Later(end, then) = this {
-            ready!(end.as_mut().poll(context));
-            if let Some((bucket, key, ask)) = then.take() {
-                *this = Self::ask(&bucket, key, ask, context.waker().clone());
-            }
-        }
-        match this {
+        match self.get_mut() {
             Self::Clear(outcome) => {
                 // Yields to other tasks now and then, because this path never waits.
                 ready!(pin!(consume_budget()).poll(context));
                 outcome.take().map_or(Poll::Pending, Poll::Ready)
             }
-            Self::Later(..) => Poll::Pending,
+            Self::Later(deciding) => deciding.as_mut().poll(context),
             Self::Asking(running, asked) => {
-                let decision = ready!(Pin::new(running).poll(context))?;
-                if let Some(asked) = asked.take() {
-                    asked.answered(&decision);
-                }
-                Poll::Ready(Ok(decision))
+                let reply = ready!(Pin::new(running).poll(context))?;
+                Poll::Ready(Ok(O::decision(reply, asked)))
             }
         }
     }
@@ -95,7 +116,7 @@ pub(crate) struct Acquire {
 enum Step {
     /// Not polled yet: nothing is charged.
     Asked,
-    Deciding(Decide),
+    Deciding(Decide<Reserve>),
     Waiting(BoxFuture<'static, ()>, Reservation),
     /// The time to act has come. Checks whether the bucket was blocked meanwhile.
     Looking(OperationFuture<Peek>, Decision),

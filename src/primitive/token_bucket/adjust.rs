@@ -1,18 +1,20 @@
-//! Charges without a check, and adds tokens: `lua/token_bucket/adjust.lua` in Rust.
+//! Charges without a check, adds tokens, and blocks: `lua/token_bucket/adjust.lua` in Rust.
 
 use super::decision::BucketState;
 use super::operations::{MOST_SLOW_RUNS, PARTS, read_bucket, under_its_quotas};
 use super::state::{Bucket, Level, Moment};
-use crate::primitive::quota::{MAX_SPAN, Pace, Quotas};
+use crate::primitive::quota::{MAX_SPAN, MOST_REPEATS, Pace, Quotas};
 use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
-/// Charges tokens even if they are not available, or adds tokens.
+/// Charges tokens even if they are not available, or adds tokens; and blocks the bucket.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Adjust {
     pub(crate) quotas: Quotas,
     /// The tokens to charge; negative to add tokens.
     pub(crate) tokens: i64,
+    /// How long to block the bucket, µs; 0: not at all. A longer block that exists is kept.
+    pub(crate) block: i64,
 }
 
 impl Level {
@@ -60,11 +62,17 @@ impl Operation for Adjust {
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
+    const MOST_REPEATS: usize = MOST_REPEATS;
 
     under_its_quotas!();
 
+    fn repeats(&self, other: &Self) -> bool {
+        (self.tokens, other.tokens) == (0, 0) && self.block == other.block
+    }
+
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(self.tokens);
+        call.integer(self.block);
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<BucketState, Garbled> {
@@ -76,10 +84,14 @@ impl Operation for Adjust {
         let (mut after, _) = bucket.fitted(&self.quotas, now);
         let at = after.start(now);
         for (level, limit) in after.levels.iter_mut().zip(self.quotas.limits()) {
-            match self.tokens > 0 {
-                true => level.overdraw(limit, now, at, self.tokens),
-                false => level.give(limit, now, -self.tokens),
+            match self.tokens {
+                0 => {}
+                charged @ 1.. => level.overdraw(limit, now, at, charged),
+                added => level.give(limit, now, -added),
             }
+        }
+        if self.block > 0 {
+            after.blocked_until = after.blocked_until.max(now + self.block);
         }
         bucket.write(&after, now);
         BucketState { quotas: self.quotas, now, bucket: after }

@@ -21,7 +21,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use self::virtual_time::{VirtualTime, jump};
-use super::{Reservation, TokenBucket};
+use super::cancel::{Cancel, Rule};
+use super::{Decision, Reservation, TokenBucket};
 use crate::store::Clock;
 use crate::support::redis_server::RedisServer;
 use crate::{Error, Key, Quota, Quotas, Store};
@@ -166,7 +167,8 @@ async fn answer(
             let given = match step {
                 Step::Cancel { .. } => reservation.begin_cancel(),
                 _ => {
-                    let undo = super::operations::Cancel::new(reservation.decision(), None);
+                    let Decision { state, cost, .. } = reservation.decision();
+                    let undo = Cancel::new(state, *cost, Rule::IfLatest);
                     Some(bucket.clients.cancel.run(key, undo))
                 }
             };

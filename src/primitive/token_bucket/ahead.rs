@@ -1,13 +1,7 @@
-//! Prefetching: charges tokens before the requests that will use them, and gives unused tokens back.
-//! `lua/token_bucket/prefetch.lua` and `give_back.lua` in Rust.
-
-use std::sync::Arc;
-
-use smallvec::SmallVec;
+//! Prefetching: charges tokens before the requests that will use them. `lua/token_bucket/prefetch.lua` in Rust.
 
 use super::decision::BucketState;
-use super::operations::{MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_given, read_levels, under_its_quotas};
-use super::returning::Return;
+use super::operations::{MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_levels, under_its_quotas};
 use super::state::{Bucket, Moment};
 use crate::primitive::quota::Quotas;
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
@@ -32,25 +26,6 @@ pub(crate) struct Prefetch {
 pub(crate) struct Prefetched {
     pub(crate) count: i64,
     pub(crate) state: BucketState,
-}
-
-/// Gives back charged tokens that are not used.
-///
-/// Tokens that came back since the charge are not given: without the charge, the bucket might have been full, and
-/// these tokens would have been lost. Nothing is given while a reservation has not acted yet.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Clone))]
-pub(crate) struct GiveBack {
-    pub(crate) quotas: Quotas,
-    pub(crate) tokens: i64,
-    /// When the tokens were charged, by the server's clock, and the time since the charge by this process's clock,
-    /// at most. Both are µs. Two clocks, because the server's clock may be set back.
-    pub(crate) charged: i64,
-    pub(crate) age: i64,
-    /// The TATs after the charge.
-    pub(crate) tats: SmallVec<[Moment; 1]>,
-    /// Dropped when the operation is complete or has failed.
-    pub(super) _returning: Option<Arc<Return>>,
 }
 
 impl Bucket {
@@ -78,47 +53,6 @@ impl Bucket {
             let tat = level.tat.minus(limit, Moment::default().advance(limit, tokens));
             level.tat = tat.min(Moment::at(now).advance(limit, limit.burst));
         }
-    }
-
-    /// Returns whether anything was given back.
-    fn give_back(&mut self, now: i64, step: &GiveBack) -> bool {
-        let age = step.age.max(now - step.charged);
-        let mut given = false;
-        let levels = self.levels.iter_mut().zip(step.quotas.limits());
-        for ((level, limit), mine) in levels.zip(&step.tats) {
-            if limit.num == 0 {
-                let left = (level.tat.whole - step.tokens).max(0);
-                given |= left < level.tat.whole;
-                level.tat.whole = left;
-                continue;
-            }
-            let was_reset = level.tat < *mine;
-            let is_pending = level.tat.max(level.last).whole > now + limit.span;
-            let mut back = Moment::default().advance(limit, step.tokens);
-            back.whole -= age;
-            if !was_reset && !is_pending && back.whole >= 0 && back > Moment::default() {
-                level.tat = level.tat.minus(limit, back);
-                level.last = level.tat;
-                given = true;
-            }
-        }
-        given
-    }
-}
-
-impl GiveBack {
-    /// Gives back tokens whose charge led to `state`, at most `age` µs ago.
-    pub(crate) fn new(state: &BucketState, tokens: i64, age: i64) -> Self {
-        let BucketState { quotas, now, bucket } = state;
-        let tats = bucket.pairs(quotas).map(|(level, _)| level.tat).collect();
-        Self { quotas: quotas.clone(), tokens, charged: *now, age, tats, _returning: None }
-    }
-}
-
-impl Prefetched {
-    /// Gives back `tokens` of them, which were charged at most `age` µs ago.
-    pub(crate) fn give_back(&self, tokens: i64, age: i64) -> GiveBack {
-        GiveBack::new(&self.state, tokens, age)
     }
 }
 
@@ -159,43 +93,5 @@ impl Operation for Prefetch {
             bucket.write(&after, now);
         }
         Prefetched { count, state: BucketState { quotas: self.quotas, now, bucket: after } }
-    }
-}
-
-impl Operation for GiveBack {
-    type Cell = Bucket;
-    type Reply = bool;
-    type Undo = Never<Bucket>;
-    const SCRIPT: Script = script!("token_bucket/give_back", "lib/bucket", "lib/runs");
-    const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Never;
-    const MOST_RUNS: usize = MOST_SLOW_RUNS;
-    const SAME_ONCE: bool = false;
-    // The most recent charge is given back first.
-    const IN_ORDER: bool = true;
-
-    under_its_quotas!();
-
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        for number in [self.tokens, self.charged, self.age] {
-            call.integer(number);
-        }
-        for tat in &self.tats {
-            call.integer(tat.whole);
-            call.integer(tat.part);
-        }
-    }
-
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        read_given(&mut fields)
-    }
-
-    fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
-        let (mut after, is_new) = bucket.fitted(&self.quotas, now);
-        let given = !is_new && after.give_back(now, &self);
-        if given {
-            bucket.write(&after, now);
-        }
-        given
     }
 }

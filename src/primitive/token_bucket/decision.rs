@@ -53,6 +53,14 @@ pub(crate) struct Refuser {
     pub(crate) is_blocked: bool,
 }
 
+impl Refuser {
+    /// The limit at the position `limit` refused a request for `cost` tokens. Its quotas begin at the position `quota`.
+    pub(super) fn new(limit: usize, quota: usize, state: &BucketState, cost: i64) -> Self {
+        let quota = quota + state.lacking(cost).unwrap_or(0);
+        Self { limit: limit as u8, quota: quota as u8, is_blocked: state.blocked() > 0 }
+    }
+}
+
 impl Decision {
     /// Admits a request with a cost of 0, without a call to the store. The state is that of an unused bucket.
     pub(super) fn free(quotas: Quotas) -> Self {

@@ -3,6 +3,7 @@
 mod acquire;
 mod adjust;
 mod ahead;
+mod cancel;
 mod change;
 mod decision;
 pub(crate) mod levels;
@@ -18,10 +19,9 @@ mod agreement;
 #[cfg(test)]
 mod tests;
 
-use std::future::poll_fn;
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -33,11 +33,12 @@ pub use self::reservation::Reservation;
 pub use self::several::TokenBuckets;
 pub(crate) use self::several::{AcquireAll, Keys, Several};
 
-use self::acquire::Decide;
+use self::acquire::{Decide, current_waker};
 use self::adjust::Adjust;
-use self::ahead::{GiveBack, Prefetch};
+use self::ahead::Prefetch;
+use self::cancel::Cancel;
 use self::local::{Answer, Local};
-use self::operations::{Block, Cancel, Peek, Reserve, Reset};
+use self::operations::{Peek, Reserve, Reset};
 use self::returning::Returning;
 use self::state::Ask;
 pub(crate) use self::state::Bucket;
@@ -73,9 +74,7 @@ struct Clients {
     cancel: Client<Cancel>,
     adjust: Client<Adjust>,
     prefetch: Client<Prefetch>,
-    give_back: Client<GiveBack>,
     peek: Client<Peek>,
-    block: Client<Block>,
     reset: Client<Reset>,
     returning: Returning,
     store: Store,
@@ -421,9 +420,9 @@ impl TokenBucket {
     pub async fn block_for(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
         let key: Key = key.into();
         self.local.forget(&key);
-        let blocked = self.clients.block.run(key.clone(), self.blocking(duration)).await;
+        let blocked = self.clients.adjust.run(key.clone(), self.blocking(duration)).await;
         self.local.forget(&key);
-        blocked
+        blocked.map(drop)
     }
 
     /// Returns the quotas that calls through this handle use.
@@ -453,7 +452,7 @@ impl TokenBucket {
     }
 
     async fn adjust(&self, key: Key, tokens: i64) -> Result<BucketState, Error> {
-        let adjust = Adjust { quotas: self.quotas.clone(), tokens };
+        let adjust = Adjust { quotas: self.quotas.clone(), tokens, block: 0 };
         let adjusted = self.clients.adjust.run(key.clone(), adjust).await;
         if tokens < 0 {
             self.local.forget_refusal(&key, &self.quotas);
@@ -463,7 +462,8 @@ impl TokenBucket {
 
     /// Charges a key in the background.
     pub(crate) fn charge_detached(&self, key: Key, tokens: u32) {
-        self.clients.adjust.detach(key, Adjust { quotas: self.quotas.clone(), tokens: tokens.into() });
+        let adjust = Adjust { quotas: self.quotas.clone(), tokens: tokens.into(), block: 0 };
+        self.clients.adjust.detach(key, adjust);
     }
 
     fn look(&self, key: Key) -> OperationFuture<Peek> {
@@ -492,7 +492,7 @@ impl TokenBucket {
             return None;
         }
         if !self.clients.reserve.is_in_memory() {
-            return self.local.known(quotas, key, ask).map(Ok);
+            return self.local.known(quotas, key, ask, true).map(Ok);
         }
         if self.max_wait > 0 {
             return None;
@@ -505,17 +505,17 @@ impl TokenBucket {
         if self.local.is_off() || self.clients.reserve.is_in_memory() {
             return None;
         }
-        Some(self.local.answer(self, &self.quotas, key, ask))
+        Some(self.local.answer(self, Cow::Borrowed(key), clock::micros(), ask, true))
     }
 
-    fn blocking(&self, duration: Duration) -> Block {
-        Block { quotas: self.quotas.clone(), micros: to_micros(duration) }
+    fn blocking(&self, duration: Duration) -> Adjust {
+        Adjust { quotas: self.quotas.clone(), tokens: 0, block: to_micros(duration) }
     }
 
     /// Blocks a key in the background.
     pub(crate) fn block_detached(&self, key: Key, duration: Duration) {
         self.local.forget(&key);
-        self.clients.block.detach(key, self.blocking(duration));
+        self.clients.adjust.detach(key, self.blocking(duration));
     }
 
     /// Returns the buckets of this name in the memory of this process, which replaces the store while it is unavailable.
@@ -564,14 +564,15 @@ impl TokenBucket {
 
     async fn decide(&self, key: Key, cost: u32, wait: i64) -> Result<Decision, Error> {
         if (1..=self.quotas.max_cost()).contains(&cost)
-            && let Some(decision) = self.local.known(&self.quotas, &key, Ask { cost: cost.into(), wait })
+            && let Some(decision) =
+                self.local.known(&self.quotas, &key, Ask { cost: cost.into(), wait }, true)
         {
             // Yields to other tasks now and then, because this path never waits.
             consume_budget().await;
             self.decisions().count(Outcome::of(&decision));
             return Ok(decision);
         }
-        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let waker = current_waker().await;
         self.counted(Decide::new(self, key, cost, wait, waker).await)
     }
 
@@ -585,18 +586,14 @@ impl TokenBucket {
 
     /// Takes back an admission, asked for at `sent`, whose request does not act.
     ///
-    /// It uses [`GiveBack`], which must run exactly once. If the client may repeat it, it cancels instead: that
-    /// gives back all tokens if nothing was charged after them, and otherwise none.
-    fn take_back(&self, key: Key, decision: &Decision, sent: i64) {
-        if self.clients.give_back.may_repeat() {
-            return self.cancel_detached(&key, Cancel::safe_to_repeat(decision));
-        }
-        self.local.forget_refusal(&key, &self.quotas);
-        let give_back = GiveBack {
-            _returning: Some(Arc::new(self.clients.returning.begin(&key))),
-            ..GiveBack::new(&decision.state, decision.cost, clock::micros() - sent)
+    /// [`Cancel::unused`] must run exactly once. If the client may repeat it, it gives back all tokens if nothing was
+    /// charged after them, and otherwise none.
+    fn take_back(&self, key: &Key, state: &BucketState, cost: i64, sent: i64) {
+        let cancel = match self.clients.cancel.may_repeat() {
+            true => Cancel::safe_to_repeat(state, cost),
+            false => Cancel::unused(state, cost, clock::micros() - sent),
         };
-        self.clients.give_back.detach(key, give_back);
+        self.cancel_detached(key, cancel);
     }
 
     /// Registers a cancellation in the local state.
@@ -615,9 +612,7 @@ impl Clients {
             cancel: namespace.client(),
             adjust: namespace.client(),
             prefetch: namespace.client(),
-            give_back: namespace.client(),
             peek: namespace.client(),
-            block: namespace.client(),
             reset: namespace.client(),
             returning: Returning::default(),
             store: store.clone(),

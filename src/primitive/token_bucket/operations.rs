@@ -1,12 +1,10 @@
 //! The operations on a bucket. Each is implemented twice: as a script in `lua/token_bucket/` and in Rust.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
+use super::cancel::Cancel;
 use super::decision::{BucketState, Decision};
-use super::returning::Return;
-use super::state::{Ask, Bucket, Level, Moment, Trace};
+use super::state::{Ask, Bucket, Level, Moment};
 use crate::primitive::quota::{MOST_REPEATS, Quotas};
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
@@ -18,32 +16,11 @@ pub(crate) struct Reserve {
     pub(crate) ask: Ask,
 }
 
-/// Gives back the charge of a reservation.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Clone))]
-pub(crate) struct Cancel {
-    pub(crate) quotas: Quotas,
-    pub(crate) cost: i64,
-    /// The time to act, after which nothing is given back. `None`: the request never acts.
-    pub(crate) act: Option<i64>,
-    pub(crate) traces: SmallVec<[Trace; 1]>,
-    /// Dropped when the operation is complete or has failed.
-    pub(super) _returning: Option<Arc<Return>>,
-}
-
 /// Reads the state of a bucket.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Peek {
     pub(crate) quotas: Quotas,
-}
-
-/// Blocks a bucket.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Clone))]
-pub(crate) struct Block {
-    pub(crate) quotas: Quotas,
-    pub(crate) micros: i64,
 }
 
 /// Fills a bucket and unblocks it.
@@ -87,6 +64,17 @@ pub(super) fn write_quotas(quotas: &Quotas, call: &mut Arguments<'_>) {
     }
 }
 
+/// Writes sets of quotas, as `lua/lib/several.lua` reads them.
+pub(super) fn write_sets<'a>(sets: impl ExactSizeIterator<Item = &'a Quotas>, call: &mut Arguments<'_>) {
+    let count = sets.len() as i64;
+    for (position, quotas) in sets.enumerate() {
+        write_quotas(quotas, call);
+        if position == 0 {
+            call.integer(count);
+        }
+    }
+}
+
 /// Reads a bucket, in table form or bare.
 pub(super) fn read_bucket(quotas: &Quotas, now: i64, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
     match fields.next()? {
@@ -95,6 +83,34 @@ pub(super) fn read_bucket(quotas: &Quotas, now: i64, fields: &mut Fields<'_>) ->
         Field::List(mut fields) => read_levels(quotas, &mut fields),
         Field::Text(_) => Err(Garbled("a script returned a text instead of a bucket")),
     }
+}
+
+/// Reads a number that is not negative. A script answers -1 for a run whose key does not hold a bucket.
+pub(super) fn read_count(fields: &mut Fields<'_>) -> Result<i64, Garbled> {
+    match fields.integer()? {
+        ..0 => Err(WRONG_TYPE),
+        count => Ok(count),
+    }
+}
+
+/// Reads a bucket as it was before a run of requests for `cost` tokens each, of which the first `admitted` were
+/// admitted. Charges it for the requests up to the `nth` (from 0).
+pub(super) fn read_charged(
+    quotas: &Quotas,
+    now: i64,
+    fields: &mut Fields<'_>,
+    (cost, admitted, nth): (i64, i64, i64),
+) -> Result<Bucket, Garbled> {
+    let mut bucket = read_bucket(quotas, now, fields)?;
+    // First the admitted requests of the run before this one, then this one.
+    let before = admitted.min(nth);
+    if before > 0 {
+        bucket.charge(quotas, now, before * cost);
+    }
+    if nth < admitted {
+        bucket.charge(quotas, now, cost);
+    }
+    Ok(bucket)
 }
 
 /// Reads a bucket from the bare form of `lua/lib/bare.lua`.
@@ -110,14 +126,6 @@ fn read_bare(quotas: &Quotas, now: i64, ahead: i64) -> Result<Bucket, Garbled> {
         }
     }
     Ok(bucket)
-}
-
-/// Reads whether anything was given back.
-pub(super) fn read_given(fields: &mut Fields<'_>) -> Result<bool, Garbled> {
-    match fields.integer()? {
-        -1 => Err(WRONG_TYPE),
-        given => Ok(given == 1),
-    }
 }
 
 /// Reads a bucket from the full form that `told` in `lua/lib/bucket.lua` writes.
@@ -164,19 +172,8 @@ impl Operation for Reserve {
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
-        let (admitted, nth) = (fields.integer()?, nth as i64);
-        if admitted < 0 {
-            return Err(WRONG_TYPE);
-        }
-        let mut bucket = read_bucket(&self.quotas, now, &mut fields)?;
-        // First the admitted requests of the run before this one, then this one.
-        let before = admitted.min(nth);
-        if before > 0 {
-            bucket.charge(&self.quotas, now, before * self.ask.cost);
-        }
-        if nth < admitted {
-            bucket.charge(&self.quotas, now, self.ask.cost);
-        }
+        let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
+        let bucket = read_charged(&self.quotas, now, &mut fields, (self.ask.cost, admitted, nth))?;
         Ok(self.decision(nth < admitted, now, bucket))
     }
 
@@ -201,16 +198,9 @@ impl Operation for Reserve {
     }
 
     fn undo(decisions: &[Decision]) -> Option<Cancel> {
-        let admitted = decisions.iter().take_while(|decision| decision.is_admitted());
-        let (count, last) = admitted.fold((0, None), |(count, _), decision| (count + 1, Some(decision)));
-        let (first, last) = (decisions.first()?, last?);
-        // Combined into one charge: the TAT after the last charge, and the state before the first.
-        let mut cancel = Cancel::new(last, None);
-        cancel.cost *= count;
-        for (trace, level) in cancel.traces.iter_mut().zip(&first.state.bucket.levels) {
-            trace.before = level.before;
-        }
-        Some(cancel)
+        let count = decisions.iter().take_while(|decision| decision.admitted).count();
+        let (first, last) = (decisions.first()?, decisions[..count].last()?);
+        Some(Cancel::combined(&first.state, &last.state, last.cost, count))
     }
 }
 
@@ -218,76 +208,6 @@ impl Reserve {
     fn decision(self, admitted: bool, now: i64, bucket: Bucket) -> Decision {
         let state = BucketState { quotas: self.quotas, now, bucket };
         Decision { cost: self.ask.cost, admitted, is_local: false, by: None, state }
-    }
-}
-
-impl Trace {
-    pub(super) fn write(traces: &[Self], call: &mut Arguments<'_>) {
-        for Self { tat, before } in traces {
-            for part in [tat.whole, tat.part, before.whole, before.part] {
-                call.integer(part);
-            }
-        }
-    }
-}
-
-impl Cancel {
-    /// Takes back an admission. See the field for `act`.
-    pub(crate) fn new(decision: &Decision, act: Option<i64>) -> Self {
-        let BucketState { quotas, bucket, .. } = &decision.state;
-        let traces = bucket.levels.iter().map(Level::trace).collect();
-        Self { quotas: quotas.clone(), cost: decision.cost, act, traces, _returning: None }
-    }
-
-    /// Takes back an admission whose request never acts. It is safe to run twice, because the second run finds a
-    /// later change. A quota that never refills cannot detect that, so it gets nothing back.
-    pub(super) fn safe_to_repeat(decision: &Decision) -> Self {
-        let mut cancel = Self::new(decision, None);
-        for (trace, limit) in cancel.traces.iter_mut().zip(decision.state.quotas.limits()) {
-            if limit.num == 0 {
-                trace.tat = Trace::KEPT;
-            }
-        }
-        cancel
-    }
-}
-
-impl Operation for Cancel {
-    type Cell = Bucket;
-    type Reply = bool;
-    type Undo = Never<Bucket>;
-    const SCRIPT: Script = script!("token_bucket/cancel", "lib/bucket", "lib/runs", "lib/cancel");
-    const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Never;
-    // In order, so that no charge that is given back later depends on one given back earlier.
-    const IN_ORDER: bool = true;
-    const MOST_RUNS: usize = MOST_SLOW_RUNS;
-    const SAME_ONCE: bool = false;
-
-    under_its_quotas!();
-
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.integer(self.cost);
-        call.integer(self.act.unwrap_or(-1));
-        // A bucket may have more levels, left by other quotas.
-        Trace::write(&self.traces[..self.quotas.limits().len().min(self.traces.len())], call);
-    }
-
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        read_given(&mut fields)
-    }
-
-    fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
-        let (mut after, is_new) = bucket.fitted(&self.quotas, now);
-        // Nothing is known of the charge if the bucket was reset since, or has no level for these quotas.
-        if is_new || self.act.is_some_and(|act| now > act) {
-            return false;
-        }
-        let given = after.cancel(&self.quotas, now, self.cost, &self.traces, self.act.is_some());
-        if given {
-            bucket.write(&after, now);
-        }
-        given
     }
 }
 
@@ -315,40 +235,6 @@ impl Operation for Peek {
     fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
         let (bucket, _) = bucket.fitted(&self.quotas, now);
         BucketState { quotas: self.quotas, now, bucket }
-    }
-}
-
-impl Operation for Block {
-    type Cell = Bucket;
-    type Reply = ();
-    type Undo = Never<Bucket>;
-    const SCRIPT: Script = script!("token_bucket/block", "lib/bucket", "lib/runs");
-    const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Never;
-    const MOST_RUNS: usize = MOST_SLOW_RUNS;
-    const MOST_REPEATS: usize = MOST_REPEATS;
-
-    under_its_quotas!();
-
-    fn repeats(&self, other: &Self) -> bool {
-        self.micros == other.micros
-    }
-
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.integer(self.micros);
-    }
-
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<(), Garbled> {
-        match fields.integer()? {
-            -1 => Err(WRONG_TYPE),
-            _ => Ok(()),
-        }
-    }
-
-    fn apply(self, bucket: &mut Bucket, now: i64) {
-        let (mut after, _) = bucket.fitted(&self.quotas, now);
-        after.blocked_until = after.blocked_until.max(now + self.micros);
-        bucket.write(&after, now);
     }
 }
 

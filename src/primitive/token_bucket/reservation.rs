@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::cancel::{Cancel, Rule};
 use super::decision::Decision;
-use super::operations::Cancel;
 use super::{Key, TokenBucket};
 use crate::Error;
 use crate::store::OperationFuture;
@@ -86,6 +86,7 @@ impl Reservation {
         if std::mem::replace(&mut self.cancelled, true) || self.decision.is_local {
             return None;
         }
-        Some(Cancel::new(&self.decision, Some(self.decision.act())))
+        let Decision { state, cost, .. } = &self.decision;
+        Some(Cancel::new(state, *cost, Rule::ActsAt(self.decision.act())))
     }
 }

@@ -68,20 +68,6 @@ pub(crate) struct Level {
     pub(crate) quota: Tokens,
 }
 
-/// What a charge did to one level. A cancellation needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trace {
-    /// The TAT after the charge. For a quota that never refills: the used tokens, or [`KEPT`](Self::KEPT).
-    pub(crate) tat: Moment,
-    /// The latest TAT of the reservations that had not acted yet before the charge.
-    pub(crate) before: Moment,
-}
-
-impl Trace {
-    /// For a quota that never refills: the tokens are not given back.
-    pub(super) const KEPT: Moment = Moment { whole: -1, part: -1 };
-}
-
 impl Level {
     /// A full level.
     pub(super) fn full(quota: Tokens) -> Self {
@@ -147,39 +133,6 @@ impl Level {
         // Exact, and without a division.
         let ahead = i128::from(tat.whole - now) * i128::from(den) + i128::from(tat.part);
         num != 0 && ahead > i128::from(burst) * i128::from(num)
-    }
-
-    fn cancel(&mut self, pace: &Pace, now: i64, cost: i64, trace: &Trace, acts: bool) -> bool {
-        let mine = trace.tat;
-        if pace.num == 0 {
-            let used = self.tat.whole;
-            if mine.whole >= 0 {
-                self.tat.whole = (used - cost).max(0);
-            }
-            return self.tat.whole < used;
-        }
-        let is_latest = self.tat == mine && self.last == mine && mine.whole > now;
-        if !acts && !is_latest {
-            return false;
-        }
-        let charge = Moment::default().advance(pace, cost);
-        let built_upon = self.last.minus(pace, mine);
-        if built_upon == Moment::default() {
-            self.last = mine.minus(pace, charge).max(trace.before);
-            if self.tat < mine {
-                // Others were cancelled before. A request that came after them may still act up to this time.
-                self.last = self.last.max(self.tat);
-            }
-        }
-        let back = charge.minus(pace, built_upon);
-        if back > Moment::default() {
-            self.tat = self.tat.minus(pace, back);
-        }
-        back > Moment::default()
-    }
-
-    pub(crate) fn trace(&self) -> Trace {
-        Trace { tat: self.tat, before: self.before }
     }
 }
 
@@ -334,31 +287,6 @@ impl Bucket {
     /// The time at which the most recent charge may act.
     pub(crate) fn act(&self, quotas: &Quotas, now: i64) -> i64 {
         self.pairs(quotas).map(|(level, limit)| level.act(limit)).fold(self.start(now), i64::max)
-    }
-
-    /// Gives back the part of a charge on which no later reservation depends. If the charge never `acts`, gives
-    /// back all of it if nothing was charged after it, otherwise nothing. Returns whether anything was given back.
-    pub(crate) fn cancel(
-        &mut self,
-        quotas: &Quotas,
-        now: i64,
-        cost: i64,
-        traces: &[Trace],
-        acts: bool,
-    ) -> bool {
-        // Nothing is known of the charge if the bucket was reset since.
-        if self
-            .pairs(quotas)
-            .zip(traces)
-            .any(|((level, limit), trace)| limit.num != 0 && trace.tat > level.last)
-        {
-            return false;
-        }
-        let mut given = false;
-        for ((level, limit), trace) in self.levels.iter_mut().zip(quotas.limits()).zip(traces) {
-            given |= level.cancel(limit, now, cost, trace, acts);
-        }
-        given
     }
 
     /// The levels with their quotas.

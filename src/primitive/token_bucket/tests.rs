@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::operations::Cancel;
+use super::cancel::{Cancel, Rule};
 use super::{Reservation, TokenBucket};
 use crate::store::Clock;
 use crate::{Quota, Quotas, Store};
@@ -378,7 +378,8 @@ async fn no_interval_sees_more_than_burst_and_rate_whatever_is_cancelled() {
                     let decision = world.bucket.allow_n("k", rng.random_range(1..=burst)).await.unwrap();
                     world.advance(Duration::from_micros([0, 100_000, 300_000][rng.random_range(0..3)]));
                     if decision.is_admitted() {
-                        world.bucket.cancel(&"k".into(), Cancel::new(&decision, None)).await.unwrap();
+                        let cancel = Cancel::new(&decision.state, decision.cost, Rule::IfLatest);
+                        world.bucket.cancel(&"k".into(), cancel).await.unwrap();
                     }
                 }
                 _ if pending.is_empty() => {}

@@ -13,8 +13,9 @@ use redis::{self, Value};
 use super::virtual_time::{CLOCK, VirtualTime, jump};
 use super::{quota_sets, seed};
 use crate::primitive::token_bucket::adjust::Adjust;
-use crate::primitive::token_bucket::ahead::{GiveBack, Prefetch};
-use crate::primitive::token_bucket::operations::{Block, Cancel, Peek, Reserve};
+use crate::primitive::token_bucket::ahead::Prefetch;
+use crate::primitive::token_bucket::cancel::{Cancel, Rule};
+use crate::primitive::token_bucket::operations::{Peek, Reserve};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::{Arguments, Cell as _, Fields, Operation};
 use crate::support::redis_server::RedisServer;
@@ -163,7 +164,7 @@ async fn runs_of_one_call_answer_as_if_made_alone() {
 #[derive(Default)]
 struct Charges {
     cancels: BTreeMap<usize, Vec<Cancel>>,
-    ahead: BTreeMap<usize, Vec<GiveBack>>,
+    ahead: BTreeMap<usize, Vec<Cancel>>,
 }
 
 /// Takes a random charge of a key, and returns it if it is under the right quotas.
@@ -210,9 +211,9 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 }
                 let admitted = decisions.iter().filter(|decision| decision.is_admitted());
                 charges.extend(admitted.map(|it| match rng.random_range(0..10) {
-                    0..8 => Cancel::new(it, Some(it.act())),
-                    8 => Cancel::safe_to_repeat(it),
-                    _ => Cancel::new(it, None),
+                    0..8 => Cancel::new(&it.state, it.cost, Rule::ActsAt(it.act())),
+                    8 => Cancel::safe_to_repeat(&it.state, it.cost),
+                    _ => Cancel::new(&it.state, it.cost, Rule::IfLatest),
                 }));
             }
         }
@@ -237,7 +238,8 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 let ahead = charges.ahead.entry(run.key).or_default();
                 for prefetched in prefetched.iter().filter(|prefetched| prefetched.count > 0) {
                     let age = *[0, 0, 10_000, 200_000].choose(rng).unwrap();
-                    ahead.push(prefetched.give_back(rng.random_range(1..=prefetched.count), age));
+                    let tokens = rng.random_range(1..=prefetched.count);
+                    ahead.push(Cancel::unused(&prefetched.state, tokens, age));
                 }
             }
         }
@@ -259,7 +261,8 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
         13..15 => {
             let runs = random_runs(rng, |rng, _| {
                 let tokens = *[1, 3, 50, 4_000_000_000, -1, -3, -4_000_000_000].choose(rng).unwrap();
-                Some(Adjust { quotas: quotas.clone(), tokens })
+                let block = *[0, 0, 500_000].choose(rng).unwrap();
+                Some(Adjust { quotas: quotas.clone(), tokens, block })
             });
             if !runs.is_empty() {
                 both.call(&runs);
@@ -269,7 +272,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             let micros = rng.random_range(0..3_000_000);
             let runs = random_runs(rng, |rng, _| {
                 let micros = if same { micros } else { rng.random_range(0..3_000_000) };
-                Some(Block { quotas: quotas.clone(), micros })
+                Some(Adjust { quotas: quotas.clone(), tokens: 0, block: micros })
             });
             let runs = repeated(rng, runs);
             if !runs.is_empty() {

@@ -10,7 +10,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::runs::eval;
 use super::virtual_time::{VirtualTime, jump};
 use super::{quota_sets, seed};
-use crate::primitive::token_bucket::operations::{Block, Reserve};
+use crate::primitive::token_bucket::adjust::Adjust;
+use crate::primitive::token_bucket::operations::Reserve;
 use crate::primitive::token_bucket::several::{Buckets, CancelAll, ReserveAll, Terms};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::{Cell as _, Fields, Operation};
@@ -152,7 +153,7 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
             match rng.random_range(0..10) {
                 0..6 => {
                     let same = rng.random_bool(0.3);
-                    let most = terms.all().max_cost();
+                    let most = terms.all.max_cost();
                     let cost = |rng: &mut StdRng| rng.random_range(1..=most.min(4)).into();
                     let (first, count) = (cost(&mut rng), rng.random_range(1..=3));
                     let run = |_| {
@@ -171,13 +172,13 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
                     both.cancel(place, cancel, foreign);
                 }
                 8 => {
-                    let quotas = terms.each()[limit].clone();
+                    let quotas = terms.each[limit].clone();
                     let wait = *[0, 1_500_000].choose(&mut rng).unwrap();
                     both.one(limit, key, Reserve { quotas, ask: Ask { cost: 1, wait } });
                 }
                 _ => {
-                    let (quotas, micros) = (terms.each()[limit].clone(), rng.random_range(0..300_000));
-                    both.one(limit, key, Block { quotas, micros });
+                    let (quotas, micros) = (terms.each[limit].clone(), rng.random_range(0..300_000));
+                    both.one(limit, key, Adjust { quotas, tokens: 0, block: micros });
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::entry::Entry;
 use super::near::Near;
-use super::{Decision, Local};
+use super::{BucketState, Decision, Local};
 use crate::Key;
 use crate::primitive::token_bucket::state::Ask;
 
@@ -60,18 +60,14 @@ impl Near {
         }
     }
 
-    /// The refusal of a request that need not ask the store.
+    /// The refusal of a request that need not ask the store. The requests in flight are counted if `counts` says so.
     #[inline]
-    pub(super) fn refusal(&self, now: i64, ask: Ask) -> Option<Decision> {
+    pub(super) fn refusal(&self, now: i64, ask: Ask, counts: bool) -> Option<Decision> {
         if now >= self.entry.known_until.load(Ordering::Acquire) {
             return None;
         }
-        self.refused(now, ask, self.entry.in_flight.load(Ordering::Relaxed))
-    }
-
-    /// The same, without counting the requests in flight.
-    pub(super) fn told_refusal(&self, now: i64, ask: Ask) -> Option<Decision> {
-        if now >= self.entry.known_until.load(Ordering::Acquire) { None } else { self.refused(now, ask, 0) }
+        let in_flight = if counts { self.entry.in_flight.load(Ordering::Relaxed) } else { 0 };
+        self.refused(now, ask, in_flight)
     }
 
     /// Decides a request by the stored state, after the requests in flight. Returns the refusal, if any.
@@ -98,23 +94,23 @@ impl Asked {
         Self { learns, pass, sent }
     }
 
-    /// Stores the answer of the store.
-    pub(in crate::primitive::token_bucket) fn answered(self, decision: &Decision) {
+    /// Stores the answer of the store: whether it admitted the request, and the state after that.
+    pub(in crate::primitive::token_bucket) fn answered(self, admitted: bool, state: &BucketState) {
         let Some((local, key)) = self.learns else { return };
         if local.table.is_outdated(self.sent) {
             return;
         }
         let learn = |entry: &Entry| {
-            if entry.told.learn(self.sent, &decision.state) {
+            if entry.told.learn(self.sent, state) {
                 entry.known_until.store(self.sent + LONGEST, Ordering::Release);
             }
         };
         match &self.pass {
             Some(pass) => learn(&pass.entry),
-            None if !decision.admitted => {
+            None if !admitted => {
                 // If there is no room for an entry, the answer is not stored.
                 let hash = local.table.hash(&key);
-                local.table.entry(hash, &key, &decision.state.quotas).iter().for_each(|entry| learn(entry));
+                local.table.entry(hash, &key, &state.quotas).iter().for_each(|entry| learn(entry));
             }
             None => {}
         }

@@ -11,6 +11,7 @@ use super::slots::{MOST, SLOTS};
 use crate::primitive::clock;
 use crate::primitive::token_bucket::Clients;
 use crate::primitive::token_bucket::ahead::{Prefetch, Prefetched};
+use crate::primitive::token_bucket::cancel::Cancel;
 use crate::store::timer::sleep;
 
 pub(super) struct Keeper {
@@ -141,9 +142,9 @@ impl Keeper {
 
     /// Gives back tokens of a prefetch that was sent at `sent`.
     fn give_back(&self, prefetched: &Prefetched, tokens: i64, sent: i64) {
-        if !self.clients.give_back.may_repeat() {
-            let give_back = prefetched.give_back(tokens, clock::micros() - sent);
-            self.clients.give_back.detach(self.entry.key.clone(), give_back);
+        if !self.clients.cancel.may_repeat() {
+            let cancel = Cancel::unused(&prefetched.state, tokens, clock::micros() - sent);
+            self.clients.cancel.detach(self.entry.key.clone(), cancel);
             // The bucket now has more tokens than the last answer said.
             self.entry.open();
         }

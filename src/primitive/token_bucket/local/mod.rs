@@ -12,6 +12,7 @@ mod slots;
 mod tests;
 mod told;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -20,12 +21,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use hashbrown::HashTable;
 
 pub(super) use self::entry::Entry;
-pub(super) use self::gate::{Asked, Gate, Pass};
+pub(super) use self::gate::Asked;
+use self::gate::Gate;
 use self::heat::Heat;
 use self::keeper::Keeper;
 use self::near::Near;
 use super::TokenBucket;
-use super::decision::Decision;
+use super::decision::{BucketState, Decision};
 use super::state::Ask;
 use crate::Key;
 use crate::primitive::clock;
@@ -103,31 +105,44 @@ impl Local {
         if self.ahead.is_some() { near.take(now, ask) } else { None }
     }
 
-    fn refusal(&self, near: &Near, now: i64, ask: Ask) -> Option<Decision> {
-        if self.refusals { near.refusal(now, ask) } else { None }
+    fn refusal(&self, near: &Near, now: i64, ask: Ask, is_alone: bool) -> Option<Decision> {
+        if self.refusals { near.refusal(now, ask, is_alone) } else { None }
     }
 
-    /// The decision on a request, if it needs no call to the store.
+    /// The decision on a request, if it needs no call to the store. If it is not asked for alone, but with those of
+    /// other limits, the requests in flight do not count: they may not be charged, because another limit may refuse
+    /// them.
     #[inline]
-    pub(super) fn known(&self, quotas: &Quotas, key: &Key, ask: Ask) -> Option<Decision> {
+    pub(super) fn known(&self, quotas: &Quotas, key: &Key, ask: Ask, is_alone: bool) -> Option<Decision> {
         if self.knows_nothing() {
             return None;
         }
         let now = clock::micros();
-        self.table
-            .with(key, quotas, |near| self.take(near, now, ask).or_else(|| self.refusal(near, now, ask)))?
+        self.table.with(key, quotas, |near| {
+            self.take(near, now, ask).or_else(|| self.refusal(near, now, ask, is_alone))
+        })?
     }
 
-    /// Decides a request locally, or prepares the call to the store.
-    pub(super) fn answer(&self, bucket: &TokenBucket, quotas: &Quotas, key: &Key, ask: Ask) -> Answer {
-        let now = clock::micros();
-        let found = self.table.with(key, quotas, |near| {
+    /// Decides a request locally, or prepares the call to the store. See [`known`](Self::known) for `is_alone`.
+    pub(super) fn answer(
+        &self,
+        bucket: &TokenBucket,
+        key: Cow<'_, Key>,
+        now: i64,
+        ask: Ask,
+        is_alone: bool,
+    ) -> Answer {
+        let quotas = &bucket.quotas;
+        let found = self.table.with(&key, quotas, |near| {
             if let Some(decision) = self.take(near, now, ask) {
                 return Gate::Known(decision);
             }
-            let gate = if self.refusals { near.gate(now, ask) } else { Gate::Open };
-            if matches!(gate, Gate::Open | Gate::Pass(_)) {
-                near.entry.missed(ask.cost);
+            let mut gate = if self.refusals { near.gate(now, ask) } else { Gate::Open };
+            match gate {
+                Gate::Known(_) if is_alone => {}
+                Gate::Known(_) => gate = near.refusal(now, ask, false).map_or(Gate::Open, Gate::Known),
+                _ if is_alone => near.entry.missed(ask.cost),
+                _ => {}
             }
             gate
         });
@@ -139,57 +154,15 @@ impl Local {
         // Quotas that never refill are not prefetched, because prefetched tokens are sometimes lost.
         if let Some((hold, heat)) = &self.ahead
             && quotas.limits().iter().all(|limit| limit.num > 0)
-            && let hash = self.table.hash(key)
+            && let hash = self.table.hash(&key)
             && let Some(count) = heat.note(hash, now, *hold, ask.cost)
-            && let Some(entry) = self.table.entry(hash, key, quotas)
+            && let Some(entry) = self.table.entry(hash, &key, quotas)
         {
             let table = Arc::clone(&self.table);
             Keeper::start(entry, table, &bucket.clients, *hold, count, now.rem_euclid(*hold));
         }
-        let learns = self.refusals.then(|| (self.clone(), key.clone()));
+        let learns = self.refusals.then(|| (self.clone(), key.into_owned()));
         Answer::Ask(Asked::new(learns, pass, now))
-    }
-
-    /// As [`answer`](Self::answer), for one of several limits. Returns a refusal, or the pass to ask the store if
-    /// there is an entry.
-    #[expect(
-        clippy::result_large_err,
-        reason = "a refusal is no rare error here, and boxing it would allocate"
-    )]
-    pub(super) fn gate(
-        &self,
-        quotas: &Quotas,
-        key: &Key,
-        now: i64,
-        ask: Ask,
-    ) -> Result<Option<Pass>, Decision> {
-        if !self.refusals || self.table.is_empty() {
-            return Ok(None);
-        }
-        let gate = |near: &mut Near| near.told_refusal(now, ask).map_or_else(|| Ok(near.gate(now, ask)), Err);
-        match self.table.with(key, quotas, gate) {
-            Some(Err(refusal)) => Err(refusal),
-            Some(Ok(Gate::Pass(pass))) => Ok(Some(pass)),
-            // Requests in flight may not be charged, because another limit may refuse them. So this one asks as
-            // well.
-            Some(Ok(Gate::Known(_) | Gate::Open)) | None => Ok(None),
-        }
-    }
-
-    /// The cached refusal, without counting the requests in flight.
-    pub(super) fn told_refusal(&self, quotas: &Quotas, key: &Key, ask: Ask) -> Option<Decision> {
-        if !self.refusals || self.table.is_empty() {
-            return None;
-        }
-        let now = clock::micros();
-        self.table.with(key, quotas, |near| near.told_refusal(now, ask))?
-    }
-
-    /// Learns the answer to a request sent at `sent`, after [`gate`](Self::gate).
-    pub(super) fn answered(&self, key: &Key, pass: Option<Pass>, sent: i64, decision: &Decision) {
-        if self.refusals && (pass.is_some() || !decision.admitted) {
-            Asked::new(Some((self.clone(), key.clone())), pass, sent).answered(decision);
-        }
     }
 
     /// Removes the cached refusal of a key, because tokens are given back.

@@ -7,8 +7,9 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::primitive::token_bucket::TokenBucket;
 use crate::primitive::token_bucket::agreement::seed;
-use crate::primitive::token_bucket::ahead::{GiveBack, Prefetch, Prefetched};
-use crate::primitive::token_bucket::operations::{Cancel, Reserve};
+use crate::primitive::token_bucket::ahead::{Prefetch, Prefetched};
+use crate::primitive::token_bucket::cancel::{Cancel, Rule};
+use crate::primitive::token_bucket::operations::Reserve;
 use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::{Cell as _, Operation};
 use crate::support::redis_server::RedisServer;
@@ -144,7 +145,7 @@ struct Fleet {
     held: Vec<Vec<(Prefetched, i64, i64)>>,
     reservations: Vec<(i64, Cancel)>,
     /// Sent, but not applied yet.
-    give_backs: Vec<GiveBack>,
+    give_backs: Vec<Cancel>,
     /// When requests acted, and with how many tokens.
     acted: Vec<(i64, i64)>,
     /// The largest number of tokens held at the same time.
@@ -177,7 +178,7 @@ impl Fleet {
                 let decision = self.step(Reserve { quotas: self.quotas.clone(), ask });
                 if decision.is_admitted() {
                     let act = decision.act().max(self.now);
-                    self.reservations.push((act, Cancel::new(&decision, Some(act))));
+                    self.reservations.push((act, Cancel::new(&decision.state, cost, Rule::ActsAt(act))));
                 }
             }
             3..5 => {
@@ -205,7 +206,7 @@ impl Fleet {
                 let ask = Ask { cost, wait: 0 };
                 let decision = self.step(Reserve { quotas: self.quotas.clone(), ask });
                 if decision.is_admitted() {
-                    self.give_backs.push(GiveBack::new(decision.state(), cost, 0));
+                    self.give_backs.push(Cancel::unused(decision.state(), cost, 0));
                 }
             }
             9 => {
@@ -240,7 +241,7 @@ impl Fleet {
         for held in &mut self.held {
             for (prefetched, left, _) in held.extract_if(.., |(_, _, until)| *until <= self.now) {
                 if left > 0 {
-                    self.give_backs.push(prefetched.give_back(left, 0));
+                    self.give_backs.push(Cancel::unused(&prefetched.state, left, 0));
                 }
             }
         }
@@ -310,10 +311,10 @@ fn giving_back_all_that_was_not_used_would_break_the_bound() {
     let held = step(&mut bucket, now);
     assert_eq!(held.count, 25);
     now += 25_000;
-    let rule = held.give_back(held.count, 0);
+    let rule = Cancel::unused(&held.state, held.count, 0);
     assert!(!rule.clone().apply(&mut bucket, now), "all of it has come back");
     // The wrong rule ignores the time since the charge.
-    let wrong = GiveBack { charged: now, ..rule };
+    let wrong = Cancel { rule: Rule::Unused { charged: now, age: 0 }, ..rule };
     let ask = Ask { cost: 100, wait: 0 };
     let take = |bucket: &mut Bucket| Reserve { quotas: quotas.clone(), ask }.apply(bucket, now).is_admitted();
     assert!(take(&mut bucket), "it is full");

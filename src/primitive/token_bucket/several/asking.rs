@@ -1,15 +1,14 @@
 //! Asks several limits: in one operation, or one after the other.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
-use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
 use super::step::{Buckets, Decided, ReserveAll};
@@ -17,15 +16,16 @@ use super::{Keys, Several, Together};
 use crate::primitive::clock;
 use crate::primitive::quota::Quotas;
 use crate::primitive::token_bucket::TokenBucket;
+use crate::primitive::token_bucket::acquire::{Decide, Decides};
 use crate::primitive::token_bucket::decision::Decision;
-use crate::primitive::token_bucket::local::Pass;
+use crate::primitive::token_bucket::local::{Answer, Asked};
 use crate::primitive::token_bucket::state::{Ask, Bucket};
-use crate::store::{Cells, Client, Operation as _, OperationFuture, parts, timer};
+use crate::store::{Cells, Client, Operation as _, parts, timer};
 use crate::{Error, Key};
 
 impl Several {
     /// Asks each limit for `cost` tokens. `key` combines the keys of the limits.
-    pub(crate) fn decide(&self, key: Key, cost: u32) -> DecideAll {
+    pub(crate) fn decide(&self, key: Key, cost: u32) -> Decide<ReserveAll> {
         let mut there: SmallVec<[Key; 3]> = SmallVec::new();
         let (mut count, mut all) = (0, true);
         for part in parts(key.as_bytes()) {
@@ -34,11 +34,11 @@ impl Several {
         }
         if count != self.0.buckets.len() {
             let text = format!("the number of keys must be {}, is {count}", self.0.buckets.len());
-            return DecideAll::Clear(Some(Err(Error::invalid(text))));
+            return Decide::Clear(Some(Err(Error::invalid(text))));
         }
         let terms = &self.0.terms;
         if there.is_empty() || cost == 0 {
-            return DecideAll::Clear(Some(Ok(Decision::free(terms.all().clone()))));
+            return Decide::Clear(Some(Ok(Decision::free(terms.all.clone()))));
         }
         if !all {
             let keys: Keys = parts(key.as_bytes()).map(|part| part.map(Key::from)).collect();
@@ -48,10 +48,10 @@ impl Several {
     }
 
     /// As `decide`, for limits that all have a key.
-    fn decide_all(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> DecideAll {
-        let most = self.0.terms.all().max_cost();
+    fn decide_all(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> Decide<ReserveAll> {
+        let most = self.0.terms.all.max_cost();
         if cost > most {
-            return DecideAll::Clear(Some(Err(Error::exceeds_burst(cost, most))));
+            return Decide::Clear(Some(Err(Error::exceeds_burst(cost, most))));
         }
         // Waits for tokens that are being given back.
         let ends =
@@ -59,7 +59,7 @@ impl Several {
         let ends: SmallVec<[_; 1]> = ends.collect();
         if !ends.is_empty() {
             let this = self.clone();
-            return DecideAll::Later(Box::pin(async move {
+            return Decide::Later(Box::pin(async move {
                 for end in ends {
                     end.await;
                 }
@@ -69,18 +69,18 @@ impl Several {
         self.decide_now(key, keys, cost)
     }
 
-    fn decide_now(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> DecideAll {
+    fn decide_now(&self, key: Key, keys: SmallVec<[Key; 3]>, cost: u32) -> Decide<ReserveAll> {
         match &self.0.places.together {
             Together::Redis(client) if self.are_in_one_place(&keys) => {
                 self.decide_on(client, key, keys, cost)
             }
             Together::InMemory(cells) => {
                 let decided = self.step(cells, &keys, cost);
-                DecideAll::Clear(Some(decided.map(|decided| decided.decision())))
+                Decide::Clear(Some(decided.map(|decided| decided.decision())))
             }
             _ => {
                 let this = self.clone();
-                DecideAll::Later(Box::pin(async move { this.decide_in_order(&keys, cost).await }))
+                Decide::Later(Box::pin(async move { this.decide_in_order(&keys, cost).await }))
             }
         }
     }
@@ -101,17 +101,23 @@ impl Several {
         key: Key,
         keys: SmallVec<[Key; 3]>,
         cost: u32,
-    ) -> DecideAll {
-        let (sent, ask) = (clock::micros(), Ask { cost: cost.into(), wait: 0 });
-        let mut passes = SmallVec::new();
-        for (limit, (bucket, key)) in self.0.buckets.iter().zip(&keys).enumerate() {
-            match bucket.local.gate(&bucket.quotas, key, sent, ask) {
-                Ok(pass) => passes.push(pass),
-                Err(refusal) => return DecideAll::Clear(Some(Ok(self.alone(limit, refusal)))),
+    ) -> Decide<ReserveAll> {
+        let (now, ask) = (clock::micros(), Ask { cost: cost.into(), wait: 0 });
+        let mut asked = SmallVec::new();
+        for (limit, (bucket, key)) in self.0.buckets.iter().zip(keys).enumerate() {
+            if bucket.local.is_off() {
+                asked.push(None);
+                continue;
+            }
+            match bucket.local.answer(bucket, Cow::Owned(key), now, ask, false) {
+                Answer::Known(refusal) => {
+                    return Decide::Clear(Some(Ok(self.alone(limit, refusal))));
+                }
+                Answer::Ask(one) => asked.push(Some(one)),
             }
         }
         let reserve = ReserveAll { terms: Arc::clone(&self.0.terms), cost: cost.into() };
-        DecideAll::Asking { running: client.run(key, reserve), of: self.clone(), keys, passes, sent }
+        Decide::Asking(client.run(key, reserve), asked)
     }
 
     /// The decision, if it needs neither a wait nor a call to the store.
@@ -127,7 +133,7 @@ impl Several {
         }
         let other = quotas.map(|quotas| self.with_quotas_of_first(quotas));
         let this = other.as_ref().unwrap_or(self);
-        if cost > this.0.terms.all().max_cost() {
+        if cost > this.0.terms.all.max_cost() {
             return None;
         }
         let keys: Option<SmallVec<[Key; 3]>> =
@@ -138,7 +144,7 @@ impl Several {
         }
         let ask = Ask { cost: cost.into(), wait: 0 };
         let mut known = this.0.buckets.iter().zip(&keys).enumerate().filter_map(|(limit, (bucket, key))| {
-            let decision = bucket.local.told_refusal(&bucket.quotas, key, ask)?;
+            let decision = bucket.local.known(&bucket.quotas, key, ask, false)?;
             Some(this.alone(limit, decision))
         });
         known.next().map(Ok)
@@ -150,26 +156,23 @@ impl Several {
         // Cells are locked in one global order, independent of the order of the limits, to prevent deadlocks.
         let mut order: SmallVec<[usize; 3]> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|limit| Arc::as_ptr(&cells[*limit]).addr());
-        let mut full = None;
+        let mut full = Error::invalid("no limits");
         // A full store removes expired keys when it is asked a second time.
         for _ in 0..2 {
             let mut buckets = Buckets((0..keys.len()).map(|_| Bucket::default()).collect());
-            let Failed { error, kept } = match step_all(&order, cells, keys, &mut buckets, reserve.clone()) {
-                Ok(decided) => return Ok(decided),
-                Err(failed) => failed,
-            };
-            if let Some((decided, limits)) = kept
-                && decided.admitted
-            {
-                for limit in limits {
-                    let decision = decided.of_limit(&decided.states[limit]);
-                    self.0.buckets[limit].take_back(keys[limit].clone(), &decision, clock::micros());
-                }
+            let mut decided = None;
+            let mut apply = |buckets: &mut Buckets, now| decided = Some(reserve.clone().apply(buckets, now));
+            let stepped = step_all(&order, cells, keys, &mut buckets, 0, &mut apply);
+            let Err((error, changed)) = stepped else { return decided.ok_or(full) };
+            full = error;
+            let Some(decided) = decided.filter(|decided| decided.admitted) else { continue };
+            for limit in &order[order.len() - changed..] {
+                let (state, sent) = (&decided.states[*limit], clock::micros());
+                self.0.buckets[*limit].take_back(&keys[*limit], state, decided.cost, sent);
             }
-            full = Some(error);
         }
         cells[order[0]].tell_refused();
-        Err(full.unwrap_or_else(|| Error::invalid("no step")))
+        Err(full)
     }
 
     /// Asks one limit after the other.
@@ -206,45 +209,27 @@ impl Several {
     }
 }
 
-/// The error of a full store.
-struct Failed {
-    error: Error,
-    /// The decision, and the limits whose cells were changed nevertheless.
-    kept: Option<(Box<Decided>, SmallVec<[usize; 3]>)>,
-}
-
-/// Locks the cells one after the other, applies the operation to all of them, and unlocks them.
+/// Locks the cells one after the other, applies the operation to all of them, and unlocks them. Returns the error of a
+/// full store, and the number of cells, the last ones, that were changed nevertheless.
 fn step_all(
     order: &[usize],
     cells: &[Arc<Cells<Bucket>>],
     keys: &[Key],
     buckets: &mut Buckets,
-    reserve: ReserveAll,
-) -> Result<Decided, Failed> {
+    now: i64,
+    apply: &mut impl FnMut(&mut Buckets, i64),
+) -> Result<(), (Error, usize)> {
     let [limit, rest @ ..] = order else {
-        return Err(Failed { error: Error::invalid("no limits"), kept: None });
+        apply(buckets, now);
+        return Ok(());
     };
-    let limit = *limit;
-    let mut decided = None;
-    let stepped = cells[limit].step_among(keys[limit].as_bytes(), |cell, now| {
-        buckets.0[limit].clone_from(cell);
-        let result = match rest {
-            [] => Ok(reserve.apply(buckets, now)),
-            rest => step_all(rest, cells, keys, buckets, reserve),
-        };
-        if result.is_ok() {
-            cell.clone_from(&buckets.0[limit]);
-        }
-        decided = Some(result);
+    let stepped = cells[*limit].step_among(keys[*limit].as_bytes(), |cell, now| {
+        buckets.0[*limit].clone_from(cell);
+        step_all(rest, cells, keys, buckets, now, apply)?;
+        cell.clone_from(&buckets.0[*limit]);
+        Ok(())
     });
-    match (stepped, decided) {
-        (Err(error), Some(Ok(decided))) => {
-            Err(Failed { error, kept: Some((Box::new(decided), SmallVec::from_slice(rest))) })
-        }
-        (_, Some(decided)) => decided,
-        (Err(error), None) => Err(Failed { error, kept: None }),
-        (Ok(()), None) => Err(Failed { error: Error::invalid("no step"), kept: None }),
-    }
+    stepped.unwrap_or_else(|error| Err((error, rest.len())))
 }
 
 /// The charges so far. They are taken back when this is dropped.
@@ -259,49 +244,22 @@ impl Drop for Charged<'_> {
     fn drop(&mut self) {
         let charged = self.of.0.buckets.iter().zip(self.keys).zip(&self.decisions);
         for ((bucket, key), (decision, sent)) in charged {
-            bucket.take_back(key.clone(), decision, *sent);
+            bucket.take_back(key, &decision.state, decision.cost, *sent);
         }
     }
 }
 
-/// A decision in progress.
-#[expect(clippy::large_enum_variant, reason = "most decisions are of the largest")]
-pub(crate) enum DecideAll {
-    /// Decided without a call to the store.
-    Clear(Option<Result<Decision, Error>>),
-    Asking {
-        running: OperationFuture<ReserveAll>,
-        of: Several,
-        keys: SmallVec<[Key; 3]>,
-        /// Per limit: the pass of the refusal cache, if there is an entry.
-        passes: SmallVec<[Option<Pass>; 3]>,
-        sent: i64,
-    },
-    Later(BoxFuture<'static, Result<Decision, Error>>),
-}
+impl Decides for ReserveAll {
+    /// One per limit.
+    type Asked = SmallVec<[Option<Asked>; 3]>;
 
-impl Future for DecideAll {
-    type Output = Result<Decision, Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
-            Self::Clear(outcome) => {
-                // Yields to other tasks now and then, because this path never waits.
-                ready!(pin!(consume_budget()).poll(context));
-                outcome.take().map_or(Poll::Pending, Poll::Ready)
+    fn decision(decided: Decided, asked: &mut Self::Asked) -> Decision {
+        for (asked, state) in asked.drain(..).zip(&decided.states) {
+            if let Some(asked) = asked {
+                asked.answered(decided.admitted || decided.has(state), state);
             }
-            Self::Asking { running, of, keys, passes, sent } => {
-                let decided = ready!(Pin::new(running).poll(context))?;
-                let buckets = of.0.buckets.iter().zip(&*keys).zip(&decided.states);
-                for (((bucket, key), state), pass) in buckets.zip(passes.drain(..)) {
-                    if pass.is_some() || !decided.admitted {
-                        bucket.local.answered(key, pass, *sent, &decided.of_limit(state));
-                    }
-                }
-                Poll::Ready(Ok(decided.decision()))
-            }
-            Self::Later(deciding) => deciding.as_mut().poll(context),
         }
+        decided.decision()
     }
 }
 
@@ -312,7 +270,7 @@ pub(crate) struct AcquireAll {
     cost: u32,
     max_wait: Duration,
     /// `None` until the first poll.
-    deciding: Option<DecideAll>,
+    deciding: Option<Decide<ReserveAll>>,
 }
 
 impl AcquireAll {
@@ -340,7 +298,7 @@ impl Future for AcquireAll {
             let (several, key, cost) = (&this.several, this.key.clone(), this.cost);
             match this.max_wait.is_zero() {
                 true => several.decide(key, cost),
-                false => DecideAll::Later(Box::pin(several.clone().decide_within(key, cost, this.max_wait))),
+                false => Decide::Later(Box::pin(several.clone().decide_within(key, cost, this.max_wait))),
             }
         });
         Pin::new(deciding).poll(context)

@@ -2,7 +2,6 @@
 
 mod asking;
 mod step;
-mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +16,6 @@ pub(crate) use self::asking::AcquireAll;
 pub(super) use self::step::ReserveAll;
 #[cfg(test)]
 pub(super) use self::step::{Buckets, CancelAll, Decided};
-pub(super) use self::terms::Terms;
 use super::TokenBucket;
 use super::decision::{BucketState, Decision, Refuser};
 use super::state::Bucket;
@@ -163,6 +161,16 @@ struct Places {
     some: Mutex<HashMap<u8, Arc<Places>>>,
 }
 
+/// The quotas of several limits, in the order of the limits.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) each: Box<[Quotas]>,
+    /// The same quotas, with the names of a decision that contains only one limit.
+    alone: Box<[Quotas]>,
+    /// All quotas, joined as the quotas of one limit.
+    pub(crate) all: Quotas,
+}
+
 /// How all limits are charged in one operation.
 enum Together {
     InMemory(Box<[Arc<Cells<Bucket>>]>),
@@ -186,7 +194,7 @@ impl Several {
             }
         }
         let this = Self::new_places(buckets.iter().map(TokenBucket::as_one_of_several).collect());
-        let names: Vec<_> = this.0.terms.all().limits().iter().map(|limit| &limit.name).collect();
+        let names: Vec<_> = this.0.terms.all.limits().iter().map(|limit| &limit.name).collect();
         for (position, name) in names.iter().enumerate() {
             if names[..position].contains(name) {
                 return Err(Error::invalid(format!(
@@ -264,12 +272,20 @@ impl Several {
     /// Converts the decision of one limit to a decision of all limits, which contains the quotas of this limit
     /// only.
     fn alone(&self, limit: usize, decision: Decision) -> Decision {
-        let quota = decision.state.lacking(decision.cost).unwrap_or(0) as u8;
-        let is_blocked = decision.state.bucket.start(decision.state.now) > decision.state.now;
-        let refuser = Refuser { limit: limit as u8, quota, is_blocked };
-        let refuser = (!decision.admitted).then_some(refuser);
-        let quotas = self.0.terms.alone(limit).clone();
+        let refuser = (!decision.admitted).then(|| Refuser::new(limit, 0, &decision.state, decision.cost));
+        let quotas = self.0.terms.alone[limit].clone();
         Decision { by: refuser, state: BucketState { quotas, ..decision.state }, ..decision }
+    }
+}
+
+impl Terms {
+    pub(crate) fn new(buckets: &[TokenBucket]) -> Self {
+        let named = |bucket: &TokenBucket| Quotas::joined([(bucket.name(), bucket.quotas())].into_iter());
+        Self {
+            each: buckets.iter().map(|bucket| bucket.quotas().clone()).collect(),
+            alone: buckets.iter().map(named).collect(),
+            all: Quotas::joined(buckets.iter().map(|bucket| (bucket.name(), bucket.quotas()))),
+        }
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::terms::Terms;
+use super::Terms;
 use crate::primitive::quota::{MOST_REPEATS, Quotas};
+use crate::primitive::token_bucket::cancel::Cancel;
 use crate::primitive::token_bucket::decision::{BucketState, Decision, Refuser};
-use crate::primitive::token_bucket::operations::{PARTS, WRONG_TYPE, read_bucket, write_quotas};
-use crate::primitive::token_bucket::state::{Ask, Bucket, Level, Trace};
+use crate::primitive::token_bucket::operations::{PARTS, read_charged, read_count, write_sets};
+use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::{Arguments, Cell, Fields, Garbled, Never, Operation, Repeat, Script, script};
 
 /// The maximum number of requests in one call, if each has up to three quotas: about 0.5 ms of server time. With
@@ -38,28 +39,13 @@ pub(crate) struct Decided {
 }
 
 /// Takes back the charge of a request that never acts, for each bucket in which nothing was charged after it.
-#[derive(Clone, Debug)]
-pub(crate) struct CancelAll {
-    terms: Arc<Terms>,
-    cost: i64,
-    /// Per limit and quota.
-    traces: SmallVec<[SmallVec<[Trace; 1]>; 3]>,
-}
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct CancelAll(SmallVec<[Cancel; 3]>);
 
 impl Cell for Buckets {
     fn is_idle(&self, now: i64) -> bool {
         self.0.iter().all(|bucket| bucket.is_idle(now))
-    }
-}
-
-impl Terms {
-    fn write(&self, call: &mut Arguments<'_>) {
-        for (position, quotas) in self.each().iter().enumerate() {
-            write_quotas(quotas, call);
-            if position == 0 {
-                call.integer(self.each().len() as i64);
-            }
-        }
     }
 }
 
@@ -74,15 +60,15 @@ impl Operation for ReserveAll {
     const MOST_REPEATS: usize = MOST_REPEATS;
 
     fn group(&self) -> Option<u128> {
-        Some(self.terms.all().id() as u128)
+        Some(self.terms.all.id() as u128)
     }
 
     fn most_runs(&self) -> usize {
-        (3 * MOST_RUNS / self.terms.all().limits().len()).clamp(1, MOST_RUNS)
+        (3 * MOST_RUNS / self.terms.all.limits().len()).clamp(1, MOST_RUNS)
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        self.terms.write(call);
+        write_sets(self.terms.each.iter(), call);
     }
 
     fn repeats(&self, other: &Self) -> bool {
@@ -95,21 +81,10 @@ impl Operation for ReserveAll {
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decided, Garbled> {
-        let (admitted, nth) = (fields.integer()?, nth as i64);
-        if admitted < 0 {
-            return Err(WRONG_TYPE);
-        }
+        let (admitted, nth) = (read_count(&mut fields)?, nth as i64);
         let mut states = SmallVec::new();
-        for quotas in self.terms.each() {
-            let mut bucket = read_bucket(quotas, now, &mut fields)?;
-            // First the admitted requests of the run before this one, then this one.
-            let before = admitted.min(nth);
-            if before > 0 {
-                bucket.charge(quotas, now, before * self.cost);
-            }
-            if nth < admitted {
-                bucket.charge(quotas, now, self.cost);
-            }
+        for quotas in &self.terms.each {
+            let bucket = read_charged(quotas, now, &mut fields, (self.cost, admitted, nth))?;
             states.push(BucketState { quotas: quotas.clone(), now, bucket });
         }
         Ok(Decided { terms: self.terms, cost: self.cost, admitted: nth < admitted, states })
@@ -117,10 +92,10 @@ impl Operation for ReserveAll {
 
     fn apply(self, cells: &mut Buckets, now: i64) -> Decided {
         let Self { terms, cost } = self;
-        cells.0.resize(terms.each().len(), Bucket::default());
+        cells.0.resize(terms.each.len(), Bucket::default());
         let ask = Ask { cost, wait: 0 };
         let mut after: SmallVec<[(&Quotas, Bucket, bool); 3]> = SmallVec::new();
-        for (bucket, quotas) in cells.0.iter().zip(terms.each()) {
+        for (bucket, quotas) in cells.0.iter().zip(&terms.each) {
             let (bucket, is_new) = bucket.fitted(quotas, now);
             after.push((quotas, bucket, is_new));
         }
@@ -140,16 +115,12 @@ impl Operation for ReserveAll {
     }
 
     fn undo(replies: &[Decided]) -> Option<CancelAll> {
-        let admitted = replies.iter().take_while(|decided| decided.admitted);
-        let (count, last) = admitted.fold((0, None), |(count, _), decided| (count + 1, Some(decided)));
-        let (first, last) = (replies.first()?, last?);
-        // Combined into one charge: the TAT after the last charge, and the state before the first.
-        let traces = last.states.iter().zip(&first.states).map(|(last, first)| {
-            let levels = last.bucket.levels.iter().zip(&first.bucket.levels);
-            levels.map(|(last, first)| Trace { before: first.before, ..Level::trace(last) }).collect()
-        });
-        let traces = traces.collect();
-        Some(CancelAll { terms: Arc::clone(&last.terms), cost: last.cost * count, traces })
+        let count = replies.iter().take_while(|decided| decided.admitted).count();
+        let (first, last) = (replies.first()?, replies[..count].last()?);
+        let cost = last.cost;
+        let states = first.states.iter().zip(&last.states);
+        let cancels = states.map(|(first, last)| Cancel::combined(first, last, cost, count));
+        Some(CancelAll(cancels.collect()))
     }
 }
 
@@ -159,11 +130,9 @@ impl Decided {
         let now = self.states.first().map_or(0, |state| state.now);
         let mut bucket = Bucket::default();
         let mut refuser = None;
-        for (state, limit) in self.states.iter().zip(0..) {
+        for (limit, state) in self.states.iter().enumerate() {
             if !self.admitted && refuser.is_none() && !self.has(state) {
-                let quota = bucket.levels.len() + state.lacking(self.cost).unwrap_or(0);
-                let is_blocked = state.bucket.start(state.now) > state.now;
-                refuser = Some(Refuser { limit, quota: quota as u8, is_blocked });
+                refuser = Some(Refuser::new(limit, bucket.levels.len(), state, self.cost));
             }
             // Converts all times to the time of the first state.
             let shift = now - state.now;
@@ -177,17 +146,12 @@ impl Decided {
                 bucket.levels.push(level);
             }
         }
-        let state = BucketState { quotas: self.terms.all().clone(), now, bucket };
+        let state = BucketState { quotas: self.terms.all.clone(), now, bucket };
         Decision { cost: self.cost, admitted: self.admitted, is_local: false, by: refuser, state }
     }
 
-    /// The decision of one limit alone.
-    pub(crate) fn of_limit(&self, state: &BucketState) -> Decision {
-        let admitted = self.admitted || self.has(state);
-        Decision { cost: self.cost, admitted, is_local: false, by: None, state: state.clone() }
-    }
-
-    fn has(&self, state: &BucketState) -> bool {
+    /// Whether the limit of this state has the tokens.
+    pub(super) fn has(&self, state: &BucketState) -> bool {
         state.bucket.has(&state.quotas, state.now, Ask { cost: self.cost, wait: 0 })
     }
 }
@@ -196,24 +160,18 @@ impl Operation for CancelAll {
     type Cell = Buckets;
     type Reply = ();
     type Undo = Never<Buckets>;
-    const SCRIPT: Script =
-        script!("token_bucket/cancel_all", "lib/bucket", "lib/several", "lib/runs", "lib/cancel");
+    const SCRIPT: Script = Cancel::SCRIPT;
     const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Never;
-    // In order, so that no charge that is given back later depends on one given back earlier.
-    const IN_ORDER: bool = true;
-    const SAME_ONCE: bool = false;
+    const REPEAT: Repeat = Cancel::REPEAT;
+    const IN_ORDER: bool = Cancel::IN_ORDER;
+    const SAME_ONCE: bool = Cancel::SAME_ONCE;
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        self.terms.write(call);
+        write_sets(self.0.iter().map(|cancel| &cancel.quotas), call);
     }
 
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        for (quotas, traces) in self.terms.each().iter().zip(&self.traces) {
-            call.integer(self.cost);
-            call.integer(-1);
-            Trace::write(&traces[..quotas.limits().len().min(traces.len())], call);
-        }
+    fn own(&self, count: usize, call: &mut Arguments<'_>) {
+        self.0.iter().for_each(|cancel| cancel.own(count, call));
     }
 
     fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
@@ -221,11 +179,8 @@ impl Operation for CancelAll {
     }
 
     fn apply(self, cells: &mut Buckets, now: i64) {
-        for ((bucket, quotas), traces) in cells.0.iter_mut().zip(self.terms.each()).zip(&self.traces) {
-            let (mut after, is_new) = bucket.fitted(quotas, now);
-            if !is_new && after.cancel(quotas, now, self.cost, traces, false) {
-                bucket.write(&after, now);
-            }
+        for (bucket, cancel) in cells.0.iter_mut().zip(self.0) {
+            cancel.apply(bucket, now);
         }
     }
 }

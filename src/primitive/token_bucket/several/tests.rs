@@ -1,7 +1,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::primitive::token_bucket::operations::{Cancel, Reserve};
+use crate::primitive::token_bucket::cancel::Cancel;
+use crate::primitive::token_bucket::operations::Reserve;
 use crate::primitive::token_bucket::state::{Ask, Bucket};
 use crate::store::Operation as _;
 use crate::{Key, Quota, Quotas, Store, StoreBuilder, TokenBucket, TokenBuckets};
@@ -76,13 +77,13 @@ fn what_may_run_twice_gives_back_once() {
     let left =
         |bucket: &Bucket| bucket.pairs(&quotas).map(|(level, limit)| level.tokens(limit, now)).collect();
     for expected in [[9, 7], [9, 7]] {
-        Cancel::safe_to_repeat(&decision).apply(&mut bucket, now);
+        Cancel::safe_to_repeat(&decision.state, decision.cost).apply(&mut bucket, now);
         let left: Vec<i64> = left(&bucket);
         assert_eq!(left, expected);
     }
     take(&mut bucket);
     take(&mut bucket);
-    Cancel::safe_to_repeat(&decision).apply(&mut bucket, now);
+    Cancel::safe_to_repeat(&decision.state, decision.cost).apply(&mut bucket, now);
     let left: Vec<i64> = left(&bucket);
     assert_eq!(left, [5, 3]);
 }
