@@ -15,7 +15,7 @@ use super::claims::{Claims, Common};
 use super::exact::{Digest, ExactClaims};
 use super::filtered::FilterClaims;
 use crate::primitive::bloom_filter::Probe;
-use crate::primitive::lease::LeaseState;
+use crate::primitive::lease::LeaseHandle;
 #[cfg(feature = "http")]
 use crate::primitive::single_flight::answer::{Entry, Flight};
 use crate::store::background::Background;
@@ -122,19 +122,19 @@ impl Claim {
 struct Confirming {
     /// `None` after it was released.
     lease: Option<Lease>,
-    state: Arc<LeaseState>,
+    handle: LeaseHandle,
     place: Place,
 }
 
 impl Confirming {
     fn new(Claim { lease, place }: Claim) -> Self {
         place.common().store.owed().into_iter().for_each(|owed| owed.add(1));
-        Self { state: Arc::clone(&lease.state), lease: Some(lease), place }
+        Self { handle: LeaseHandle::clone(&lease), lease: Some(lease), place }
     }
 
     /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
     fn enter(&self, again: bool) -> Attempt {
-        let (place, state) = (self.place.clone(), Arc::clone(&self.state));
+        let (place, state) = (self.place.clone(), Arc::clone(&self.handle.state));
         Box::pin(async move {
             match place {
                 Place::Filter(claims, probe) => claims.confirm(&state, probe, again).await,
@@ -152,7 +152,7 @@ impl Confirming {
         match confirmed {
             Ok(true) => {}
             Ok(false) => {
-                self.state.counts.lost();
+                self.handle.state.counts.lost();
                 let text = "a claim was lost while its item was handled: the item may be handled twice";
                 tell(name, Event::ClaimLost, text);
             }
@@ -177,7 +177,7 @@ impl Confirming {
     /// Retries until the claim expires. Also if the claim was lost meanwhile, since the item was handled.
     async fn retry(mut self) {
         let mut pause = Duration::from_millis(20);
-        while Instant::now() < self.state.until() {
+        while Instant::now() < self.handle.until() {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
             let confirmed = self.enter(true).await;
