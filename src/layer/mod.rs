@@ -7,6 +7,7 @@ pub(crate) mod away;
 pub(crate) mod concurrency_limit;
 pub(crate) mod dedupe;
 pub(crate) mod key;
+mod layered;
 pub(crate) mod leased;
 pub(crate) mod mutex;
 pub(crate) mod rate_limit;
@@ -15,6 +16,8 @@ pub(crate) mod rw_lock;
 pub(crate) mod single_flight;
 
 pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn, LookUp, look_up};
+pub use self::layered::Layered;
+pub(crate) use self::layered::{Middleware, give_up_ready, take_ready};
 pub use self::reject::{Admission, AsError, Refusal, RefusalKind, Reject};
 
 /// Returns the answer of a store in memory to a request that does not wait. It is there at once, so no future is stored.
@@ -24,14 +27,15 @@ pub(crate) fn at_once<F: Future>(asked: F) -> Option<F::Output> {
     if has_budget_remaining() { asked.now_or_never() } else { None }
 }
 
-/// Takes the instance that was polled ready, which is the one to call. Its clone, which stays, is not ready yet.
-pub(crate) fn take_ready<S: Clone>(inner: &mut S) -> S {
-    let clone = inner.clone();
-    std::mem::replace(inner, clone)
+/// Implements `Clone` by the fields of a type. Other than a derive, it does not require it of parameters that are only
+/// named in trait objects, such as the type of requests.
+macro_rules! impl_clone {
+    ($type:ident<$($param:ident $(: $bound:ident)?),*> { $($field:ident),* }) => {
+        impl<$($param $(: $bound)?),*> Clone for $type<$($param),*> {
+            fn clone(&self) -> Self {
+                Self { $($field: self.$field.clone()),* }
+            }
+        }
+    };
 }
-
-/// Drops the instance that was polled ready, because it is not called. It may hold what others wait for, such as a permit
-/// of tower's `ConcurrencyLimit`.
-pub(crate) fn give_up_ready<S: Clone>(inner: &mut S) {
-    drop(take_ready(inner));
-}
+pub(crate) use impl_clone;

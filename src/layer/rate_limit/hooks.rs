@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::layer::impl_clone;
 use crate::primitive::token_bucket::Decision;
 use crate::{Admission, Key};
 
@@ -184,16 +185,4 @@ impl<Req, Res> Hooks<Req, Res> {
     }
 }
 
-impl<Req, Res> Clone for Hooks<Req, Res> {
-    fn clone(&self) -> Self {
-        let Self { fields, on_admit, on_refused, on_response, observe, charge_after } = self;
-        Self {
-            fields: fields.clone(),
-            on_admit: on_admit.clone(),
-            on_refused: on_refused.clone(),
-            on_response: on_response.clone(),
-            observe: observe.clone(),
-            charge_after: charge_after.clone(),
-        }
-    }
-}
+impl_clone!(Hooks<Req, Res> { fields, on_admit, on_refused, on_response, observe, charge_after });

@@ -12,9 +12,9 @@ use super::future::Granted;
 use super::hooks::{ChargeAfter, Cost, Hooks, Observe, OnAdmit, OnRefused, OnResponse};
 use super::limiter::{AllOf, Asking, KeyExtractors, Limiter};
 use super::quotas::{ChooseQuotas, DynQuotas, InTable, LookUp, QuotaTable, QuotasFuture, RowName};
-use super::service::RateLimit;
 use crate::layer::away::Away;
 use crate::layer::key::{DynKey, SkipIf};
+use crate::layer::{Layered, impl_clone};
 use crate::primitive::token_bucket::Decision;
 use crate::telemetry::Outcome;
 use crate::{
@@ -68,7 +68,7 @@ use crate::{
 /// # Ok(()) }
 /// ```
 pub struct RateLimitLayer<Req, Res, R = AsError> {
-    config: Config<Req, Res, R>,
+    pub(super) config: Config<Req, Res, R>,
 }
 
 /// The configuration of a service, shared by its clones.
@@ -666,32 +666,15 @@ impl<Req, Res, R> Config<Req, Res, R> {
 }
 
 impl<S, Req, Res, R: Clone> Layer<S> for RateLimitLayer<Req, Res, R> {
-    type Service = RateLimit<S, Req, Res, R>;
+    type Service = Layered<S, Self>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, Arc::new(self.config.clone()))
+        Layered::new(inner, self.clone())
     }
 }
 
-impl<Req, Res, R: Clone> Clone for RateLimitLayer<Req, Res, R> {
-    fn clone(&self) -> Self {
-        Self { config: self.config.clone() }
-    }
-}
-
-impl<Req, Res, R: Clone> Clone for Config<Req, Res, R> {
-    fn clone(&self) -> Self {
-        let Self { settings, key, cost, quotas, hooks, reject } = self;
-        Self {
-            settings: settings.clone(),
-            key: Arc::clone(key),
-            cost: cost.clone(),
-            quotas: quotas.clone(),
-            hooks: hooks.clone(),
-            reject: reject.clone(),
-        }
-    }
-}
+impl_clone!(RateLimitLayer<Req, Res, R: Clone> { config });
+impl_clone!(Config<Req, Res, R: Clone> { settings, key, cost, quotas, hooks, reject });
 
 impl<Req, Res, R> fmt::Debug for RateLimitLayer<Req, Res, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

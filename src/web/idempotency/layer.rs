@@ -8,9 +8,9 @@ use http::{Request, StatusCode, response};
 use tower_layer::Layer;
 
 use super::record::FORMAT;
-use super::service::IdempotencyService;
 use super::upload::Limits;
 use super::{DAY, Shared};
+use crate::layer::Layered;
 use crate::layer::away::Away;
 use crate::layer::key::DynKey;
 use crate::primitive::dedupe::Replays;
@@ -262,10 +262,10 @@ impl<B, R> IdempotencyBuilder<B, R> {
 }
 
 impl<S, B, R> Layer<S> for IdempotencyLayer<B, R> {
-    type Service = IdempotencyService<S, B, R>;
+    type Service = Layered<S, Shared<B, R>>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        IdempotencyService::new(inner, Arc::clone(&self.shared))
+        Layered::new(inner, Arc::clone(&self.shared))
     }
 }
 

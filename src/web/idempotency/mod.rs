@@ -12,16 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::layer::{IdempotencyBuilder, IdempotencyLayer};
-pub use self::service::IdempotencyService;
 
-use crate::response::Responses;
-use crate::{KeyExtractor, Store};
 use http::Request;
 
 use self::upload::Limits;
 use crate::layer::away::Away;
 use crate::layer::key::DynKey;
 use crate::primitive::dedupe::Replays;
+use crate::response::{Refuse, Responses};
+use crate::{KeyExtractor, Layered, Store};
 
 /// Returns the builder of a layer that lets a client repeat a request without handling it twice.
 ///
@@ -106,8 +105,11 @@ pub fn idempotency<B>(
     IdempotencyBuilder::new(store, name, Arc::new(principal))
 }
 
+/// The [`Service`](tower::Service) of an [`IdempotencyLayer`].
+pub type IdempotencyService<S, B, R = Refuse> = Layered<S, Shared<B, R>>;
+
 /// The settings of a service. Its clones share them.
-struct Shared<B, R> {
+pub struct Shared<B, R> {
     principal: DynKey<Request<B>>,
     replays: Arc<Replays>,
     away: Away<Arc<Replays>>,
