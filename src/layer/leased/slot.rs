@@ -98,7 +98,8 @@ impl fmt::Debug for LeaseSlot {
 }
 
 /// The lease of a request while the inner service runs, unless the handler has taken it.
-pub(super) struct Slotted(Arc<Mutex<Option<Lease>>>);
+#[derive(Debug)]
+pub struct Slotted(Arc<Mutex<Option<Lease>>>);
 
 impl Slotted {
     pub(super) fn new(lease: Lease) -> Self {
