@@ -1,11 +1,8 @@
 //! The layer that handles requests under permits. See the public module `wait_group`.
 
 use std::fmt;
-use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
-
-use futures_util::future::Either;
 
 use crate::layer::away::Away;
 use crate::layer::impl_clone;
@@ -133,7 +130,7 @@ impl<Req> Provide<Req> for Permits<Req> {
     fn lease(&self, key: Extracted, request: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {
         let weight = self.weight.as_ref().map_or(1, |weight| weight.cost(request));
         if weight == 0 {
-            return Either::Left(ready(Ok(None)));
+            return Acquiring::Ready(Ok(None));
         }
         let limit = self.limit.as_ref().and_then(|limit| limit.limit(request));
         acquire(&self.source, key, (weight, limit.unwrap_or(self.source.group.limit())), max_wait)

@@ -5,11 +5,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, Either};
+use futures_util::future::BoxFuture;
 
 use super::{Claims, DuplicateAction, Evidence, OnUnsure, Unsure};
 use crate::layer::away::Away;
-use crate::layer::leased::{Acquire, Acquired, Acquiring, Finish, LeaseLayer, Lifecycle, Next, acquire};
+use crate::layer::leased::{
+    Acquire, Acquired, Acquiring, Finish, Holds, LeaseLayer, Lifecycle, Next, acquire,
+};
 use crate::primitive::dedupe::{Claim, Known, Looked};
 use crate::telemetry::{Decisions, Outcome};
 use crate::{Dedupe, Error, Extracted, Key};
@@ -21,14 +23,14 @@ pub(super) struct Source {
     pub(super) away: Away<Dedupe>,
 }
 
-/// Whether and why to claim an item that is reported as known.
+/// Whether to claim an item that is reported as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Insists {
     No,
+    /// If the filter is above its capacity.
+    IfFull,
     /// `confirm_duplicate` answered that it is not a duplicate.
     LookedUp,
-    /// The filter is above its capacity.
-    Full,
 }
 
 /// What is known of an item.
@@ -63,46 +65,57 @@ impl Acquire for Source {
 
     async fn acquire(&self, key: Key, insists: Insists, max_wait: Option<Duration>) -> Acquired<Item> {
         let item = key.as_bytes();
-        let claim = |dedupe: Dedupe| async move {
-            match insists {
-                Insists::No => dedupe.look(item, max_wait).await,
-                _ => dedupe.insist(item, max_wait).await,
-            }
-        };
-        let asked = claim(self.dedupe.clone()).await;
-        let settled = self.away.settle(asked, |local, _| claim(local)).await;
-        let (looked, outcome) =
-            settled.inspect_err(|error| self.decisions().count(Outcome::of_error(error)))?;
-        let (claim, verdict) = match (looked, insists) {
-            (None, _) => {
-                self.decisions().count(outcome);
-                return Ok(None);
-            }
-            // The claim had to wait, so the filter was asked after all.
-            (Some(Looked::Known(_)), Insists::Full) => (None, Verdict::Reported(Known::ByFullFilter)),
-            (Some(Looked::Known(known)), _) => (None, Verdict::Reported(known)),
-            // It may have been handled since it was looked up.
-            (Some(Looked::New(claim)), Insists::LookedUp) => {
-                (Some(claim), Verdict::Reported(Known::ByFilter))
-            }
-            (Some(Looked::New(claim)), Insists::Full) if outcome == Outcome::Admitted => {
-                (Some(claim), Verdict::New(Outcome::FilterFull))
-            }
-            (Some(Looked::New(claim)), _) => (Some(claim), Verdict::New(outcome)),
+        let mut is_full = false;
+        let (claim, verdict) = loop {
+            let claim = |dedupe: Dedupe| async move {
+                match is_full || insists == Insists::LookedUp {
+                    true => dedupe.insist(item, max_wait).await,
+                    false => dedupe.look(item, max_wait).await,
+                }
+            };
+            let asked = claim(self.dedupe.clone()).await;
+            let settled = self.away.settle(asked, |local, _| claim(local)).await;
+            let (looked, outcome) =
+                settled.inspect_err(|error| self.decisions().count(Outcome::of_error(error)))?;
+            break match (looked, insists) {
+                (None, _) => {
+                    self.decisions().count(outcome);
+                    return Ok(None);
+                }
+                // If it insisted, it had to wait, so the filter was asked after all.
+                (Some(Looked::Known(known)), Insists::IfFull) if is_full || known == Known::ByFullFilter => {
+                    is_full = true;
+                    continue;
+                }
+                (Some(Looked::Known(known)), _) => (None, Verdict::Reported(known)),
+                // It may have been handled since it was looked up.
+                (Some(Looked::New(claim)), Insists::LookedUp) => {
+                    (Some(claim), Verdict::Reported(Known::ByFilter))
+                }
+                (Some(Looked::New(claim)), _) if is_full && outcome == Outcome::Admitted => {
+                    (Some(claim), Verdict::New(Outcome::FilterFull))
+                }
+                (Some(Looked::New(claim)), _) => (Some(claim), Verdict::New(outcome)),
+            };
         };
         Ok(Some(Item { key, claim, verdict }))
     }
 }
 
-impl<Req, Res, E> Lifecycle<Req, Res, E> for Claims<Req, Res, E> {
+impl<Req, Res, E> Holds for Claims<Req, Res, E> {
     type Granted = Item;
     type Guard = (Claim, Key);
     /// Confirms or releases the claim. Then the outcome of the inner service is returned.
     type Finishing = (BoxFuture<'static, ()>, Option<Result<Res, E>>);
+}
+
+impl<Req, Res, E> Lifecycle<Req, Res, E> for Claims<Req, Res, E> {
     type Response = Res;
 
     fn acquire<R>(layer: &LeaseLayer<Req, Self, R>, key: Extracted, _: &Req) -> Acquiring<Item> {
-        acquire(&layer.provide.source, key, Insists::No, layer.max_wait)
+        let Claims { source, confirm_duplicate, .. } = &layer.provide;
+        let insists = if confirm_duplicate.is_some() { Insists::No } else { Insists::IfFull };
+        acquire(source, key, insists, layer.max_wait)
     }
 
     fn admit<R>(
@@ -134,14 +147,10 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for Claims<Req, Res, E> {
                     };
                     Ok(Some(Item { key, claim, verdict }))
                 };
-                return Next::Acquire(Either::Right(Box::pin(verified)), request);
+                return Next::Acquire(Box::pin(verified), request);
             }
-            (Verdict::Reported(Known::ByFullFilter), None) => {
-                let key = Extracted::Ready(Ok(Some(key)));
-                return Next::Acquire(acquire(source, key, Insists::Full, max_wait), request);
-            }
-            (Verdict::Reported(Known::ByFilter), None) => Evidence::Filter,
             (Verdict::Reported(Known::Exactly), None) => Evidence::LookedUp,
+            (Verdict::Reported(_), None) => Evidence::Filter,
             (Verdict::Duplicate(evidence), _) => evidence,
         };
         let action = on_duplicate.on_duplicate(request, evidence);

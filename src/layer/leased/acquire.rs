@@ -1,9 +1,9 @@
 //! How the leases of requests are acquired.
 
-use std::future::{Future, Ready, ready};
+use std::future::Future;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Either};
+use futures_util::future::BoxFuture;
 
 use crate::layer::at_once;
 use crate::telemetry::Decisions;
@@ -13,7 +13,11 @@ use crate::{Error, Extracted, Key, Lease};
 pub(crate) type Acquired<G> = Result<Option<G>, Error>;
 
 /// What a request has acquired, or the future that acquires it.
-pub(crate) type Acquiring<G> = Either<Ready<Acquired<G>>, BoxFuture<'static, Acquired<G>>>;
+#[expect(missing_debug_implementations, reason = "it has a future, and cannot be named outside of the crate")]
+pub enum Acquiring<G> {
+    Ready(Acquired<G>),
+    Pending(BoxFuture<'static, Acquired<G>>),
+}
 
 /// Acquires for a key. The answer of a store in memory to a request that does not wait needs no box.
 pub(crate) fn acquire<A: Acquire>(
@@ -27,10 +31,10 @@ pub(crate) fn acquire<A: Acquire>(
         && let Extracted::Ready(Ok(Some(key))) = &key
         && let Some(acquired) = at_once(from.acquire(key.clone(), asked, max_wait))
     {
-        return Either::Left(ready(acquired));
+        return Acquiring::Ready(acquired);
     }
     let from = from.clone();
-    Either::Right(Box::pin(async move {
+    Acquiring::Pending(Box::pin(async move {
         let Some(key) = from.decisions().extracted(key.await)? else { return Ok(None) };
         from.acquire(key, asked, max_wait).await
     }))

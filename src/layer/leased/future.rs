@@ -8,22 +8,30 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::{Acquiring, LeaseLayer};
+use super::{Acquired, Acquiring, LeaseLayer};
 use crate::layer::{Middleware, take_ready};
 use crate::primitive::lease::Watch;
 use crate::{Error, Extracted, LeaseHandle, Reject};
 
-/// What happens before and after the inner service handles a request.
-pub trait Lifecycle<Req, Res, E>: Sized {
+/// What a request has while it is handled.
+///
+/// It does not depend on the request type: otherwise, whether a [`ResponseFuture`] is `Send` would not be found out in an
+/// async block if requests have a lifetime.
+pub trait Holds {
     /// What a request acquires.
     type Granted;
     /// What is held while the inner service handles the request.
     type Guard;
     /// The work after the inner service.
     type Finishing;
+}
+
+/// What happens before and after the inner service handles a request.
+pub trait Lifecycle<Req, Res, E>: Holds + Sized {
     /// The response of the layer's service.
     type Response;
 
@@ -65,7 +73,7 @@ pub enum Next<G, Guard, Req, Res> {
     /// Call the inner service, with the lease if there is one.
     Call(Option<(Guard, LeaseHandle)>, Req),
     /// Acquire something else first.
-    Acquire(Acquiring<G>, Req),
+    Acquire(BoxFuture<'static, Acquired<G>>, Req),
     Answer(Res),
     Refuse(Error),
 }
@@ -83,7 +91,7 @@ pin_project! {
     pub struct ResponseFuture<S, Req, P, R>
     where
         S: Service<Req>,
-        P: Lifecycle<Req, S::Response, S::Error>,
+        P: Holds,
     {
         layer: Arc<LeaseLayer<Req, P, R>>,
         #[pin]
@@ -94,7 +102,7 @@ pin_project! {
 /// How far the acquire of a request is.
 enum Waiting<G> {
     Key(Extracted),
-    Lease(Acquiring<G>),
+    Lease(BoxFuture<'static, Acquired<G>>),
 }
 
 pin_project! {
@@ -102,7 +110,7 @@ pin_project! {
     enum State<S, Req, P>
     where
         S: Service<Req>,
-        P: Lifecycle<Req, S::Response, S::Error>,
+        P: Holds,
     {
         Waiting {
             waiting: Waiting<P::Granted>,
@@ -150,7 +158,7 @@ where
 impl<S, Req, P> State<S, Req, P>
 where
     S: Service<Req>,
-    P: Lifecycle<Req, S::Response, S::Error>,
+    P: Holds,
 {
     /// Calls the inner service.
     fn called(inner: &mut S, request: Req, watched: Option<(P::Guard, Watch)>) -> Self {
@@ -177,9 +185,13 @@ where
                     let acquired = match waiting {
                         Waiting::Lease(acquiring) => ready!(acquiring.poll_unpin(context)),
                         Waiting::Key(key) => {
-                            let key = mem::replace(key, Extracted::NONE);
-                            *waiting = Waiting::Lease(P::acquire(layer, key, request));
-                            continue;
+                            match P::acquire(layer, mem::replace(key, Extracted::NONE), request) {
+                                Acquiring::Ready(acquired) => acquired,
+                                Acquiring::Pending(acquiring) => {
+                                    *waiting = Waiting::Lease(acquiring);
+                                    continue;
+                                }
+                            }
                         }
                     };
                     let Some((mut inner, request)) = call.take() else { return Poll::Pending };
@@ -237,7 +249,7 @@ where
 impl<S, Req, P, R> fmt::Debug for ResponseFuture<S, Req, P, R>
 where
     S: Service<Req>,
-    P: Lifecycle<Req, S::Response, S::Error>,
+    P: Holds,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use super::slot::Slotted;
-use super::{Acquiring, Finish, LeaseLayer, Lifecycle, Next, Provide};
+use super::{Acquiring, Finish, Holds, LeaseLayer, Lifecycle, Next, Provide};
 use crate::{Extracted, Lease};
 
 /// Leases that are acquired from `A`, and held as `H` says. See [`LeaseLayer`].
@@ -62,10 +62,13 @@ impl<A> Leased<A> {
     }
 }
 
-impl<Req, Res, E, A: Provide<Req>, H: Hold<Res>> Lifecycle<Req, Res, E> for Leased<A, H> {
+impl<A, H> Holds for Leased<A, H> {
     type Granted = Lease;
     type Guard = Slotted;
     type Finishing = Infallible;
+}
+
+impl<Req, Res, E, A: Provide<Req>, H: Hold<Res>> Lifecycle<Req, Res, E> for Leased<A, H> {
     type Response = H::Response;
 
     fn acquire<R>(layer: &LeaseLayer<Req, Self, R>, key: Extracted, request: &Req) -> Acquiring<Lease> {

@@ -17,7 +17,7 @@ pub use self::hold::{Hold, Leased, UntilResponse};
 pub use self::slot::LeaseSlot;
 
 pub(crate) use self::acquire::{Acquire, Acquired, Acquiring, Provide, acquire};
-pub(crate) use self::future::{Finish, Lifecycle, Next};
+pub(crate) use self::future::{Finish, Holds, Lifecycle, Next};
 
 use crate::layer::key::DynKey;
 use crate::layer::{Layered, impl_clone};
