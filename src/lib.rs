@@ -144,7 +144,9 @@ pub use layer::mutex::MutexLayer;
 pub use layer::rate_limit::{QuotaTable, RateLimitLayer};
 pub use layer::rw_lock::RwLockLayer;
 pub use layer::single_flight::SingleFlightLayer;
-pub use layer::{Admission, AsError, Extracted, IntoKey, KeyExtractor, Refusal, RefusalKind, Reject};
+pub use layer::{
+    Admission, AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject,
+};
 pub use primitive::bloom_filter::BloomFilter;
 pub use primitive::dedupe::Dedupe;
 pub use primitive::lease::{Lease, LeaseHandle};

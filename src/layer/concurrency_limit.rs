@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use crate::layer::away::Away;
 use crate::layer::leased::{
-    Acquire, Config, LeaseService, Leased, Leasing, Provide, UntilResponse, settings,
+    Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
 };
 use crate::layer::rate_limit::Cost;
 use crate::primitive::lease::Wait;
 use crate::store::failure::Replicas;
 use crate::telemetry::Decisions;
-use crate::{AsError, Extracted, Key, KeyExtractor, Permit, StoreFailure, WaitGroup};
-
-/// The service of a [`ConcurrencyLimitLayer`].
-pub type ConcurrencyLimit<S, Req, H = UntilResponse, R = AsError> = LeaseService<S, Req, H, R>;
+use crate::{AsError, Extracted, Key, KeyExtractor, Lease, Permit, StoreFailure, WaitGroup};
+use derive_where::derive_where;
 
 /// A [`Layer`](tower_layer::Layer) that limits how many requests of a key the inner service handles at once.
 ///
@@ -50,18 +48,17 @@ pub type ConcurrencyLimit<S, Req, H = UntilResponse, R = AsError> = LeaseService
 /// assert_eq!(refused, "refused: a weight of 20 can never be admitted by a limit of 10");
 /// # Ok(()) }
 /// ```
-pub struct ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError> {
-    config: Config<Req, Permits<Req>, H, R>,
-}
+pub type ConcurrencyLimitLayer<Req, H = UntilResponse, R = AsError> =
+    LeaseLayer<Req, Leased<Permits<Req>, H>, R>;
 
-/// Acquires the permits of requests.
-struct Permits<Req> {
+/// The permits of the requests of a [`ConcurrencyLimitLayer`].
+#[derive_where(Clone)]
+pub struct Permits<Req> {
     source: Source,
     /// `None`: every request weighs 1.
     weight: Option<Arc<dyn Cost<Req> + Send + Sync>>,
     /// `None`: the limit of the WaitGroup.
     limit: Option<Arc<dyn ChooseLimit<Req> + Send + Sync>>,
-    max_wait: Option<Duration>,
 }
 
 /// Where permits come from.
@@ -92,8 +89,7 @@ impl<Req> ConcurrencyLimitLayer<Req> {
     #[must_use]
     pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let source = Source { group, away: Away::FailClosed };
-        let permits = Permits { source, weight: None, limit: None, max_wait: None };
-        Self { config: Config::new(Arc::new(key), permits) }.cancel_when_lost(false)
+        Self::of(Leased::of(Permits { source, weight: None, limit: None }), key)
     }
 }
 
@@ -103,7 +99,7 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     /// A request with the weight 0 passes without a permit and without a call to the store.
     #[must_use]
     pub fn weight(mut self, weight: impl Cost<Req> + Send + Sync + 'static) -> Self {
-        self.config.provide.weight = Some(Arc::new(weight));
+        self.provide.from.weight = Some(Arc::new(weight));
         self
     }
 
@@ -113,17 +109,7 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     /// A limit of 0 refuses the request as [`Invalid`](crate::RefusalKind::Invalid).
     #[must_use]
     pub fn limit(mut self, limit: impl ChooseLimit<Req> + Send + Sync + 'static) -> Self {
-        self.config.provide.limit = Some(Arc::new(limit));
-        self
-    }
-
-    /// Sets how long a request waits for its permit. Default: it does not wait. Waiting requests are served in the
-    /// order of arrival.
-    ///
-    /// [`max_waiters`](crate::wait_group::WaitGroupBuilder::max_waiters) limits the number of waiting requests.
-    #[must_use]
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.config.provide.max_wait = Some(max_wait);
+        self.provide.from.limit = Some(Arc::new(limit));
         self
     }
 
@@ -134,47 +120,43 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        let Source { group, away } = &mut self.config.provide.source;
+        let Source { group, away } = &mut self.provide.from.source;
         *away = Away::new(on_store_failure, |replicas| group.local_share(replicas));
         self
     }
 }
 
-settings!(ConcurrencyLimitLayer);
-
 impl<Req> Provide<Req> for Permits<Req> {
-    fn lease(&self, key: Extracted, request: &Req) -> Leasing {
-        let group = &self.source.group;
+    fn lease(&self, key: Extracted, request: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {
         let weight = self.weight.as_ref().map_or(1, |weight| weight.cost(request));
         if weight == 0 {
-            return Leasing::Ready(Ok(None));
+            return Acquiring::Ready(Ok(None));
         }
-        let limit = self.limit.as_ref().and_then(|limit| limit.limit(request)).unwrap_or(group.limit());
-        let wait = self.max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..group.wait });
-        Leasing::new(&self.source, key, Asked { weight, limit, wait })
+        let limit = self.limit.as_ref().and_then(|limit| limit.limit(request));
+        acquire(&self.source, key, (weight, limit.unwrap_or(self.source.group.limit())), max_wait)
     }
 }
 
-/// What a request asks for.
-#[derive(Clone, Copy)]
-struct Asked {
-    weight: u32,
-    limit: u32,
-    wait: Option<Wait>,
-}
-
 impl Acquire for Source {
-    type Asked = Asked;
+    /// The weight and the limit.
+    type Asked = (u32, u32);
+    type Granted = Lease;
 
     fn decisions(&self) -> &Decisions {
         &self.group.decisions
     }
 
-    fn is_immediate(&self, asked: Asked) -> bool {
-        self.group.is_in_memory() && asked.wait.is_none()
+    fn is_in_memory(&self) -> bool {
+        self.group.is_in_memory()
     }
 
-    async fn take(&self, key: Key, Asked { weight, limit, wait }: Asked) -> Leased {
+    async fn acquire(
+        &self,
+        key: Key,
+        (weight, limit): (u32, u32),
+        max_wait: Option<Duration>,
+    ) -> Acquired<Lease> {
+        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.group.wait });
         let asked = self.group.acquire(key.clone(), weight, limit, wait).await;
         let local = |(replicas, local): (Replicas, WaitGroup), outage| async move {
             let share = (limit / replicas.most()).max(1);
@@ -187,15 +169,4 @@ impl Acquire for Source {
     }
 }
 
-impl<Req> Clone for Permits<Req> {
-    fn clone(&self) -> Self {
-        let Self { source, weight, limit, max_wait } = self;
-        Self { source: source.clone(), weight: weight.clone(), limit: limit.clone(), max_wait: *max_wait }
-    }
-}
-
-impl<Req> std::fmt::Debug for Permits<Req> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Permits").field("group", &self.source.group).finish_non_exhaustive()
-    }
-}
+debug!(Permits<Req>, source.group);

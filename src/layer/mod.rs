@@ -7,6 +7,7 @@ pub(crate) mod away;
 pub(crate) mod concurrency_limit;
 pub(crate) mod dedupe;
 pub(crate) mod key;
+mod layered;
 pub(crate) mod leased;
 pub(crate) mod mutex;
 pub(crate) mod rate_limit;
@@ -15,6 +16,8 @@ pub(crate) mod rw_lock;
 pub(crate) mod single_flight;
 
 pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn};
+pub use self::layered::Layered;
+pub(crate) use self::layered::{Middleware, give_up_ready, take_ready};
 pub use self::reject::{Admission, AsError, Refusal, RefusalKind, Reject};
 
 /// Returns the answer of a store in memory to a request that does not wait. It is there at once, so no future is stored.
@@ -22,16 +25,4 @@ pub use self::reject::{Admission, AsError, Refusal, RefusalKind, Reject};
 /// what it asked for, and the request is made anew.
 pub(crate) fn at_once<F: Future>(asked: F) -> Option<F::Output> {
     if has_budget_remaining() { asked.now_or_never() } else { None }
-}
-
-/// Takes the instance that was polled ready, which is the one to call. Its clone, which stays, is not ready yet.
-pub(crate) fn take_ready<S: Clone>(inner: &mut S) -> S {
-    let clone = inner.clone();
-    std::mem::replace(inner, clone)
-}
-
-/// Drops the instance that was polled ready, because it is not called. It may hold what others wait for, such as a permit
-/// of tower's `ConcurrencyLimit`.
-pub(crate) fn give_up_ready<S: Clone>(inner: &mut S) {
-    drop(take_ready(inner));
 }

@@ -1,12 +1,13 @@
 //! The layer that handles requests under mutexes. See the public module `mutex`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::layer::away::Away;
-use crate::layer::leased::{Acquire, Config, Leased, Leasing, Provide, UntilResponse, settings};
+use crate::layer::leased::{
+    Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
+};
 use crate::telemetry::Decisions;
-use crate::{AsError, Extracted, Key, KeyExtractor, Mutex, MutexGuard, StoreFailure};
+use crate::{AsError, Extracted, Key, KeyExtractor, Lease, Mutex, MutexGuard, StoreFailure};
 
 /// A [`Layer`](tower_layer::Layer) that handles the requests of a key one at a time, under a mutex.
 ///
@@ -40,15 +41,12 @@ use crate::{AsError, Extracted, Key, KeyExtractor, Mutex, MutexGuard, StoreFailu
 /// assert_eq!(refused, "refused: the lock did not become free in time");
 /// # Ok(()) }
 /// ```
-pub struct MutexLayer<Req, H = UntilResponse, R = AsError> {
-    config: Config<Req, Locks, H, R>,
-}
+pub type MutexLayer<Req, H = UntilResponse, R = AsError> = LeaseLayer<Req, Leased<Locks, H>, R>;
 
-/// Acquires the locks of requests.
+/// The locks of the requests of a [`MutexLayer`].
 #[derive(Clone, Debug)]
-struct Locks {
+pub struct Locks {
     mutex: Mutex,
-    max_wait: Option<Duration>,
     away: Away<Mutex>,
 }
 
@@ -56,21 +54,12 @@ impl<Req> MutexLayer<Req> {
     /// Creates a layer that handles each request under the mutex of its key.
     #[must_use]
     pub fn new(mutex: Mutex, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
-        let locks = Locks { mutex, max_wait: None, away: Away::FailClosed };
-        Self { config: Config::new(Arc::new(key), locks) }
+        let locks = Locks { mutex, away: Away::FailClosed };
+        Self::of(Leased::of(locks), key).cancel_when_lost(true)
     }
 }
 
 impl<Req, H, R> MutexLayer<Req, H, R> {
-    /// Sets how long a request waits for its lock. Default: it does not wait.
-    ///
-    /// [`max_waiters`](crate::mutex::MutexBuilder::max_waiters) limits the number of waiting requests.
-    #[must_use]
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.config.provide.max_wait = Some(max_wait);
-        self
-    }
-
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
     ///
     /// With [`StoreFailure::FailOpen`], requests are handled without a lock. With [`StoreFailure::LocalShare`], each
@@ -78,35 +67,34 @@ impl<Req, H, R> MutexLayer<Req, H, R> {
     /// exclude each other, and its settings hold.
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        let locks = &mut self.config.provide;
-        locks.away = Away::new(on_store_failure, |_| locks.mutex.local_share());
+        let Locks { mutex, away } = &mut self.provide.from;
+        *away = Away::new(on_store_failure, |_| mutex.local_share());
         self
     }
 }
 
-settings!(MutexLayer);
-
 impl<Req> Provide<Req> for Locks {
-    fn lease(&self, key: Extracted, _: &Req) -> Leasing {
-        Leasing::new(self, key, ())
+    fn lease(&self, key: Extracted, _: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {
+        acquire(self, key, (), max_wait)
     }
 }
 
 impl Acquire for Locks {
     type Asked = ();
+    type Granted = Lease;
 
     fn decisions(&self) -> &Decisions {
         self.mutex.decisions()
     }
 
-    fn is_immediate(&self, (): ()) -> bool {
-        self.mutex.is_in_memory() && self.max_wait.is_none()
+    fn is_in_memory(&self) -> bool {
+        self.mutex.is_in_memory()
     }
 
-    async fn take(&self, key: Key, (): ()) -> Leased {
-        let Self { mutex, max_wait, away } = self;
-        let asked = mutex.acquire(key.clone(), *max_wait).await;
-        let local = |local: Mutex, _| async move { local.acquire(key, *max_wait).await };
+    async fn acquire(&self, key: Key, (): (), max_wait: Option<Duration>) -> Acquired<Lease> {
+        let Self { mutex, away } = self;
+        let asked = mutex.acquire(key.clone(), max_wait).await;
+        let local = |local: Mutex, _| async move { local.acquire(key, max_wait).await };
         let settled = away.settle(asked, local).await;
         Ok(mutex.decisions().settle(settled)?.map(MutexGuard::into_lease))
     }

@@ -1,14 +1,16 @@
 //! The layer that handles requests under reader-writer locks. See the public module `rw_lock`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::layer::leased::{Acquire, Config, Leased, Leasing, Provide, UntilResponse, settings};
+use crate::layer::leased::{
+    Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, UntilResponse, acquire,
+};
 use crate::primitive::lease::Wait;
 use crate::primitive::rw_lock::Access;
 use crate::telemetry::Decisions;
-use crate::{AsError, Extracted, Key, KeyExtractor, RwLock};
+use crate::{AsError, Extracted, Key, KeyExtractor, Lease, RwLock};
+use derive_where::derive_where;
 
 /// A [`Layer`](tower_layer::Layer) that handles each request under a reader-writer lock.
 ///
@@ -40,16 +42,14 @@ use crate::{AsError, Extracted, Key, KeyExtractor, RwLock};
 /// assert_eq!(edit.ready().await?.call(write).await?, "try again later");
 /// # Ok(()) }
 /// ```
-pub struct RwLockLayer<Req, H = UntilResponse, R = AsError> {
-    config: Config<Req, Locks<Req>, H, R>,
-}
+pub type RwLockLayer<Req, H = UntilResponse, R = AsError> = LeaseLayer<Req, Leased<Locks<Req>, H>, R>;
 
-/// Acquires the locks of requests.
-struct Locks<Req> {
+/// The locks of the requests of a [`RwLockLayer`].
+#[derive_where(Clone)]
+pub struct Locks<Req> {
     lock: RwLock,
     /// `None`: every request writes.
     access: Option<Arc<dyn ChooseAccess<Req> + Send + Sync>>,
-    max_wait: Option<Duration>,
 }
 
 /// Decides whether a request reads or writes. Functions and closures from `&Req` to [`Access`] implement it.
@@ -72,7 +72,7 @@ impl<Req> RwLockLayer<Req> {
     /// Creates a layer that handles each request under the lock of its key.
     #[must_use]
     pub fn new(lock: RwLock, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
-        Self { config: Config::new(Arc::new(key), Locks { lock, access: None, max_wait: None }) }
+        Self::of(Leased::of(Locks { lock, access: None }), key).cancel_when_lost(true)
     }
 }
 
@@ -81,54 +81,34 @@ impl<Req, H, R> RwLockLayer<Req, H, R> {
     /// request writes.
     #[must_use]
     pub fn access(mut self, access: impl ChooseAccess<Req> + Send + Sync + 'static) -> Self {
-        self.config.provide.access = Some(Arc::new(access));
-        self
-    }
-
-    /// Sets how long a request waits for its lock. Default: it does not wait.
-    ///
-    /// [`max_waiters`](crate::rw_lock::RwLockBuilder::max_waiters) limits the number of waiting requests.
-    #[must_use]
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.config.provide.max_wait = Some(max_wait);
+        self.provide.from.access = Some(Arc::new(access));
         self
     }
 }
 
-settings!(RwLockLayer);
-
 impl<Req> Provide<Req> for Locks<Req> {
-    fn lease(&self, key: Extracted, request: &Req) -> Leasing {
+    fn lease(&self, key: Extracted, request: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {
         let access = self.access.as_ref().map_or(Access::Write, |access| access.access(request));
-        let wait = self.max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.lock.wait() });
-        Leasing::new(&self.lock, key, (access, wait))
+        acquire(&self.lock, key, access, max_wait)
     }
 }
 
 impl Acquire for RwLock {
-    type Asked = (Access, Option<Wait>);
+    type Asked = Access;
+    type Granted = Lease;
 
     fn decisions(&self) -> &Decisions {
         self.decisions()
     }
 
-    fn is_immediate(&self, (_, wait): Self::Asked) -> bool {
-        self.is_in_memory() && wait.is_none()
+    fn is_in_memory(&self) -> bool {
+        self.is_in_memory()
     }
 
-    async fn take(&self, key: Key, (access, wait): Self::Asked) -> Leased {
+    async fn acquire(&self, key: Key, access: Access, max_wait: Option<Duration>) -> Acquired<Lease> {
+        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.wait() });
         self.acquire(key, access, wait).await.map(Some)
     }
 }
 
-impl<Req> Clone for Locks<Req> {
-    fn clone(&self) -> Self {
-        Self { lock: self.lock.clone(), access: self.access.clone(), max_wait: self.max_wait }
-    }
-}
-
-impl<Req> fmt::Debug for Locks<Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("lock", &self.lock).finish_non_exhaustive()
-    }
-}
+debug!(Locks<Req>, lock);

@@ -1,18 +1,15 @@
 //! What can be said of the types.
 
-use std::convert::Infallible;
-
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower::{BoxError, Layer};
-use tower_distributed::single_flight::{ResponseFuture, SingleFlightService, WholeResponse};
-use tower_distributed::{AsError, SingleFlightLayer};
+use tower_distributed::single_flight::ResponseFuture;
+use tower_distributed::{Layered, SingleFlightLayer};
 
 use crate::probe::{Echo, Probe};
 
 type Flights = SingleFlightLayer<String, String>;
-type Service = SingleFlightService<Probe, String, String>;
-type Future =
-    ResponseFuture<Echo<String>, String, String, Infallible, WholeResponse, AsError, String, BoxError>;
+type Service = Layered<Probe, Flights>;
+type Future = ResponseFuture<Echo<String>, Flights, String, BoxError>;
 
 assert_impl_all!(Flights: Clone, Send, Sync, std::fmt::Debug, Layer<Probe>);
 assert_impl_all!(Service: Clone, Send, Sync, std::fmt::Debug, tower::Service<String, Error = BoxError>);

@@ -11,17 +11,16 @@ use std::task::{Context, Poll};
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 use tower::{Layer as _, Service, ServiceExt as _};
-use tower_distributed::token_bucket::{BucketState, Decision, Reservation};
-use tower_distributed::token_bucket::{RateLimit, ResponseFuture};
+use tower_distributed::token_bucket::{BucketState, Decision, Reservation, ResponseFuture};
 use tower_distributed::{
-    AsError, Error, Key, Quota, Quotas, RateLimitLayer, Refusal, Store, StoreBuilder, StoreFailure,
+    AsError, Error, Key, Layered, Quota, Quotas, RateLimitLayer, Refusal, Store, StoreBuilder, StoreFailure,
     TokenBucket,
 };
 
 use crate::probe::Probe;
 use crate::stores::at_most;
 
-type Limited<S> = RateLimit<S, String, String>;
+type Limited<S> = Layered<S, RateLimitLayer<String, String>>;
 type Future<S, Req> = ResponseFuture<S, Req, AsError>;
 
 assert_impl_all!(Store: Clone, Send, Sync, Unpin, Debug);

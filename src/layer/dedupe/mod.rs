@@ -1,29 +1,23 @@
 //! The layer that handles each item once. See the public module `dedupe`.
 
+mod claims;
 mod duplicate;
-mod future;
-mod service;
 mod success;
 
-use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tower_layer::Layer;
-
+use self::claims::Source;
 use self::duplicate::{AnswerWith, MarkWith};
 pub use self::duplicate::{ConfirmDuplicate, DuplicateAction, Evidence, OnDuplicate, RefuseDuplicates};
-pub use self::future::ResponseFuture;
-pub use self::service::DedupeService;
 use self::success::IsOk;
 pub use self::success::IsSuccess;
+use derive_where::derive_where;
 
 use super::away::Away;
-use super::key::DynKey;
-use super::leased::{OnLease, OnLeases};
+use super::leased::LeaseLayer;
 use crate::{AsError, Dedupe, Error, Key, KeyExtractor, StoreFailure};
 
-/// A [`Layer`] that handles each item once across all processes. See the [module](crate::dedupe#the-layer) for
+/// A [`Layer`](tower_layer::Layer) that handles each item once across all processes. See the [module](crate::dedupe#the-layer) for
 /// details.
 ///
 /// `Req`, `Res` and `E` are the types of the requests, responses and errors of the inner service. `R` turns
@@ -57,30 +51,17 @@ use crate::{AsError, Dedupe, Error, Key, KeyExtractor, StoreFailure};
 /// assert_eq!(place.ready().await?.call(Order { id: 7, claim: None }).await?, 208);
 /// # Ok(()) }
 /// ```
-pub struct DedupeLayer<Req, Res, E, R = AsError> {
-    config: Config<Req, Res, E, R>,
-}
+pub type DedupeLayer<Req, Res, E, R = AsError> = LeaseLayer<Req, Claims<Req, Res, E>, R>;
 
-/// The settings of a service. Its clones share them.
-pub(crate) struct Config<Req, Res, E, R> {
-    key: DynKey<Req>,
+/// The claims on the items of the requests of a [`DedupeLayer`].
+#[derive_where(Clone)]
+pub struct Claims<Req, Res, E> {
+    source: Source,
     success: Arc<dyn IsSuccess<Res, E> + Send + Sync>,
     on_duplicate: Arc<dyn OnDuplicate<Req, Res> + Send + Sync>,
     /// `None`: duplicates are not verified.
     confirm_duplicate: Option<Arc<dyn ConfirmDuplicate<Req> + Send + Sync>>,
-    on_lease: OnLeases<Req>,
-    reject: R,
-    common: Common,
-}
-
-/// The settings that have the same type for all layers.
-#[derive(Clone)]
-struct Common {
-    dedupe: Dedupe,
-    max_wait: Option<Duration>,
-    away: Away<Dedupe>,
     on_unsure: OnUnsure,
-    cancel_when_lost: bool,
 }
 
 type OnUnsure = Option<Arc<dyn Fn(&Unsure) + Send + Sync>>;
@@ -103,23 +84,14 @@ impl<Req, Res, E> DedupeLayer<Req, Res, E> {
     /// Creates a layer that handles each item once. The request's key is the item.
     #[must_use]
     pub fn new(dedupe: Dedupe, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
-        Self {
-            config: Config {
-                key: Arc::new(key),
-                success: Arc::new(IsOk),
-                on_duplicate: Arc::new(RefuseDuplicates),
-                confirm_duplicate: None,
-                on_lease: Vec::new(),
-                reject: AsError,
-                common: Common {
-                    dedupe,
-                    max_wait: None,
-                    away: Away::FailClosed,
-                    on_unsure: None,
-                    cancel_when_lost: false,
-                },
-            },
-        }
+        let claims = Claims {
+            source: Source { dedupe, away: Away::FailClosed },
+            success: Arc::new(IsOk),
+            on_duplicate: Arc::new(RefuseDuplicates),
+            confirm_duplicate: None,
+            on_unsure: None,
+        };
+        Self::of(claims, key)
     }
 }
 
@@ -129,7 +101,7 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// Default: every response, and no error. For HTTP there is `web::IsHandled`.
     #[must_use]
     pub fn success(mut self, success: impl IsSuccess<Res, E> + Send + Sync + 'static) -> Self {
-        self.config.success = Arc::new(success);
+        self.provide.success = Arc::new(success);
         self
     }
 
@@ -153,7 +125,7 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// ```
     #[must_use]
     pub fn on_duplicate(mut self, on_duplicate: impl OnDuplicate<Req, Res> + Send + Sync + 'static) -> Self {
-        self.config.on_duplicate = Arc::new(on_duplicate);
+        self.provide.on_duplicate = Arc::new(on_duplicate);
         self
     }
 
@@ -234,41 +206,7 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// ```
     #[must_use]
     pub fn confirm_duplicate(mut self, confirm: impl ConfirmDuplicate<Req> + Send + Sync + 'static) -> Self {
-        self.config.confirm_duplicate = Some(Arc::new(confirm));
-        self
-    }
-
-    /// Calls a closure of `(&LeaseHandle, &mut Req)` before the inner service, for requests that hold a claim.
-    ///
-    /// The [`LeaseHandle`](crate::LeaseHandle) watches the claim. For HTTP there is `web::InsertLease`.
-    #[must_use]
-    pub fn on_lease(mut self, on_lease: impl OnLease<Req> + Send + Sync + 'static) -> Self {
-        self.config.on_lease.push(Arc::new(on_lease));
-        self
-    }
-
-    /// Turns refusals into responses, by a closure from [`Refusal`](crate::Refusal) to the response, or by another
-    /// [`Reject`](crate::Reject).
-    ///
-    /// The service's error type is then that of the inner service. For HTTP there is `response::refuse()`, for gRPC
-    /// `grpc::refuse()`. Default: a refusal is an error.
-    #[must_use]
-    pub fn reject_with<R2>(self, reject: R2) -> DedupeLayer<Req, Res, E, R2> {
-        let Config { key, success, on_duplicate, confirm_duplicate, on_lease, reject: _, common } =
-            self.config;
-        DedupeLayer {
-            config: Config { key, success, on_duplicate, confirm_duplicate, on_lease, reject, common },
-        }
-    }
-
-    /// Sets how long a request waits for an item that is being handled elsewhere. Default: it does not wait and is
-    /// refused.
-    ///
-    /// If the other request fails, the waiting request handles the item. If the other request succeeds, the waiting
-    /// request is a duplicate. A request that waits longer than `max_wait` is refused.
-    #[must_use]
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.config.common.max_wait = Some(max_wait);
+        self.provide.confirm_duplicate = Some(Arc::new(confirm));
         self
     }
 
@@ -278,7 +216,7 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// the `Dedupe`. A filter is allocated there when it is first used in an outage.
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        let Common { away, dedupe, .. } = &mut self.config.common;
+        let Source { dedupe, away } = &mut self.provide.source;
         *away = Away::new(on_store_failure, |_| dedupe.local_share());
         self
     }
@@ -286,57 +224,7 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// Calls a closure for each item that was handled and may be handled twice. Default: none is called.
     #[must_use]
     pub fn on_unsure(mut self, told: impl Fn(&Unsure) + Send + Sync + 'static) -> Self {
-        self.config.common.on_unsure = Some(Arc::new(told));
+        self.provide.on_unsure = Some(Arc::new(told));
         self
-    }
-
-    /// Sets whether the inner service's future is dropped when the claim is lost. Default: `false`.
-    ///
-    /// The request is then refused as [`LeaseLost`](crate::RefusalKind::LeaseLost).
-    #[must_use]
-    pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
-        self.config.common.cancel_when_lost = cancel;
-        self
-    }
-}
-
-impl<S, Req, Res, E, R: Clone> Layer<S> for DedupeLayer<Req, Res, E, R> {
-    type Service = DedupeService<S, Req, Res, E, R>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        DedupeService::new(inner, self.config.clone())
-    }
-}
-
-impl<Req, Res, E, R: Clone> Clone for DedupeLayer<Req, Res, E, R> {
-    fn clone(&self) -> Self {
-        Self { config: self.config.clone() }
-    }
-}
-
-impl<Req, Res, E, R: Clone> Clone for Config<Req, Res, E, R> {
-    fn clone(&self) -> Self {
-        let Self { key, success, on_duplicate, confirm_duplicate, on_lease, reject, common } = self;
-        Self {
-            key: Arc::clone(key),
-            success: Arc::clone(success),
-            on_duplicate: Arc::clone(on_duplicate),
-            confirm_duplicate: confirm_duplicate.clone(),
-            on_lease: on_lease.clone(),
-            reject: reject.clone(),
-            common: common.clone(),
-        }
-    }
-}
-
-impl<Req, Res, E, R> fmt::Debug for Config<Req, Res, E, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("dedupe", &self.common.dedupe).finish_non_exhaustive()
-    }
-}
-
-impl<Req, Res, E, R> fmt::Debug for DedupeLayer<Req, Res, E, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DedupeLayer").field("config", &self.config).finish()
     }
 }

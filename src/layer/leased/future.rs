@@ -1,172 +1,248 @@
-//! The response future.
+//! The response future: acquires, calls the inner service, and finishes.
 
-use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::slot::Slotted;
-use super::{Config, DynProvide, Hold, Leased, Leasing};
+use super::{Acquired, Acquiring, LeaseLayer};
+use crate::layer::{Middleware, take_ready};
 use crate::primitive::lease::Watch;
-use crate::{Extracted, Reject};
+use crate::{Error, Extracted, LeaseHandle, Reject};
+
+/// What a request has while it is handled.
+///
+/// It does not depend on the request type: otherwise, whether a [`ResponseFuture`] is `Send` would not be found out in an
+/// async block if requests have a lifetime.
+pub trait Holds {
+    /// What a request acquires.
+    type Granted;
+    /// What is held while the inner service handles the request.
+    type Guard;
+    /// The work after the inner service.
+    type Finishing;
+}
+
+/// What happens before and after the inner service handles a request.
+pub trait Lifecycle<Req, Res, E>: Holds + Sized {
+    /// The response of the layer's service.
+    type Response;
+
+    /// Acquires for a request after its key is known.
+    fn acquire<R>(
+        layer: &LeaseLayer<Req, Self, R>,
+        key: Extracted,
+        request: &Req,
+    ) -> Acquiring<Self::Granted>;
+
+    /// Decides what to do with a request by what it has acquired.
+    fn admit<R>(
+        layer: &LeaseLayer<Req, Self, R>,
+        granted: Self::Granted,
+        request: Req,
+    ) -> Next<Self::Granted, Self::Guard, Req, Self::Response>;
+
+    /// Whether the inner service has taken the lease out of the guard.
+    fn is_taken(_: &Self::Guard) -> bool {
+        false
+    }
+
+    /// Takes in the outcome of the inner service. `guard` is `None` for a request that passed.
+    fn finish<R>(
+        layer: &LeaseLayer<Req, Self, R>,
+        guard: Option<Self::Guard>,
+        outcome: Result<Res, E>,
+    ) -> Finish<Self::Finishing, Self::Response, E>;
+
+    fn poll_finish(
+        finishing: &mut Self::Finishing,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Self::Response, E>>;
+}
+
+/// What is done next with a request.
+#[expect(missing_debug_implementations, reason = "it has futures, and cannot be named outside of the crate")]
+pub enum Next<G, Guard, Req, Res> {
+    /// Call the inner service, with the lease if there is one.
+    Call(Option<(Guard, LeaseHandle)>, Req),
+    /// Acquire something else first.
+    Acquire(BoxFuture<'static, Acquired<G>>, Req),
+    Answer(Res),
+    Refuse(Error),
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub enum Finish<F, Res, E> {
+    Now(Result<Res, E>),
+    Later(F),
+}
 
 pin_project! {
-    /// The future of [`LeaseService`](super::LeaseService).
+    /// The future of a [`LeaseLayer`]'s service.
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<S, Req, H, R>
+    pub struct ResponseFuture<S, Req, P, R>
     where
         S: Service<Req>,
+        P: Holds,
     {
-        config: Arc<Config<Req, DynProvide<Req>, H, R>>,
+        layer: Arc<LeaseLayer<Req, P, R>>,
         #[pin]
-        state: State<S, Req>,
+        state: State<S, Req, P>,
     }
 }
 
-/// The state while the lease is acquired.
-struct Asking<S, Req> {
-    asked: Asked,
-    /// The ready service and the request. `None` after the call.
-    call: Option<(S, Req)>,
-}
-
-/// How far an acquire is.
-enum Asked {
-    /// `None` once the key is taken.
-    Not(Option<Extracted>),
-    Pending(BoxFuture<'static, Leased>),
+/// How far the acquire of a request is.
+enum Waiting<G> {
+    Key(Extracted),
+    Lease(BoxFuture<'static, Acquired<G>>),
 }
 
 pin_project! {
     #[project = StateProjection]
-    enum State<S, Req>
+    enum State<S, Req, P>
     where
         S: Service<Req>,
+        P: Holds,
     {
-        Asking {
-            asking: Asking<S, Req>,
+        Waiting {
+            waiting: Waiting<P::Granted>,
+            // The ready service and the request. `None` after the call.
+            call: Option<(S, Req)>,
         },
         Calling {
             #[pin]
             future: S::Future,
             // `None` if the request passed without a lease.
-            lease: Option<Slotted>,
+            guard: Option<P::Guard>,
             // Drops the inner future when the lease is lost, if the settings say so.
             watch: Watch,
+        },
+        Finishing {
+            finishing: P::Finishing,
         },
         Done,
     }
 }
 
-impl<S, Req, H, R> ResponseFuture<S, Req, H, R>
+impl<S, Req, P, R> Middleware<S, Req> for LeaseLayer<Req, P, R>
 where
-    S: Service<Req>,
+    S: Service<Req> + Clone,
+    P: Lifecycle<Req, S::Response, S::Error>,
+    R: Reject<P::Response, S::Error>,
 {
-    pub(super) fn passing(future: S::Future, config: Arc<Config<Req, DynProvide<Req>, H, R>>) -> Self {
-        Self { config, state: State::Calling { future, lease: None, watch: Watch::none() } }
+    type Response = P::Response;
+    type Error = R::Error;
+    type Future = ResponseFuture<S, Req, P, R>;
+
+    fn inner_error(&self, error: S::Error) -> R::Error {
+        self.reject.inner_error(error)
     }
 
-    pub(super) fn asking(
-        key: Extracted,
-        inner: S,
-        request: Req,
-        config: Arc<Config<Req, DynProvide<Req>, H, R>>,
-    ) -> Self {
-        Self {
-            config,
-            state: State::Asking {
-                asking: Asking { asked: Asked::Not(Some(key)), call: Some((inner, request)) },
-            },
-        }
+    fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
+        let state = match self.key.extract(&request) {
+            Extracted::Ready(Ok(None)) => State::called(inner, request, None),
+            key => State::Waiting { waiting: Waiting::Key(key), call: Some((take_ready(inner), request)) },
+        };
+        ResponseFuture { layer: Arc::clone(self), state }
     }
 }
 
-impl<S, Req, H, R> Future for ResponseFuture<S, Req, H, R>
+impl<S, Req, P> State<S, Req, P>
 where
     S: Service<Req>,
-    H: Hold<S::Response>,
-    R: Reject<H::Response, S::Error>,
+    P: Holds,
 {
-    type Output = Result<H::Response, R::Error>;
+    /// Calls the inner service.
+    fn called(inner: &mut S, request: Req, watched: Option<(P::Guard, Watch)>) -> Self {
+        let (guard, watch) = watched.unzip();
+        Self::Calling { future: inner.call(request), guard, watch: watch.unwrap_or(Watch::none()) }
+    }
+}
+
+impl<S, Req, P, R> Future for ResponseFuture<S, Req, P, R>
+where
+    S: Service<Req>,
+    P: Lifecycle<Req, S::Response, S::Error>,
+    R: Reject<P::Response, S::Error>,
+{
+    type Output = Result<P::Response, R::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let config = &**this.config;
-        loop {
-            match this.state.as_mut().project() {
-                StateProjection::Asking { asking } => {
-                    let Asking { asked, call: Some((_, request)) } = asking else { return Poll::Pending };
-                    let leased = match asked {
-                        Asked::Pending(leasing) => ready!(leasing.as_mut().poll(context)),
-                        Asked::Not(key) => {
-                            let Some(key) = key.take() else { return Poll::Pending };
-                            match config.provide.lease(key, request) {
-                                Leasing::Ready(leased) => leased,
-                                Leasing::Pending(leasing) => {
-                                    *asked = Asked::Pending(leasing);
+        let layer = &**this.layer;
+        let outcome = loop {
+            let next = match this.state.as_mut().project() {
+                StateProjection::Waiting { waiting, call } => {
+                    let Some((_, request)) = call else { return Poll::Pending };
+                    let acquired = match waiting {
+                        Waiting::Lease(acquiring) => ready!(acquiring.poll_unpin(context)),
+                        Waiting::Key(key) => {
+                            match P::acquire(layer, mem::replace(key, Extracted::NONE), request) {
+                                Acquiring::Ready(acquired) => acquired,
+                                Acquiring::Pending(acquiring) => {
+                                    *waiting = Waiting::Lease(acquiring);
                                     continue;
                                 }
                             }
                         }
                     };
-                    let lease = match leased {
-                        Ok(lease) => lease,
-                        Err(error) => {
-                            // Drops the ready inner service, and keeps a later poll from acquiring again.
-                            this.state.set(State::Done);
-                            return Poll::Ready(config.reject.reject(error.into()));
-                        }
+                    let Some((mut inner, request)) = call.take() else { return Poll::Pending };
+                    let next = match acquired {
+                        Ok(Some(granted)) => P::admit(layer, granted, request),
+                        Ok(None) => Next::Call(None, request),
+                        Err(error) => Next::Refuse(error),
                     };
-                    let Some((mut inner, mut request)) = asking.call.take() else { return Poll::Pending };
-                    let mut watch = Watch::none();
-                    let lease = lease.map(|lease| {
-                        let handle = lease.handle();
-                        let lease = Slotted::new(lease);
-                        let slot = lease.slot();
-                        config.on_lease.iter().for_each(|told| told.on_slot(&handle, &slot, &mut request));
-                        watch = Watch::new(handle, config.cancel_when_lost);
-                        lease
-                    });
-                    let future = inner.call(request);
-                    this.state.set(State::Calling { future, lease, watch });
+                    match next {
+                        Next::Call(lease, request) => {
+                            let watch = |(guard, lease)| (guard, Watch::new(lease, layer.cancel_when_lost));
+                            State::called(&mut inner, request, lease.map(watch))
+                        }
+                        Next::Acquire(acquiring, request) => State::Waiting {
+                            waiting: Waiting::Lease(acquiring),
+                            call: Some((inner, request)),
+                        },
+                        Next::Answer(response) => break Ok(Ok(response)),
+                        Next::Refuse(error) => break Err(error),
+                    }
                 }
-                StateProjection::Calling { future, lease, watch } => {
+                StateProjection::Calling { future, guard, watch } => {
                     let outcome = match ready!(watch.poll(future, context)) {
                         Ok(outcome) => outcome,
                         // The handler has taken the lease, so the layer no longer watches it.
-                        Err(_) if lease.as_ref().is_some_and(Slotted::is_taken) => {
+                        Err(_) if guard.as_ref().is_some_and(P::is_taken) => {
                             *watch = Watch::none();
                             continue;
                         }
-                        Err(lost) => {
-                            // Drops the inner future before the caller gets the refusal.
-                            this.state.set(State::Done);
-                            return Poll::Ready(config.reject.reject(lost.into()));
-                        }
+                        Err(lost) => break Err(lost),
                     };
-                    let lease = lease.take().and_then(Slotted::into_lease);
+                    let guard = guard.take();
                     this.state.set(State::Done);
-                    return Poll::Ready(match outcome {
-                        Ok(response) => Ok(config.hold.hold(response, lease)),
-                        Err(error) => Err(config.reject.inner_error(error)),
-                    });
+                    match P::finish(layer, guard, outcome) {
+                        Finish::Now(outcome) => break Ok(outcome),
+                        Finish::Later(finishing) => State::Finishing { finishing },
+                    }
+                }
+                StateProjection::Finishing { finishing } => {
+                    break Ok(ready!(P::poll_finish(finishing, context)));
                 }
                 StateProjection::Done => return Poll::Pending,
-            }
-        }
+            };
+            this.state.set(next);
+        };
+        // Drops the inner future before the caller gets a refusal, and keeps a later poll from acquiring again.
+        this.state.set(State::Done);
+        Poll::Ready(match outcome {
+            Ok(outcome) => outcome.map_err(|error| layer.reject.inner_error(error)),
+            Err(refusal) => layer.reject.reject(refusal.into()),
+        })
     }
 }
 
-impl<S, Req, H, R> fmt::Debug for ResponseFuture<S, Req, H, R>
-where
-    S: Service<Req>,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+debug!(ResponseFuture<S: Service<Req>, Req, P: Holds, R>);

@@ -1,6 +1,18 @@
 //! How long a response holds its lease.
 
-use crate::Lease;
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+
+use super::slot::Slotted;
+use super::{Acquiring, Finish, Holds, LeaseLayer, Lifecycle, Next, Provide};
+use crate::{Extracted, Lease};
+
+/// Leases that are acquired from `A`, and held as `H` says. See [`LeaseLayer`].
+#[derive(Clone, Debug)]
+pub struct Leased<A, H = UntilResponse> {
+    pub(crate) from: A,
+    pub(crate) hold: H,
+}
 
 /// Decides how long the lease of a request is held after the response is returned.
 #[diagnostic::on_unimplemented(
@@ -41,5 +53,54 @@ impl<Res> Hold<Res> for UntilResponse {
     fn hold(&self, response: Res, lease: Option<Lease>) -> Res {
         drop(lease);
         response
+    }
+}
+
+impl<A> Leased<A> {
+    pub(crate) fn of(from: A) -> Self {
+        Self { from, hold: UntilResponse }
+    }
+}
+
+impl<A, H> Holds for Leased<A, H> {
+    type Granted = Lease;
+    type Guard = Slotted;
+    type Finishing = Infallible;
+}
+
+impl<Req, Res, E, A: Provide<Req>, H: Hold<Res>> Lifecycle<Req, Res, E> for Leased<A, H> {
+    type Response = H::Response;
+
+    fn acquire<R>(layer: &LeaseLayer<Req, Self, R>, key: Extracted, request: &Req) -> Acquiring<Lease> {
+        layer.provide.from.lease(key, request, layer.max_wait)
+    }
+
+    fn admit<R>(
+        layer: &LeaseLayer<Req, Self, R>,
+        lease: Lease,
+        mut request: Req,
+    ) -> Next<Lease, Slotted, Req, H::Response> {
+        let handle = lease.handle();
+        let guard = Slotted::new(lease);
+        let slot = guard.slot();
+        layer.on_lease.iter().for_each(|told| told.on_slot(&handle, &slot, &mut request));
+        Next::Call(Some((guard, handle)), request)
+    }
+
+    fn is_taken(guard: &Slotted) -> bool {
+        guard.is_taken()
+    }
+
+    fn finish<R>(
+        layer: &LeaseLayer<Req, Self, R>,
+        guard: Option<Slotted>,
+        outcome: Result<Res, E>,
+    ) -> Finish<Infallible, H::Response, E> {
+        let lease = guard.and_then(Slotted::into_lease);
+        Finish::Now(outcome.map(|response| layer.provide.hold.hold(response, lease)))
+    }
+
+    fn poll_finish(never: &mut Infallible, _: &mut Context<'_>) -> Poll<Result<H::Response, E>> {
+        match *never {}
     }
 }

@@ -1,6 +1,5 @@
 //! The slot from which a handler can take the lease of its request.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::Lease;
@@ -91,14 +90,11 @@ impl LeaseSlot {
     }
 }
 
-impl fmt::Debug for LeaseSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseSlot").finish_non_exhaustive()
-    }
-}
+debug!(LeaseSlot);
 
 /// The lease of a request while the inner service runs, unless the handler has taken it.
-pub(super) struct Slotted(Arc<Mutex<Option<Lease>>>);
+#[derive(Debug)]
+pub struct Slotted(Arc<Mutex<Option<Lease>>>);
 
 impl Slotted {
     pub(super) fn new(lease: Lease) -> Self {

@@ -11,7 +11,7 @@ use tokio::task::coop::consume_budget;
 use tower::Service;
 
 use super::hooks::Afterwards;
-use super::layer::Config;
+use super::layer::RateLimitLayer;
 use super::limiter;
 use crate::layer::away::Away;
 use crate::primitive::token_bucket::Decision;
@@ -19,13 +19,13 @@ use crate::telemetry::Outcome;
 use crate::{Admission, Error, Key, Quotas, Refusal, Reject};
 
 pin_project! {
-    /// The future of [`RateLimit`](super::RateLimit).
+    /// The future of a [`RateLimitLayer`]'s service.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, Req, R>
     where
         S: Service<Req>,
     {
-        config: Arc<Config<Req, S::Response, R>>,
+        layer: Arc<RateLimitLayer<Req, S::Response, R>>,
         #[pin]
         state: State<S, Req>,
     }
@@ -99,9 +99,9 @@ where
         future: S::Future,
         key: Option<Key>,
         granted: Option<Granted>,
-        config: Arc<Config<Req, S::Response, R>>,
+        layer: Arc<RateLimitLayer<Req, S::Response, R>>,
     ) -> Self {
-        Self { config, state: State::Calling { future, key, granted } }
+        Self { layer, state: State::Calling { future, key, granted } }
     }
 
     pub(super) fn looking_up(
@@ -109,23 +109,23 @@ where
         cost: u32,
         inner: S,
         request: Req,
-        config: Arc<Config<Req, S::Response, R>>,
+        layer: Arc<RateLimitLayer<Req, S::Response, R>>,
     ) -> Self {
         let looking = Box::new(LookingUp { asked, then: Some((cost, inner, request)) });
-        Self { config, state: State::LookingUp { looking } }
+        Self { layer, state: State::LookingUp { looking } }
     }
 
-    pub(super) fn refused(refusal: Refusal, config: Arc<Config<Req, S::Response, R>>) -> Self {
-        Self { config, state: State::Refused { refusal: Some(refusal) } }
+    pub(super) fn refused(refusal: Refusal, layer: Arc<RateLimitLayer<Req, S::Response, R>>) -> Self {
+        Self { layer, state: State::Refused { refusal: Some(refusal) } }
     }
 
     pub(super) fn asking(
         acquire: limiter::Asking,
         inner: S,
         request: Req,
-        config: Arc<Config<Req, S::Response, R>>,
+        layer: Arc<RateLimitLayer<Req, S::Response, R>>,
     ) -> Self {
-        Self { config, state: State::Asking { asking: Asking::new(acquire, inner, request) } }
+        Self { layer, state: State::Asking { asking: Asking::new(acquire, inner, request) } }
     }
 }
 
@@ -138,7 +138,8 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let (config, settings) = (&**this.config, &this.config.settings);
+        let config = &this.layer.config;
+        let settings = &config.settings;
         loop {
             match this.state.as_mut().project() {
                 StateProjection::LookingUp { looking } => {

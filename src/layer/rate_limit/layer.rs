@@ -12,7 +12,7 @@ use super::future::Granted;
 use super::hooks::{ChargeAfter, Cost, Hooks, Observe, OnAdmit, OnRefused, OnResponse};
 use super::limiter::{AllOf, Asking, KeyExtractors, Limiter};
 use super::quotas::{ChooseQuotas, DynQuotas, InTable, LookUp, QuotaTable, QuotasFuture, RowName};
-use super::service::RateLimit;
+use crate::layer::Layered;
 use crate::layer::away::Away;
 use crate::layer::key::{DynKey, SkipIf};
 use crate::primitive::token_bucket::Decision;
@@ -69,7 +69,7 @@ use crate::{
 /// ```
 #[derive_where(Clone; R)]
 pub struct RateLimitLayer<Req, Res, R = AsError> {
-    config: Config<Req, Res, R>,
+    pub(super) config: Config<Req, Res, R>,
 }
 
 /// The configuration of a service, shared by its clones.
@@ -118,7 +118,7 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     ///
     /// A request is charged to all limits or to none; see [`TokenBuckets`]. `keys` is a tuple with one
     /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked, as a closure says or
-    /// [`skip_if`](crate::extract::Extractor::skip_if). If all keys are `None`, the request passes. A request without a part of a
+    /// [`skip_if`](crate::extract::By::skip_if). If all keys are `None`, the request passes. A request without a part of a
     /// key [is refused](Error::is_missing_part).
     ///
     /// The first limit identifies the sender of the request:
@@ -668,10 +668,10 @@ impl<Req, Res, R> Config<Req, Res, R> {
 }
 
 impl<S, Req, Res, R: Clone> Layer<S> for RateLimitLayer<Req, Res, R> {
-    type Service = RateLimit<S, Req, Res, R>;
+    type Service = Layered<S, Self>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, Arc::new(self.config.clone()))
+        Layered::new(inner, self.clone())
     }
 }
 

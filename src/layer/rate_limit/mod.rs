@@ -14,4 +14,3 @@ pub use self::hooks::{ChargeAfter, Cost, Observe, OnAdmit, OnRefused, OnResponse
 pub use self::layer::RateLimitLayer;
 pub use self::limiter::KeyExtractors;
 pub use self::quotas::{ChooseQuotas, QuotaTable, QuotasFuture, RowName, RowNameFn};
-pub use self::service::RateLimit;

@@ -1,73 +1,16 @@
-//! The service.
+//! How the layer handles requests.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use derive_where::derive_where;
 use tower::Service;
 
 use super::future::{Granted, ResponseFuture};
-use super::layer::Config;
-use crate::layer::{give_up_ready, take_ready};
+use super::layer::RateLimitLayer;
+use crate::layer::{Middleware, give_up_ready, take_ready};
 use crate::telemetry::Outcome;
-use crate::{AsError, Extracted, KeyExtractor as _, Refusal, Reject};
+use crate::{Extracted, KeyExtractor as _, Refusal, Reject};
 
-/// A [`Service`] that limits the rate of requests; see the [module](crate::token_bucket).
-///
-/// The type can be named, so a struct can hold it:
-///
-/// ```
-/// use std::convert::Infallible;
-/// use std::pin::Pin;
-/// use tower::{Layer, Service, ServiceExt, util::BoxCloneSyncService};
-/// use tower_distributed::token_bucket::RateLimit;
-/// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
-///
-/// type Sender = BoxCloneSyncService<String, (), Infallible>;
-///
-/// struct Mailer {
-///     send: RateLimit<Sender, String, ()>,
-/// }
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
-/// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(5))?;
-/// let limit = RateLimitLayer::new(bucket, |address: &String| address.clone());
-/// let send = tower::service_fn(async |_: String| Ok(()));
-/// let mut mailer = Mailer { send: limit.layer(Sender::new(send)) };
-/// mailer.send.ready().await?.call("ann@example.com".into()).await?;
-/// # Ok(()) }
-/// ```
-#[derive_where(Clone; S)]
-pub struct RateLimit<S, Req, Res, R = AsError> {
-    inner: S,
-    config: Arc<Config<Req, Res, R>>,
-}
-
-impl<S, Req, Res, R> RateLimit<S, Req, Res, R> {
-    pub(super) fn new(inner: S, config: Arc<Config<Req, Res, R>>) -> Self {
-        Self { inner, config }
-    }
-
-    /// Returns a reference to the inner service.
-    #[must_use]
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// Returns a mutable reference to the inner service.
-    #[must_use]
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Returns the inner service.
-    #[must_use]
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
-}
-
-impl<S, Req, Res, R> Service<Req> for RateLimit<S, Req, Res, R>
+impl<S, Req, Res, R> Middleware<S, Req> for RateLimitLayer<Req, Res, R>
 where
     S: Service<Req, Response = Res> + Clone,
     R: Reject<Res, S::Error>,
@@ -76,26 +19,27 @@ where
     type Error = R::Error;
     type Future = ResponseFuture<S, Req, R>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(context).map_err(|error| self.config.reject.inner_error(error))
+    fn inner_error(&self, error: S::Error) -> R::Error {
+        self.config.reject.inner_error(error)
     }
 
-    fn call(&mut self, mut request: Req) -> Self::Future {
-        let config = Arc::clone(&self.config);
+    fn call(self: &Arc<Self>, inner: &mut S, mut request: Req) -> Self::Future {
+        let layer = Arc::clone(self);
+        let config = &self.config;
         let cost = config.cost(&request);
         if cost == 0 {
-            return ResponseFuture::calling(self.inner.call(request), None, None, config);
+            return ResponseFuture::calling(inner.call(request), None, None, layer);
         }
         let extracted = match config.key.extract(&request) {
             Extracted::Ready(Ok(None)) => {
-                return ResponseFuture::calling(self.inner.call(request), None, None, config);
+                return ResponseFuture::calling(inner.call(request), None, None, layer);
             }
             Extracted::Ready(Err(error)) => {
                 if config.settings.passes_without_key(&error) {
-                    return ResponseFuture::calling(self.inner.call(request), None, None, config);
+                    return ResponseFuture::calling(inner.call(request), None, None, layer);
                 }
-                give_up_ready(&mut self.inner);
-                return ResponseFuture::refused(error.into(), config);
+                give_up_ready(inner);
+                return ResponseFuture::refused(error.into(), layer);
             }
             extracted => extracted,
         };
@@ -111,8 +55,8 @@ where
                     };
                     Ok(Some((key, quotas)))
                 });
-                let inner = take_ready(&mut self.inner);
-                return ResponseFuture::looking_up(asked, cost, inner, request, config);
+                let inner = take_ready(inner);
+                return ResponseFuture::looking_up(asked, cost, inner, request, layer);
             }
         };
         let (quotas, settings) = (config.quotas(&request), &config.settings);
@@ -129,19 +73,17 @@ where
             settings.limiter.decisions().count(settings.counted(outcome, decision.is_ok()));
             return match decision {
                 Err(refusal) if !settings.shadow => {
-                    give_up_ready(&mut self.inner);
-                    ResponseFuture::refused(refusal.of(key), config)
+                    give_up_ready(inner);
+                    ResponseFuture::refused(refusal.of(key), layer)
                 }
                 decision => {
                     let granted = decision.ok().map(|decision| Granted { decision, by_share: false });
-                    ResponseFuture::calling(self.inner.call(request), Some(key), granted, config)
+                    ResponseFuture::calling(inner.call(request), Some(key), granted, layer)
                 }
             };
         }
         let asking = settings.acquire(quotas.as_ref(), key, cost);
-        let inner = take_ready(&mut self.inner);
-        ResponseFuture::asking(asking, inner, request, config)
+        let inner = take_ready(inner);
+        ResponseFuture::asking(asking, inner, request, layer)
     }
 }
-
-debug!(RateLimit<S: std::fmt::Debug, Req, Res, R>, inner, config.settings);

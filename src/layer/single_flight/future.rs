@@ -1,6 +1,5 @@
 //! The response future.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,25 +8,25 @@ use std::task::{Context, Poll, ready};
 use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
 
-use super::{Capture, Config};
+use super::{Capture, SingleFlightLayer};
 use crate::Reject;
 
 pin_project! {
-    /// The future of [`SingleFlightService`](super::SingleFlightService).
+    /// The future of a [`SingleFlightLayer`]'s service.
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<Fut, Req, A, F, C, R, Res, Err> {
+    pub struct ResponseFuture<Fut, L, Res, Err> {
         #[pin]
-        state: State<Fut, Req, A, F, C, R, Res, Err>,
+        state: State<Fut, L, Res, Err>,
     }
 }
 
 pin_project! {
     #[project = StateProjection]
-    enum State<Fut, Req, A, F, C, R, Res, Err> {
+    enum State<Fut, L, Res, Err> {
         Passing {
             #[pin]
             future: Fut,
-            config: Arc<Config<Req, A, F, C, R>>,
+            layer: Arc<L>,
         },
         Served {
             response: Option<Res>,
@@ -39,9 +38,9 @@ pin_project! {
     }
 }
 
-impl<Fut, Req, A, F, C, R, Res, Err> ResponseFuture<Fut, Req, A, F, C, R, Res, Err> {
-    pub(super) fn passing(future: Fut, config: Arc<Config<Req, A, F, C, R>>) -> Self {
-        Self { state: State::Passing { future, config } }
+impl<Fut, L, Res, Err> ResponseFuture<Fut, L, Res, Err> {
+    pub(super) fn passing(future: Fut, layer: Arc<L>) -> Self {
+        Self { state: State::Passing { future, layer } }
     }
 
     pub(super) fn served(response: Res) -> Self {
@@ -53,7 +52,8 @@ impl<Fut, Req, A, F, C, R, Res, Err> ResponseFuture<Fut, Req, A, F, C, R, Res, E
     }
 }
 
-impl<Fut, Req, A, F, C, R, Response, E> Future for ResponseFuture<Fut, Req, A, F, C, R, C::Response, R::Error>
+impl<Fut, Req, A, F, C, R, Response, E> Future
+    for ResponseFuture<Fut, SingleFlightLayer<Req, A, F, C, R>, C::Response, R::Error>
 where
     Fut: Future<Output = Result<Response, E>>,
     C: Capture<Req, Response, E>,
@@ -63,9 +63,9 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProjection::Passing { future, config } => Poll::Ready(match ready!(future.poll(context)) {
-                Ok(response) => Ok(config.capture.pass(response)),
-                Err(error) => Err(config.reject.inner_error(error)),
+            StateProjection::Passing { future, layer } => Poll::Ready(match ready!(future.poll(context)) {
+                Ok(response) => Ok(layer.capture.pass(response)),
+                Err(error) => Err(layer.reject.inner_error(error)),
             }),
             StateProjection::Served { response } => {
                 response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
@@ -75,8 +75,4 @@ where
     }
 }
 
-impl<Fut, Req, A, F, C, R, Res, Err> fmt::Debug for ResponseFuture<Fut, Req, A, F, C, R, Res, Err> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+debug!(ResponseFuture<Fut, L, Res, Err>);

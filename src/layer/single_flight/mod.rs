@@ -5,15 +5,15 @@ mod future;
 mod service;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::sync::Arc;
 
+use derive_where::derive_where;
 use tower_layer::Layer;
 
 pub use self::capture::{Capture, Captured, WholeAnswer, WholeResponse};
 pub use self::future::ResponseFuture;
-pub use self::service::SingleFlightService;
 
+use super::Layered;
 use super::key::DynKey;
 use super::leased::{OnLease, OnLeases};
 use crate::{AsError, KeyExtractor, SingleFlight};
@@ -44,12 +44,8 @@ use crate::{AsError, KeyExtractor, SingleFlight};
 /// let app: Router = Router::new().route("/dashboard", get(async || "all of it")).layer(layer);
 /// # Ok(()) }
 /// ```
+#[derive_where(Clone; C, R)]
 pub struct SingleFlightLayer<Req, A, F = Infallible, C = WholeResponse, R = AsError> {
-    config: Config<Req, A, F, C, R>,
-}
-
-/// The configuration of a service, shared by its clones.
-pub(crate) struct Config<Req, A, F, C, R> {
     key: DynKey<Req>,
     flight: SingleFlight<A, F>,
     capture: C,
@@ -62,7 +58,7 @@ impl<Req, A, F> SingleFlightLayer<Req, A, F> {
     #[must_use]
     pub fn new(flight: SingleFlight<A, F>, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let (key, on_lease) = (Arc::new(key), Vec::new());
-        Self { config: Config { key, flight, capture: WholeResponse, on_lease, reject: AsError } }
+        Self { key, flight, capture: WholeResponse, on_lease, reject: AsError }
     }
 }
 
@@ -71,15 +67,15 @@ impl<Req, A, F, C, R> SingleFlightLayer<Req, A, F, C, R> {
     /// `response::Responses`.
     #[must_use]
     pub fn capture<C2>(self, capture: C2) -> SingleFlightLayer<Req, A, F, C2, R> {
-        let Config { key, flight, capture: _, on_lease, reject } = self.config;
-        SingleFlightLayer { config: Config { key, flight, capture, on_lease, reject } }
+        let Self { key, flight, capture: _, on_lease, reject } = self;
+        SingleFlightLayer { key, flight, capture, on_lease, reject }
     }
 
     /// Adds a closure of `(&LeaseHandle, &mut Req)` that is called before the inner service, for requests that are
     /// handled under a lease, with the [`LeaseHandle`](crate::LeaseHandle). For HTTP use `web::InsertLease`.
     #[must_use]
     pub fn on_lease(mut self, on_lease: impl OnLease<Req> + Send + Sync + 'static) -> Self {
-        self.config.on_lease.push(Arc::new(on_lease));
+        self.on_lease.push(Arc::new(on_lease));
         self
     }
 
@@ -88,46 +84,17 @@ impl<Req, A, F, C, R> SingleFlightLayer<Req, A, F, C, R> {
     /// refusal is a boxed error. For HTTP use `response::refuse()`, for gRPC `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> SingleFlightLayer<Req, A, F, C, R2> {
-        let Config { key, flight, capture, on_lease, reject: _ } = self.config;
-        SingleFlightLayer { config: Config { key, flight, capture, on_lease, reject } }
+        let Self { key, flight, capture, on_lease, reject: _ } = self;
+        SingleFlightLayer { key, flight, capture, on_lease, reject }
     }
 }
 
 impl<S, Req, A, F, C: Clone, R: Clone> Layer<S> for SingleFlightLayer<Req, A, F, C, R> {
-    type Service = SingleFlightService<S, Req, A, F, C, R>;
+    type Service = Layered<S, Self>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        SingleFlightService::new(inner, self.config.clone())
+        Layered::new(inner, self.clone())
     }
 }
 
-impl<Req, A, F, C: Clone, R: Clone> Clone for SingleFlightLayer<Req, A, F, C, R> {
-    fn clone(&self) -> Self {
-        Self { config: self.config.clone() }
-    }
-}
-
-impl<Req, A, F, C: Clone, R: Clone> Clone for Config<Req, A, F, C, R> {
-    fn clone(&self) -> Self {
-        let Self { key, flight, capture, on_lease, reject } = self;
-        Self {
-            key: Arc::clone(key),
-            flight: flight.clone(),
-            capture: capture.clone(),
-            on_lease: on_lease.clone(),
-            reject: reject.clone(),
-        }
-    }
-}
-
-impl<Req, A, F, C, R> fmt::Debug for Config<Req, A, F, C, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("flight", &self.flight).finish_non_exhaustive()
-    }
-}
-
-impl<Req, A, F, C, R> fmt::Debug for SingleFlightLayer<Req, A, F, C, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SingleFlightLayer").field("config", &self.config).finish()
-    }
-}
+debug!(SingleFlightLayer<Req, A, F, C, R>, flight);

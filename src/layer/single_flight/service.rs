@@ -1,50 +1,17 @@
-//! The service of the layer.
+//! How the layer handles requests.
 
-use std::convert::Infallible;
-use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 
 use tower::Service;
 
 use super::future::ResponseFuture;
-use super::{Capture, Captured, Config, WholeResponse};
-use crate::layer::{give_up_ready, take_ready};
+use super::{Capture, Captured, SingleFlightLayer};
+use crate::layer::{Middleware, give_up_ready, take_ready};
 use crate::primitive::single_flight::{Flown, Landed, Share};
 use crate::store::lock;
-use crate::{AsError, Error, Extracted, Key, KeyExtractor as _, LeaseHandle, Reject};
+use crate::{Error, Extracted, Key, KeyExtractor as _, LeaseHandle, Reject};
 
-/// The [`Service`] of a [`SingleFlightLayer`](super::SingleFlightLayer).
-pub struct SingleFlightService<S, Req, A, F = Infallible, C = WholeResponse, R = AsError> {
-    inner: S,
-    config: Arc<Config<Req, A, F, C, R>>,
-}
-
-impl<S, Req, A, F, C, R> SingleFlightService<S, Req, A, F, C, R> {
-    pub(super) fn new(inner: S, config: Config<Req, A, F, C, R>) -> Self {
-        Self { inner, config: Arc::new(config) }
-    }
-
-    /// Returns a reference to the inner service.
-    #[must_use]
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// Returns a mutable reference to the inner service.
-    #[must_use]
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Returns the inner service.
-    #[must_use]
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
-}
-
-impl<S, Req, A, F, C, R> Service<Req> for SingleFlightService<S, Req, A, F, C, R>
+impl<S, Req, A, F, C, R> Middleware<S, Req> for SingleFlightLayer<Req, A, F, C, R>
 where
     S: Service<Req> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -59,37 +26,37 @@ where
 {
     type Response = C::Response;
     type Error = R::Error;
-    type Future = ResponseFuture<S::Future, Req, A, F, C, R, C::Response, R::Error>;
+    type Future = ResponseFuture<S::Future, Self, C::Response, R::Error>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(context).map_err(|error| self.config.reject.inner_error(error))
+    fn inner_error(&self, error: S::Error) -> R::Error {
+        self.reject.inner_error(error)
     }
 
-    fn call(&mut self, request: Req) -> Self::Future {
-        let config = Arc::clone(&self.config);
-        let key = match config.key.extract(&request) {
+    fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
+        let layer = Arc::clone(self);
+        let key = match layer.key.extract(&request) {
             Extracted::Ready(Ok(Some(key))) => key,
-            Extracted::Ready(Ok(None)) => return ResponseFuture::passing(self.inner.call(request), config),
+            Extracted::Ready(Ok(None)) => return ResponseFuture::passing(inner.call(request), layer),
             looked_up => {
-                let mut inner = take_ready(&mut self.inner);
+                let mut inner = take_ready(inner);
                 return ResponseFuture::flying(Box::pin(async move {
-                    match config.flight.decisions().extracted(looked_up.await) {
-                        Ok(Some(key)) => fly(config, key, inner, request).await,
+                    match layer.flight.decisions().extracted(looked_up.await) {
+                        Ok(Some(key)) => fly(layer, key, inner, request).await,
                         Ok(None) => match inner.call(request).await {
-                            Ok(response) => Ok(config.capture.pass(response)),
-                            Err(error) => Err(config.reject.inner_error(error)),
+                            Ok(response) => Ok(layer.capture.pass(response)),
+                            Err(error) => Err(layer.reject.inner_error(error)),
                         },
-                        Err(error) => config.reject.reject(error.into()),
+                        Err(error) => layer.reject.reject(error.into()),
                     }
                 }));
             }
         };
-        let fits = |answer: &A| config.capture.variant(&request, answer).is_none();
-        if let Some(answer) = config.flight.cached(&key, fits) {
-            give_up_ready(&mut self.inner);
-            return ResponseFuture::served(config.capture.restore(answer));
+        let fits = |answer: &A| layer.capture.variant(&request, answer).is_none();
+        if let Some(answer) = layer.flight.cached(&key, fits) {
+            give_up_ready(inner);
+            return ResponseFuture::served(layer.capture.restore(answer));
         }
-        ResponseFuture::flying(Box::pin(fly(config, key, take_ready(&mut self.inner), request)))
+        ResponseFuture::flying(Box::pin(fly(layer, key, take_ready(inner), request)))
     }
 }
 
@@ -98,7 +65,7 @@ type Slot<S, Req> = Arc<Mutex<Option<(S, Req)>>>;
 
 /// Handles a request that takes part in a flight.
 async fn fly<S, Req, A, F, C, R>(
-    config: Arc<Config<Req, A, F, C, R>>,
+    layer: Arc<SingleFlightLayer<Req, A, F, C, R>>,
     key: Key,
     inner: S,
     request: Req,
@@ -123,22 +90,22 @@ where
     let mut flight_key = key.clone();
     loop {
         let fits = {
-            let (slot, config) = (Arc::clone(&slot), Arc::clone(&config));
-            move |answer: &A| variant(&slot, &config.capture, answer).is_none()
+            let (slot, layer) = (Arc::clone(&slot), Arc::clone(&layer));
+            move |answer: &A| variant(&slot, &layer.capture, answer).is_none()
         };
         let work = {
-            let (slot, config) = (Arc::clone(&slot), Arc::clone(&config));
+            let (slot, layer) = (Arc::clone(&slot), Arc::clone(&layer));
             move |lease: Option<LeaseHandle>| async move {
                 let taken = lock(&slot).take();
                 let Some((mut inner, mut request)) = taken else {
                     return Flown { own: None, shared: Share::Nobody };
                 };
                 if let Some(lease) = &lease {
-                    config.on_lease.iter().for_each(|told| told.on_lease(lease, &mut request));
+                    layer.on_lease.iter().for_each(|told| told.on_lease(lease, &mut request));
                 }
-                let context = config.capture.context(&request);
+                let context = layer.capture.context(&request);
                 let outcome = inner.call(request).await;
-                let Config { flight, capture, .. } = &*config;
+                let SingleFlightLayer { flight, capture, .. } = &*layer;
                 let (own, shared) = match outcome {
                     Ok(response) => {
                         let Captured { own, shared } = capture.capture(context, response).await;
@@ -154,18 +121,18 @@ where
                 Flown { own: Some(own), shared }
             }
         };
-        let shared = match config.flight.fly(flight_key.clone(), fits, work).await {
-            Ok(Landed::Own(Some(own))) => return own.map_err(|error| config.reject.inner_error(error)),
+        let shared = match layer.flight.fly(flight_key.clone(), fits, work).await {
+            Ok(Landed::Own(Some(own))) => return own.map_err(|error| layer.reject.inner_error(error)),
             Ok(Landed::Shared(Ok(answer))) => answer,
             Ok(Landed::Shared(Err(failure))) => {
-                return Err(config.reject.inner_error(config.capture.fail(failure)));
+                return Err(layer.reject.inner_error(layer.capture.fail(failure)));
             }
-            Err(refusal) => return config.reject.reject(refusal.into()),
+            Err(refusal) => return layer.reject.reject(refusal.into()),
             // Unreachable: only the run that this call began takes the request, and only once.
-            Ok(Landed::Own(None)) => return config.reject.reject(Error::interrupted().into()),
+            Ok(Landed::Own(None)) => return layer.reject.reject(Error::interrupted().into()),
         };
-        match variant(&slot, &config.capture, &shared) {
-            None => return Ok(config.capture.restore(shared)),
+        match variant(&slot, &layer.capture, &shared) {
+            None => return Ok(layer.capture.restore(shared)),
             Some(variant) if flight_key == key => {
                 flight_key = [key.as_bytes(), b"\0", &variant].concat().into();
             }
@@ -173,24 +140,9 @@ where
             Some(_) => {
                 let Some((mut inner, request)) = lock(&slot).take() else { continue };
                 let outcome = inner.call(request).await;
-                let outcome = outcome.map(|response| config.capture.pass(response));
-                return outcome.map_err(|error| config.reject.inner_error(error));
+                let outcome = outcome.map(|response| layer.capture.pass(response));
+                return outcome.map_err(|error| layer.reject.inner_error(error));
             }
         }
-    }
-}
-
-impl<S: Clone, Req, A, F, C, R> Clone for SingleFlightService<S, Req, A, F, C, R> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
-    }
-}
-
-impl<S: fmt::Debug, Req, A, F, C, R> fmt::Debug for SingleFlightService<S, Req, A, F, C, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SingleFlightService")
-            .field("inner", &self.inner)
-            .field("config", &self.config)
-            .finish_non_exhaustive()
     }
 }

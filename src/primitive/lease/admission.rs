@@ -6,7 +6,6 @@
 //! time to time a process sends a *heartbeat* for its waiters, many in one call. A heartbeat keeps their places and
 //! finds grants whose pushes were lost. It is also sent when the next lease ends, in case its holder has crashed.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -247,14 +246,6 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
     }
 }
 
-impl<K: Kind> fmt::Debug for Leases<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases").field("options", &self.holding.options).finish_non_exhaustive()
-    }
-}
+debug!(Leases<K: Kind>, holding.options);
 
-impl<K: Kind> fmt::Debug for Admission<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admission").finish_non_exhaustive()
-    }
-}
+debug!(Admission<K: Kind>);

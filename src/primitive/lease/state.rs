@@ -1,7 +1,6 @@
 //! The holder's view of a lease: [`LeaseHandle`], and the state behind it. Its validity is counted by the clock of this
 //! process.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -219,8 +218,4 @@ impl LeaseState {
     }
 }
 
-impl fmt::Debug for LeaseState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseState").field("token", &self.grant.token).finish_non_exhaustive()
-    }
-}
+debug!(LeaseState, grant.token);

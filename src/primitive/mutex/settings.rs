@@ -1,6 +1,5 @@
 //! The settings of mutexes that are not options of their leases.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,12 +67,4 @@ impl Settings {
     }
 }
 
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("wait", &self.wait)
-            .field("tries", &self.tries)
-            .field("exact_names", &self.exact_names)
-            .finish_non_exhaustive()
-    }
-}
+debug!(Settings, wait, tries, exact_names);

@@ -1,6 +1,5 @@
 //! The futures behind the methods of a bucket: a decision, and a decision followed by its delay.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
@@ -192,14 +191,7 @@ impl Future for Acquire {
     }
 }
 
-impl fmt::Debug for Acquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire")
-            .field("bucket", &self.bucket)
-            .field("cost", &self.cost)
-            .finish_non_exhaustive()
-    }
-}
+debug!(Acquire, bucket, cost);
 
 impl Drop for Acquire {
     fn drop(&mut self) {

@@ -2,7 +2,6 @@
 //! back, so that the charge does not refuse it.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -75,17 +74,9 @@ impl Drop for Return {
     }
 }
 
-impl fmt::Debug for Returning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Returning").finish_non_exhaustive()
-    }
-}
+debug!(Returning);
 
-impl fmt::Debug for Return {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Return").finish_non_exhaustive()
-    }
-}
+debug!(Return);
 
 #[cfg(test)]
 mod tests {

@@ -1,16 +1,16 @@
 //! The layer and its settings.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_where::derive_where;
 use http::{Request, StatusCode, response};
 use tower_layer::Layer;
 
 use super::record::FORMAT;
-use super::service::IdempotencyService;
 use super::upload::Limits;
 use super::{DAY, Shared};
+use crate::layer::Layered;
 use crate::layer::away::Away;
 use crate::layer::key::DynKey;
 use crate::primitive::dedupe::Replays;
@@ -58,6 +58,7 @@ pub struct IdempotencyBuilder<B, R = Refuse> {
 }
 
 /// A [`Layer`] that answers a repeated request with the stored response. See [`idempotency`](super::idempotency()).
+#[derive_where(Clone)]
 pub struct IdempotencyLayer<B, R = Refuse> {
     shared: Arc<Shared<B, R>>,
 }
@@ -262,27 +263,13 @@ impl<B, R> IdempotencyBuilder<B, R> {
 }
 
 impl<S, B, R> Layer<S> for IdempotencyLayer<B, R> {
-    type Service = IdempotencyService<S, B, R>;
+    type Service = Layered<S, Shared<B, R>>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        IdempotencyService::new(inner, Arc::clone(&self.shared))
+        Layered::new(inner, Arc::clone(&self.shared))
     }
 }
 
-impl<B, R> Clone for IdempotencyLayer<B, R> {
-    fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
-    }
-}
+debug!(IdempotencyLayer<B, R>, shared);
 
-impl<B, R> fmt::Debug for IdempotencyLayer<B, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer").field("shared", &self.shared).finish()
-    }
-}
-
-impl<B, R> fmt::Debug for IdempotencyBuilder<B, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyBuilder").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+debug!(IdempotencyBuilder<B, R>, name);

@@ -7,21 +7,19 @@ mod service;
 mod tests;
 mod upload;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::layer::{IdempotencyBuilder, IdempotencyLayer};
-pub use self::service::IdempotencyService;
 
-use crate::response::Responses;
-use crate::{KeyExtractor, Store};
 use http::Request;
 
 use self::upload::Limits;
 use crate::layer::away::Away;
 use crate::layer::key::DynKey;
 use crate::primitive::dedupe::Replays;
+use crate::response::{Refuse, Responses};
+use crate::{KeyExtractor, Layered, Store};
 
 /// Returns the builder of a layer that lets a client repeat a request without handling it twice.
 ///
@@ -106,8 +104,11 @@ pub fn idempotency<B>(
     IdempotencyBuilder::new(store, name, Arc::new(principal))
 }
 
+/// The [`Service`](tower::Service) of an [`IdempotencyLayer`].
+pub type IdempotencyService<S, B, R = Refuse> = Layered<S, Shared<B, R>>;
+
 /// The settings of a service. Its clones share them.
-struct Shared<B, R> {
+pub struct Shared<B, R> {
     principal: DynKey<Request<B>>,
     replays: Arc<Replays>,
     away: Away<Arc<Replays>>,
@@ -119,8 +120,4 @@ struct Shared<B, R> {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-impl<B, R> fmt::Debug for Shared<B, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("is_required", &self.is_required).finish_non_exhaustive()
-    }
-}
+debug!(Shared<B, R>, is_required);

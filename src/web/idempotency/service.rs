@@ -1,9 +1,7 @@
-//! The service.
+//! How the layer handles requests.
 
-use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -16,41 +14,11 @@ use super::Shared;
 use super::record::{self, Fingerprint, Record};
 use crate::error::Upload;
 use crate::layer::single_flight::{Capture, Captured};
-use crate::layer::take_ready;
+use crate::layer::{Middleware, take_ready};
 use crate::primitive::dedupe::{Replay, ReplayClaim};
-use crate::response::{Answer, FlightBody, Refuse, Responses, Taken};
+use crate::response::{Answer, FlightBody, Responses, Taken};
 use crate::telemetry::{Event, Outcome, in_current_span, tell};
 use crate::{Error, Extracted, Key, KeyExtractor as _, Reject};
-
-/// The [`Service`] of an [`IdempotencyLayer`](super::IdempotencyLayer).
-pub struct IdempotencyService<S, B, R = Refuse> {
-    inner: S,
-    shared: Arc<Shared<B, R>>,
-}
-
-impl<S, B, R> IdempotencyService<S, B, R> {
-    pub(super) fn new(inner: S, shared: Arc<Shared<B, R>>) -> Self {
-        Self { inner, shared }
-    }
-
-    /// Returns a reference to the inner service.
-    #[must_use]
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// Returns a mutable reference to the inner service.
-    #[must_use]
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Returns the inner service.
-    #[must_use]
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
-}
 
 /// The principal and the key of a request.
 struct Asked {
@@ -66,7 +34,7 @@ enum Answered<T, E> {
     Refused(Error),
 }
 
-impl<S, B, R, B2> Service<Request<B>> for IdempotencyService<S, B, R>
+impl<S, B, R, B2> Middleware<S, Request<B>> for Shared<B, R>
 where
     S: Service<Request<B>, Response = Response<B2>> + Clone + Send + 'static,
     S::Error: Send + 'static,
@@ -80,13 +48,12 @@ where
     type Error = R::Error;
     type Future = BoxFuture<'static, Result<Self::Response, R::Error>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), R::Error>> {
-        self.inner.poll_ready(context).map_err(|error| self.shared.reject.inner_error(error))
+    fn inner_error(&self, error: S::Error) -> R::Error {
+        self.reject.inner_error(error)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let mut inner = take_ready(&mut self.inner);
-        let shared = Arc::clone(&self.shared);
+    fn call(self: &Arc<Self>, inner: &mut S, request: Request<B>) -> Self::Future {
+        let (mut inner, shared) = (take_ready(inner), Arc::clone(self));
         let key = record::idempotency_key(request.headers(), shared.is_required);
         let key = key.map(|key| key.map(<[u8]>::to_vec));
         // The principal may be looked up in a database: only if it matters.
@@ -249,19 +216,4 @@ where
     R::Error: Send + 'static,
 {
     Capture::<Request<()>, _, Error>::capture(responses, context, response).await
-}
-
-impl<S: Clone, B, R> Clone for IdempotencyService<S, B, R> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
-    }
-}
-
-impl<S: fmt::Debug, B, R> fmt::Debug for IdempotencyService<S, B, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyService")
-            .field("inner", &self.inner)
-            .field("shared", &self.shared)
-            .finish()
-    }
 }

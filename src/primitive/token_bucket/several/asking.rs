@@ -1,7 +1,6 @@
 //! Asks several limits: in one operation, or one after the other.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -305,8 +304,4 @@ impl Future for AcquireAll {
     }
 }
 
-impl fmt::Debug for AcquireAll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireAll").field("several", &self.several).finish_non_exhaustive()
-    }
-}
+debug!(AcquireAll, several);
