@@ -141,12 +141,10 @@ pub use error::Error;
 pub use layer::concurrency_limit::ConcurrencyLimitLayer;
 pub use layer::dedupe::DedupeLayer;
 pub use layer::mutex::MutexLayer;
-pub use layer::rate_limit::{QuotaTable, RateLimitLayer};
+pub use layer::rate_limit::{Admission, QuotaTable, RateLimitLayer};
 pub use layer::rw_lock::RwLockLayer;
 pub use layer::single_flight::SingleFlightLayer;
-pub use layer::{
-    Admission, AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject,
-};
+pub use layer::{AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject};
 pub use primitive::bloom_filter::BloomFilter;
 pub use primitive::dedupe::Dedupe;
 pub use primitive::lease::{Lease, LeaseHandle};

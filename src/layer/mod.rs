@@ -18,7 +18,7 @@ pub(crate) mod single_flight;
 pub use self::key::{Extracted, IntoKey, KeyExtractor, KeyFn};
 pub use self::layered::Layered;
 pub(crate) use self::layered::{Middleware, give_up_ready, take_ready};
-pub use self::reject::{Admission, AsError, Refusal, RefusalKind, Reject};
+pub use self::reject::{AsError, Refusal, RefusalKind, Reject};
 
 /// Returns the answer of a store in memory to a request that does not wait. It is there at once, so no future is stored.
 /// `None`: it would have to wait, for example because the budget of the task is spent. It is dropped then, which withdraws

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tower::BoxError;
 
 use crate::error::{Subject, Upload, Why};
-use crate::primitive::token_bucket::Decision;
 use crate::{Error, Key};
 
 /// Why a request did not reach the inner service.
@@ -37,7 +36,7 @@ use crate::{Error, Key};
 #[derive(Clone, Debug)]
 pub struct Refusal {
     error: Error,
-    key: Option<Key>,
+    pub(crate) key: Option<Key>,
 }
 
 /// When to try again for a lease that others hold, at most.
@@ -131,22 +130,10 @@ impl Refusal {
         if self.error.busy().is_some() { known.map(|left| left.min(LONGEST_ESTIMATE)) } else { known }
     }
 
-    /// Returns the decision of the token bucket, if one refused the request.
-    #[must_use]
-    pub fn decision(&self) -> Option<&Decision> {
-        self.error.decision()
-    }
-
     /// The key of the request, from a rate limit.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         self.key.as_ref()
-    }
-
-    /// Adds the key of a request that a rate limit refused.
-    pub(crate) fn of(self, key: Key) -> Self {
-        let key = self.decision().is_some().then_some(key);
-        Self { key, ..self }
     }
 
     /// Returns the underlying error.
@@ -159,12 +146,6 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         Self { error, key: None }
-    }
-}
-
-impl From<Decision> for Refusal {
-    fn from(decision: Decision) -> Self {
-        decision.refused().into()
     }
 }
 
@@ -234,30 +215,6 @@ pub trait Reject<Res, E> {
 
     /// Converts an error of the inner service.
     fn inner_error(&self, error: E) -> Self::Error;
-}
-
-/// What a rate limit knows of a request: see [`OnResponse`](crate::token_bucket::OnResponse).
-#[derive(Clone, Copy, Debug)]
-pub struct Admission<'a> {
-    pub(crate) decision: &'a Decision,
-    pub(crate) key: &'a Key,
-    /// Whether the requests of the layer cost different numbers of tokens.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
-    pub(crate) is_weighted: bool,
-}
-
-impl Admission<'_> {
-    /// The decision.
-    #[must_use]
-    pub fn decision(&self) -> &Decision {
-        self.decision
-    }
-
-    /// The key of the request.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        self.key
-    }
 }
 
 /// Returns refusals as errors: a boxed [`Refusal`]. This is the default.

@@ -1,5 +1,6 @@
 //! The rate limit layer. See the public module `token_bucket`.
 
+mod admission;
 mod ban;
 mod future;
 mod hooks;
@@ -8,6 +9,7 @@ mod limiter;
 mod quotas;
 mod service;
 
+pub use self::admission::Admission;
 pub use self::ban::Ban;
 pub use self::future::ResponseFuture;
 pub use self::hooks::{ChargeAfter, Cost, Observe, OnAdmit, OnRefused, OnResponse};
