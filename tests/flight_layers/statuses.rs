@@ -85,7 +85,7 @@ async fn an_outage_is_503_and_says_nothing_of_the_cause() {
     let url = behind(build(builder().on_store_failure(StoreFailure::FailClosed), &away())).await;
     for _ in 0..4 {
         let answer = get(&url, &[]).await;
-        assert_eq!(told(&answer), (503, None, "Service Unavailable".into()));
+        assert_eq!(told(&answer), (503, Some(1), "Service Unavailable".into()));
         assert!(!answer.body.contains("127.0.0.1"), "the cause is ours alone: {}", answer.body);
     }
 }

@@ -48,7 +48,7 @@ async fn refuse_is_the_default_and_tells_the_cause() {
     let error = service.ready().await.unwrap().call(1).await.unwrap_err();
     let refusal = error.downcast_ref::<Refusal>().unwrap();
     assert!(refusal.get_ref().is_unavailable() && !refusal.get_ref().is_refused());
-    assert_eq!(refusal.retry_after(), None);
+    assert_eq!(refusal.retry_after(), Some(std::time::Duration::from_secs(1)));
     assert!(refusal.decision().is_none());
     assert!(std::error::Error::source(refusal).is_some(), "{refusal:?}");
 }

@@ -63,7 +63,7 @@ async fn refuse_is_the_default_and_tells_the_cause() {
         let refusal = error.downcast_ref::<Refusal>().unwrap();
         assert_eq!(refusal.kind(), RefusalKind::StoreUnavailable);
         assert!(refusal.get_ref().is_unavailable() && !refusal.get_ref().is_refused());
-        assert_eq!(refusal.retry_after(), None);
+        assert_eq!(refusal.retry_after(), Some(std::time::Duration::from_secs(1)));
     }
 }
 

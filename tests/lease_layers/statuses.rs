@@ -112,7 +112,7 @@ async fn an_outage_is_a_503_and_tells_no_cause() {
     let locked = behind!(rw_lock(locks(&away()), everything));
     for url in [limited, locked] {
         let refused = get(&url, &[]).await;
-        assert_eq!(told(&refused), (503, None, "Service Unavailable".into()));
+        assert_eq!(told(&refused), (503, Some(1), "Service Unavailable".into()));
         assert!(!refused.body.contains("127.0.0.1"), "the cause is ours alone: {}", refused.body);
     }
 }

@@ -76,5 +76,8 @@ async fn only_ok_counts_as_handled(stores: Stores) {
 #[tokio::test]
 async fn an_outage_is_unavailable() {
     let status = check(&serve(&away(), None).await, "m1", "").await.unwrap_err();
-    assert_eq!((status.code(), retry_delay(&status)), (Code::Unavailable, None));
+    assert_eq!(
+        (status.code(), retry_delay(&status)),
+        (Code::Unavailable, Some(std::time::Duration::from_secs(1)))
+    );
 }
