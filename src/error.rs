@@ -94,7 +94,7 @@ pub(crate) enum Upload {
 }
 
 /// The `retry_after` of an overload, and of an outage: the longest pause between two probes of a breaker.
-const SOON: Duration = Duration::from_secs(1);
+const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// A refusal by a limit.
 #[derive(Debug)]
@@ -493,8 +493,8 @@ impl Error {
         match &*self.0 {
             Kind::Refused(refused) => refused.retry_after,
             Kind::Busy(busy) => busy.retry_after,
-            Kind::Overloaded(_) | Kind::Upload(Upload::NoRoom(_)) => Some(SOON),
-            Kind::Unavailable(_) if self.is_away() => Some(SOON),
+            Kind::Overloaded(_) | Kind::Upload(Upload::NoRoom(_)) => Some(RETRY_SOON),
+            Kind::Unavailable(_) if self.is_away() && !self.is_denied() => Some(RETRY_SOON),
             _ => None,
         }
     }

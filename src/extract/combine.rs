@@ -8,7 +8,7 @@ use crate::{Extracted, IntoKey, Key, KeyExtractor};
 
 /// What the functions of [this module](crate::extract) return: an extractor that can be changed, and combined with others. The
 /// others may be closures.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Extractor<K>(pub(super) K);
 
 impl<K> Extractor<K> {
@@ -128,7 +128,7 @@ pub fn look_up<F>(look_up: F) -> Extractor<LookUp<F>> {
 }
 
 /// See [`look_up`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct LookUp<F>(F);
 
 impl<Req, F, Fut> KeyExtractor<Req> for LookUp<F>
@@ -143,7 +143,7 @@ where
 }
 
 /// See [`Extractor::or`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Or<A, B>(A, B);
 
 impl<Req, A: KeyExtractor<Req>, B: KeyExtractor<Req>> KeyExtractor<Req> for Or<A, B> {
@@ -155,7 +155,7 @@ impl<Req, A: KeyExtractor<Req>, B: KeyExtractor<Req>> KeyExtractor<Req> for Or<A
 }
 
 /// See [`Extractor::optional`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Optional<K>(K);
 
 impl<Req, K: KeyExtractor<Req>> KeyExtractor<Req> for Optional<K> {
@@ -166,7 +166,7 @@ impl<Req, K: KeyExtractor<Req>> KeyExtractor<Req> for Optional<K> {
 }
 
 /// See [`Extractor::map`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Map<K, F>(K, F);
 
 impl<Req, K, F, T> KeyExtractor<Req> for Map<K, Arc<F>>
@@ -180,3 +180,9 @@ where
         self.0.extract(request).and_then(move |key| change(key).into_key())
     }
 }
+
+debug!(Extractor<K>);
+debug!(LookUp<F>);
+debug!(Or<A, B>);
+debug!(Optional<K>);
+debug!(Map<K, F>);

@@ -152,7 +152,7 @@ impl Extracted {
                 let other = other();
                 Self::Pending(Box::pin(async move {
                     let Some(one) = one.await? else { return Ok(None) };
-                    other.map(|other| Key::of([one, other])).await
+                    Ok(other.await?.map(|other| Key::of([one, other])))
                 }))
             }
         }
@@ -222,8 +222,10 @@ impl fmt::Debug for Extracted {
 }
 
 /// Returns no key if a closure returns `true`; see [`RateLimitLayer::skip_if`](crate::RateLimitLayer::skip_if).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct SkipIf<K, F>(pub(crate) K, pub(crate) F);
+
+debug!(SkipIf<K, F>);
 
 impl<Req, K: KeyExtractor<Req>, F: Fn(&Req) -> bool> KeyExtractor<Req> for SkipIf<K, F> {
     fn extract(&self, request: &Req) -> Extracted {

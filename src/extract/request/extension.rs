@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use derive_where::derive_where;
 use http::Request;
 
 use super::Extractor;
@@ -36,7 +37,7 @@ where
 }
 
 /// See [`extension`].
-#[derive(Clone, Debug)]
+#[derive_where(Clone; F)]
 pub struct Extension<T, F> {
     key: F,
     of: PhantomData<fn(&T)>,
@@ -53,3 +54,5 @@ where
         Extracted::Ready(extension.and_then(|extension| (self.key)(extension).into_key()))
     }
 }
+
+debug!(Extension<T, F>);

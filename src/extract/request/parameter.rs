@@ -216,8 +216,10 @@ where
 }
 
 /// See [`bearer`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Bearer<F>(F);
+
+debug!(Bearer<F>);
 
 impl<B, F: Fn(&str) -> K, K: IntoKey> KeyExtractor<Request<B>> for Bearer<F> {
     fn extract(&self, request: &Request<B>) -> Extracted {

@@ -139,7 +139,7 @@ pub fn shared_get() -> SharedGet {
 
 /// The extractor that [`shared_get`] returns. To combine it with others, add them by [`new`](SharedGet::new), or make an
 /// [`Extractor`] of it with [`by`](crate::extract::by).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SharedGet<K = Extractor<Path>> {
     key: K,
     private_if: Vec<HeaderName>,
@@ -147,6 +147,8 @@ pub struct SharedGet<K = Extractor<Path>> {
     ignored_cookies: Vec<Arc<str>>,
     allows_no_cache: bool,
 }
+
+debug!(SharedGet<K>, private_if, ignored_fields, ignored_cookies);
 
 impl<K> SharedGet<K> {
     /// Creates an extractor that adds the key of another extractor: `SharedGet::new((path_and_query(), tenant))`. A

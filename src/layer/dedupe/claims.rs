@@ -104,6 +104,7 @@ impl Acquire for Source {
 impl<Req, Res, E> Holds for Claims<Req, Res, E> {
     type Granted = Item;
     type Guard = (Claim, Key);
+    type Held = (Claim, Key);
     /// Confirms or releases the claim. Then the outcome of the inner service is returned.
     type Finishing = (BoxFuture<'static, ()>, Option<Result<Res, E>>);
 }
@@ -164,12 +165,16 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for Claims<Req, Res, E> {
         }
     }
 
+    fn close(guard: (Claim, Key)) -> Option<(Claim, Key)> {
+        Some(guard)
+    }
+
     fn finish<R>(
         layer: &LeaseLayer<Req, Self, R>,
-        guard: Option<(Claim, Key)>,
+        held: Option<(Claim, Key)>,
         outcome: Result<Res, E>,
     ) -> Finish<Self::Finishing, Res, E> {
-        let Some((claim, key)) = guard else { return Finish::Now(outcome) };
+        let Some((claim, key)) = held else { return Finish::Now(outcome) };
         let Claims { success, on_unsure, .. } = &layer.provide;
         let settling = settle(claim, key, success.is_success(&outcome), on_unsure.clone());
         Finish::Later((settling, Some(outcome)))

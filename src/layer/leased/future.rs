@@ -1,7 +1,6 @@
 //! The response future: acquires, calls the inner service, and finishes.
 
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -25,6 +24,8 @@ pub trait Holds {
     type Granted;
     /// What is held while the inner service handles the request.
     type Guard;
+    /// What is left of that once the inner service has answered.
+    type Held;
     /// The work after the inner service.
     type Finishing;
 }
@@ -53,10 +54,13 @@ pub trait Lifecycle<Req, Res, E>: Holds + Sized {
         false
     }
 
-    /// Takes in the outcome of the inner service. `guard` is `None` for a request that passed.
+    /// Keeps the inner service from taking anything, before its future is dropped.
+    fn close(guard: Self::Guard) -> Option<Self::Held>;
+
+    /// Takes in the outcome of the inner service. `held` is `None` for a request that passed.
     fn finish<R>(
         layer: &LeaseLayer<Req, Self, R>,
-        guard: Option<Self::Guard>,
+        held: Option<Self::Held>,
         outcome: Result<Res, E>,
     ) -> Finish<Self::Finishing, Self::Response, E>;
 
@@ -100,7 +104,8 @@ pin_project! {
 
 /// How far the acquire of a request is.
 enum Waiting<G> {
-    Key(Extracted),
+    /// `None` once it is asked for.
+    Key(Option<Extracted>),
     Lease(BoxFuture<'static, Acquired<G>>),
 }
 
@@ -148,7 +153,9 @@ where
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
         let state = match self.key.extract(&request) {
             Extracted::Ready(Ok(None)) => State::called(inner, request, None),
-            key => State::Waiting { waiting: Waiting::Key(key), call: Some((take_ready(inner), request)) },
+            key => {
+                State::Waiting { waiting: Waiting::Key(Some(key)), call: Some((take_ready(inner), request)) }
+            }
         };
         ResponseFuture { layer: Arc::clone(self), state }
     }
@@ -184,7 +191,8 @@ where
                     let acquired = match waiting {
                         Waiting::Lease(acquiring) => ready!(acquiring.poll_unpin(context)),
                         Waiting::Key(key) => {
-                            match P::acquire(layer, mem::replace(key, Extracted::NONE), request) {
+                            let Some(key) = key.take() else { return Poll::Pending };
+                            match P::acquire(layer, key, request) {
                                 Acquiring::Ready(acquired) => acquired,
                                 Acquiring::Pending(acquiring) => {
                                     *waiting = Waiting::Lease(acquiring);
@@ -222,9 +230,9 @@ where
                         }
                         Err(lost) => break Err(lost),
                     };
-                    let guard = guard.take();
+                    let held = guard.take().and_then(P::close);
                     this.state.set(State::Done);
-                    match P::finish(layer, guard, outcome) {
+                    match P::finish(layer, held, outcome) {
                         Finish::Now(outcome) => break Ok(outcome),
                         Finish::Later(finishing) => State::Finishing { finishing },
                     }

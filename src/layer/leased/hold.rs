@@ -8,7 +8,7 @@ use super::{Acquiring, Finish, Holds, LeaseLayer, Lifecycle, Next, Provide};
 use crate::{Extracted, Lease};
 
 /// Leases that are acquired from `A`, and held as `H` says. See [`LeaseLayer`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Leased<A, H = UntilResponse> {
     pub(crate) from: A,
     pub(crate) hold: H,
@@ -65,6 +65,7 @@ impl<A> Leased<A> {
 impl<A, H> Holds for Leased<A, H> {
     type Granted = Lease;
     type Guard = Slotted;
+    type Held = Lease;
     type Finishing = Infallible;
 }
 
@@ -91,12 +92,15 @@ impl<Req, Res, E, A: Provide<Req>, H: Hold<Res>> Lifecycle<Req, Res, E> for Leas
         guard.is_taken()
     }
 
+    fn close(guard: Slotted) -> Option<Lease> {
+        guard.into_lease()
+    }
+
     fn finish<R>(
         layer: &LeaseLayer<Req, Self, R>,
-        guard: Option<Slotted>,
+        lease: Option<Lease>,
         outcome: Result<Res, E>,
     ) -> Finish<Infallible, H::Response, E> {
-        let lease = guard.and_then(Slotted::into_lease);
         Finish::Now(outcome.map(|response| layer.provide.hold.hold(response, lease)))
     }
 
@@ -104,3 +108,5 @@ impl<Req, Res, E, A: Provide<Req>, H: Hold<Res>> Lifecycle<Req, Res, E> for Leas
         match *never {}
     }
 }
+
+debug!(Leased<A: std::fmt::Debug, H>, from);

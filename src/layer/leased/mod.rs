@@ -107,6 +107,7 @@ impl<Req, P, R> LeaseLayer<Req, P, R> {
     /// Sets how long a request waits for its permit or lock, or for an item that is being handled elsewhere. Default: it
     /// does not wait and is refused.
     ///
+    /// A request that waits longer than `max_wait` is refused as [`WaitedTooLong`](crate::RefusalKind::WaitedTooLong).
     /// Requests that wait for a permit are served in the order of arrival. The builder's `max_waiters` limits the number of
     /// requests that wait for a permit or a lock.
     ///
@@ -122,8 +123,8 @@ impl<Req, P, R> LeaseLayer<Req, P, R> {
     /// lease.
     ///
     /// The [`LeaseHandle`](crate::LeaseHandle) has the fencing token and signals the loss of the lease. For
-    /// HTTP, `web::InsertLease` adds it to the extensions of the request, and also lets the handler [take
-    /// the lease](crate::lease::LeaseSlot). Several closures are called in the order in which they were
+    /// HTTP, `web::InsertLease` adds it to the extensions of the request. For permits and locks it also lets the
+    /// handler [take the lease](crate::lease::LeaseSlot). Several closures are called in the order in which they were
     /// added.
     #[must_use]
     pub fn on_lease(mut self, on_lease: impl OnLease<Req> + Send + Sync + 'static) -> Self {
@@ -147,7 +148,7 @@ impl<Req, P, R> LeaseLayer<Req, P, R> {
     /// [permits](crate::ConcurrencyLimitLayer) and [claims](crate::DedupeLayer).
     ///
     /// This applies until the response is returned. For the response body, use `response::LeaseEnd::Abort`.
-    /// It does not apply to a lease that the handler has [taken](crate::lease::LeaseSlot).
+    /// It does not apply to a permit or a lock that the handler has [taken](crate::lease::LeaseSlot).
     #[must_use]
     pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
         self.cancel_when_lost = cancel;

@@ -38,7 +38,8 @@ impl Layout {
         let bits = next(MOST_BITS as i64)? as u64;
         let hashes = next(MOST_HASHES.into())? as u32;
         let (forget, newest) = (next(i64::MAX / 1000)? * 1000, next((1 << 53) - 1)?);
-        (shards > 0 && bits > 0 && hashes > 0).then(|| (Self::new(shards, bits, hashes, forget), newest))
+        let is_whole = numbers.next().is_none() && shards > 0 && bits > 0 && hashes > 0;
+        is_whole.then(|| (Self::new(shards, bits, hashes, forget), newest))
     }
 
     /// Returns the number of bits in all keys, without those of the second generation.

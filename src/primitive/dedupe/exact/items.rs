@@ -110,7 +110,7 @@ impl Operation for Look {
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        Ok(read(&mut fields)? == Ok(1))
+        read(&mut fields)?.map(|number| number == 1).map_err(|_| UNREADABLE)
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
@@ -131,7 +131,7 @@ impl Operation for Forget {
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        Ok(read(&mut fields)? == Ok(1))
+        read(&mut fields)?.map(|number| number == 1).map_err(|_| UNREADABLE)
     }
 
     fn apply(self, bucket: &mut Bucket, _: i64) -> bool {
