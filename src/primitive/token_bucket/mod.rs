@@ -37,7 +37,7 @@ use self::acquire::{Decide, current_waker};
 use self::adjust::Adjust;
 use self::ahead::Prefetch;
 use self::cancel::Cancel;
-use self::local::{Answer, Local};
+use self::local::{Answer, Asked, Local};
 use self::operations::{Peek, Reserve, Reset};
 use self::returning::Returning;
 use self::state::Ask;
@@ -310,7 +310,7 @@ impl TokenBucket {
     /// The errors of [`reserve_n`](Self::reserve_n). They are returned immediately: a request that will be refused
     /// does not wait.
     pub async fn wait_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
-        let decision = self.counted(self.clone().acquire(key.into(), n).await)?;
+        let decision = counted(self.decisions(), self.clone().acquire(key.into(), n).await)?;
         if decision.is_admitted() { Ok(decision) } else { Err(decision.refused()) }
     }
 
@@ -443,14 +443,6 @@ impl TokenBucket {
         &self.clients.decisions
     }
 
-    fn counted(&self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
-        let outcome = |decision: Decision| {
-            let outcome = Outcome::of(&decision);
-            (decision, outcome)
-        };
-        self.decisions().settle(decided.map(outcome))
-    }
-
     async fn adjust(&self, key: Key, tokens: i64) -> Result<BucketState, Error> {
         let adjust = Adjust { quotas: self.quotas.clone(), tokens, block: 0 };
         let adjusted = self.clients.adjust.run(key.clone(), adjust).await;
@@ -501,7 +493,7 @@ impl TokenBucket {
     }
 
     /// Looks up a request in the local state. `None` if this process neither has nor learns local state for it.
-    fn answer(&self, key: &Key, ask: Ask) -> Option<Answer> {
+    fn answer(&self, key: &Key, ask: Ask) -> Option<Answer<Asked>> {
         if self.local.is_off() || self.clients.reserve.is_in_memory() {
             return None;
         }
@@ -573,7 +565,7 @@ impl TokenBucket {
             return Ok(decision);
         }
         let waker = current_waker().await;
-        self.counted(Decide::new(self, key, cost, wait, waker).await)
+        counted(self.decisions(), Decide::new(self, key, cost, wait, waker).await)
     }
 
     fn cancel(&self, key: &Key, cancel: Cancel) -> OperationFuture<Cancel> {
@@ -620,6 +612,13 @@ impl Clients {
             replicas: None,
         }
     }
+}
+
+fn counted(decisions: &Decisions, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+    decisions.settle(decided.map(|decision| {
+        let outcome = Outcome::of(&decision);
+        (decision, outcome)
+    }))
 }
 
 /// Converts to whole µs, rounded up, at most [`MAX_SPAN`].

@@ -9,22 +9,12 @@ use std::sync::atomic::Ordering;
 
 use super::entry::Entry;
 use super::near::Near;
-use super::{BucketState, Decision, Local};
+use super::{Answer, BucketState, Decision, Local};
 use crate::Key;
 use crate::primitive::token_bucket::state::Ask;
 
 /// How long a stored state is used, µs.
 const LONGEST: i64 = 1_000_000;
-
-/// How a request passes the gate.
-pub(crate) enum Gate {
-    /// There is no usable state.
-    Open,
-    /// This process decides: it refuses the request, or has admitted it with prefetched tokens.
-    Known(Decision),
-    /// The request may ask the store.
-    Pass(Pass),
-}
 
 /// Counts the tokens of a request that asks the store, until this is dropped.
 pub(crate) struct Pass {
@@ -41,20 +31,21 @@ pub(crate) struct Asked {
 }
 
 impl Near {
-    pub(super) fn gate(&self, now: i64, ask: Ask) -> Gate {
+    /// The refusal of a request, or its pass to the store; no pass is needed if there is no usable state.
+    pub(super) fn gate(&self, now: i64, ask: Ask) -> Answer<Option<Pass>> {
         let entry = &self.entry;
         if now >= entry.known_until.load(Ordering::Acquire) {
-            return Gate::Open;
+            return Answer::Ask(None);
         }
         let mut in_flight = entry.in_flight.load(Ordering::Relaxed);
         loop {
             if let Some(refusal) = self.refused(now, ask, in_flight) {
-                return Gate::Known(refusal);
+                return Answer::Known(refusal);
             }
             let more = in_flight + ask.cost;
             match entry.in_flight.compare_exchange_weak(in_flight, more, Ordering::Relaxed, Ordering::Relaxed)
             {
-                Ok(_) => return Gate::Pass(Pass { entry: Arc::clone(entry), cost: ask.cost }),
+                Ok(_) => return Answer::Ask(Some(Pass { entry: Arc::clone(entry), cost: ask.cost })),
                 Err(current) => in_flight = current,
             }
         }

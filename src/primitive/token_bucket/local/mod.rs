@@ -22,7 +22,6 @@ use hashbrown::HashTable;
 
 pub(super) use self::entry::Entry;
 pub(super) use self::gate::Asked;
-use self::gate::Gate;
 use self::heat::Heat;
 use self::keeper::Keeper;
 use self::near::Near;
@@ -69,11 +68,11 @@ const SWEEP_AT: usize = 64;
 const MOST: usize = 4096;
 
 /// How to decide a request.
-pub(super) enum Answer {
-    /// The decision is known.
+pub(super) enum Answer<A> {
+    /// This process decides: it refuses the request, or has admitted it with prefetched tokens.
     Known(Decision),
-    /// Ask the store, and pass its answer to this.
-    Ask(Asked),
+    /// Ask the store.
+    Ask(A),
 }
 
 impl Local {
@@ -131,25 +130,27 @@ impl Local {
         now: i64,
         ask: Ask,
         is_alone: bool,
-    ) -> Answer {
+    ) -> Answer<Asked> {
         let quotas = &bucket.quotas;
         let found = self.table.with(&key, quotas, |near| {
             if let Some(decision) = self.take(near, now, ask) {
-                return Gate::Known(decision);
+                return Answer::Known(decision);
             }
-            let mut gate = if self.refusals { near.gate(now, ask) } else { Gate::Open };
+            let mut gate = if self.refusals { near.gate(now, ask) } else { Answer::Ask(None) };
             match gate {
-                Gate::Known(_) if is_alone => {}
-                Gate::Known(_) => gate = near.refusal(now, ask, false).map_or(Gate::Open, Gate::Known),
+                Answer::Known(_) if is_alone => {}
+                Answer::Known(_) => {
+                    gate = near.refusal(now, ask, false).map_or(Answer::Ask(None), Answer::Known);
+                }
                 _ if is_alone => near.entry.missed(ask.cost),
                 _ => {}
             }
             gate
         });
         let pass = match found {
-            Some(Gate::Known(decision)) => return Answer::Known(decision),
-            Some(Gate::Pass(pass)) => Some(pass),
-            Some(Gate::Open) | None => None,
+            Some(Answer::Known(decision)) => return Answer::Known(decision),
+            Some(Answer::Ask(pass)) => pass,
+            None => None,
         };
         // Quotas that never refill are not prefetched, because prefetched tokens are sometimes lost.
         if let Some((hold, heat)) = &self.ahead

@@ -16,12 +16,12 @@ pub(crate) use self::asking::AcquireAll;
 pub(super) use self::step::ReserveAll;
 #[cfg(test)]
 pub(super) use self::step::{Buckets, CancelAll, Decided};
-use super::TokenBucket;
 use super::decision::{BucketState, Decision, Refuser};
 use super::state::Bucket;
+use super::{TokenBucket, counted};
 use crate::primitive::quota::Quotas;
 use crate::store::{Cells, Client, Namespace, lock};
-use crate::telemetry::{Decisions, Outcome};
+use crate::telemetry::Decisions;
 use crate::{Error, IntoKey, Key};
 
 /// Several limits over different keys, such as one per user, one per tenant and one global limit.
@@ -127,11 +127,7 @@ impl<const N: usize> TokenBuckets<N> {
     pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: u32) -> Result<Decision, Error> {
         let keys: Keys = keys.into_iter().map(IntoKey::into_key).collect::<Result<_, _>>()?;
         let key = Key::of_some(keys.iter().map(Option::as_ref));
-        let decided = self.0.decide(key, n).await;
-        self.0.decisions().settle(decided.map(|decision| {
-            let outcome = Outcome::of(&decision);
-            (decision, outcome)
-        }))
+        counted(self.0.decisions(), self.0.decide(key, n).await)
     }
 
     pub(crate) fn several(&self) -> &Several {
