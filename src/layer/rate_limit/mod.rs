@@ -10,7 +10,7 @@ mod service;
 
 pub use self::ban::Ban;
 pub use self::future::ResponseFuture;
-pub use self::hooks::{ChargeAfter, Cost, Observe, OnAdmit, OnRefused, OnResponse};
+pub use self::hooks::{BlockOnResponse, Cost, OnAdmit, OnResponse};
 pub use self::layer::RateLimitLayer;
 pub use self::limiter::KeyExtractors;
-pub use self::quotas::{ChooseQuotas, QuotaTable, QuotasFuture, RowName, RowNameFn};
+pub use self::quotas::{ChooseQuotas, ChosenQuotas, QuotaTable};
