@@ -10,7 +10,6 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::consume_budget;
 use tower::Service;
 
-use super::hooks::Afterwards;
 use super::layer::RateLimitLayer;
 use super::limiter;
 use crate::layer::away::Away;
@@ -44,13 +43,6 @@ pub(super) enum Passing {
 /// The lookup of a key and its quotas. `None`: the request passes without a limit.
 pub(super) type LookedUp = BoxFuture<'static, Result<Option<(Key, Option<Quotas>)>, Error>>;
 
-/// The state while the key or the quotas are looked up.
-pub(super) struct LookingUp<S, Req> {
-    pub(super) asked: LookedUp,
-    /// The cost, the ready service and the request; `None` after the lookup.
-    pub(super) then: Option<(u32, S, Req)>,
-}
-
 /// The state while the store is asked. It is boxed, so that requests with an immediate decision need no space for
 /// it.
 pub(super) struct Asking<S, Req> {
@@ -68,7 +60,10 @@ pin_project! {
         S: Service<Req>,
     {
         LookingUp {
-            looking: Box<LookingUp<S, Req>>,
+            asked: LookedUp,
+            cost: u32,
+            // The ready service and the request; `None` after the lookup.
+            call: Option<Box<(S, Req)>>,
         },
         Asking {
             asking: Box<Asking<S, Req>>,
@@ -109,12 +104,13 @@ where
         let settings = &layer.settings;
         loop {
             match this.state.as_mut().project() {
-                StateProjection::LookingUp { looking } => {
-                    let asked = ready!(looking.asked.as_mut().poll(context));
-                    let Some((cost, mut inner, request)) = looking.then.take() else { return Poll::Pending };
+                StateProjection::LookingUp { asked, cost, call } => {
+                    let asked = ready!(asked.as_mut().poll(context));
+                    let Some(call) = call.take() else { return Poll::Pending };
+                    let (mut inner, request) = *call;
                     let next = match asked {
                         Ok(Some((key, quotas))) => {
-                            State::asking(settings.acquire(quotas.as_ref(), key, cost), inner, request)
+                            State::asking(settings.acquire(quotas.as_ref(), key, *cost), inner, request)
                         }
                         Err(error) if !settings.passes_without_key(&error) => {
                             return Poll::Ready(layer.refuse::<S::Error>(error.into()));
@@ -181,8 +177,7 @@ where
                         key,
                         is_weighted: layer.is_weighted(),
                     });
-                    let Afterwards { block, charge } =
-                        layer.hooks.answered(admission.as_ref(), &mut response);
+                    let (block, charge) = layer.hooks.answered(admission.as_ref(), &mut response);
                     if let (1.., Some((decision, by_share))) = (charge, admitted) {
                         settings.charge(decision, by_share, charge);
                     }

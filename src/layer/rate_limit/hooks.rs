@@ -97,15 +97,6 @@ impl<Res, F: Fn(&Res) -> Option<Duration>> BlockOnResponse<Res> for F {
     }
 }
 
-/// What to do after a response.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Afterwards {
-    /// How long to block the key.
-    pub(super) block: Option<Duration>,
-    /// The number of tokens to charge.
-    pub(super) charge: u32,
-}
-
 type OnRefused<Req> = Arc<dyn Fn(&Req, &Key, &Decision) + Send + Sync>;
 
 /// The hooks of a layer. Hooks of one kind are called in the order in which they were set.
@@ -121,28 +112,20 @@ pub(super) struct Hooks<Req, Res> {
 }
 
 impl<Req, Res> Hooks<Req, Res> {
-    /// Calls the hooks for an admitted request, before the inner service is called.
-    pub(super) fn admitted(&self, decision: &Decision, request: &mut Req) {
-        self.on_admit.iter().for_each(|hook| hook.on_admit(decision, request));
-    }
-
-    /// Calls the hooks for a refusal, before it is returned.
-    pub(super) fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
-        self.on_refused.iter().for_each(|hook| hook(request, key, decision));
-    }
-
-    /// Calls the hooks for a response. The result is the longest block and the sum of all charges.
-    pub(super) fn answered(&self, admission: Option<&Admission<'_>>, response: &mut Res) -> Afterwards {
-        let mut afterwards = Afterwards::default();
+    /// Calls the hooks for a response. Returns the longest block of the key, and the sum of all charges.
+    pub(super) fn answered(
+        &self,
+        admission: Option<&Admission<'_>>,
+        response: &mut Res,
+    ) -> (Option<Duration>, u32) {
+        let mut charge = 0;
         if let Some(admission) = admission {
             self.fields.iter().for_each(|hook| hook.on_response(admission, response));
             self.on_response.iter().for_each(|hook| hook.on_response(admission, response));
             // A request without a decision is charged nothing.
             let charges = self.cost_of_response.iter().map(|hook| hook.cost(response));
-            afterwards.charge = charges.fold(0, u32::saturating_add);
+            charge = charges.fold(0, u32::saturating_add);
         }
-        afterwards.block =
-            self.block_on_response.iter().filter_map(|hook| hook.block_on_response(response)).max();
-        afterwards
+        (self.block_on_response.iter().filter_map(|hook| hook.block_on_response(response)).max(), charge)
     }
 }

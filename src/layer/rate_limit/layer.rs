@@ -632,7 +632,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         match decided {
             Ok(Some(mut decision)) => {
                 decision.key = Some(key);
-                self.hooks.admitted(&decision, request);
+                self.hooks.on_admit.iter().for_each(|hook| hook.on_admit(&decision, request));
                 Ok(Passing::Admitted { decision, by_share: outcome == Outcome::LocalShare })
             }
             Err(refusal) if !settings.shadow => Err(refusal.of(key)),
@@ -644,7 +644,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
         let by = self.settings.limiter.refused(key, decision);
         let (limit, key) = by.as_ref().map_or((0, key), |(limit, key)| (*limit, key));
-        self.hooks.refused(request, key, decision);
+        self.hooks.on_refused.iter().for_each(|hook| hook(request, key, decision));
         if let Some(bans) = &self.settings.ban
             && !self.settings.shadow
             && limit == 0

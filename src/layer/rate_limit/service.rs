@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tower::Service;
 
-use super::future::{LookingUp, ResponseFuture, State};
+use super::future::{ResponseFuture, State};
 use super::layer::RateLimitLayer;
 use super::quotas::ChosenQuotas;
 use crate::layer::{Middleware, give_up_ready, take_ready};
@@ -54,8 +54,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                     let Some(key) = key.await? else { return Ok(None) };
                     Ok(Some((key, quotas.get().await)))
                 });
-                let then = Some((cost, take_ready(inner), request));
-                return State::LookingUp { looking: Box::new(LookingUp { asked, then }) };
+                let call = Some(Box::new((take_ready(inner), request)));
+                return State::LookingUp { asked, cost, call };
             }
         };
         let Some(decided) = settings.limiter.at_once(quotas.as_ref(), &key, cost) else {

@@ -351,7 +351,7 @@ impl TokenBucket {
     /// ```
     ///
     /// To charge more for a request that a layer admitted, use the [key of its decision](Decision::key). It may differ
-    /// from the value in the request: the extractors for HTTP hash secrets and long values, for example.
+    /// from the value in the request: `header("x-tenant")` hashes it, for example.
     ///
     /// ```
     /// # use tower::{Layer, ServiceExt, service_fn};
