@@ -32,7 +32,9 @@ async fn main() -> Result<(), BoxError> {
     let bucket = TokenBucket::new(&store, "outbound", Quota::per_second(10).burst(3))?;
     let per_host = RateLimitLayer::new(bucket, |request: &Request| request.url().host_str().map(Key::from))
         .max_wait(Duration::from_secs(10))
-        .observe(|response: &Response| RetryAfter::default().read(response.status(), response.headers()));
+        .block_on_response(|response: &Response| {
+            RetryAfter::default().read(response.status(), response.headers())
+        });
     let mut client = ServiceBuilder::new().layer(per_host).service(Client::new());
 
     let began = Instant::now();

@@ -149,7 +149,7 @@ pub use primitive::bloom_filter::BloomFilter;
 pub use primitive::dedupe::Dedupe;
 pub use primitive::lease::{Lease, LeaseHandle};
 pub use primitive::mutex::{Mutex, MutexGuard};
-pub use primitive::quota::{LiveQuotas, Quota, Quotas};
+pub use primitive::quota::{Quota, Quotas};
 pub use primitive::rw_lock::RwLock;
 pub use primitive::single_flight::SingleFlight;
 pub use primitive::token_bucket::{TokenBucket, TokenBuckets};

@@ -121,11 +121,9 @@
 //!   which a closure returns `None` passes without a limit. A request without a part of the key, such as a header
 //!   field, is refused.
 //! * The [`cost`](RateLimitLayer::cost) is one token by default. You can charge more
-//!   [after the response](RateLimitLayer::charge_after), when the real cost is known.
-//! * The quotas are those of the bucket by default. They can come [from a closure](RateLimitLayer::quotas) or from
-//!   a [table](RateLimitLayer::quota_table) by route or method, or be [looked up](RateLimitLayer::look_up_quotas)
-//!   asynchronously. [`LiveQuotas`](crate::LiveQuotas) change at run time.
-//! * Chosen requests can [skip the limit](RateLimitLayer::skip_if).
+//!   [after the response](RateLimitLayer::cost_of_response), when the real cost is known.
+//! * The quotas are those of the bucket by default. They can come [from a closure](RateLimitLayer::quotas), which may
+//!   look them up asynchronously, or from a [table](RateLimitLayer::quota_table) by route or method.
 //! * A key that is refused again and again can be [banned](RateLimitLayer::ban).
 //!
 //! Each attempt is charged. A `Retry` outside the limit is charged for every attempt. A `LoadShed` inside the limit

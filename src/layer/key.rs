@@ -221,7 +221,7 @@ impl fmt::Debug for Extracted {
     }
 }
 
-/// Returns no key if a closure returns `true`; see [`RateLimitLayer::skip_if`](crate::RateLimitLayer::skip_if).
+/// Returns no key if a closure returns `true`; see [`Extractor::skip_if`](crate::extract::Extractor::skip_if).
 #[derive(Clone, Copy)]
 pub struct SkipIf<K, F>(pub(crate) K, pub(crate) F);
 

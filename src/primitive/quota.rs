@@ -1,7 +1,6 @@
 //! Rate limits: [`Quota`] describes one limit, [`Quotas`] is a checked set of one to eight quotas.
 
 mod equal;
-mod live;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -13,8 +12,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-
-pub use self::live::LiveQuotas;
 
 use crate::Error;
 

@@ -33,8 +33,9 @@ mod tests;
 /// that never refills has neither `w` nor `t`. Seconds are rounded up.
 ///
 /// If requests cost different numbers of tokens ([`cost`](crate::RateLimitLayer::cost),
-/// [`charge_after`](crate::RateLimitLayer::charge_after)), the unit of `q` and `r` is not requests. Then the policy has
-/// `qu="tokens"`, or [another unit](Self::unit). The policy can also have the [partition key](Self::partition_key).
+/// [`cost_of_response`](crate::RateLimitLayer::cost_of_response)), the unit of `q` and `r` is not requests. Then the
+/// policy has `qu="tokens"`, or [another unit](Self::unit). The policy can also have the
+/// [partition key](Self::partition_key).
 ///
 /// [`RateLimitLayer::fields`] writes these fields to the responses to admitted and to refused requests, whoever makes the
 /// refusals. [`web::rate_limit`](crate::web::rate_limit) writes the default ones. If several layers write fields, [name](crate::Quota::named) their quotas, so that clients can tell them apart.

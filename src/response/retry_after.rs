@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime};
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::layer::rate_limit::Observe;
+use crate::layer::rate_limit::BlockOnResponse;
 
 /// Blocks a key when the upstream answers 429 or 503 with `Retry-After`, in seconds or as a date (counted from the
-/// `Date` of the response, or else by the clock of this machine): for [`observe`](crate::RateLimitLayer::observe) around a client.
+/// `Date` of the response, or else by the clock of this machine): for
+/// [`block_on_response`](crate::RateLimitLayer::block_on_response) around a client.
 ///
 /// A longer time counts as 5 min, so that no upstream can stop a fleet for years; [`at_most`](Self::at_most) sets another
 /// maximum. For a client whose responses are not of [`http::Response`], such as reqwest, [`read`](Self::read) takes the status
@@ -21,7 +22,7 @@ use crate::layer::rate_limit::Observe;
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(10))?;
 /// let per_host = RateLimitLayer::new(bucket, |request: &Request| request.url().host_str().map(str::to_owned))
-///     .observe(|response: &Response| RetryAfter::default().read(response.status(), response.headers()));
+///     .block_on_response(|response: &Response| RetryAfter::default().read(response.status(), response.headers()));
 /// # let _ = per_host;
 /// # Ok(()) }
 /// ```
@@ -76,8 +77,8 @@ impl RetryAfter {
     }
 }
 
-impl<B> Observe<Response<B>> for RetryAfter {
-    fn observe(&self, response: &Response<B>) -> Option<Duration> {
+impl<B> BlockOnResponse<Response<B>> for RetryAfter {
+    fn block_on_response(&self, response: &Response<B>) -> Option<Duration> {
         self.read(response.status(), response.headers())
     }
 }
@@ -88,7 +89,7 @@ mod tests {
 
     fn observed(status: u16, told: &str) -> Option<Duration> {
         let response = Response::builder().status(status).header(RETRY_AFTER, told).body(()).unwrap();
-        RetryAfter::at_most(Duration::from_secs(100)).observe(&response)
+        RetryAfter::at_most(Duration::from_secs(100)).block_on_response(&response)
     }
 
     #[test]

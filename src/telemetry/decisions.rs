@@ -2,25 +2,22 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "tracing")]
-use super::emit::{Fields, emit};
+use super::emit::{Fields, emit, series};
 use super::names::{DECISIONS, Event, Outcome};
 use super::series::Series;
+use super::throttle::Throttle;
 use crate::Error;
 
-#[cfg(feature = "tracing")]
-static DEGRADED: super::throttle::Throttle = super::throttle::Throttle::new();
+static DEGRADED: Throttle = Throttle::new();
 
 /// Counts the decisions of a primitive and its layers in a namespace, never by key. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Decisions(Arc<Inner>);
 
-#[cfg_attr(not(feature = "tracing"), allow(dead_code))]
 struct Inner {
     limiter: &'static str,
     namespace: Arc<str>,
     /// In the order of [`Outcome::ALL`].
-    #[cfg(feature = "metrics")]
     outcomes: Vec<Series>,
     degraded: Series,
 }
@@ -28,24 +25,19 @@ struct Inner {
 impl Decisions {
     pub(crate) fn new(limiter: &'static str, namespace: &str) -> Self {
         let (label, namespace): (Arc<str>, Arc<str>) = (limiter.into(), namespace.into());
-        #[cfg(feature = "metrics")]
         let outcome = |outcome: &Outcome| {
             let outcome = outcome.name().into();
             Series::new(&DECISIONS, [("limiter", &label), ("namespace", &namespace), ("outcome", &outcome)])
         };
-        #[cfg(not(feature = "metrics"))]
-        let _ = (label, DECISIONS);
         Self(Arc::new(Inner {
             limiter,
-            #[cfg(feature = "metrics")]
             outcomes: Outcome::ALL.iter().map(outcome).collect(),
-            degraded: super::emit::series(Event::Degraded, "namespace", &namespace),
+            degraded: series(Event::Degraded, "namespace", &namespace),
             namespace,
         }))
     }
 
     pub(crate) fn count(&self, outcome: Outcome) {
-        #[cfg(feature = "metrics")]
         if let Some(series) = self.0.outcomes.get(outcome as usize) {
             series.count(1);
         }
@@ -81,7 +73,6 @@ impl Decisions {
     #[cold]
     fn degraded(&self, outcome: Outcome) {
         self.0.degraded.count(1);
-        #[cfg(feature = "tracing")]
         if let Some(count) = DEGRADED.note(1) {
             let Inner { limiter, namespace, .. } = &*self.0;
             let fields = Fields {
@@ -95,7 +86,6 @@ impl Decisions {
             let text = format_args!("the store failed: {count} requests of this process were admitted {how}");
             emit(Event::Degraded, fields, text);
         }
-        let _ = outcome;
     }
 }
 

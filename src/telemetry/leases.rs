@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::emit::series as event_series;
+use super::emit::{Fields, emit, series as event_series};
 use super::names::{Event, LEASES_HELD, LEASES_LOST, LEASES_RENEWED};
 use super::series::Series;
+use super::throttle::Throttle;
 
-#[cfg(feature = "tracing")]
-static LOST: super::throttle::Throttle = super::throttle::Throttle::new();
+static LOST: Throttle = Throttle::new();
 
 /// Counts the leases of one kind in a namespace. `None` if nothing is told. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Leases(Option<Arc<Inner>>);
 
-#[cfg_attr(not(feature = "tracing"), allow(dead_code))]
 struct Inner {
     namespace: Arc<str>,
     /// `None` for kinds whose loss is reported as another event.
@@ -49,24 +48,6 @@ impl Leases {
     }
 }
 
-#[cfg(feature = "tracing")]
-impl Inner {
-    fn tell(&self) {
-        use super::emit::{Fields, emit};
-        if let Some(count) = LOST.note(1) {
-            let fields = Fields { namespace: Some(&self.namespace), count: Some(count), ..Fields::default() };
-            let text =
-                "a lease ended before it was released: it was not renewed in time, or the store lost it";
-            emit(Event::LeaseLost, fields, format_args!("{text}"));
-        }
-    }
-}
-
-#[cfg(not(feature = "tracing"))]
-impl Inner {
-    fn tell(&self) {}
-}
-
 impl LeaseCounts {
     pub(crate) fn began(&self) {
         self.count(|leases| leases.held.add(1.0));
@@ -89,7 +70,12 @@ impl LeaseCounts {
             leases.lost.count(1);
             if let Some(told) = &leases.told {
                 told.count(1);
-                leases.tell();
+                if let Some(count) = LOST.note(1) {
+                    let (namespace, count) = (Some(&*leases.namespace), Some(count));
+                    let fields = Fields { namespace, count, ..Fields::default() };
+                    let text = "a lease ended before it was released: it was not renewed in time, or the store lost it";
+                    emit(Event::LeaseLost, fields, format_args!("{text}"));
+                }
             }
         });
     }

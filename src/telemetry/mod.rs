@@ -11,7 +11,6 @@ mod series;
 mod server;
 #[cfg(all(test, feature = "tracing", feature = "metrics"))]
 mod tests;
-#[cfg(feature = "tracing")]
 mod throttle;
 
 pub(crate) use self::{

@@ -3,39 +3,31 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::emit::series;
-#[cfg(feature = "tracing")]
-use super::emit::{Fields, emit};
+use super::emit::{Fields, emit, series};
 use super::names::Event;
 use super::series::Series;
+use super::throttle::Throttle;
 
 /// Counts every occurrence, and emits at most one event a second.
 pub(crate) struct Often {
-    #[cfg(feature = "tracing")]
-    told: (Event, Arc<str>, super::throttle::Throttle),
+    event: Event,
+    namespace: Arc<str>,
+    throttle: Throttle,
     counted: Series,
 }
 
 impl Often {
     pub(crate) fn new(namespace: &str, event: Event) -> Self {
         let namespace: Arc<str> = namespace.into();
-        Self {
-            counted: series(event, "namespace", &namespace),
-            #[cfg(feature = "tracing")]
-            told: (event, namespace, super::throttle::Throttle::new()),
-        }
+        let counted = series(event, "namespace", &namespace);
+        Self { event, namespace, throttle: Throttle::new(), counted }
     }
 
-    #[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
     pub(crate) fn tell(&self, detail: impl fmt::Display) {
         self.counted.count(1);
-        #[cfg(feature = "tracing")]
-        {
-            let (event, namespace, throttle) = &self.told;
-            if let Some(count) = throttle.note(1) {
-                let fields = Fields { namespace: Some(namespace), count: Some(count), ..Fields::default() };
-                emit(*event, fields, format_args!("{detail}"));
-            }
+        if let Some(count) = self.throttle.note(1) {
+            let fields = Fields { namespace: Some(&self.namespace), count: Some(count), ..Fields::default() };
+            emit(self.event, fields, format_args!("{detail}"));
         }
     }
 }

@@ -8,11 +8,11 @@ use std::time::Instant;
 use super::emit::{Fields, emit, series};
 use super::names::{BATCH, BREAKERS_OPEN, CALL, Event, QUEUE, RECONNECTS};
 use super::series::Series;
+use super::throttle::Throttle;
 use crate::error::Outage;
 use crate::store::lock;
 
-#[cfg(feature = "tracing")]
-static OVERLOADED: super::throttle::Throttle = super::throttle::Throttle::new();
+static OVERLOADED: Throttle = Throttle::new();
 
 /// The telemetry of a store, shared by all parts of it. Cheap to clone.
 #[derive(Clone)]
@@ -167,7 +167,6 @@ impl Server {
     pub(crate) fn overloaded(&self, operations: usize, waiting: impl FnOnce() -> u64) {
         self.waiting(waiting);
         self.0.overloaded.count(operations as u64);
-        #[cfg(feature = "tracing")]
         if let Some(count) = OVERLOADED.note(operations as u64) {
             let fields = Fields { count: Some(count), ..self.fields() };
             let text =

@@ -176,7 +176,7 @@ async fn observed_refusals_cost_few_scripts() {
             Ok::<_, std::io::Error>(Duration::from_secs(100 + number as u64))
         }
     });
-    let layer = RateLimitLayer::new(bucket, |_: &usize| "k").observe(|wait: &Duration| Some(*wait));
+    let layer = RateLimitLayer::new(bucket, |_: &usize| "k").block_on_response(|wait: &Duration| Some(*wait));
     let service = layer.layer(upstream);
     let calls = (0..RESPONSES).map(|number| {
         let mut service = service.clone();

@@ -68,8 +68,7 @@ async fn what_costs_nothing_asks_nobody() {
 async fn quotas_are_the_closures(stores: Stores) {
     let premium = Quotas::new([Quota::per_hour(1).burst(3)]).unwrap();
     let choose = move |job: &Job| (job.tenant == Some("premium")).then(|| premium.clone());
-    let layer =
-        RateLimitLayer::new(at_most(1, &stores.open()), |job: &Job| job.tenant).quotas(choose).unwrap();
+    let layer = RateLimitLayer::new(at_most(1, &stores.open()), |job: &Job| job.tenant).quotas(choose);
     let mut service = ServiceBuilder::new().layer(layer).service(Probe::default());
     let mut admitted = async |tenant| {
         let mut admitted = 0;

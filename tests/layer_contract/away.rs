@@ -130,8 +130,7 @@ async fn degrade_waits_where_the_layer_waits() {
 async fn degrade_goes_by_the_quotas_of_the_request() {
     let eight = Quotas::new([Quota::per_hour(1).burst(8)]).unwrap();
     let layer = RateLimitLayer::new(at_most(2, &away()), everything)
-        .quotas(move |_: &u32| Some(eight.clone()))
-        .unwrap()
+        .quotas(move |_: &u32| eight.clone())
         .on_store_failure(shared_by(4));
     assert_eq!(refusals(&mut layer.layer(Probe::default()), &[1; 3]).await, [ADMITTED, ADMITTED, LIMITED]);
 }

@@ -55,7 +55,9 @@ async fn refusals_are_shown_to_nobody(stores: Stores) {
     let layer = RateLimitLayer::new(bucket, everything)
         .on_admit(|_: &_, _: &mut Vec<String>| panic!("a refused request"))
         .on_response(|_: &_, _: &mut Vec<String>| panic!("the response to a refused request"))
-        .observe(|_: &Vec<String>| -> Option<Duration> { panic!("the response to a refused request") })
+        .block_on_response(|_: &Vec<String>| -> Option<Duration> {
+            panic!("the response to a refused request")
+        })
         .reject_with(|refusal: Refusal| vec![refusal.to_string()]);
     let lines = layer.layer(Probe::default()).oneshot(Vec::new()).await.unwrap();
     assert!(lines[0].starts_with("rate limit exceeded"), "{lines:?}");
@@ -112,10 +114,10 @@ async fn in_shadow_mode_all_pass(stores: Stores) {
 async fn the_longest_block_counts(stores: Stores) {
     let bucket = at_most(9, &stores.open());
     let layer = RateLimitLayer::new(bucket.clone(), everything)
-        .observe(|_: &Vec<String>| Some(HOUR))
-        .observe(|_: &Vec<String>| Some(3 * HOUR))
-        .observe(|_: &Vec<String>| None)
-        .observe(|_: &Vec<String>| Some(2 * HOUR));
+        .block_on_response(|_: &Vec<String>| Some(HOUR))
+        .block_on_response(|_: &Vec<String>| Some(3 * HOUR))
+        .block_on_response(|_: &Vec<String>| None)
+        .block_on_response(|_: &Vec<String>| Some(2 * HOUR));
     layer.layer(Probe::default()).oneshot(Vec::new()).await.unwrap();
     let mut blocked = Duration::ZERO;
     eventually("the block", SOON, async || {
@@ -129,7 +131,7 @@ async fn the_longest_block_counts(stores: Stores) {
 async fn blocks_are_kept_to_their_key(stores: Stores) {
     let bucket = at_most(9, &stores.open());
     let layer = RateLimitLayer::new(bucket.clone(), |name: &&'static str| *name)
-        .observe(|name: &&'static str| (*name == "bad").then_some(HOUR));
+        .block_on_response(|name: &&'static str| (*name == "bad").then_some(HOUR));
     let mut service = layer.layer(Probe::default());
     for name in ["good", "bad"] {
         assert_eq!(service.ready().await.unwrap().call(name).await.unwrap(), name);

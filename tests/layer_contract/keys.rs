@@ -144,10 +144,10 @@ async fn quotas_are_looked_up_only_for_requests_with_a_key() {
     let counter = Arc::clone(&asked);
     let quotas = move |_: &String| {
         counter.fetch_add(1, Ordering::SeqCst);
-        std::future::ready(None)
+        Box::pin(std::future::ready(None))
     };
     let inner = service_fn(async |name: String| Ok::<_, Infallible>(name));
-    let service = RateLimitLayer::new(bucket, now).look_up_quotas(quotas).unwrap().layer(inner);
+    let service = RateLimitLayer::new(bucket, now).quotas(quotas).layer(inner);
     ask(&service, "none").await.unwrap();
     ask(&service, "broken").await.unwrap_err();
     assert_eq!(asked.load(Ordering::SeqCst), 0);

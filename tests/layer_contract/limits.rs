@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tower::{Layer as _, Service, ServiceExt as _};
 use tower_distributed::token_bucket::Ban;
-use tower_distributed::{LiveQuotas, Quota, QuotaTable, Quotas, RateLimitLayer, Store, TokenBucket};
+use tower_distributed::{Quota, QuotaTable, Quotas, RateLimitLayer, Store, TokenBucket};
 
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, at_most, on_each_store};
@@ -32,7 +33,7 @@ async fn passes<S: Service<u32> + Clone>(service: &S, request: u32) -> bool {
 
 async fn what_a_response_cost_is_charged_after_it(stores: Stores) {
     let bucket = TokenBucket::new(&stores.open(), "limits", Quota::per_hour(60).burst(10)).unwrap();
-    let layer = RateLimitLayer::new(bucket.clone(), everything).charge_after(|response: &u32| *response);
+    let layer = RateLimitLayer::new(bucket.clone(), everything).cost_of_response(|response: &u32| *response);
     let service = layer.layer(Probe::default());
     assert!(passes(&service, 4).await);
     eventually("the charge", SOON, async || bucket.peek("everything").await.unwrap().remaining() == 5).await;
@@ -46,8 +47,8 @@ async fn what_a_response_cost_is_charged_after_it(stores: Stores) {
 }
 
 async fn some_requests_are_not_limited(stores: Stores) {
-    let layer =
-        RateLimitLayer::new(at_most(1, &stores.open()), everything).skip_if(|request: &u32| *request > 100);
+    let key = |request: &u32| (*request <= 100).then_some("everything");
+    let layer = RateLimitLayer::new(at_most(1, &stores.open()), key);
     let service = layer.layer(Probe::default());
     assert!(passes(&service, 1).await && !passes(&service, 1).await);
     for _ in 0..3 {
@@ -120,33 +121,46 @@ async fn rows_of_a_table_have_limits_of_their_own(stores: Stores) {
     assert!(twice.is_invalid() && twice.to_string().contains("\"a\""), "{twice}");
 }
 
-/// Quotas that are set after a table do not replace it silently.
-#[test]
-fn quotas_after_a_table_do_not_discard_it() {
-    let table = QuotaTable::new([("row", "2/h")]).unwrap();
-    let layer: RateLimitLayer<u32, ()> = RateLimitLayer::new(at_most(5, &Store::in_memory()), everything);
-    let layer = layer.quota_table(table, |_: &u32| "row");
-    for error in [
-        layer.clone().quotas(|_: &u32| None).unwrap_err(),
-        layer.look_up_quotas(|_: &u32| std::future::ready(None)).unwrap_err(),
+/// Quotas that are set after a table, or a table after quotas, do not discard what was set before.
+#[tokio::test]
+async fn quotas_after_a_table_do_not_discard_it() {
+    let layer = || RateLimitLayer::new(at_most(5, &Store::in_memory()), |request: &u32| *request);
+    let table = || QuotaTable::new([("row", "2/h")]).unwrap();
+    let row = |request: &u32| (*request != 9).then_some("row");
+    let three = |request: &u32| (*request > 7).then(|| "3/h".parse::<Quotas>().unwrap());
+    let looked_up = |request: &u32| {
+        Box::pin(std::future::ready((*request > 7).then(|| "3/h".parse::<Quotas>().unwrap())))
+    };
+    for (layer, expected) in [
+        (layer().quota_table(table(), row).quotas(|_: &u32| None::<Quotas>), [2, 2, 5]),
+        (layer().quota_table(table(), row).quotas(three), [2, 3, 3]),
+        (layer().quota_table(table(), row).quotas(looked_up), [2, 3, 3]),
+        (layer().quotas(three).quota_table(table(), row), [2, 2, 3]),
+        (layer().quotas(looked_up).quota_table(table(), row), [2, 2, 3]),
     ] {
-        assert!(error.is_invalid() && error.to_string().contains("quota_table"), "{error}");
+        let service = layer.layer(Probe::default());
+        for (request, expected) in [7, 8, 9].into_iter().zip(expected) {
+            let mut admitted = 0;
+            for _ in 0..6 {
+                admitted += u32::from(passes(&service, request).await);
+            }
+            assert_eq!(admitted, expected, "{request}");
+        }
     }
 }
 
 async fn quotas_are_looked_up(stores: Stores) {
     let looked_up = Arc::new(AtomicU32::new(0));
     let counted = looked_up.clone();
-    let layer =
-        RateLimitLayer::new(at_most(1, &stores.open()), |key: &u32| *key).look_up_quotas(move |key: &u32| {
-            let (key, counted) = (*key, counted.clone());
-            async move {
-                tokio::task::yield_now().await;
-                counted.fetch_add(1, Ordering::Relaxed);
-                (key > 0).then(|| Quotas::new([Quota::per_hour(key)]).unwrap())
-            }
-        });
-    let service = layer.unwrap().layer(Probe::default());
+    let layer = RateLimitLayer::new(at_most(1, &stores.open()), |key: &u32| *key).quotas(move |key: &u32| {
+        let (key, counted) = (*key, counted.clone());
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            counted.fetch_add(1, Ordering::Relaxed);
+            (key > 0).then(|| Quotas::new([Quota::per_hour(key)]).unwrap())
+        })
+    });
+    let service = layer.layer(Probe::default());
     for (key, expected) in [(0, 1), (3, 3)] {
         let mut admitted = 0;
         for _ in 0..5 {
@@ -158,17 +172,17 @@ async fn quotas_are_looked_up(stores: Stores) {
 }
 
 async fn quotas_change_while_they_are_used(stores: Stores) {
-    let quotas = LiveQuotas::new("2/h").unwrap();
-    let bucket = TokenBucket::new(&stores.open(), "limits", quotas.get()).unwrap();
-    let service =
-        RateLimitLayer::new(bucket, everything).quotas(quotas.clone()).unwrap().layer(Probe::default());
+    let (configuration, quotas) = watch::channel("2/h".parse::<Quotas>().unwrap());
+    let bucket = TokenBucket::new(&stores.open(), "limits", quotas.borrow().clone()).unwrap();
+    let layer = RateLimitLayer::new(bucket, everything).quotas(move |_: &u32| quotas.borrow().clone());
+    let service = layer.layer(Probe::default());
     assert!(passes(&service, 1).await && passes(&service, 1).await && !passes(&service, 1).await);
-    quotas.set("5/h").unwrap();
+    configuration.send_replace("5/h".parse().unwrap());
     let mut admitted = 0;
     for _ in 0..5 {
         admitted += u32::from(passes(&service, 1).await);
     }
     assert_eq!(admitted, 3, "two are owed");
-    assert!(quotas.set("0/h").unwrap_err().is_invalid());
-    assert_eq!(quotas.get().to_string(), "5/h");
+    assert!("0/h".parse::<Quotas>().unwrap_err().is_invalid());
+    assert_eq!(configuration.borrow().to_string(), "5/h");
 }

@@ -114,7 +114,7 @@ async fn bans_and_blocks_are_of_the_first_limit(stores: Stores) {
     assert!(!blocked(&buckets[0], 14.into()).await && !blocked(&buckets[2], "everybody".into()).await);
     buckets[2].reset("everybody").await.unwrap();
 
-    let observing = layer.observe(|_: &u32| Some(Duration::from_secs(60))).layer(Probe::default());
+    let observing = layer.block_on_response(|_: &u32| Some(Duration::from_secs(60))).layer(Probe::default());
     assert!(ask(&observing, 15).await.is_ok());
     eventually("the block", SOON, async || blocked(&buckets[0], 15.into()).await).await;
     assert!(!blocked(&buckets[2], "everybody".into()).await);
@@ -127,7 +127,6 @@ async fn quotas_are_those_of_the_first_limit(stores: Stores) {
     let row = |request: &Request| if request % 2 == 1 { "odd" } else { "even" };
     let layer = RateLimitLayer::all_of(limits.clone(), KEYS)
         .quotas(|request: &Request| (*request == 12).then(|| Quotas::new([Quota::per_hour(2)]).unwrap()))
-        .unwrap()
         .quota_table(table, row);
     let service = layer.layer(Probe::default());
     let mut admitted = [0, 0, 0];
@@ -162,7 +161,7 @@ async fn a_request_waits_for_all_limits(stores: Stores) {
 async fn what_it_cost_is_charged_to_all(stores: Stores) {
     let buckets = buckets(&stores.open(), [100, 200, 300]);
     let layer = RateLimitLayer::all_of(TokenBuckets::new(buckets.clone()).unwrap(), KEYS);
-    let service = layer.charge_after(|response: &u32| *response).layer(Probe::default());
+    let service = layer.cost_of_response(|response: &u32| *response).layer(Probe::default());
     assert!(ask(&service, 12).await.is_ok());
     for (bucket, (key, left)) in
         buckets.iter().zip([(Key::from(12), 87), (Key::from(1), 187), (Key::from("everybody"), 287)])
@@ -178,7 +177,7 @@ async fn what_it_cost_is_charged_under_its_quotas(stores: Stores) {
     let table = QuotaTable::new([("twelve", "30/h")]).unwrap();
     let row = |request: &Request| if *request == 12 { "twelve" } else { "" };
     let layer = RateLimitLayer::all_of(TokenBuckets::new(buckets.clone()).unwrap(), KEYS)
-        .charge_after(|response: &u32| response * 5)
+        .cost_of_response(|response: &u32| response * 5)
         .quota_table(table, row);
     let service = layer.layer(Probe::default());
     assert!(ask(&service, 12).await.is_ok());
@@ -253,7 +252,7 @@ async fn each_process_has_its_share_of_all_limits() {
     let table = QuotaTable::new([("row", "20/h")]).unwrap();
     let layer = RateLimitLayer::all_of(TokenBuckets::new(self::buckets(&away(), [99; 3])).unwrap(), KEYS)
         .on_store_failure(StoreFailure::LocalShare { replicas })
-        .charge_after(|response: &u32| *response)
+        .cost_of_response(|response: &u32| *response)
         .quota_table(table, |_: &Request| "row");
     let service = layer.layer(Probe::default());
     assert!(ask(&service, 15).await.is_ok());

@@ -22,7 +22,9 @@ async fn program() {
     // user
     let limit = RateLimitLayer::new(bucket.clone(), |request: &Request| request.url().authority().to_owned())
         .max_wait(Duration::from_secs(10))
-        .observe(|response: &Response| RetryAfter::default().read(response.status(), response.headers()));
+        .block_on_response(|response: &Response| {
+            RetryAfter::default().read(response.status(), response.headers())
+        });
     let mut client = ServiceBuilder::new().layer(limit).service(client());
     // end
     let request = || Request::new(reqwest::Method::GET, url.parse().unwrap());

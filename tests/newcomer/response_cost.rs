@@ -15,7 +15,7 @@ async fn program() {
     let app = Router::new().route("/", get(async || "x".repeat(1500)));
     // user
     let bytes = |response: &Response| response.body().size_hint().lower().try_into().unwrap_or(u32::MAX);
-    let app = app.layer(web::rate_limit(bucket, client_ip()).charge_after(bytes));
+    let app = app.layer(web::rate_limit(bucket, client_ip()).cost_of_response(bytes));
     // end
     let url = serve(app).await;
     assert_eq!(send(client().get(&url)).await, 200);

@@ -37,10 +37,9 @@ async fn program() {
     let key = extension(|customer: &Customer| customer.0.clone());
     let quotas = |request: &Request| {
         let plan = plan_of(request.extensions().get().cloned());
-        async move { plan.await.parse::<Quotas>().ok() }
+        Box::pin(async move { plan.await.parse::<Quotas>().ok() })
     };
-    let app =
-        app.layer(web::rate_limit(bucket, key).look_up_quotas(quotas).unwrap()).layer(from_fn(authenticate));
+    let app = app.layer(web::rate_limit(bucket, key).quotas(quotas)).layer(from_fn(authenticate));
     // end
     let url = serve(app).await;
     let status = async |customer| send(client().get(&url).bearer_auth(customer)).await;

@@ -58,7 +58,8 @@ async fn a_closure_reads_reqwest_responses(stores: Stores) {
             let after = response.headers().get(reqwest::header::RETRY_AFTER)?;
             Some(Duration::from_secs(after.to_str().ok()?.parse().ok()?))
         };
-        let limit = RateLimitLayer::new(bucket.clone(), |_: &reqwest::Request| "upstream").observe(told);
+        let limit =
+            RateLimitLayer::new(bucket.clone(), |_: &reqwest::Request| "upstream").block_on_response(told);
         ServiceBuilder::new().layer(limit).service(client())
     };
     let request = || reqwest::Request::new(reqwest::Method::GET, url.parse().unwrap());
@@ -77,7 +78,7 @@ async fn a_closure_reads_reqwest_responses(stores: Stores) {
 macro_rules! believing {
     ($bucket:expr, $retry_after:expr) => {
         ServiceBuilder::new()
-            .layer(RateLimitLayer::new($bucket.clone(), host).observe($retry_after))
+            .layer(RateLimitLayer::new($bucket.clone(), host).block_on_response($retry_after))
             .service(Client::builder(TokioExecutor::new()).build_http::<String>())
     };
 }

@@ -2,8 +2,9 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use tokio::sync::Semaphore;
 
 use crate::primitive::token_bucket::Decision;
 use crate::{Error, Key, Quota, TokenBucket};
@@ -57,29 +58,6 @@ impl Ban {
 const MOST_COUNTED: usize = 32;
 const PLACES: usize = 64;
 
-/// The number of refusals that are being counted, by the hash of the key.
-type Counting = Arc<[AtomicUsize; PLACES]>;
-
-/// A refusal that is being counted, until this is dropped.
-struct Counted(Counting, usize);
-
-impl Counted {
-    /// Returns `None` if too many refusals are being counted.
-    fn new(counting: &Counting, key: &Key) -> Option<Self> {
-        let mut hasher = DefaultHasher::new();
-        key.as_bytes().hash(&mut hasher);
-        let counted = Self(Arc::clone(counting), hasher.finish() as usize % PLACES);
-        let before = counting[counted.1].fetch_add(1, Ordering::Relaxed);
-        (before < MOST_COUNTED).then_some(counted)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0[self.1].fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The bans of a layer, and the buckets that count.
 #[derive(Clone, Debug)]
 pub(super) struct Bans {
@@ -88,7 +66,8 @@ pub(super) struct Bans {
     refusals: TokenBucket,
     /// Uses one token for each ban.
     bans: TokenBucket,
-    counting: Counting,
+    /// A permit for each refusal that is being counted, by the hash of the key.
+    counting: Arc<[Arc<Semaphore>; PLACES]>,
 }
 
 impl Bans {
@@ -104,7 +83,8 @@ impl Bans {
         let doublings = longest.as_nanos().checked_div(span.as_nanos()).map_or(0, |times| times.ilog2()) + 1;
         let forgotten = Quota::new(1, longest.saturating_mul(2)).burst(doublings + 1);
         let bans = bucket.beside(".bans", forgotten).map_err(told)?;
-        Ok(Self { ban, refusals, bans, counting: Arc::new(std::array::from_fn(|_| AtomicUsize::new(0))) })
+        let counting = Arc::new(std::array::from_fn(|_| Arc::new(Semaphore::new(MOST_COUNTED))));
+        Ok(Self { ban, refusals, bans, counting })
     }
 
     /// Counts a refusal in the background.
@@ -114,12 +94,15 @@ impl Bans {
         if decision.refuser().map_or(is_blocked, |refuser| refuser.is_blocked) {
             return;
         }
-        let Some(counted) = Counted::new(&self.counting, key) else { return };
+        let mut hasher = DefaultHasher::new();
+        key.as_bytes().hash(&mut hasher);
+        let permits = &self.counting[hasher.finish() as usize % PLACES];
+        let Ok(permit) = Arc::clone(permits).try_acquire_owned() else { return };
         let (this, bucket, key) = (self.clone(), bucket.clone(), key.clone());
         self.refusals.detached(async move {
             // A refusal that cannot be counted is ignored.
             drop(this.count(&bucket, key).await);
-            drop(counted);
+            drop(permit);
         });
     }
 

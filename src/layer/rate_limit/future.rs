@@ -10,7 +10,6 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::consume_budget;
 use tower::Service;
 
-use super::hooks::Afterwards;
 use super::layer::RateLimitLayer;
 use super::limiter;
 use crate::layer::away::Away;
@@ -25,32 +24,28 @@ pin_project! {
     where
         S: Service<Req>,
     {
-        layer: Arc<RateLimitLayer<Req, S::Response, R>>,
+        pub(super) layer: Arc<RateLimitLayer<Req, S::Response, R>>,
         #[pin]
-        state: State<S, Req>,
+        pub(super) state: State<S, Req>,
     }
 }
 
-/// The decision that admitted a request.
-pub(super) struct Granted {
-    pub(super) decision: Decision,
-    /// Whether this process decided with its local share.
-    pub(super) by_share: bool,
+/// How a request passes.
+pub(super) enum Passing {
+    /// Without a limit.
+    Unlimited,
+    /// Without a decision.
+    Undecided(Key),
+    /// The decision has the key. `by_share`: this process decided with its local share.
+    Admitted { decision: Decision, by_share: bool },
 }
 
 /// The lookup of a key and its quotas. `None`: the request passes without a limit.
 pub(super) type LookedUp = BoxFuture<'static, Result<Option<(Key, Option<Quotas>)>, Error>>;
 
-/// The state while the key or the quotas are looked up.
-struct LookingUp<S, Req> {
-    asked: LookedUp,
-    /// The cost, the ready service and the request; `None` after the lookup.
-    then: Option<(u32, S, Req)>,
-}
-
 /// The state while the store is asked. It is boxed, so that requests with an immediate decision need no space for
 /// it.
-struct Asking<S, Req> {
+pub(super) struct Asking<S, Req> {
     acquire: limiter::Asking,
     /// The outage of the store, if `acquire` uses this process's local share.
     outage: Option<Error>,
@@ -60,12 +55,15 @@ struct Asking<S, Req> {
 
 pin_project! {
     #[project = StateProjection]
-    enum State<S, Req>
+    pub(super) enum State<S, Req>
     where
         S: Service<Req>,
     {
         LookingUp {
-            looking: Box<LookingUp<S, Req>>,
+            asked: LookedUp,
+            cost: u32,
+            // The ready service and the request; `None` after the lookup.
+            call: Option<Box<(S, Req)>>,
         },
         Asking {
             asking: Box<Asking<S, Req>>,
@@ -77,55 +75,19 @@ pin_project! {
         Calling {
             #[pin]
             future: S::Future,
-            // `None` for a request that passes without a limit.
-            key: Option<Key>,
-            // `None` for a request without a decision.
-            granted: Option<Granted>,
+            passing: Passing,
         },
     }
 }
 
-impl<S, Req> Asking<S, Req> {
-    fn new(acquire: limiter::Asking, inner: S, request: Req) -> Box<Self> {
-        Box::new(Self { acquire, outage: None, call: Some((inner, request)) })
-    }
-}
-
-impl<S, Req, R> ResponseFuture<S, Req, R>
-where
-    S: Service<Req>,
-{
-    pub(super) fn calling(
-        future: S::Future,
-        key: Option<Key>,
-        granted: Option<Granted>,
-        layer: Arc<RateLimitLayer<Req, S::Response, R>>,
-    ) -> Self {
-        Self { layer, state: State::Calling { future, key, granted } }
+impl<S: Service<Req>, Req> State<S, Req> {
+    pub(super) fn asking(acquire: limiter::Asking, inner: S, request: Req) -> Self {
+        Self::Asking { asking: Box::new(Asking { acquire, outage: None, call: Some((inner, request)) }) }
     }
 
-    pub(super) fn looking_up(
-        asked: LookedUp,
-        cost: u32,
-        inner: S,
-        request: Req,
-        layer: Arc<RateLimitLayer<Req, S::Response, R>>,
-    ) -> Self {
-        let looking = Box::new(LookingUp { asked, then: Some((cost, inner, request)) });
-        Self { layer, state: State::LookingUp { looking } }
-    }
-
-    pub(super) fn refused(refusal: Refusal, layer: Arc<RateLimitLayer<Req, S::Response, R>>) -> Self {
-        Self { layer, state: State::Refused { refusal: Some(refusal) } }
-    }
-
-    pub(super) fn asking(
-        acquire: limiter::Asking,
-        inner: S,
-        request: Req,
-        layer: Arc<RateLimitLayer<Req, S::Response, R>>,
-    ) -> Self {
-        Self { layer, state: State::Asking { asking: Asking::new(acquire, inner, request) } }
+    /// Calls the inner service for a request that passes without a limit.
+    pub(super) fn unlimited(inner: &mut S, request: Req) -> Self {
+        Self::Calling { future: inner.call(request), passing: Passing::Unlimited }
     }
 }
 
@@ -138,24 +100,22 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let config = &this.layer.config;
-        let settings = &config.settings;
+        let layer = &**this.layer;
+        let settings = &layer.settings;
         loop {
             match this.state.as_mut().project() {
-                StateProjection::LookingUp { looking } => {
-                    let asked = ready!(looking.asked.as_mut().poll(context));
-                    let Some((cost, mut inner, request)) = looking.then.take() else { return Poll::Pending };
+                StateProjection::LookingUp { asked, cost, call } => {
+                    let asked = ready!(asked.as_mut().poll(context));
+                    let Some(call) = call.take() else { return Poll::Pending };
+                    let (mut inner, request) = *call;
                     let next = match asked {
                         Ok(Some((key, quotas))) => {
-                            let acquire = settings.acquire(quotas.as_ref(), key, cost);
-                            State::Asking { asking: Asking::new(acquire, inner, request) }
+                            State::asking(settings.acquire(quotas.as_ref(), key, *cost), inner, request)
                         }
                         Err(error) if !settings.passes_without_key(&error) => {
-                            return Poll::Ready(config.refuse::<S::Error>(error.into()));
+                            return Poll::Ready(layer.refuse::<S::Error>(error.into()));
                         }
-                        Ok(None) | Err(_) => {
-                            State::Calling { future: inner.call(request), key: None, granted: None }
-                        }
+                        Ok(None) | Err(_) => State::unlimited(&mut inner, request),
                     };
                     this.state.set(next);
                 }
@@ -186,55 +146,43 @@ where
                         },
                     };
                     let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
-                    let decision = match decision {
-                        Ok(Some(refused)) if !refused.is_admitted() => {
-                            config.refused(&request, acquire.key(), &refused);
-                            Err(Refusal::from(refused))
+                    match layer.settle(decision, outcome, acquire.take_key(), &mut request) {
+                        Ok(passing) => {
+                            let future = inner.call(request);
+                            this.state.set(State::Calling { future, passing });
                         }
-                        decision => decision.map_err(Refusal::from),
-                    };
-                    settings.limiter.decisions().count(settings.counted(outcome, decision.is_ok()));
-                    let decision = match decision {
-                        Ok(decision) => decision,
-                        Err(_) if settings.shadow => None,
-                        Err(refusal) => {
-                            let refusal = refusal.of(acquire.take_key());
-                            return Poll::Ready(config.refuse::<S::Error>(refusal));
-                        }
-                    };
-                    if let Some(decision) = &decision {
-                        config.hooks.admitted(decision, &mut request);
+                        Err(refusal) => return Poll::Ready(layer.refuse::<S::Error>(refusal)),
                     }
-                    let (key, by_share) = (Some(acquire.take_key()), outcome == Outcome::LocalShare);
-                    let granted = decision.map(|decision| Granted { decision, by_share });
-                    let future = inner.call(request);
-                    this.state.set(State::Calling { future, key, granted });
                 }
                 StateProjection::Refused { refusal } => {
                     // Yields to other tasks now and then, because this path never waits.
                     ready!(pin!(consume_budget()).poll(context));
                     let Some(refusal) = refusal.take() else { return Poll::Pending };
-                    return Poll::Ready(config.refuse::<S::Error>(refusal));
+                    return Poll::Ready(layer.refuse::<S::Error>(refusal));
                 }
-                StateProjection::Calling { future, key, granted } => {
+                StateProjection::Calling { future, passing } => {
                     let mut response = match ready!(future.poll(context)) {
                         Ok(response) => response,
-                        Err(error) => return Poll::Ready(Err(config.reject.inner_error(error))),
+                        Err(error) => return Poll::Ready(Err(layer.reject.inner_error(error))),
                     };
-                    let admission = granted.as_ref().zip(key.as_ref()).map(|(granted, key)| Admission {
-                        decision: &granted.decision,
+                    let (key, admitted) = match passing {
+                        Passing::Unlimited => (None, None),
+                        Passing::Undecided(key) => (Some(&*key), None),
+                        Passing::Admitted { decision, by_share } => {
+                            (decision.key(), Some((&*decision, *by_share)))
+                        }
+                    };
+                    let admission = admitted.zip(key).map(|((decision, _), key)| Admission {
+                        decision,
                         key,
-                        is_weighted: config.is_weighted(),
+                        is_weighted: layer.is_weighted(),
                     });
-                    let Afterwards { block, charge } =
-                        config.hooks.answered(admission.as_ref(), &mut response);
-                    if let (true, Some(key), Some(granted)) = (charge > 0, &*key, &*granted) {
-                        settings.charge(key.clone(), granted, charge);
+                    let (block, charge) = layer.hooks.answered(admission.as_ref(), &mut response);
+                    if let (1.., Some((decision, by_share))) = (charge, admitted) {
+                        settings.charge(decision, by_share, charge);
                     }
-                    if let Some(duration) = block
-                        && let Some(key) = key.take()
-                    {
-                        settings.block(key, duration);
+                    if let (Some(duration), Some(key)) = (block, key) {
+                        settings.block(key.clone(), duration);
                     }
                     return Poll::Ready(Ok(response));
                 }

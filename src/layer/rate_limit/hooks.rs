@@ -7,7 +7,7 @@ use crate::primitive::token_bucket::Decision;
 use crate::{Admission, Key};
 use derive_where::derive_where;
 
-/// The cost of a request in tokens. Implemented by functions and closures from `&Req` to `u32`.
+/// The cost of a request, or of a response, in tokens. Implemented by functions and closures from `&Req` to `u32`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what a `{Req}` costs",
     note = "pass a closure with a typed argument that returns `u32`: `|request: &Request| 1`"
@@ -86,102 +86,46 @@ impl<Res, F: Fn(&Decision, &mut Res)> OnResponse<Res> for F {
     message = "`{Self}` does not read how long to wait from a `{Res}`",
     note = "pass a closure with a typed argument that returns `Option<Duration>`, or `response::RetryAfter`"
 )]
-pub trait Observe<Res> {
+pub trait BlockOnResponse<Res> {
     /// Returns the duration of the block; `None`: no block.
-    fn observe(&self, response: &Res) -> Option<Duration>;
+    fn block_on_response(&self, response: &Res) -> Option<Duration>;
 }
 
-impl<Res, F: Fn(&Res) -> Option<Duration>> Observe<Res> for F {
-    fn observe(&self, response: &Res) -> Option<Duration> {
+impl<Res, F: Fn(&Res) -> Option<Duration>> BlockOnResponse<Res> for F {
+    fn block_on_response(&self, response: &Res) -> Option<Duration> {
         self(response)
     }
 }
 
-/// The additional cost of a request, known from its response. Implemented by functions and closures from `&Res` to
-/// `u32`.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what a response `{Res}` costs",
-    note = "pass a closure with a typed argument that returns `u32`: `|response: &Response| 1`"
-)]
-pub trait ChargeAfter<Res> {
-    /// Returns the tokens to charge in addition to the earlier charge.
-    fn charge_after(&self, response: &Res) -> u32;
-}
-
-impl<Res, F: Fn(&Res) -> u32> ChargeAfter<Res> for F {
-    fn charge_after(&self, response: &Res) -> u32 {
-        self(response)
-    }
-}
-
-/// What to do after a response.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Afterwards {
-    /// How long to block the key.
-    pub(super) block: Option<Duration>,
-    /// The number of tokens to charge.
-    pub(super) charge: u32,
-}
-
-/// A hook for refused requests. Implemented by functions and closures of `(&Req, &Key, &Decision)`.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be called with a refused `{Req}`",
-    note = "pass a closure with typed arguments: `|request: &Request, key: &Key, decision: &Decision| ...`"
-)]
-pub trait OnRefused<Req> {
-    /// Called with the decision that refused the request, before the refusal is returned.
-    fn on_refused(&self, request: &Req, key: &Key, decision: &Decision);
-}
-
-impl<Req, F: Fn(&Req, &Key, &Decision)> OnRefused<Req> for F {
-    fn on_refused(&self, request: &Req, key: &Key, decision: &Decision) {
-        self(request, key, decision);
-    }
-}
+type OnRefused<Req> = Arc<dyn Fn(&Req, &Key, &Decision) + Send + Sync>;
 
 /// The hooks of a layer. Hooks of one kind are called in the order in which they were set.
-#[derive_where(Clone)]
+#[derive_where(Clone, Default)]
 pub(super) struct Hooks<Req, Res> {
     /// Called first, and for refused requests as well.
     pub(super) fields: Option<Arc<dyn OnResponse<Res> + Send + Sync>>,
     pub(super) on_admit: Vec<Arc<dyn OnAdmit<Req> + Send + Sync>>,
-    pub(super) on_refused: Vec<Arc<dyn OnRefused<Req> + Send + Sync>>,
+    pub(super) on_refused: Vec<OnRefused<Req>>,
     pub(super) on_response: Vec<Arc<dyn OnResponse<Res> + Send + Sync>>,
-    pub(super) observe: Vec<Arc<dyn Observe<Res> + Send + Sync>>,
-    pub(super) charge_after: Vec<Arc<dyn ChargeAfter<Res> + Send + Sync>>,
+    pub(super) block_on_response: Vec<Arc<dyn BlockOnResponse<Res> + Send + Sync>>,
+    pub(super) cost_of_response: Vec<Arc<dyn Cost<Res> + Send + Sync>>,
 }
 
 impl<Req, Res> Hooks<Req, Res> {
-    pub(super) const NONE: Self = Self {
-        fields: None,
-        on_admit: Vec::new(),
-        on_refused: Vec::new(),
-        on_response: Vec::new(),
-        observe: Vec::new(),
-        charge_after: Vec::new(),
-    };
-
-    /// Calls the hooks for an admitted request, before the inner service is called.
-    pub(super) fn admitted(&self, decision: &Decision, request: &mut Req) {
-        self.on_admit.iter().for_each(|hook| hook.on_admit(decision, request));
-    }
-
-    /// Calls the hooks for a refusal, before it is returned.
-    pub(super) fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
-        self.on_refused.iter().for_each(|hook| hook.on_refused(request, key, decision));
-    }
-
-    /// Calls the hooks for a response. The result is the longest block and the sum of all charges.
-    pub(super) fn answered(&self, admission: Option<&Admission<'_>>, response: &mut Res) -> Afterwards {
-        let mut afterwards = Afterwards::default();
+    /// Calls the hooks for a response. Returns the longest block of the key, and the sum of all charges.
+    pub(super) fn answered(
+        &self,
+        admission: Option<&Admission<'_>>,
+        response: &mut Res,
+    ) -> (Option<Duration>, u32) {
+        let mut charge = 0;
         if let Some(admission) = admission {
             self.fields.iter().for_each(|hook| hook.on_response(admission, response));
             self.on_response.iter().for_each(|hook| hook.on_response(admission, response));
             // A request without a decision is charged nothing.
-            let charges = self.charge_after.iter().map(|hook| hook.charge_after(response));
-            afterwards.charge = charges.fold(0, u32::saturating_add);
+            let charges = self.cost_of_response.iter().map(|hook| hook.cost(response));
+            charge = charges.fold(0, u32::saturating_add);
         }
-        afterwards.block = self.observe.iter().filter_map(|hook| hook.observe(response)).max();
-        afterwards
+        (self.block_on_response.iter().filter_map(|hook| hook.block_on_response(response)).max(), charge)
     }
 }

@@ -1,6 +1,5 @@
 //! The layer and its settings.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,18 +7,18 @@ use derive_where::derive_where;
 use tower_layer::Layer;
 
 use super::ban::{Ban, Bans};
-use super::future::Granted;
-use super::hooks::{ChargeAfter, Cost, Hooks, Observe, OnAdmit, OnRefused, OnResponse};
-use super::limiter::{AllOf, Asking, KeyExtractors, Limiter};
-use super::quotas::{ChooseQuotas, DynQuotas, InTable, LookUp, QuotaTable, QuotasFuture, RowName};
+use super::future::Passing;
+use super::hooks::{BlockOnResponse, Cost, Hooks, OnAdmit, OnResponse};
+use super::limiter::{Asking, KeyExtractors, Limiter, extract_all};
+use super::quotas::{ChooseQuotas, ChosenQuotas, DynQuotas, InTable, QuotaTable};
 use crate::layer::Layered;
 use crate::layer::away::Away;
-use crate::layer::key::{DynKey, SkipIf};
+use crate::layer::key::{DynKey, KeyFn};
 use crate::primitive::token_bucket::Decision;
 use crate::telemetry::Outcome;
 use crate::{
-    Admission, AsError, Error, Key, KeyExtractor, Quotas, Refusal, Reject, StoreFailure, TokenBucket,
-    TokenBuckets,
+    Admission, AsError, Error, Extracted, Key, KeyExtractor, Quotas, Refusal, Reject, StoreFailure,
+    TokenBucket, TokenBuckets,
 };
 
 /// A [`Layer`] that limits the rate of requests per key; see the [module](crate::token_bucket).
@@ -69,18 +68,13 @@ use crate::{
 /// ```
 #[derive_where(Clone; R)]
 pub struct RateLimitLayer<Req, Res, R = AsError> {
-    pub(super) config: Config<Req, Res, R>,
-}
-
-/// The configuration of a service, shared by its clones.
-#[derive_where(Clone; R)]
-pub(super) struct Config<Req, Res, R> {
     pub(super) settings: Settings,
-    pub(super) key: DynKey<Req>,
+    /// The key of each limit.
+    keys: Arc<[DynKey<Req>]>,
     /// `None`: every request costs one token.
     pub(super) cost: Option<Arc<dyn Cost<Req> + Send + Sync>>,
-    /// `None`: the quotas of the bucket.
-    pub(super) quotas: Option<DynQuotas<Req>>,
+    /// The last one that chooses quotas applies; if none does, those of the bucket.
+    quotas: Vec<DynQuotas<Req>>,
     pub(super) hooks: Hooks<Req, Res>,
     pub(super) reject: R,
 }
@@ -93,8 +87,6 @@ pub(super) struct Settings {
     /// Whether all requests pass.
     pub(super) shadow: bool,
     pub(super) ban: Option<Bans>,
-    /// Whether the quotas are those of a table.
-    has_table: bool,
 }
 
 impl<Req, Res> RateLimitLayer<Req, Res> {
@@ -103,29 +95,27 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     /// A request that cannot be admitted now is refused. To let requests wait, set [`max_wait`](Self::max_wait).
     #[must_use]
     pub fn new(bucket: TokenBucket, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
-        Self::of(Limiter::One(bucket.with_max_wait(Duration::ZERO)), Arc::new(key))
+        Self::of(Limiter::One(bucket.with_max_wait(Duration::ZERO)), Arc::new([Arc::new(key)]))
     }
 
-    fn of(limiter: Limiter, key: DynKey<Req>) -> Self {
+    fn of(limiter: Limiter, keys: Arc<[DynKey<Req>]>) -> Self {
         let limiter = limiter.cache_refusals(true);
         let on_store_failure = Away::FailClosed;
-        let settings = Settings { limiter, on_store_failure, shadow: false, ban: None, has_table: false };
-        let hooks = Hooks::NONE;
-        Self { config: Config { settings, key, cost: None, quotas: None, hooks, reject: AsError } }
+        let settings = Settings { limiter, on_store_failure, shadow: false, ban: None };
+        Self { settings, keys, cost: None, quotas: Vec::new(), hooks: Hooks::default(), reject: AsError }
     }
 
     /// Creates a layer with several limits, for example one per user, one per tenant and one global limit.
     ///
     /// A request is charged to all limits or to none; see [`TokenBuckets`]. `keys` is a tuple with one
-    /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked, as a closure says or
-    /// [`skip_if`](crate::extract::By::skip_if). If all keys are `None`, the request passes. A request without a part of a
-    /// key [is refused](Error::is_missing_part).
+    /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked. If all keys are `None`, the request
+    /// passes. A request without a part of a key [is refused](Error::is_missing_part).
     ///
     /// The first limit identifies the sender of the request:
     ///
     /// * [`quotas`](Self::quotas) and tables set the quotas of the first limit.
     /// * [`ban`](Self::ban) counts the refusals of the first limit.
-    /// * [`observe`](Self::observe) blocks the key of the first limit.
+    /// * [`block_on_response`](Self::block_on_response) blocks the key of the first limit.
     ///
     /// They do not apply to requests without a first key. [`on_refused`](Self::on_refused) gets the key of the
     /// limit that refused.
@@ -152,9 +142,9 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     #[must_use]
     pub fn all_of<K, const N: usize>(limits: TokenBuckets<N>, keys: K) -> Self
     where
-        K: KeyExtractors<Req, N> + Send + Sync + 'static,
+        K: KeyExtractors<Req, N>,
     {
-        Self::of(Limiter::all(limits.several()), Arc::new(AllOf(keys)))
+        Self::of(Limiter::all(limits.several()), Arc::new(keys.into_extractors()))
     }
 }
 
@@ -164,23 +154,15 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// A request that costs 0 passes without a call to the store.
     #[must_use]
     pub fn cost(mut self, cost: impl Cost<Req> + Send + Sync + 'static) -> Self {
-        self.config.cost = Some(Arc::new(cost));
+        self.cost = Some(Arc::new(cost));
         self
     }
 
-    /// Sets the quotas of a request, by a closure from `&Req` to `Option<Quotas>`. Default, and for `None`: the
-    /// quotas of the bucket.
+    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`], an `Option` of them, or a boxed future of
+    /// an `Option` of them. Default, and for `None`: the quotas of the bucket.
     ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) after [`quota_table`](Self::quota_table): quotas for the requests that are in no
-    /// row are set before the table.
-    ///
-    /// # Examples
-    ///
-    /// Use [`LiveQuotas`](crate::LiveQuotas) for quotas that change at run time,
-    /// [`look_up_quotas`](Self::look_up_quotas) for an asynchronous lookup, and [`quota_table`](Self::quota_table)
-    /// for quotas by route.
+    /// If this is called more than once, or with [`quota_table`](Self::quota_table), what was set later is asked first;
+    /// for `None`, what was set before applies.
     ///
     /// ```
     /// use tower::{Layer, Service, ServiceExt, service_fn};
@@ -192,7 +174,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "calls", Quota::per_minute(1))?;
     /// let premium = Quotas::new([Quota::per_minute(100)])?;
     /// let limit = RateLimitLayer::new(bucket, |call: &Call| call.user)
-    ///     .quotas(move |call: &Call| call.is_premium.then(|| premium.clone()))?;
+    ///     .quotas(move |call: &Call| call.is_premium.then(|| premium.clone()));
     /// let mut handle = limit.layer(service_fn(async |_: Call| Ok::<_, std::io::Error>("handled")));
     ///
     /// for _ in 0..3 {
@@ -202,15 +184,47 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// assert!(handle.ready().await?.call(Call { user: 8, is_premium: false }).await.is_err());
     /// # Ok(()) }
     /// ```
-    pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Result<Self, Error> {
-        if self.config.settings.has_table {
-            return Err(Error::invalid(
-                "quotas and look_up_quotas after quota_table would discard the table: call them before it, for the \
-                 requests that are in no row",
-            ));
-        }
-        self.config.quotas = Some(Arc::new(quotas));
-        Ok(self)
+    ///
+    /// With a future, the request waits for the lookup, for example of the plan of a customer in a database. Cache the
+    /// results.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// async fn plan(customer: String) -> Option<Quotas> {
+    ///     let text = if customer == "acme" { "100/s" } else { "10/s" }; // from a database
+    ///     text.parse().ok()
+    /// }
+    ///
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(1))?;
+    /// let layer = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
+    ///     .quotas(|customer: &String| Box::pin(plan(customer.clone())));
+    /// # let _: RateLimitLayer<_, ()> = layer;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Quotas that change at run time come from a `watch` channel of tokio. See
+    /// [the bucket's documentation](crate::token_bucket#when-quotas-change) for the effect of a change on existing
+    /// buckets.
+    ///
+    /// ```
+    /// use tokio::sync::watch;
+    /// use tower_distributed::{Quotas, RateLimitLayer, Store, TokenBucket};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let (configuration, quotas) = watch::channel("100/s".parse::<Quotas>()?);
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", quotas.borrow().clone())?;
+    /// let layer = RateLimitLayer::new(bucket, |request: &String| request.clone())
+    ///     .quotas(move |_: &String| quotas.borrow().clone());
+    ///
+    /// configuration.send_replace("50/s, burst 200".parse()?); // applies from the next request on
+    /// # let _: RateLimitLayer<_, ()> = layer;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn quotas(mut self, quotas: impl ChooseQuotas<Req> + Send + Sync + 'static) -> Self {
+        self.quotas.push(Arc::new(quotas));
+        self
     }
 
     /// Sets how long a request may wait for its tokens. Default: zero, requests do not wait.
@@ -275,7 +289,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// [`is_invalid`](Error::is_invalid) if `hold` is not 1 ms to 1 s, or the layer has
     /// [several limits](Self::all_of).
     pub fn prefetch(mut self, hold: Duration) -> Result<Self, Error> {
-        let settings = &mut self.config.settings;
+        let settings = &mut self.settings;
         settings.limiter = settings.limiter.clone().prefetch(hold)?;
         Ok(self)
     }
@@ -303,7 +317,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// ```
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        let Settings { limiter, on_store_failure: away, .. } = &mut self.config.settings;
+        let Settings { limiter, on_store_failure: away, .. } = &mut self.settings;
         *away = Away::new(on_store_failure, |replicas| limiter.local_share(replicas));
         self
     }
@@ -328,22 +342,22 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// ```
     #[must_use]
     pub fn on_admit(mut self, on_admit: impl OnAdmit<Req> + Send + Sync + 'static) -> Self {
-        self.config.hooks.on_admit.push(Arc::new(on_admit));
+        self.hooks.on_admit.push(Arc::new(on_admit));
         self
     }
 
     /// Adds a hook for refused requests: a closure of `(&Req, &Key, &Decision)`. It can log requests, or count
     /// them. It is not called for refusals without a decision, as in an outage.
     #[must_use]
-    pub fn on_refused(mut self, on_refused: impl OnRefused<Req> + Send + Sync + 'static) -> Self {
-        self.config.hooks.on_refused.push(Arc::new(on_refused));
+    pub fn on_refused(mut self, on_refused: impl Fn(&Req, &Key, &Decision) + Send + Sync + 'static) -> Self {
+        self.hooks.on_refused.push(Arc::new(on_refused));
         self
     }
 
     /// Sets the hook that writes the fields of admitted and refused responses.
     #[cfg(feature = "http")]
     pub(crate) fn with_fields(mut self, fields: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
-        self.config.hooks.fields = Some(Arc::new(fields));
+        self.hooks.fields = Some(Arc::new(fields));
         self
     }
 
@@ -379,7 +393,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// ```
     #[must_use]
     pub fn shadow(mut self) -> Self {
-        self.config.settings.shadow = true;
+        self.settings.shadow = true;
         self
     }
 
@@ -387,7 +401,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// [`OnResponse`]. For the RateLimit fields of HTTP, use `fields`.
     #[must_use]
     pub fn on_response(mut self, on_response: impl OnResponse<Res> + Send + Sync + 'static) -> Self {
-        self.config.hooks.on_response.push(Arc::new(on_response));
+        self.hooks.on_response.push(Arc::new(on_response));
         self
     }
 
@@ -406,7 +420,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", Quota::per_second(10))?;
     /// let limit = RateLimitLayer::new(bucket, |host: &&'static str| *host)
-    ///     .observe(|reply: &Reply| (reply.status == 429).then(|| Duration::from_secs(reply.retry_after)));
+    ///     .block_on_response(|reply: &Reply| (reply.status == 429).then(|| Duration::from_secs(reply.retry_after)));
     /// let upstream = async |_: &'static str| Ok::<_, std::io::Error>(Reply { status: 429, retry_after: 60 });
     /// let mut call = limit.layer(service_fn(upstream));
     ///
@@ -415,8 +429,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn observe(mut self, observe: impl Observe<Res> + Send + Sync + 'static) -> Self {
-        self.config.hooks.observe.push(Arc::new(observe));
+    pub fn block_on_response(mut self, block: impl BlockOnResponse<Res> + Send + Sync + 'static) -> Self {
+        self.hooks.block_on_response.push(Arc::new(block));
         self
     }
 
@@ -435,7 +449,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "rows", Quota::per_minute(1000))?;
-    /// let layer = RateLimitLayer::new(bucket, |_: &&str| "ann").charge_after(|rows: &Vec<u32>| rows.len() as u32);
+    /// let layer = RateLimitLayer::new(bucket, |_: &&str| "ann").cost_of_response(|rows: &Vec<u32>| rows.len() as u32);
     /// let mut query = layer.layer(service_fn(async |_: &str| Ok::<_, std::io::Error>(vec![7; 5000])));
     ///
     /// assert_eq!(query.ready().await?.call("all").await?.len(), 5000);
@@ -443,30 +457,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn charge_after(mut self, cost: impl ChargeAfter<Res> + Send + Sync + 'static) -> Self {
-        self.config.hooks.charge_after.push(Arc::new(cost));
-        self
-    }
-
-    /// Lets some requests pass without a limit, by a closure from `&Req` to `bool`: for example health checks, or
-    /// trusted callers.
-    ///
-    /// ```
-    /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
-    /// # fn main() -> Result<(), tower_distributed::Error> {
-    /// # let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(10))?;
-    /// let trusted = ["10.0.0.1", "10.0.0.2"];
-    /// let layer = RateLimitLayer::new(bucket, |address: &String| address.clone())
-    ///     .skip_if(move |address: &String| trusted.contains(&address.as_str()));
-    /// # let _: RateLimitLayer<_, ()> = layer;
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn skip_if(mut self, skip: impl Fn(&Req) -> bool + Send + Sync + 'static) -> Self
-    where
-        Req: 'static,
-    {
-        self.config.key = Arc::new(SkipIf(self.config.key, skip));
+    pub fn cost_of_response(mut self, cost: impl Cost<Res> + Send + Sync + 'static) -> Self {
+        self.hooks.cost_of_response.push(Arc::new(cost));
         self
     }
 
@@ -479,7 +471,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// is shorter than the first, or if it would take longer than 35 years until all refusals and bans are
     /// forgotten.
     pub fn ban(mut self, ban: Ban) -> Result<Self, Error> {
-        self.config.settings.ban = Some(Bans::new(self.config.settings.limiter.first(), ban)?);
+        self.settings.ban = Some(Bans::new(self.settings.limiter.first(), ban)?);
         Ok(self)
     }
 
@@ -506,7 +498,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
     /// or a gRPC method.
     ///
-    /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) set before.
+    /// A key has one bucket for each row. Requests that are in no row use the other [`quotas`](Self::quotas).
     ///
     /// ```
     /// # use tower_distributed::{Quota, QuotaTable, RateLimitLayer, Store, TokenBucket};
@@ -520,51 +512,16 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn quota_table(self, table: QuotaTable, name: impl RowName<Req> + Send + Sync + 'static) -> Self
+    pub fn quota_table<N>(mut self, table: QuotaTable, name: N) -> Self
     where
+        N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
         Req: 'static,
     {
-        let mut layer = self.map_limiter(Limiter::in_table);
-        let Config { settings, key, quotas, .. } = &mut layer.config;
-        if let Away::LocalShare(local) = &mut settings.on_store_failure {
-            *local = local.clone().in_table();
+        let row = table.rows(name);
+        if let Some(first) = Arc::make_mut(&mut self.keys).first_mut() {
+            *first = Arc::new(InTable { row: Arc::clone(&row), key: Arc::clone(first) });
         }
-        settings.has_table = true;
-        let name = Arc::new(name);
-        *key = Arc::new(InTable { table: table.clone(), name: Arc::clone(&name), outside: Arc::clone(key) });
-        *quotas = Some(Arc::new(InTable { table, name, outside: quotas.take() }));
-        layer
-    }
-
-    /// Looks up the quotas of a request, by a closure from `&Req` to a future of `Option<Quotas>`: for example the
-    /// plan of a customer, in a database. `None`: the quotas of the bucket.
-    ///
-    /// The request waits for the lookup. Cache the results.
-    ///
-    /// ```
-    /// # use tower_distributed::{Quota, Quotas, RateLimitLayer, Store, TokenBucket};
-    /// # fn main() -> Result<(), tower_distributed::Error> {
-    /// async fn plan(customer: String) -> Option<Quotas> {
-    ///     let text = if customer == "acme" { "100/s" } else { "10/s" }; // from a database
-    ///     text.parse().ok()
-    /// }
-    ///
-    /// let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(1))?;
-    /// let layer = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
-    ///     .look_up_quotas(|customer: &String| plan(customer.clone()))?;
-    /// # let _: RateLimitLayer<_, ()> = layer;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) after [`quota_table`](Self::quota_table), as [`quotas`](Self::quotas).
-    pub fn look_up_quotas<F, Fut>(self, look_up: F) -> Result<Self, Error>
-    where
-        F: Fn(&Req) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Option<Quotas>> + Send + 'static,
-    {
-        self.quotas(LookUp(look_up))
+        self.quotas(move |request: &Req| Some(row(request)?.1))
     }
 
     /// Returns refusals as responses, by a closure from [`Refusal`] to the response, or another
@@ -572,12 +529,12 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// `response::refuse()`; for gRPC, `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<Req, Res, R2> {
-        let Config { settings, key, cost, quotas, hooks, reject: _ } = self.config;
-        RateLimitLayer { config: Config { settings, key, cost, quotas, hooks, reject } }
+        let Self { settings, keys, cost, quotas, hooks, reject: _ } = self;
+        RateLimitLayer { settings, keys, cost, quotas, hooks, reject }
     }
 
     fn map_limiter(mut self, map: impl FnOnce(Limiter) -> Limiter) -> Self {
-        self.config.settings.limiter = map(self.config.settings.limiter);
+        self.settings.limiter = map(self.settings.limiter);
         self
     }
 }
@@ -608,34 +565,36 @@ impl Settings {
     }
 
     /// Charges the additional cost of a request, in the background.
-    pub(super) fn charge(&self, key: Key, granted: &Granted, tokens: u32) {
+    pub(super) fn charge(&self, decision: &Decision, by_share: bool, tokens: u32) {
         let limiter = match &self.on_store_failure {
-            Away::LocalShare(local) if granted.by_share => local,
+            Away::LocalShare(local) if by_share => local,
             _ => &self.limiter,
         };
-        limiter.charge(key, &granted.decision, tokens);
+        limiter.charge(decision, tokens);
     }
 }
 
-impl<Req, Res, R> Config<Req, Res, R> {
+impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// Whether requests cost different numbers of tokens.
     pub(super) fn is_weighted(&self) -> bool {
-        self.cost.is_some() || !self.hooks.charge_after.is_empty()
+        self.cost.is_some() || !self.hooks.cost_of_response.is_empty()
     }
 
     /// The cost of a request in tokens.
-    pub(super) fn cost(&self, request: &Req) -> u32 {
+    pub(super) fn cost_of(&self, request: &Req) -> u32 {
         self.cost.as_ref().map_or(1, |cost| cost.cost(request))
     }
 
-    /// The quotas of a request; `None`: the quotas of the bucket.
-    pub(super) fn quotas(&self, request: &Req) -> Option<Quotas> {
-        self.quotas.as_ref()?.quotas(request)
+    pub(super) fn key_of(&self, request: &Req) -> Extracted {
+        match (&self.settings.limiter, &*self.keys) {
+            (Limiter::One(_), [key]) => key.extract(request),
+            (_, keys) => extract_all(keys, request),
+        }
     }
 
-    /// The quotas of a request, if they must be looked up.
-    pub(super) fn look_up_quotas(&self, request: &Req) -> Option<QuotasFuture> {
-        self.quotas.as_ref()?.look_up(request)
+    pub(super) fn quotas_of(&self, request: &Req) -> ChosenQuotas {
+        let quotas = self.quotas.iter().rev();
+        quotas.fold(ChosenQuotas::Ready(None), |chosen, earlier| chosen.or(|| earlier.quotas(request)))
     }
 
     /// Turns a refusal into a response or an error, with the fields of the layer.
@@ -653,11 +612,39 @@ impl<Req, Res, R> Config<Req, Res, R> {
         Ok(response)
     }
 
+    /// Counts the outcome of a request and calls the hooks. Returns the refusal, unless the request passes.
+    pub(super) fn settle(
+        &self,
+        decided: Result<Option<Decision>, Error>,
+        outcome: Outcome,
+        key: Key,
+        request: &mut Req,
+    ) -> Result<Passing, Refusal> {
+        let decided = match decided {
+            Ok(Some(refused)) if !refused.is_admitted() => {
+                self.refused(request, &key, &refused);
+                Err(Refusal::from(refused))
+            }
+            decided => decided.map_err(Refusal::from),
+        };
+        let settings = &self.settings;
+        settings.limiter.decisions().count(settings.counted(outcome, decided.is_ok()));
+        match decided {
+            Ok(Some(mut decision)) => {
+                decision.key = Some(key);
+                self.hooks.on_admit.iter().for_each(|hook| hook.on_admit(&decision, request));
+                Ok(Passing::Admitted { decision, by_share: outcome == Outcome::LocalShare })
+            }
+            Err(refusal) if !settings.shadow => Err(refusal.of(key)),
+            Ok(None) | Err(_) => Ok(Passing::Undecided(key)),
+        }
+    }
+
     /// Calls the hooks for a refused request, and counts the refusal for a ban.
-    pub(super) fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
+    fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
         let by = self.settings.limiter.refused(key, decision);
         let (limit, key) = by.as_ref().map_or((0, key), |(limit, key)| (*limit, key));
-        self.hooks.refused(request, key, decision);
+        self.hooks.on_refused.iter().for_each(|hook| hook(request, key, decision));
         if let Some(bans) = &self.settings.ban
             && !self.settings.shadow
             && limit == 0
@@ -675,4 +662,4 @@ impl<S, Req, Res, R: Clone> Layer<S> for RateLimitLayer<Req, Res, R> {
     }
 }
 
-debug!(RateLimitLayer<Req, Res, R>, config.settings);
+debug!(RateLimitLayer<Req, Res, R>, settings);

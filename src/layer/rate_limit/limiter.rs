@@ -1,15 +1,16 @@
 //! The limits of a layer: the buckets of one limit, or of several.
 
-use std::borrow::Cow;
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use smallvec::SmallVec;
 
+use crate::layer::key::DynKey;
 use crate::primitive::token_bucket::{Acquire, AcquireAll, Decision, Keys, Several};
 use crate::store::parts;
 use crate::telemetry::Decisions;
@@ -21,61 +22,28 @@ pub(super) enum Limiter {
     All(All),
 }
 
-/// Several limits. [`AllOf`] combines the keys of a request for each limit into one key.
+/// Several limits. [`extract_all`] combines the keys of a request for each limit into one key.
 #[derive(Clone, Debug)]
 pub(super) struct All {
     several: Several,
     max_wait: Duration,
-    /// How many tables have wrapped the key of the first limit.
-    tables: usize,
 }
 
 /// A decision in progress.
 #[expect(clippy::large_enum_variant, reason = "it is kept in a box with the request")]
 pub(super) enum Asking {
     One(Acquire),
-    /// The future, and the key with its rows, if it has any.
-    All(AcquireAll, Option<Key>),
+    All(AcquireAll),
 }
 
-impl All {
-    /// Splits a combined key into the keys of each limit.
-    fn keys(&self, key: &Key) -> Keys {
-        let mut rows: SmallVec<[Option<&[u8]>; 1]> = SmallVec::new();
-        let mut inside = key.as_bytes();
-        for _ in 0..self.tables {
-            // Either a row name and the inner key, or the inner key alone.
-            let parts: SmallVec<[&[u8]; 2]> = parts(inside).flatten().collect();
-            let (row, rest) = match parts[..] {
-                [row, rest] => (Some(row), rest),
-                [rest] => (None, rest),
-                _ => break,
-            };
-            rows.push(row);
-            inside = rest;
-        }
-        let mut keys: Keys = parts(inside).map(|part| part.map(Key::from)).collect();
-        if let Some(Some(first)) = keys.first_mut() {
-            // Wraps the key of the first limit in its rows again, as for one limit.
-            for row in rows.into_iter().rev() {
-                *first = Key::of(row.into_iter().chain([first.as_bytes()]));
-            }
-        }
-        keys
-    }
-
-    /// Moves the rows of a combined key into the key of the first limit.
-    fn without_rows<'a>(&self, key: &'a Key) -> Cow<'a, Key> {
-        match self.tables {
-            0 => Cow::Borrowed(key),
-            _ => Cow::Owned(Key::of_some(self.keys(key).iter().map(Option::as_ref))),
-        }
-    }
+/// Splits a combined key into the keys of each limit.
+fn keys(key: &Key) -> Keys {
+    parts(key.as_bytes()).map(|part| part.map(Key::from)).collect()
 }
 
 impl Limiter {
     pub(super) fn all(several: &Several) -> Self {
-        Self::All(All { several: several.clone(), max_wait: Duration::ZERO, tables: 0 })
+        Self::All(All { several: several.clone(), max_wait: Duration::ZERO })
     }
 
     /// The decision, if it needs neither a wait nor a call to the store.
@@ -87,9 +55,7 @@ impl Limiter {
     ) -> Option<Result<Decision, Error>> {
         match self {
             Self::One(bucket) => bucket.at_once(quotas, key, cost),
-            Self::All(all) if all.max_wait.is_zero() => {
-                all.several.at_once(quotas, &all.without_rows(key), cost)
-            }
+            Self::All(all) if all.max_wait.is_zero() => all.several.at_once(quotas, key, cost),
             Self::All(_) => None,
         }
     }
@@ -106,11 +72,7 @@ impl Limiter {
                 let other = quotas.map(|quotas| all.several.with_quotas_of_first(quotas));
                 let several = other.as_ref().unwrap_or(&all.several);
                 let max_wait = if may_wait { all.max_wait } else { Duration::ZERO };
-                if all.tables == 0 {
-                    return Asking::All(several.acquire(key, cost, max_wait), None);
-                }
-                let inside = all.without_rows(&key).into_owned();
-                Asking::All(several.acquire(inside, cost, max_wait), Some(key))
+                Asking::All(several.acquire(key, cost, max_wait))
             }
         }
     }
@@ -133,14 +95,6 @@ impl Limiter {
         match self {
             Self::One(bucket) => bucket.prefetch(hold).map(Self::One),
             Self::All(_) => Err(Error::invalid("prefetch supports only one limit, not several")),
-        }
-    }
-
-    /// The same limits, after a table has wrapped the key.
-    pub(super) fn in_table(self) -> Self {
-        match self {
-            Self::One(bucket) => Self::One(bucket),
-            Self::All(all) => Self::All(All { tables: all.tables + 1, ..all }),
         }
     }
 
@@ -169,9 +123,9 @@ impl Limiter {
 
     /// Which of several limits refused the request, and the key of that limit.
     pub(super) fn refused(&self, key: &Key, decision: &Decision) -> Option<(usize, Key)> {
-        let (Self::All(all), Some(refuser)) = (self, decision.refuser()) else { return None };
+        let (Self::All(_), Some(refuser)) = (self, decision.refuser()) else { return None };
         // Limits without a key are not asked.
-        let keys = all.keys(key).into_iter().enumerate();
+        let keys = keys(key).into_iter().enumerate();
         keys.filter_map(|(limit, key)| Some((limit, key?))).nth(refuser.limit.into())
     }
 
@@ -179,7 +133,7 @@ impl Limiter {
     pub(super) fn block(&self, key: Key, duration: Duration) {
         let key = match self {
             Self::One(_) => Some(key),
-            Self::All(all) => all.keys(&key).into_iter().next().flatten(),
+            Self::All(_) => keys(&key).into_iter().next().flatten(),
         };
         if let Some(key) = key {
             self.first().block_detached(key, duration);
@@ -187,7 +141,8 @@ impl Limiter {
     }
 
     /// Charges the additional cost of a request, in the background.
-    pub(super) fn charge(&self, key: Key, decision: &Decision, tokens: u32) {
+    pub(super) fn charge(&self, decision: &Decision, tokens: u32) {
+        let Some(key) = decision.key.clone() else { return };
         match self {
             Self::One(bucket) => {
                 let quotas = decision.state().quotas();
@@ -197,7 +152,7 @@ impl Limiter {
                     false => bucket.with_quotas(quotas).charge_detached(key, tokens),
                 }
             }
-            Self::All(all) => all.several.charge_detached(all.keys(&key), decision, tokens),
+            Self::All(all) => all.several.charge_detached(keys(&key), decision, tokens),
         }
     }
 }
@@ -210,18 +165,10 @@ impl Asking {
             (Self::One(asked), Limiter::One(local)) => {
                 Some(Self::One(asked.again(|bucket| local.standing_in_for(bucket))))
             }
-            (Self::All(asked, key), Limiter::All(local)) => {
-                let asked = asked.again(|several| local.several.standing_in_for(several));
-                Some(Self::All(asked, key.clone()))
+            (Self::All(asked), Limiter::All(local)) => {
+                Some(Self::All(asked.again(|several| local.several.standing_in_for(several))))
             }
             _ => None,
-        }
-    }
-
-    pub(super) fn key(&self) -> &Key {
-        match self {
-            Self::One(asked) => asked.key(),
-            Self::All(asked, key) => key.as_ref().unwrap_or_else(|| asked.key()),
         }
     }
 
@@ -229,7 +176,7 @@ impl Asking {
     pub(super) fn take_key(&mut self) -> Key {
         match self {
             Self::One(asked) => asked.take_key(),
-            Self::All(asked, key) => key.take().unwrap_or_else(|| asked.take_key()),
+            Self::All(asked) => asked.take_key(),
         }
     }
 }
@@ -240,13 +187,10 @@ impl Future for Asking {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
             Self::One(asked) => Pin::new(asked).poll(context),
-            Self::All(asked, _) => Pin::new(asked).poll(context),
+            Self::All(asked) => Pin::new(asked).poll(context),
         }
     }
 }
-
-/// A tuple of extractors that combines the keys for several limits.
-pub(super) struct AllOf<K, const N: usize>(pub(super) K);
 
 /// The key extractors for several limits: a tuple of one to eight [`KeyExtractor`]s, one for each limit.
 #[diagnostic::on_unimplemented(
@@ -254,26 +198,26 @@ pub(super) struct AllOf<K, const N: usize>(pub(super) K);
     note = "pass a tuple with a key extractor for each limit, in their order: `(|r: &Request| .., |r: &Request| ..)`"
 )]
 pub trait KeyExtractors<Req, const N: usize> {
-    /// Extracts the key for each limit. A limit whose key is `None` is not asked.
-    fn extract_all(&self, request: &Req) -> [Extracted; N];
+    /// Returns the extractors, in the order of the limits. A limit whose key is `None` is not asked.
+    fn into_extractors(self) -> [Arc<dyn KeyExtractor<Req> + Send + Sync>; N];
 }
 
-impl<Req, K: KeyExtractors<Req, N>, const N: usize> KeyExtractor<Req> for AllOf<K, N> {
-    fn extract(&self, request: &Req) -> Extracted {
-        let mut extracted = self.0.extract_all(request);
-        if extracted.iter().any(|one| matches!(one, Extracted::Pending(_))) {
-            let keys = try_join_all(extracted);
-            return Extracted::Pending(Box::pin(async move { Ok(joined(&keys.await?)) }));
-        }
-        let mut keys = [const { None }; N];
-        for (key, extracted) in keys.iter_mut().zip(&mut extracted) {
-            match std::mem::replace(extracted, Extracted::NONE) {
-                Extracted::Ready(Ok(found)) => *key = found,
-                other => return other,
-            }
-        }
-        joined(&keys).into()
+/// Extracts the key for each limit, and combines them into one key.
+pub(super) fn extract_all<Req>(extractors: &[DynKey<Req>], request: &Req) -> Extracted {
+    let extracted = extractors.iter().map(|extractor| extractor.extract(request));
+    let extracted: SmallVec<[Extracted; 3]> = extracted.collect();
+    if extracted.iter().any(|one| matches!(one, Extracted::Pending(_))) {
+        let keys = try_join_all(extracted);
+        return Extracted::Pending(Box::pin(async move { Ok(joined(&keys.await?)) }));
     }
+    let mut keys = Keys::new();
+    for one in extracted {
+        match one {
+            Extracted::Ready(Ok(key)) => keys.push(key),
+            other => return other,
+        }
+    }
+    joined(&keys).into()
 }
 
 /// Combines the keys for each limit into one key. `None`: no limit has a key.
@@ -283,11 +227,13 @@ fn joined(keys: &[Option<Key>]) -> Option<Key> {
 
 macro_rules! tuples {
     ($($count:literal: $($extractor:ident)*;)*) => {$(
-        impl<Req, $($extractor: KeyExtractor<Req>),*> KeyExtractors<Req, $count> for ($($extractor,)*) {
+        impl<Req, $($extractor: KeyExtractor<Req> + Send + Sync + 'static),*> KeyExtractors<Req, $count>
+            for ($($extractor,)*)
+        {
             #[expect(non_snake_case, reason = "named as their types")]
-            fn extract_all(&self, request: &Req) -> [Extracted; $count] {
+            fn into_extractors(self) -> [DynKey<Req>; $count] {
                 let ($($extractor,)*) = self;
-                [$($extractor.extract(request)),*]
+                [$(Arc::new($extractor)),*]
             }
         }
     )*};

@@ -5,62 +5,90 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::layer::key::DynKey;
-use crate::{Error, Extracted, Key, KeyExtractor, LiveQuotas, Quotas};
+use futures_util::future::BoxFuture;
 
-/// A lookup of quotas. `None`: the quotas of the bucket.
-pub type QuotasFuture = Pin<Box<dyn Future<Output = Option<Quotas>> + Send>>;
+use crate::layer::key::{DynKey, KeyFn};
+use crate::{Error, Extracted, IntoKey as _, Key, KeyExtractor, Quotas};
 
-/// Chooses the quotas of a request. Implemented by [`LiveQuotas`], and by functions and closures from `&Req` to
-/// `Option<Quotas>`.
+/// Chooses the quotas of a request. Implemented by functions and closures from `&Req` to [`Quotas`], an `Option` of
+/// them, or a boxed future of an `Option` of them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not choose the quotas of a `{Req}`",
-    note = "pass a closure with a typed argument that returns `Option<Quotas>`, or `LiveQuotas`",
-    note = "use `look_up_quotas` to look up quotas asynchronously"
+    note = "pass a closure with a typed argument that returns `Quotas` or `Option<Quotas>`",
+    note = "to look up quotas asynchronously, return `Box::pin(future)`"
 )]
 pub trait ChooseQuotas<Req> {
-    /// Returns the quotas; `None`: the quotas of the bucket.
-    fn quotas(&self, request: &Req) -> Option<Quotas>;
-
-    /// Returns a future if the quotas must be looked up asynchronously. Then [`quotas`](Self::quotas) is not
-    /// called.
-    fn look_up(&self, request: &Req) -> Option<QuotasFuture> {
-        let _ = request;
-        None
-    }
+    /// Returns the quotas, or the future of them.
+    fn quotas(&self, request: &Req) -> ChosenQuotas;
 }
 
 /// A [`ChooseQuotas`] whose type is erased.
 pub(super) type DynQuotas<Req> = Arc<dyn ChooseQuotas<Req> + Send + Sync>;
 
-impl<Req, F: Fn(&Req) -> Option<Quotas>> ChooseQuotas<Req> for F {
-    fn quotas(&self, request: &Req) -> Option<Quotas> {
-        self(request)
-    }
-}
-
-impl<Req> ChooseQuotas<Req> for LiveQuotas {
-    fn quotas(&self, _: &Req) -> Option<Quotas> {
-        Some(self.get())
-    }
-}
-
-/// Quotas from an asynchronous closure; see [`look_up_quotas`](super::RateLimitLayer::look_up_quotas).
-pub(super) struct LookUp<F>(pub(super) F);
-
-impl<Req, F, Fut> ChooseQuotas<Req> for LookUp<F>
+impl<Req, F, Q> ChooseQuotas<Req> for F
 where
-    F: Fn(&Req) -> Fut,
-    Fut: Future<Output = Option<Quotas>> + Send + 'static,
+    F: Fn(&Req) -> Q,
+    Q: Into<ChosenQuotas>,
 {
-    fn quotas(&self, _: &Req) -> Option<Quotas> {
-        None
-    }
-
-    fn look_up(&self, request: &Req) -> Option<QuotasFuture> {
-        Some(Box::pin((self.0)(request)))
+    fn quotas(&self, request: &Req) -> ChosenQuotas {
+        self(request).into()
     }
 }
+
+/// What a [`ChooseQuotas`] returns. `None`: the quotas that were set before, or those of the bucket.
+#[must_use = "quotas that are looked up are a future"]
+pub enum ChosenQuotas {
+    /// The quotas are known.
+    Ready(Option<Quotas>),
+    /// The quotas are looked up.
+    Pending(BoxFuture<'static, Option<Quotas>>),
+}
+
+impl ChosenQuotas {
+    /// Returns these quotas, or others if they are `None`.
+    pub(super) fn or(self, other: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Ready(None) => other(),
+            Self::Ready(quotas) => Self::Ready(quotas),
+            Self::Pending(quotas) => {
+                let other = other();
+                Self::Pending(Box::pin(async move {
+                    match quotas.await {
+                        None => other.get().await,
+                        quotas => quotas,
+                    }
+                }))
+            }
+        }
+    }
+
+    pub(super) async fn get(self) -> Option<Quotas> {
+        match self {
+            Self::Ready(quotas) => quotas,
+            Self::Pending(quotas) => quotas.await,
+        }
+    }
+}
+
+impl From<Quotas> for ChosenQuotas {
+    fn from(quotas: Quotas) -> Self {
+        Self::Ready(Some(quotas))
+    }
+}
+
+impl From<Option<Quotas>> for ChosenQuotas {
+    fn from(quotas: Option<Quotas>) -> Self {
+        Self::Ready(quotas)
+    }
+}
+
+impl<F: Future<Output = Option<Quotas>> + Send + 'static> From<Pin<Box<F>>> for ChosenQuotas {
+    fn from(quotas: Pin<Box<F>>) -> Self {
+        Self::Pending(quotas)
+    }
+}
+
+debug!(ChosenQuotas);
 
 /// Quotas by name, for example of a route or a method. Cloning is cheap.
 ///
@@ -75,7 +103,7 @@ where
 /// # Ok::<(), tower_distributed::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct QuotaTable(Arc<HashMap<String, Quotas>>);
+pub struct QuotaTable(Arc<HashMap<Key, Quotas>>);
 
 impl QuotaTable {
     /// Creates a table from rows. A row is a name and its quotas, as text or as values.
@@ -96,10 +124,9 @@ impl QuotaTable {
             let quotas: Result<Quotas, Error> = quotas.try_into().map_err(Error::from);
             let quotas =
                 quotas.map_err(|error| Error::invalid(format!("the quotas of {name:?}: {error}")))?;
-            if table.contains_key(&name) {
+            if table.insert(Key::from(&name), quotas).is_some() {
                 return Err(Error::invalid(format!("two rows have the same name {name:?}")));
             }
-            table.insert(name, quotas);
         }
         Ok(Self(Arc::new(table)))
     }
@@ -107,84 +134,41 @@ impl QuotaTable {
     /// Returns the quotas of a row.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Quotas> {
-        self.0.get(name)
+        self.0.get(&Key::from(name))
     }
 }
 
-/// Returns the name of the row for a request. Implemented by functions and closures from `&Req` to text.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` does not name the row of a `{Req}`",
-    note = "pass a closure with a typed argument that returns text: `|request: &Request| request.method().to_string()`"
-)]
-pub trait RowName<Req> {
-    /// Calls `then` with the name.
-    fn with_name(&self, request: &Req, then: &mut dyn FnMut(&str));
-}
+/// Returns the name and the quotas of the row of a request, if it is in a row.
+pub(super) type Row<Req> = Arc<dyn Fn(&Req) -> Option<(Key, Quotas)> + Send + Sync>;
 
-impl<Req, F> RowName<Req> for F
-where
-    F: for<'a> RowNameFn<&'a Req>,
-{
-    fn with_name(&self, request: &Req, then: &mut dyn FnMut(&str)) {
-        then(self(request).as_ref());
-    }
-}
-
-/// `Fn(Ref) -> impl AsRef<str>`, where `Ref` is `&Req`. In this form, the name may borrow from the request.
-pub trait RowNameFn<Ref>: Fn(Ref) -> <Self as RowNameFn<Ref>>::Name {
-    /// The return type of the function.
-    type Name: AsRef<str>;
-}
-
-impl<Ref, F, N> RowNameFn<Ref> for F
-where
-    F: Fn(Ref) -> N,
-    N: AsRef<str>,
-{
-    type Name = N;
-}
-
-/// A setting by the rows of a table; see [`quota_table`](super::RateLimitLayer::quota_table).
-pub(super) struct InTable<T, N> {
-    pub(super) table: QuotaTable,
-    pub(super) name: Arc<N>,
-    /// The setting for requests that are in no row.
-    pub(super) outside: T,
-}
-
-impl<T, N> InTable<T, N> {
-    /// Returns the name and the quotas of a request's row.
-    fn row<Req>(&self, request: &Req) -> Option<(Key, Quotas)>
+impl QuotaTable {
+    /// Combines the table with a closure that names the row of a request.
+    pub(super) fn rows<Req, N>(self, name: N) -> Row<Req>
     where
-        N: RowName<Req>,
+        N: for<'a> KeyFn<&'a Req> + Send + Sync + 'static,
     {
-        let mut row = None;
-        self.name.with_name(request, &mut |name| {
-            row = self.table.get(name).map(|quotas| (Key::from(name), quotas.clone()));
-        });
-        row
-    }
-}
-
-impl<Req, N: RowName<Req>> KeyExtractor<Req> for InTable<DynKey<Req>, N> {
-    fn extract(&self, request: &Req) -> Extracted {
-        let row = self.row(request);
-        // Each row has its own bucket. No key of a request outside of the table can equal one of a row, regardless
-        // of the keys that clients choose.
-        self.outside.extract(request).map(|key| match row {
-            Some((name, _)) => Key::of([name, key]),
-            None => Key::of([key]),
+        Arc::new(move |request| {
+            let name = name(request).into_key().ok()??;
+            let quotas = self.0.get(&name)?.clone();
+            Some((name, quotas))
         })
     }
 }
 
-impl<Req, N: RowName<Req>> ChooseQuotas<Req> for InTable<Option<DynQuotas<Req>>, N> {
-    fn quotas(&self, request: &Req) -> Option<Quotas> {
-        let row = self.row(request).map(|(_, quotas)| quotas);
-        row.or_else(|| self.outside.as_ref()?.quotas(request))
-    }
+/// The key of a request in a table; see [`quota_table`](super::RateLimitLayer::quota_table).
+pub(super) struct InTable<Req> {
+    pub(super) row: Row<Req>,
+    pub(super) key: DynKey<Req>,
+}
 
-    fn look_up(&self, request: &Req) -> Option<QuotasFuture> {
-        if self.row(request).is_some() { None } else { self.outside.as_ref()?.look_up(request) }
+impl<Req> KeyExtractor<Req> for InTable<Req> {
+    fn extract(&self, request: &Req) -> Extracted {
+        let row = (self.row)(request);
+        // Each row has its own bucket. No key of a request outside of the table can equal one of a row, regardless
+        // of the keys that clients choose.
+        self.key.extract(request).map(|key| match row {
+            Some((name, _)) => Key::of([name, key]),
+            None => Key::of([key]),
+        })
     }
 }

@@ -132,10 +132,6 @@ impl Acquire {
         bucket(&self.bucket).acquire(self.key.clone(), self.cost)
     }
 
-    pub(crate) fn key(&self) -> &Key {
-        &self.key
-    }
-
     /// Takes the key, after completion.
     pub(crate) fn take_key(&mut self) -> Key {
         self.key.take()

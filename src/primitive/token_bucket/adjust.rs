@@ -1,7 +1,7 @@
 //! Charges without a check, adds tokens, and blocks: `lua/token_bucket/adjust.lua` in Rust.
 
 use super::decision::BucketState;
-use super::operations::{MOST_SLOW_RUNS, PARTS, read_bucket, under_its_quotas};
+use super::operations::{MOST_SLOW_RUNS, read_bucket, under_its_quotas};
 use super::state::{Bucket, Level, Moment};
 use crate::primitive::quota::{MAX_SPAN, MOST_REPEATS, Pace, Quotas};
 use crate::store::{Arguments, Fields, Garbled, Never, Operation, Repeat, Script, script};
@@ -55,16 +55,13 @@ impl Level {
 }
 
 impl Operation for Adjust {
-    type Cell = Bucket;
+    under_its_quotas!();
     type Reply = BucketState;
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/adjust", "lib/bucket", "lib/runs");
-    const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
-
-    under_its_quotas!();
 
     fn repeats(&self, other: &Self) -> bool {
         (self.tokens, other.tokens) == (0, 0) && self.block == other.block

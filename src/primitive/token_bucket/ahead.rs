@@ -1,7 +1,7 @@
 //! Prefetching: charges tokens before the requests that will use them. `lua/token_bucket/prefetch.lua` in Rust.
 
 use super::decision::BucketState;
-use super::operations::{MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_levels, under_its_quotas};
+use super::operations::{MOST_SLOW_RUNS, WRONG_TYPE, read_levels, under_its_quotas};
 use super::state::{Bucket, Moment};
 use crate::primitive::quota::Quotas;
 use crate::store::{Arguments, Field, Fields, Garbled, Never, Operation, Repeat, Script, script};
@@ -57,16 +57,13 @@ impl Bucket {
 }
 
 impl Operation for Prefetch {
-    type Cell = Bucket;
+    under_its_quotas!();
     type Reply = Prefetched;
     // If the caller is gone, the tokens come back with time.
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/prefetch", "lib/bucket", "lib/runs");
-    const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
-
-    under_its_quotas!();
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(self.most);

@@ -12,6 +12,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Ordering;
+
 use smallvec::SmallVec;
 
 use super::state::{Bucket, Level, Moment, divide};
@@ -62,23 +64,16 @@ impl Bucket {
 
     /// The level of a new quota.
     fn taken_over(&self, limit: &Limit, now: i64) -> Level {
-        let interval = limit.interval();
-        let mut from: Option<&Level> = None;
-        for level in &self.levels {
-            let this = level.quota.interval();
-            let is_nearer = from.is_none_or(|from| {
-                let best = from.quota.interval();
-                if this == best {
-                    return level.tat > from.tat;
-                }
-                // The fastest of the quotas that are at least as slow, otherwise the slowest quota.
-                if best >= interval { this >= interval && this < best } else { this > best }
-            });
-            if is_nearer {
-                from = Some(level);
-            }
-        }
-        let Some(from) = from else { return Level::full(limit.tokens) };
+        // The fastest of the quotas that are at least as slow, otherwise the slowest quota.
+        let rank = |level: &Level| {
+            let (interval, is_faster) = (level.quota.interval(), level.quota.interval() < limit.interval());
+            (is_faster, if is_faster { -interval } else { interval })
+        };
+        let nearest = self.levels.iter().min_by(|one, other| {
+            let order = rank(one).partial_cmp(&rank(other)).unwrap_or(Ordering::Equal);
+            order.then(other.tat.cmp(&one.tat))
+        });
+        let Some(from) = nearest else { return Level::full(limit.tokens) };
         let tat = convert(from, from.tat, limit, now);
         let last = if limit.num == 0 {
             Moment::default()

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::state::{Bucket, Level, Moment};
-use crate::Error;
 use crate::primitive::quota::{Limit, Quotas};
+use crate::{Error, Key};
 
 /// The answer to a request, with the state of the bucket after it.
 ///
@@ -41,6 +41,8 @@ pub struct Decision {
     pub(super) is_local: bool,
     /// The limit that refused the request, if there are several limits.
     pub(super) by: Option<Refuser>,
+    /// The key of the request, if a layer admitted it.
+    pub(crate) key: Option<Key>,
     pub(super) state: BucketState,
 }
 
@@ -70,6 +72,7 @@ impl Decision {
             admitted: true,
             is_local: false,
             by: None,
+            key: None,
             state: BucketState { quotas, now: 0, bucket },
         }
     }
@@ -122,6 +125,15 @@ impl Decision {
     /// The limit that refused the request, if there are several limits.
     pub(crate) fn refuser(&self) -> Option<Refuser> {
         self.by
+    }
+
+    /// Returns the key of the request, as the layer's extractor made it, for example to
+    /// [charge more](crate::TokenBucket::charge). `None` for a refusal, and if the request was not decided by a layer.
+    ///
+    /// With [several limits](crate::TokenBuckets), the key combines those of all limits. No single bucket has it.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
     }
 
     /// Returns the state of the bucket after the decision.

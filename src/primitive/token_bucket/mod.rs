@@ -350,6 +350,26 @@ impl TokenBucket {
     /// # Ok(()) }
     /// ```
     ///
+    /// To charge more for a request that a layer admitted, use the [key of its decision](Decision::key). It may differ
+    /// from the value in the request: `header("x-tenant")` hashes it, for example.
+    ///
+    /// ```
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # use tower_distributed::{Key, Quota, RateLimitLayer, Store, TokenBucket, token_bucket::Decision};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// struct Call { tenant: &'static str, key: Option<Key> }
+    ///
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "rows", Quota::per_hour(1000))?;
+    /// let limit = RateLimitLayer::new(bucket.clone(), |call: &Call| Key::of(["tenant", call.tenant]))
+    ///     .on_admit(|decision: &Decision, call: &mut Call| call.key = decision.key().cloned());
+    /// let query = limit.layer(service_fn(async |call: Call| match call.key {
+    ///     Some(key) => Ok::<_, tower_distributed::Error>(bucket.charge(key, 50).await?.remaining()),
+    ///     None => Ok(0), // in an outage, without a decision
+    /// }));
+    /// assert_eq!(query.oneshot(Call { tenant: "acme", key: None }).await?, 949); // 1 for the request, then 50
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable): the tokens may have been charged.
@@ -420,7 +440,7 @@ impl TokenBucket {
     pub async fn block_for(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
         let key: Key = key.into();
         self.local.forget(&key);
-        let blocked = self.clients.adjust.run(key.clone(), self.blocking(duration)).await;
+        let blocked = self.clients.adjust.run(key.clone(), self.adjusting(0, duration)).await;
         self.local.forget(&key);
         blocked.map(drop)
     }
@@ -444,8 +464,7 @@ impl TokenBucket {
     }
 
     async fn adjust(&self, key: Key, tokens: i64) -> Result<BucketState, Error> {
-        let adjust = Adjust { quotas: self.quotas.clone(), tokens, block: 0 };
-        let adjusted = self.clients.adjust.run(key.clone(), adjust).await;
+        let adjusted = self.clients.adjust.run(key.clone(), self.adjusting(tokens, Duration::ZERO)).await;
         if tokens < 0 {
             self.local.forget_refusal(&key, &self.quotas);
         }
@@ -454,8 +473,7 @@ impl TokenBucket {
 
     /// Charges a key in the background.
     pub(crate) fn charge_detached(&self, key: Key, tokens: u32) {
-        let adjust = Adjust { quotas: self.quotas.clone(), tokens: tokens.into(), block: 0 };
-        self.clients.adjust.detach(key, adjust);
+        self.clients.adjust.detach(key, self.adjusting(tokens.into(), Duration::ZERO));
     }
 
     fn look(&self, key: Key) -> OperationFuture<Peek> {
@@ -500,14 +518,14 @@ impl TokenBucket {
         Some(self.local.answer(self, Cow::Borrowed(key), clock::micros(), ask, true))
     }
 
-    fn blocking(&self, duration: Duration) -> Adjust {
-        Adjust { quotas: self.quotas.clone(), tokens: 0, block: to_micros(duration) }
+    fn adjusting(&self, tokens: i64, block: Duration) -> Adjust {
+        Adjust { quotas: self.quotas.clone(), tokens, block: to_micros(block) }
     }
 
     /// Blocks a key in the background.
     pub(crate) fn block_detached(&self, key: Key, duration: Duration) {
         self.local.forget(&key);
-        self.clients.adjust.detach(key, self.blocking(duration));
+        self.clients.adjust.detach(key, self.adjusting(0, duration));
     }
 
     /// Returns the buckets of this name in the memory of this process, which replaces the store while it is unavailable.

@@ -41,9 +41,13 @@ pub(super) const WRONG_TYPE: Garbled =
 
 const OUT_OF_RANGE: Garbled = Garbled("a script returned a time out of range");
 
-/// Operations under the same quotas share one call, which contains the quotas once.
+/// The common part of the operations on one bucket. Those under the same quotas share one call, which contains the
+/// quotas once.
 macro_rules! under_its_quotas {
     () => {
+        type Cell = $crate::primitive::token_bucket::state::Bucket;
+        const PARTS: &'static [&'static str] = $crate::primitive::token_bucket::operations::PARTS;
+
         fn group(&self) -> Option<u128> {
             Some(self.quotas.id() as u128)
         }
@@ -150,16 +154,13 @@ pub(super) fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
 }
 
 impl Operation for Reserve {
-    type Cell = Bucket;
+    under_its_quotas!();
     type Reply = Decision;
     type Undo = Cancel;
     const SCRIPT: Script = script!("token_bucket/reserve", "lib/quick", "lib/bucket", "lib/bare");
-    const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
-
-    under_its_quotas!();
 
     fn repeats(&self, other: &Self) -> bool {
         self.ask == other.ask
@@ -207,21 +208,18 @@ impl Operation for Reserve {
 impl Reserve {
     fn decision(self, admitted: bool, now: i64, bucket: Bucket) -> Decision {
         let state = BucketState { quotas: self.quotas, now, bucket };
-        Decision { cost: self.ask.cost, admitted, is_local: false, by: None, state }
+        Decision { cost: self.ask.cost, admitted, is_local: false, by: None, key: None, state }
     }
 }
 
 impl Operation for Peek {
-    type Cell = Bucket;
+    under_its_quotas!();
     type Reply = BucketState;
     type Undo = Never<Bucket>;
     const SCRIPT: Script = script!("token_bucket/peek", "lib/bucket", "lib/runs");
-    const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
-
-    under_its_quotas!();
 
     fn repeats(&self, _other: &Self) -> bool {
         true

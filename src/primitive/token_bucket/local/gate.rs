@@ -31,8 +31,9 @@ pub(crate) struct Asked {
 }
 
 impl Near {
-    /// The refusal of a request, or its pass to the store; no pass is needed if there is no usable state.
-    pub(super) fn gate(&self, now: i64, ask: Ask) -> Answer<Option<Pass>> {
+    /// The refusal of a request, or its pass to the store; no pass is needed if there is no usable state. See
+    /// [`Local::known`] for `is_alone`.
+    pub(super) fn gate(&self, now: i64, ask: Ask, is_alone: bool) -> Answer<Option<Pass>> {
         let entry = &self.entry;
         if now >= entry.known_until.load(Ordering::Acquire) {
             return Answer::Ask(None);
@@ -40,7 +41,8 @@ impl Near {
         let mut in_flight = entry.in_flight.load(Ordering::Relaxed);
         loop {
             if let Some(refusal) = self.refused(now, ask, in_flight) {
-                return Answer::Known(refusal);
+                let refusal = if is_alone { Some(refusal) } else { self.refused(now, ask, 0) };
+                return refusal.map_or(Answer::Ask(None), Answer::Known);
             }
             let more = in_flight + ask.cost;
             match entry.in_flight.compare_exchange_weak(in_flight, more, Ordering::Relaxed, Ordering::Relaxed)

@@ -136,14 +136,9 @@ impl Local {
             if let Some(decision) = self.take(near, now, ask) {
                 return Answer::Known(decision);
             }
-            let mut gate = if self.refusals { near.gate(now, ask) } else { Answer::Ask(None) };
-            match gate {
-                Answer::Known(_) if is_alone => {}
-                Answer::Known(_) => {
-                    gate = near.refusal(now, ask, false).map_or(Answer::Ask(None), Answer::Known);
-                }
-                _ if is_alone => near.entry.missed(ask.cost),
-                _ => {}
+            let gate = if self.refusals { near.gate(now, ask, is_alone) } else { Answer::Ask(None) };
+            if is_alone && matches!(gate, Answer::Ask(_)) {
+                near.entry.missed(ask.cost);
             }
             gate
         });

@@ -92,6 +92,6 @@ impl Near {
     #[inline]
     pub(super) fn decision(&self, ask: Ask, admitted: bool, now: i64, bucket: Bucket) -> Decision {
         let state = BucketState { quotas: self.quotas.clone(), now: self.entry.told.time(now), bucket };
-        Decision { cost: ask.cost, admitted, is_local: true, by: None, state }
+        Decision { cost: ask.cost, admitted, is_local: true, by: None, key: None, state }
     }
 }

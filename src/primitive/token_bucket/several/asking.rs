@@ -278,10 +278,6 @@ impl AcquireAll {
         several(&self.several).acquire(self.key.clone(), self.cost, self.max_wait)
     }
 
-    pub(crate) fn key(&self) -> &Key {
-        &self.key
-    }
-
     /// Takes the key, after completion.
     pub(crate) fn take_key(&mut self) -> Key {
         self.key.take()

@@ -147,7 +147,7 @@ impl Decided {
             }
         }
         let state = BucketState { quotas: self.terms.all.clone(), now, bucket };
-        Decision { cost: self.cost, admitted: self.admitted, is_local: false, by: refuser, state }
+        Decision { cost: self.cost, admitted: self.admitted, is_local: false, by: refuser, key: None, state }
     }
 
     /// Whether the limit of this state has the tokens.
