@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use super::redis::scan::Position;
 use super::redis::{RedisStore, ended};
 use super::redis_name::{Stem, parse};
-use super::{Backend, Store};
+use super::{Backend, Cells, Store};
 use crate::{Error, Key};
 
 /// A part of a state in Redis.
@@ -47,7 +47,7 @@ impl Store {
             let keys = store.cells::<C>(&name).keys(&shown);
             keys.into_iter().map(move |key| (name.clone(), key)).collect::<Vec<_>>()
         };
-        store.names_of::<C>().into_iter().flat_map(of_one).collect()
+        store.namespaces.of_type::<Cells<C>>().into_iter().flat_map(of_one).collect()
     }
 }
 
