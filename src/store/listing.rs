@@ -33,8 +33,8 @@ impl Store {
         let Backend::Redis(store) = self.backend() else { return None };
         // A prefix and a name have no character with a meaning in patterns.
         let pattern = match namespace {
-            Some(name) => format!("{}:{{{name}:*", store.prefix),
-            None => format!("{}:{{*", store.prefix),
+            Some(name) => format!("{}:{{{name}:*", store.base.prefix),
+            None => format!("{}:{{*", store.base.prefix),
         };
         Some(Listing { store: Arc::clone(store), pattern, position: Position::default() })
     }
@@ -57,7 +57,7 @@ impl Listing {
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Found>>, Error> {
         let Some(names) = self.names().await? else { return Ok(None) };
         let found = |name: Vec<u8>| {
-            let (namespace, stem, part) = parse(&self.store.prefix, &name)?;
+            let (namespace, stem, part) = parse(&self.store.base.prefix, &name)?;
             Some(Found { namespace: namespace.to_owned(), stem, part: part.to_owned() })
         };
         Ok(Some(names.into_iter().filter_map(found).collect()))

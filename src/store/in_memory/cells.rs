@@ -45,7 +45,7 @@ impl<C: Cell> Cells<C> {
     /// [`is_overloaded`](Error::is_overloaded) if the step would leave state for a new key in a full store. Nothing
     /// has changed then.
     pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
-        let stepped = self.step_alone(key, |cell, now| {
+        let stepped = self.step_among(key, |cell, now| {
             let reply = step(cell, now);
             (reply, cell.pushes())
         });
@@ -56,12 +56,6 @@ impl<C: Cell> Cells<C> {
         Ok(reply)
     }
 
-    /// Like [`step`](Self::step), within a step on a locked cell of another namespace. It delivers no pushes and
-    /// does not report a refusal: call [`tell_refused`](Self::tell_refused) afterwards.
-    pub(crate) fn step_among<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
-        self.step_alone(key, step)
-    }
-
     /// Reports a refused step to the telemetry. Must be called without a lock.
     pub(crate) fn tell_refused(&self) {
         if let Some(bound) = &self.shared.bound {
@@ -69,7 +63,9 @@ impl<C: Cell> Cells<C> {
         }
     }
 
-    fn step_alone<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
+    /// Like [`step`](Self::step), within a step on a locked cell of another namespace. It delivers no pushes and
+    /// does not report a refusal: call [`tell_refused`](Self::tell_refused) afterwards.
+    pub(crate) fn step_among<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
         // One hash is enough: within a shard, other bits of it are used.
         let hash = self.hasher.hash_one(key);
         let mutex = &self.shards[(hash >> 40) as usize % SHARDS];

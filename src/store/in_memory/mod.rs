@@ -11,28 +11,23 @@ mod sweeper;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use self::bound::Bound;
 pub(crate) use self::cells::Cells;
 pub(crate) use self::clock::{Clock, callers_clock_is_the_systems};
 use self::sweeper::Sweeper;
-use super::Store;
+use super::Base;
 use super::background::Background;
 use super::builder::PREFIX;
 use super::names::Names;
 use super::notifier::{Link, Notifier};
 use super::operation::Cell;
-use super::scheduler::Scheduler;
 
 /// The state of all namespaces, shared by the clones of a store.
 pub(crate) struct InMemory {
-    pub(crate) notifier: Arc<Notifier>,
-    pub(crate) scheduler: Arc<Scheduler>,
-    pub(crate) names: Names,
+    pub(super) base: Base,
     pub(super) namespaces: Names,
-    pub(crate) local_share: OnceLock<Store>,
-    pub(crate) prefix: String,
     shared: Arc<Shared>,
 }
 
@@ -46,16 +41,14 @@ struct Shared {
 
 impl InMemory {
     pub(crate) fn new(clock: Clock, max_keys: Option<usize>) -> Self {
-        let notifier = Arc::new(Notifier::new(Link::Up(0)));
-        let scheduler = Scheduler::new(notifier.link(), Background::thread(), true);
+        let base = Base::new(PREFIX.to_owned(), Link::Up(0), Background::thread(), true);
         let shared = Arc::new(Shared {
             clock,
-            notifier: notifier.clone(),
+            notifier: base.notifier.clone(),
             bound: max_keys.map(Bound::new),
             sweeper: Arc::default(),
         });
-        let (names, namespaces, local_share) = Default::default();
-        Self { notifier, scheduler, names, namespaces, local_share, prefix: PREFIX.to_owned(), shared }
+        Self { base, namespaces: Names::default(), shared }
     }
 
     /// Returns the cells of a namespace. All callers with the same name get the same cells. They live as long as they are
@@ -68,7 +61,6 @@ impl InMemory {
 impl Drop for InMemory {
     fn drop(&mut self) {
         self.shared.sweeper.disown();
-        self.scheduler.look_again();
     }
 }
 
