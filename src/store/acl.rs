@@ -68,7 +68,7 @@ impl Store {
                 "the name of a user must not be empty or have spaces or control characters, is {user:?}"
             )));
         }
-        let mut rule = format!("ACL SETUSER {user} resetkeys ~{0}:* ", store.prefix);
+        let mut rule = format!("ACL SETUSER {user} resetkeys ~{0}:* ", store.base.prefix);
         let _ = write!(rule, "resetchannels &{}* -@all {commands}", store.channels());
         rule.push_str(store.source.more_commands());
         rule.push_str(store.limits.durability.map_or("", Durability::permission));

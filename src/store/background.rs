@@ -10,11 +10,11 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use super::in_memory::lock;
 use crate::Error;
@@ -87,13 +87,45 @@ impl fmt::Debug for Background {
     }
 }
 
+/// A task that can be started again after it has ended. It ends when this value is dropped.
+#[derive(Debug, Default)]
+pub(super) struct BackgroundTask(Mutex<Option<AbortHandle>>);
+
+impl BackgroundTask {
+    /// Starts the task, unless it is running.
+    pub(super) fn start<F>(&self, home: &Background, task: impl FnOnce() -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut running = lock(&self.0);
+        if running.as_ref().is_none_or(AbortHandle::is_finished)
+            && let Ok(home) = home.handle()
+        {
+            *running = Some(home.spawn(task()).abort_handle());
+        }
+    }
+
+    /// Ends the task.
+    pub(super) fn stop(&self) {
+        if let Some(task) = lock(&self.0).take() {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for BackgroundTask {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
 /// The background thread. It ends when this value is dropped.
 struct Thread {
     handle: Handle,
     /// The process that started the thread. A forked child has no such thread.
     process: u32,
-    alive: Arc<AtomicBool>,
-    _stop: oneshot::Sender<()>,
+    /// Closed when the thread has ended, also by a panic.
+    stop: oneshot::Sender<()>,
 }
 
 static THREAD: Mutex<Weak<Thread>> = Mutex::new(Weak::new());
@@ -115,28 +147,16 @@ impl Thread {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
-        let alive = Arc::new(AtomicBool::new(true));
-        let ended = Ended(Arc::clone(&alive));
         std::thread::Builder::new().name("tower-distributed".into()).spawn(move || {
-            let _ended = ended;
             // Ends when the sender is dropped.
             let _ = runtime.block_on(stopped);
             runtime.shutdown_background();
         })?;
-        Ok(Self { handle, process: std::process::id(), alive, _stop: stop })
+        Ok(Self { handle, process: std::process::id(), stop })
     }
 
     fn is_alive(&self) -> bool {
-        self.alive.load(Ordering::Acquire) && self.process == std::process::id()
-    }
-}
-
-/// Notes that the thread has ended, also after a panic.
-struct Ended(Arc<AtomicBool>);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        !self.stop.is_closed() && self.process == std::process::id()
     }
 }
 
@@ -194,7 +214,6 @@ mod tests {
     #[test]
     fn a_thread_ends_with_its_last_user_and_outlives_panics_of_tasks() {
         let thread = Arc::new(Thread::start().unwrap());
-        let alive = Arc::clone(&thread.alive);
         let _ = futures_util::FutureExt::now_or_never(thread.handle.spawn(async { panic!("a task") }));
         let (sender, done) = std::sync::mpsc::channel();
         thread.handle.spawn(async move { sender.send(()).unwrap() });
@@ -204,7 +223,8 @@ mod tests {
         let handle = thread.handle.clone();
         handle.spawn(async move { drop(thread) });
         for _ in 0..1000 {
-            if !alive.load(Ordering::Acquire) {
+            // A runtime that has ended takes no task.
+            if handle.spawn(std::future::pending::<()>()).is_finished() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -43,13 +43,9 @@ impl Store {
     /// The memory of this process that replaces the store while it is unavailable, see [`StoreFailure::LocalShare`]. All
     /// clones of the store share it.
     pub(crate) fn local_share(&self) -> &Self {
-        let local = match self.backend() {
-            Backend::InMemory(store) => &store.local_share,
-            Backend::Redis(store) => &store.local_share,
-        };
-        local.get_or_init(|| {
+        self.base().local_share.get_or_init(|| {
             let mut memory = InMemory::new(Clock::system(), None);
-            memory.prefix = self.prefix().to_owned();
+            memory.base.prefix = self.prefix().to_owned();
             Self(Arc::new(Backend::InMemory(memory)))
         })
     }

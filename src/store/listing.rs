@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use super::redis::scan::Position;
 use super::redis::{RedisStore, ended};
 use super::redis_name::{Stem, parse};
-use super::{Backend, Store};
+use super::{Backend, Cells, Store};
 use crate::{Error, Key};
 
 /// A part of a state in Redis.
@@ -33,8 +33,8 @@ impl Store {
         let Backend::Redis(store) = self.backend() else { return None };
         // A prefix and a name have no character with a meaning in patterns.
         let pattern = match namespace {
-            Some(name) => format!("{}:{{{name}:*", store.prefix),
-            None => format!("{}:{{*", store.prefix),
+            Some(name) => format!("{}:{{{name}:*", store.base.prefix),
+            None => format!("{}:{{*", store.base.prefix),
         };
         Some(Listing { store: Arc::clone(store), pattern, position: Position::default() })
     }
@@ -47,7 +47,7 @@ impl Store {
             let keys = store.cells::<C>(&name).keys(&shown);
             keys.into_iter().map(move |key| (name.clone(), key)).collect::<Vec<_>>()
         };
-        store.names_of::<C>().into_iter().flat_map(of_one).collect()
+        store.namespaces.of_type::<Cells<C>>().into_iter().flat_map(of_one).collect()
     }
 }
 
@@ -57,7 +57,7 @@ impl Listing {
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Found>>, Error> {
         let Some(names) = self.names().await? else { return Ok(None) };
         let found = |name: Vec<u8>| {
-            let (namespace, stem, part) = parse(&self.store.prefix, &name)?;
+            let (namespace, stem, part) = parse(&self.store.base.prefix, &name)?;
             Some(Found { namespace: namespace.to_owned(), stem, part: part.to_owned() })
         };
         Ok(Some(names.into_iter().filter_map(found).collect()))

@@ -25,7 +25,7 @@ pub(crate) mod timer;
 mod tls;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -53,6 +53,7 @@ pub use self::tls::Tls;
 
 use self::background::Background;
 use self::in_memory::InMemory;
+use self::names::Names;
 use self::redis::RedisStore;
 use crate::Error;
 use crate::error::Cause;
@@ -153,6 +154,30 @@ pub(crate) enum Backend {
     Redis(Arc<RedisStore>),
 }
 
+/// What every store has, in Redis and in memory.
+struct Base {
+    prefix: String,
+    notifier: Arc<Notifier>,
+    scheduler: Arc<Scheduler>,
+    names: Names,
+    local_share: OnceLock<Store>,
+}
+
+impl Base {
+    fn new(prefix: String, link: Link, background: Background, follows_paused: bool) -> Self {
+        let notifier = Arc::new(Notifier::new(link));
+        let scheduler = Scheduler::new(notifier.link(), background, follows_paused);
+        Self { prefix, notifier, scheduler, names: Names::default(), local_share: OnceLock::new() }
+    }
+}
+
+/// Wakes the scheduler, because its periodic tasks were dropped with the store.
+impl Drop for Base {
+    fn drop(&mut self) {
+        self.scheduler.look_again();
+    }
+}
+
 impl Store {
     /// Creates a store in the memory of this process. It needs no server and shares nothing with other processes.
     ///
@@ -202,6 +227,13 @@ impl Store {
 
     pub(crate) fn backend(&self) -> &Backend {
         &self.0
+    }
+
+    fn base(&self) -> &Base {
+        match self.backend() {
+            Backend::InMemory(store) => &store.base,
+            Backend::Redis(store) => &store.base,
+        }
     }
 
     pub(crate) fn is_in_memory(&self) -> bool {
@@ -303,26 +335,17 @@ impl Store {
 
     /// Delivers wake-ups to waiters.
     pub(crate) fn notifier(&self) -> &Arc<Notifier> {
-        match self.backend() {
-            Backend::InMemory(store) => &store.notifier,
-            Backend::Redis(store) => &store.notifier,
-        }
+        &self.base().notifier
     }
 
     /// Runs renewals, heartbeats and other periodic tasks.
     pub(crate) fn scheduler(&self) -> &Arc<Scheduler> {
-        match self.backend() {
-            Backend::InMemory(store) => &store.scheduler,
-            Backend::Redis(store) => &store.scheduler,
-        }
+        &self.base().scheduler
     }
 
     /// The prefix of all keys. In memory it is only checked that exact names do not contain it.
     pub(crate) fn prefix(&self) -> &str {
-        match self.backend() {
-            Backend::InMemory(store) => &store.prefix,
-            Backend::Redis(store) => &store.prefix,
-        }
+        &self.base().prefix
     }
 
     /// The prefix of the channels that carry wake-ups. Empty in memory.
@@ -339,11 +362,7 @@ impl Store {
         name: &str,
         make: impl FnOnce() -> Arc<T>,
     ) -> Arc<T> {
-        let shared = match self.backend() {
-            Backend::InMemory(store) => &store.names,
-            Backend::Redis(store) => &store.names,
-        };
-        shared.get(name, make)
+        self.base().names.get(name, make)
     }
 
     /// The time within which a call ends.

@@ -21,10 +21,28 @@ impl Names {
         if let Some(Ok(known)) = known.map(Arc::downcast) {
             return known;
         }
-        names.retain(|_, known| known.strong_count() > 0);
+        if names.len() == names.capacity() {
+            names.retain(|_, known| known.strong_count() > 0);
+            let few = 2 * names.len();
+            names.shrink_to(few);
+        }
         let made = make();
         let shared: Weak<T> = Arc::downgrade(&made);
         names.insert(name, shared);
         made
+    }
+
+    /// Returns the names of the values of a type.
+    pub(super) fn of_type<T: 'static>(&self) -> Vec<String> {
+        let names = lock(&self.0);
+        let of_type =
+            names.iter().filter(|((id, _), known)| *id == TypeId::of::<T>() && known.strong_count() > 0);
+        of_type.map(|((_, name), _)| name.to_string()).collect()
+    }
+
+    /// The number of names for which memory is allocated.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        lock(&self.0).capacity()
     }
 }

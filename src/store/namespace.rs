@@ -41,35 +41,30 @@ impl<C: Cell> Namespace<C> {
 
     /// Opens a namespace whose name was already checked.
     pub(crate) fn open(store: &Store, name: &str) -> Self {
-        Self(Arc::new(match store.backend() {
-            Backend::InMemory(store) => Place::InMemory(store.cells(name)),
-            Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::new(&store.prefix, name)),
-        }))
+        Self::of(store, name, KeySpace::new)
     }
 
     /// Opens the states of long keys by the digests in their names: see [`KeySpace::Digests`]. In memory there are none.
     pub(crate) fn by_digest(store: &Store, name: &str) -> Self {
-        Self(Arc::new(match store.backend() {
-            Backend::InMemory(store) => Place::InMemory(store.cells(name)),
-            Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::digests(&store.prefix, name)),
-        }))
+        Self::of(store, name, KeySpace::digests)
     }
 
     /// Opens the states that are kept beside those of a namespace, in the same slots of a Cluster. See
     /// [`KeySpace::Placed`].
     pub(crate) fn beside(store: &Store, name: &str) -> Self {
-        Self(Arc::new(match store.backend() {
-            Backend::InMemory(store) => Place::InMemory(store.cells(name)),
-            Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::placed(&store.prefix, name)),
-        }))
+        Self::of(store, name, KeySpace::placed)
     }
 
     /// Opens the namespace of the states whose first part has the key itself as its name.
     pub(crate) fn exact(store: &Store) -> Self {
+        // No other namespace can have this name.
+        Self::of(store, "", |prefix, _| KeySpace::exact(prefix))
+    }
+
+    fn of(store: &Store, name: &str, keys: impl FnOnce(&str, &str) -> KeySpace) -> Self {
         Self(Arc::new(match store.backend() {
-            // No other namespace can have this name.
-            Backend::InMemory(store) => Place::InMemory(store.cells("")),
-            Backend::Redis(store) => Place::Redis(store.clone(), KeySpace::exact(&store.prefix)),
+            Backend::InMemory(store) => Place::InMemory(store.cells(name)),
+            Backend::Redis(store) => Place::Redis(store.clone(), keys(&store.base.prefix, name)),
         }))
     }
 
@@ -167,9 +162,7 @@ impl<O: Operation> Client<O> {
     pub(crate) fn start(&self, key: Key, operation: O, waker: Waker) -> OperationFuture<O> {
         match self {
             Self::InMemory(_) => self.run(key, operation),
-            Self::Redis(client) => {
-                OperationFuture::Pending(RedisFuture::new(client.start(key, operation, waker)))
-            }
+            Self::Redis(client) => OperationFuture::Pending(client.start(key, operation, waker)),
         }
     }
 

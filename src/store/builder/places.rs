@@ -156,7 +156,6 @@ impl StoreBuilder {
             return Err(Error::invalid(text));
         }
         self.limits.check()?;
-        #[cfg(feature = "cluster")]
         if self.limits.durability.is_some() && source.is_pool_of_cluster() {
             return Err(Error::invalid(
                 "`replicas` and `fsync` are not for a pool of a Cluster: give its URLs to `cluster`",
@@ -211,36 +210,13 @@ pub trait IntoPool: Sealed {}
 impl<P: Sealed> IntoPool for P {}
 
 /// Uses the default settings of [`StoreBuilder`].
-#[cfg(feature = "pools")]
-impl From<deadpool_redis::Pool> for Store {
-    fn from(pool: deadpool_redis::Pool) -> Self {
-        StoreBuilder::default().with_defaults(pool)
-    }
-}
-
-/// Uses the default settings of [`StoreBuilder`].
-#[cfg(all(feature = "pools", feature = "cluster"))]
-impl From<deadpool_redis::cluster::Pool> for Store {
-    fn from(pool: deadpool_redis::cluster::Pool) -> Self {
-        StoreBuilder::default().with_defaults(pool)
-    }
-}
-
-/// Uses the default settings of [`StoreBuilder`]. The pool must be set to connect to masters.
 ///
-/// A pool does not tell its Sentinels, so the store cannot follow them: it stays at a former master until that one fails or
-/// is demoted. Locks can be granted twice meanwhile. [`StoreBuilder::sentinel`] leaves it at once.
-#[cfg(all(feature = "pools", feature = "sentinel"))]
-impl From<deadpool_redis::sentinel::Pool> for Store {
-    fn from(pool: deadpool_redis::sentinel::Pool) -> Self {
-        StoreBuilder::default().with_defaults(pool)
-    }
-}
-
-#[cfg(feature = "pools")]
-impl StoreBuilder {
-    fn with_defaults(self, pool: impl IntoPool) -> Store {
+/// A pool for Sentinels must be set to connect to masters. It does not tell its Sentinels, so the store cannot follow them:
+/// it stays at a former master until that one fails or is demoted. Locks can be granted twice meanwhile.
+/// `StoreBuilder::sentinel` leaves it at once.
+impl<P: IntoPool> From<P> for Store {
+    fn from(pool: P) -> Self {
         let home = Background::thread();
-        self.assemble(Source::Pool(pool.into_pool(&home)), CLOCK, Vec::new(), home)
+        StoreBuilder::default().assemble(Source::Pool(pool.into_pool(&home)), CLOCK, Vec::new(), home)
     }
 }

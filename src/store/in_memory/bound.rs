@@ -1,9 +1,10 @@
 //! The maximum number of keys for which an in-memory store keeps state.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
 
 use super::sweeper::{By, Cursor, Sweeper};
+use super::try_lock;
 use crate::Error;
 use crate::telemetry::Server;
 
@@ -26,7 +27,7 @@ struct Search {
     failed: Option<i64>,
 }
 
-/// The number of cells that a search looks at, not counting the rest of the last table (up to 900).
+/// The number of cells that a search looks at, not counting the rest of the last shard.
 const CELLS_PER_SEARCH: usize = 1024;
 
 /// The pause after a search that found nothing, in µs. A search costs 100 times as much as a refusal.
@@ -73,11 +74,7 @@ impl Bound {
     /// previous search ended. The calling step must not have locked its own shard; it may have locked a shard of
     /// another namespace.
     pub(super) fn search(&self, sweeper: &Sweeper, now: i64) {
-        let mut search = match self.search.try_lock() {
-            Ok(search) => search,
-            Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(mut search) = try_lock(&self.search) else { return };
         if search.failed.is_some_and(|failed| now.abs_diff(failed) < REST) {
             return;
         }

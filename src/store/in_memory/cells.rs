@@ -2,19 +2,17 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::shard::Shard;
-use super::sweeper::{By, Place, Sweep, Visit};
-use super::{Name, Shared, lock};
+use super::sweeper::{By, Sweep, Visit};
+use super::{Shared, lock, try_lock};
 use crate::store::operation::Cell;
 use crate::{Error, Key};
 
 /// The cells of one namespace, in shards.
 pub(crate) struct Cells<C> {
     shared: Arc<Shared>,
-    /// The name under which the store lists the cells.
-    name: Option<Name>,
     this: Weak<Self>,
     /// Whether the sweeper lists these cells.
     listed: AtomicBool,
@@ -22,13 +20,17 @@ pub(crate) struct Cells<C> {
     shards: Box<[Mutex<Shard<C>>]>,
 }
 
-pub(super) const SHARDS: usize = 64;
+/// So many that a step or the sweeper, which look through a shard or move its cells, lock few cells at a time: 1000 of a
+/// million.
+const SHARDS: usize = 1024;
+
+/// A visit of the sweeper ends after so many shards, or so many cells.
+const PER_VISIT: usize = 64;
 
 impl<C: Cell> Cells<C> {
-    pub(super) fn new(shared: Arc<Shared>, name: Option<Name>) -> Arc<Self> {
+    pub(super) fn new(shared: Arc<Shared>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             shared,
-            name,
             this: this.clone(),
             listed: AtomicBool::new(false),
             hasher: RandomState::new(),
@@ -43,7 +45,7 @@ impl<C: Cell> Cells<C> {
     /// [`is_overloaded`](Error::is_overloaded) if the step would leave state for a new key in a full store. Nothing
     /// has changed then.
     pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
-        let stepped = self.step_alone(key, |cell, now| {
+        let stepped = self.step_among(key, |cell, now| {
             let reply = step(cell, now);
             (reply, cell.pushes())
         });
@@ -54,12 +56,6 @@ impl<C: Cell> Cells<C> {
         Ok(reply)
     }
 
-    /// Like [`step`](Self::step), within a step on a locked cell of another namespace. It delivers no pushes and
-    /// does not report a refusal: call [`tell_refused`](Self::tell_refused) afterwards.
-    pub(crate) fn step_among<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
-        self.step_alone(key, step)
-    }
-
     /// Reports a refused step to the telemetry. Must be called without a lock.
     pub(crate) fn tell_refused(&self) {
         if let Some(bound) = &self.shared.bound {
@@ -67,10 +63,12 @@ impl<C: Cell> Cells<C> {
         }
     }
 
-    fn step_alone<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
+    /// Like [`step`](Self::step), within a step on a locked cell of another namespace. It delivers no pushes and
+    /// does not report a refusal: call [`tell_refused`](Self::tell_refused) afterwards.
+    pub(crate) fn step_among<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
         // One hash is enough: within a shard, other bits of it are used.
         let hash = self.hasher.hash_one(key);
-        let mutex = &self.shards[(hash >> 51) as usize % SHARDS];
+        let mutex = &self.shards[(hash >> 40) as usize % SHARDS];
         let bound = self.shared.bound.as_ref();
         let mut guard = lock(mutex);
         let mut now = self.now(&mut guard);
@@ -94,7 +92,8 @@ impl<C: Cell> Cells<C> {
             if let Some(bound) = bound
                 && cell.is_idle(now)
             {
-                bound.give_back(shard.remove(hash, key).into());
+                entry.remove();
+                bound.give_back(1);
             }
             return Ok(reply);
         }
@@ -153,50 +152,38 @@ impl<C: Cell> Cells<C> {
 }
 
 impl<C: Cell> Sweep for Cells<C> {
-    fn sweep(&self, place: &mut Place, by: By) -> Option<Visit> {
-        let mutex = self.shards.get(place.shard)?;
-        let mut shard = match (by, mutex.try_lock()) {
-            (_, Ok(shard)) => shard,
-            (_, Err(TryLockError::Poisoned(poisoned))) => PoisonError::into_inner(poisoned),
-            (By::Sweeper, Err(TryLockError::WouldBlock)) => lock(mutex),
-            (By::Step(_), Err(TryLockError::WouldBlock)) => {
-                place.next_shard();
-                return Some(Visit::default());
+    fn sweep(&self, shard: &mut usize, by: By) -> Option<Visit> {
+        let shards = self.shards.get(*shard..).filter(|shards| !shards.is_empty())?;
+        let mut visit = Visit::default();
+        for mutex in shards.iter().take(PER_VISIT) {
+            *shard += 1;
+            let guard = match by {
+                By::Step(_) => try_lock(mutex),
+                By::Sweeper => Some(lock(mutex)),
+            };
+            let Some(mut guard) = guard.filter(|shard| shard.capacity() > 0) else { continue };
+            let now = match by {
+                By::Step(now) => now,
+                By::Sweeper => self.shared.clock.of_sweep(guard.seen),
+            };
+            visit.cells += guard.len();
+            let expired = guard.sweep(now);
+            guard.shrink();
+            drop(guard);
+            visit.expired += expired.len();
+            if let Some(bound) = &self.shared.bound {
+                bound.give_back(expired.len());
             }
-        };
-        let now = match by {
-            By::Step(now) => now,
-            By::Sweeper => self.shared.clock.of_sweep(shard.seen),
-        };
-        let cells = shard.cells_in(place.table);
-        let expired = match cells {
-            Some(_) => {
-                let expired = shard.sweep(place.table, now);
-                place.table += 1;
-                expired
+            if visit.cells >= PER_VISIT {
+                break;
             }
-            None => {
-                if !matches!(by, By::Sweeper) || !shard.merge() {
-                    place.next_shard();
-                }
-                Vec::new()
-            }
-        };
-        let visit = Visit { cells: cells.unwrap_or(0), expired: expired.len() };
-        drop(shard);
-        if let Some(bound) = &self.shared.bound {
-            bound.give_back(expired.len());
         }
         Some(visit)
     }
 
     fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| match shard.try_lock() {
-            Ok(shard) => shard.len() == 0,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().len() == 0,
-            // The thread that has locked it may be inserting.
-            Err(TryLockError::WouldBlock) => false,
-        })
+        // The thread that has locked a shard may be inserting.
+        self.shards.iter().all(|shard| try_lock(shard).is_some_and(|shard| shard.len() == 0))
     }
 
     fn is_listed(&self) -> &AtomicBool {
@@ -210,9 +197,6 @@ impl<C> Drop for Cells<C> {
             let len =
                 |shard: &mut Mutex<Shard<C>>| shard.get_mut().unwrap_or_else(PoisonError::into_inner).len();
             bound.give_back(self.shards.iter_mut().map(len).sum());
-        }
-        if let Some(name) = &self.name {
-            self.shared.forget(name);
         }
     }
 }

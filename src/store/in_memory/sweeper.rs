@@ -1,7 +1,7 @@
 //! The sweeper: one task per store drops expired state on the background thread.
 //!
 //! In each round it visits all namespaces that have cells. It locks one shard at a time, for as long as it takes to
-//! look through one table (at most 900 cells) or to merge two. Between rounds it rests for at least 100 times the
+//! look through it: 0.1 % of the cells of the namespace. Between rounds it rests for at least 100 times the
 //! duration of a round, and longer while nothing changes. It ends when nothing is stored; the next cell starts it
 //! again.
 
@@ -29,8 +29,8 @@ const CELLS_PER_TURN: usize = 1024;
 
 /// The cells of a namespace, as the sweeper sees them.
 pub(super) trait Sweep: Send + Sync {
-    /// Drops the expired cells in one table, or moves on to the next shard. `None` at the end.
-    fn sweep(&self, place: &mut Place, by: By) -> Option<Visit>;
+    /// Drops the expired cells in the next shards. `None` at the end.
+    fn sweep(&self, shard: &mut usize, by: By) -> Option<Visit>;
 
     /// Whether there is certainly no cell. Does not wait for a lock.
     fn is_empty(&self) -> bool;
@@ -47,24 +47,11 @@ pub(super) enum By {
     Sweeper,
 }
 
-/// The position of a table in a namespace.
-#[derive(Debug, Default)]
-pub(super) struct Place {
-    pub(super) shard: usize,
-    pub(super) table: usize,
-}
-
-impl Place {
-    pub(super) fn next_shard(&mut self) {
-        *self = Self { shard: self.shard + 1, table: 0 };
-    }
-}
-
-/// The position of a table in a store.
+/// The position of a shard in a store.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     namespace: usize,
-    place: Place,
+    shard: usize,
 }
 
 /// The numbers of cells and expired cells found at one position.
@@ -136,9 +123,9 @@ impl Sweeper {
     /// Sweeps at a cursor and advances it. `None` at the end of the list.
     pub(super) fn visit(&self, cursor: &mut Cursor, by: By) -> Option<Visit> {
         let cells = lock(&self.list).namespaces.get(cursor.namespace)?.cells.upgrade();
-        let visit = cells.as_ref().and_then(|cells| cells.sweep(&mut cursor.place, by));
+        let visit = cells.as_ref().and_then(|cells| cells.sweep(&mut cursor.shard, by));
         if visit.is_none() {
-            cursor.place = Place::default();
+            cursor.shard = 0;
             let is_over = matches!(by, By::Sweeper) && self.unlist(cursor.namespace, cells.as_deref());
             // Otherwise the last namespace of the list is at this position now.
             cursor.namespace += usize::from(!is_over);
@@ -243,8 +230,8 @@ impl Round {
             let visit = sweeper.visit(&mut self.cursor, By::Sweeper);
             more = visit.is_some();
             let visit = visit.unwrap_or_default();
-            // An empty table costs as much as a few cells.
-            cells += visit.cells.max(4);
+            // Empty shards cost as much as some cells.
+            cells += visit.cells.max(64);
             self.cells += visit.cells - visit.expired;
             self.expired += visit.expired;
         }

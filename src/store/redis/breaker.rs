@@ -162,11 +162,7 @@ pub(super) fn pause(failures: u32) -> Duration {
 }
 
 fn pause_after(took: Duration, failures: u32) -> Duration {
-    jittered(PAUSE.saturating_mul(1 << failures.min(10)).max(took).min(LONGEST_PAUSE))
-}
-
-/// Returns a random span between an eighth of `span` and all of it.
-fn jittered(span: Duration) -> Duration {
+    let span = PAUSE.saturating_mul(1 << failures.min(10)).max(took).min(LONGEST_PAUSE);
     span / 8 + (span * 7 / 8).mul_f64(random::fraction())
 }
 

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use super::failure::{self, Redirect};
-use super::link::{Held, Link};
+use super::link::{Link, Ready};
 use super::plan::Call;
 use super::reply::Reply;
 use super::runtime::{Route, RuntimeLinks};
@@ -192,7 +192,7 @@ impl RedisStore {
     }
 
     /// Returns the connection. If there is none, it connects first.
-    pub(super) async fn hold(&self, runtime: &Handle, link: &Arc<Link>) -> Result<Held, Failed> {
+    pub(super) async fn hold(&self, runtime: &Handle, link: &Arc<Link>) -> Result<Arc<Ready>, Failed> {
         link.hold(runtime).await.map_err(|outage| {
             self.source.look_for_masters(None);
             // A node that names no masters to this user is up.
@@ -211,15 +211,15 @@ impl RedisStore {
         call: &Call,
         asking: bool,
     ) -> Result<Reply, Failed> {
-        let mut held = self.hold(runtime, link).await?;
-        let sent = Instant::now();
-        let (mut written, since) = (true, held.switches());
-        let sending = self.send(&mut held.connection, &call.command, asking, &mut written);
+        let held = self.hold(runtime, link).await?;
+        let (mut connection, since) = (held.connection.clone(), held.switches);
+        let (mut written, sent) = (true, Instant::now());
+        let sending = self.send(&mut connection, &call.command, asking, &mut written);
         let sending = self.source.unless_switched(since, sending);
         let mut reply = self.in_time(runtime, link, sending).await;
         if matches!(&reply, Some(Err(error)) if failure::is_no_script(error)) {
             let full = script.in_full(&call.command);
-            let sending = self.send(&mut held.connection, &full, asking, &mut written);
+            let sending = self.send(&mut connection, &full, asking, &mut written);
             let sending = self.source.unless_switched(since, sending);
             reply = self.in_time(runtime, link, sending).await;
         }
@@ -232,8 +232,8 @@ impl RedisStore {
                     return Ok(reply);
                 }
                 None => {
-                    let text = format!("the script {} returned an unexpected reply", script.name).into();
-                    Outage { cause: Cause::Unexpected, text, source: None }
+                    let text = format!("the script {} returned an unexpected reply", script.name);
+                    failure::of(Cause::Unexpected, text)
                 }
             },
             Some(Err(error)) => {
@@ -252,7 +252,7 @@ impl RedisStore {
             link.discard(&held);
         }
         if failure::is_outage(outage.cause) {
-            self.source.look_for_masters(Some(held.connection));
+            self.source.look_for_masters(Some(connection));
         }
         Err(Failed { outage, sent: Some(sent), written, answers, redirect })
     }
@@ -300,8 +300,7 @@ impl RedisStore {
     }
 
     pub(super) fn timed_out(&self) -> Outage {
-        let text = format!("no reply within {:?}", self.limits.timeout).into();
-        Outage { cause: Cause::TimedOut, text, source: None }
+        failure::of(Cause::TimedOut, format!("no reply within {:?}", self.limits.timeout))
     }
 
     /// Awaits the reply to a call that is sent now. `None` after the timeout.

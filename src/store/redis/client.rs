@@ -41,19 +41,19 @@ impl<O: Operation> RedisClient<O> {
     /// Runs an operation. It is sent when the future is first polled. If the future is dropped, the operation may
     /// still run, and its grant is then taken back.
     pub(crate) fn submit(self: &Arc<Self>, key: Key, operation: O) -> RedisFuture<O> {
-        RedisFuture::new(Step::Asked(Some((Arc::clone(self), key, operation))))
+        RedisFuture(Step::Asked(Some((Arc::clone(self), key, operation))))
     }
 
     /// Like [`submit`](Self::submit), but sends the operation now. For a task that polls the result at once;
     /// `waker` is its waker.
-    pub(crate) fn start(self: &Arc<Self>, key: Key, operation: O, waker: Waker) -> Step<O> {
-        self.enqueue(Handle::try_current().ok(), key, operation, Some(waker), false)
+    pub(crate) fn start(self: &Arc<Self>, key: Key, operation: O, waker: Waker) -> RedisFuture<O> {
+        RedisFuture(self.enqueue(Handle::try_current().ok(), key, operation, Some(waker), false))
     }
 
     /// Runs an operation. It leaves from a runtime, or from the background thread, before all operations that are submitted
     /// there later, even if its future is not polled.
     pub(crate) fn queue(self: &Arc<Self>, from: Option<Handle>, key: Key, operation: O) -> RedisFuture<O> {
-        RedisFuture::new(self.enqueue(from, key, operation, None, false))
+        RedisFuture(self.enqueue(from, key, operation, None, false))
     }
 
     /// Runs an owed operation without a waiting caller, on the background thread.
@@ -63,7 +63,7 @@ impl<O: Operation> RedisClient<O> {
 
     /// Sends an operation, or adds it to a batch. `here` is the runtime of the caller; without one, the background
     /// thread serves it. `owed`: it counts as owed, and its reply has no receiver.
-    fn enqueue(
+    pub(super) fn enqueue(
         self: &Arc<Self>,
         here: Option<Handle>,
         key: Key,

@@ -23,12 +23,12 @@ impl RedisStore {
         if self.source.is_pool_of_cluster() {
             return Ok(());
         }
-        let mut held = self.hold(runtime, link).await?;
+        let held = self.hold(runtime, link).await?;
         if link.answered_within(IDLE) {
             return Ok(());
         }
         let (sent, ping) = (Instant::now(), redis::cmd("PING"));
-        match self.in_time(runtime, link, held.connection.send(&ping)).await {
+        match self.in_time(runtime, link, held.connection.clone().send(&ping)).await {
             Some(Ok(_)) => link.answered(),
             Some(Err(error)) => {
                 if self.source.is_lost(failure::outage(error).cause) {
@@ -64,8 +64,7 @@ impl RedisStore {
     async fn ping_at(&self, links: &RuntimeLinks, route: &Route) -> Result<Ping, Outage> {
         let breaker = links.breaker();
         let (_, round_trip) = self.ask_at(links, route, &redis::cmd("PING"), false).await?;
-        let version = route.link.version().map(|version| version.to_string());
-        Ok(Ping::new(round_trip, version, breaker))
+        Ok(Ping::new(round_trip, route.link.version(), breaker))
     }
 
     /// Sends a command other than a script call to a master, even while the breaker is open. Returns the reply, and how
@@ -78,12 +77,13 @@ impl RedisStore {
         command: &redis::Cmd,
         alone: bool,
     ) -> Result<(redis::Value, Duration), Outage> {
-        let mut held = route.link.hold(&links.runtime).await.inspect_err(|_| {
+        let held = route.link.hold(&links.runtime).await.inspect_err(|_| {
             self.source.look_for_masters(None);
         })?;
         let sent = Instant::now();
         let address = self.source.address_in_pool(route.master).filter(|_| alone);
-        let asked = held.connection.send_at(address, command);
+        let mut connection = held.connection.clone();
+        let asked = connection.send_at(address, command);
         let outage = match self.in_time(&links.runtime, &route.link, asked).await {
             Some(Ok(reply)) => {
                 route.link.answered();

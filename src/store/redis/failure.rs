@@ -3,6 +3,7 @@
 mod connecting;
 mod denied;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
@@ -61,6 +62,15 @@ pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
 
 pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// An outage that no error of the client library tells.
+pub(super) fn of(cause: Cause, text: impl Into<Cow<'static, str>>) -> Outage {
+    Outage { cause, text: text.into(), source: None }
+}
+
+pub(super) fn disconnected(text: impl Into<Cow<'static, str>>) -> Outage {
+    of(Cause::Disconnected, text)
 }
 
 pub(super) fn outage(error: RedisError) -> Outage {

@@ -47,7 +47,7 @@ impl<O: Operation> QueueRef<O> {
             let reply = store.run(&self.links, &self.route, script, call).await;
             let landing = batch.land(number, call, &plan.order, reply);
             for push in landing.pushes {
-                store.notifier.deliver(push);
+                store.base.notifier.deliver(push);
             }
             for (key, orphans) in landing.orphans {
                 self.client.take_back(key, &orphans);

@@ -14,9 +14,9 @@ use crate::store::key::Key;
 use crate::store::operation::Operation;
 
 /// The future of an operation.
-pub(crate) struct RedisFuture<O: Operation>(Step<O>);
+pub(crate) struct RedisFuture<O: Operation>(pub(super) Step<O>);
 
-pub(crate) enum Step<O: Operation> {
+pub(super) enum Step<O: Operation> {
     /// Not polled yet; `None` after it was sent.
     Asked(Option<(Arc<RedisClient<O>>, Key, O)>),
     /// In flight from this task.
@@ -27,7 +27,7 @@ pub(crate) enum Step<O: Operation> {
 }
 
 /// An operation in a batch.
-pub(crate) struct Queued<O: Operation> {
+pub(super) struct Queued<O: Operation> {
     pub(super) batch: Arc<Batch<O>>,
     pub(super) index: usize,
     /// Whether the batch already has the waker of the task that polls next.
@@ -36,15 +36,9 @@ pub(crate) struct Queued<O: Operation> {
 
 /// A batch in flight from the task of its caller. If the caller goes away, a spawned task completes it. So a grant
 /// is known and can be taken back.
-pub(crate) struct Sending {
+pub(super) struct Sending {
     sending: Option<BoxFuture<'static, ()>>,
     runtime: Handle,
-}
-
-impl<O: Operation> RedisFuture<O> {
-    pub(crate) fn new(step: Step<O>) -> Self {
-        Self(step)
-    }
 }
 
 impl<O: Operation> Unpin for RedisFuture<O> {}
@@ -58,7 +52,13 @@ impl<O: Operation> Future for RedisFuture<O> {
             match step {
                 Step::Asked(asked) => {
                     let Some((client, key, operation)) = asked.take() else { return Poll::Pending };
-                    *step = client.start(key, operation, context.waker().clone());
+                    *step = client.enqueue(
+                        Handle::try_current().ok(),
+                        key,
+                        operation,
+                        Some(context.waker().clone()),
+                        false,
+                    );
                 }
                 Step::Sending(sending, _) => {
                     ready!(sending.poll(context));

@@ -10,9 +10,10 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use super::failure::disconnected;
 use super::source::{Connection, Source};
-use super::version::{self, Version};
-use crate::error::{Cause, Outage};
+use super::version;
+use crate::error::Outage;
 use crate::store::in_memory::lock;
 use crate::telemetry::Server;
 
@@ -31,46 +32,27 @@ pub(super) struct Link {
     failing: AtomicBool,
     /// How many switches of the master are known to its calls.
     switches: AtomicU64,
+    /// Whether it has had a connection.
+    has_connected: AtomicBool,
 }
 
 #[derive(Debug)]
 enum State {
-    /// `made` is the number of connections made so far.
-    Idle {
-        made: u64,
-    },
+    Idle,
     Connecting(watch::Receiver<Attempt>),
     Ready(Arc<Ready>),
 }
 
+/// A connection. Each call uses a clone of it.
 #[derive(Debug)]
-struct Ready {
-    connection: Connection,
-    version: Option<Version>,
-    /// The number of this connection among those of its link, from 1.
-    made: u64,
+pub(super) struct Ready {
+    pub(super) connection: Connection,
+    version: Option<String>,
     /// After how many switches of the master it was made.
-    switches: u64,
-}
-
-impl State {
-    /// The number of connections made so far.
-    fn made(&self) -> u64 {
-        match self {
-            Self::Idle { made } => *made,
-            Self::Ready(ready) => ready.made,
-            Self::Connecting(_) => 0,
-        }
-    }
+    pub(super) switches: u64,
 }
 
 type Attempt = Option<Result<Arc<Ready>, Outage>>;
-
-/// A clone of the link's connection, held by one call.
-pub(super) struct Held {
-    pub(super) connection: Connection,
-    from: Arc<Ready>,
-}
 
 impl Link {
     pub(super) fn new(source: Source, connect_timeout: Duration, process: u32, telemetry: Server) -> Self {
@@ -79,17 +61,18 @@ impl Link {
             connect_timeout,
             telemetry,
             process,
-            state: Mutex::new(State::Idle { made: 0 }),
+            state: Mutex::new(State::Idle),
             began: Instant::now(),
             answered: AtomicU64::new(0),
             failing: AtomicBool::new(false),
             switches: AtomicU64::new(0),
+            has_connected: AtomicBool::new(false),
         }
     }
 
     /// Returns the connection. If there is none, it connects first, on `runtime`, to which the link belongs. Ends
     /// within the connect timeout. Cancel safe: a started attempt continues without the caller.
-    pub(super) async fn hold(self: &Arc<Self>, runtime: &Handle) -> Result<Held, Outage> {
+    pub(super) async fn hold(self: &Arc<Self>, runtime: &Handle) -> Result<Arc<Ready>, Outage> {
         if std::process::id() != self.process {
             return Err(disconnected(
                 "this process is a fork of the process that made the store: make a new store",
@@ -99,32 +82,27 @@ impl Link {
             let mut state = lock(&self.state);
             match &*state {
                 State::Ready(ready) if ready.switches == self.source.switches() => {
-                    return Ok(Held::new(ready));
+                    return Ok(Arc::clone(ready));
                 }
                 State::Connecting(attempt) => attempt.clone(),
-                State::Idle { .. } | State::Ready(_) => {
-                    let attempt = self.connect(state.made() + 1, runtime);
+                State::Idle | State::Ready(_) => {
+                    let attempt = self.connect(runtime);
                     *state = State::Connecting(attempt.clone());
                     attempt
                 }
             }
         };
-        let outcome = match attempt.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.clone(),
-            Err(_) => None,
-        };
-        if outcome.is_none() {
-            // The attempt ended without a result: its runtime ended, or it panicked.
-            let mut state = lock(&self.state);
-            if matches!(&*state, State::Connecting(other) if other.same_channel(&attempt)) {
-                *state = State::Idle { made: 0 };
-            }
+        if let Ok(outcome) = attempt.wait_for(Option::is_some).await
+            && let Some(outcome) = &*outcome
+        {
+            return outcome.clone();
         }
-        match outcome {
-            Some(Ok(ready)) => Ok(Held::new(&ready)),
-            Some(Err(outage)) => Err(outage),
-            None => Err(disconnected("the runtime ended while it was connecting")),
+        // The attempt ended without a result: its runtime ended, or it panicked.
+        let mut state = lock(&self.state);
+        if matches!(&*state, State::Connecting(other) if other.same_channel(&attempt)) {
+            *state = State::Idle;
         }
+        Err(disconnected("the runtime ended while it was connecting"))
     }
 
     /// Whether there is another master since the last call of this method.
@@ -170,7 +148,7 @@ impl Link {
     }
 
     /// The version of the server, if there is a connection and the server reports it.
-    pub(super) fn version(&self) -> Option<Version> {
+    pub(super) fn version(&self) -> Option<String> {
         match &*lock(&self.state) {
             State::Ready(ready) => ready.version.clone(),
             _ => None,
@@ -180,24 +158,24 @@ impl Link {
     /// Closes the connection. The next call makes another.
     pub(super) fn close(&self) {
         let mut state = lock(&self.state);
-        if let State::Ready(ready) = &*state {
-            *state = State::Idle { made: ready.made };
+        if matches!(&*state, State::Ready(_)) {
+            *state = State::Idle;
         }
     }
 
     /// Removes a connection that failed, unless it was already replaced.
-    pub(super) fn discard(&self, held: &Held) {
+    pub(super) fn discard(&self, held: &Arc<Ready>) {
         let mut state = lock(&self.state);
-        if matches!(&*state, State::Ready(ready) if Arc::ptr_eq(ready, &held.from)) {
-            *state = State::Idle { made: held.from.made };
+        if matches!(&*state, State::Ready(ready) if Arc::ptr_eq(ready, held)) {
+            *state = State::Idle;
         }
     }
 
-    fn connect(self: &Arc<Self>, made: u64, runtime: &Handle) -> watch::Receiver<Attempt> {
+    fn connect(self: &Arc<Self>, runtime: &Handle) -> watch::Receiver<Attempt> {
         let (done, attempt) = watch::channel(None);
         let link = Arc::clone(self);
         runtime.spawn(async move {
-            let making = AssertUnwindSafe(link.make(made)).catch_unwind();
+            let making = AssertUnwindSafe(link.make()).catch_unwind();
             let outcome = match timeout(link.connect_timeout, making).await {
                 Ok(Ok(outcome)) => outcome.map(Arc::new),
                 // The client library panics if rustls has no cryptography, since another crate has enabled it there.
@@ -207,21 +185,20 @@ impl Link {
                 )),
                 Err(_) => {
                     let Self { source, connect_timeout, .. } = &*link;
-                    let text =
-                        format!("no connection to {source} within {connect_timeout:?}{}", source.hint());
-                    Err(Outage { cause: Cause::Disconnected, text: text.into(), source: None })
+                    let hint = source.hint();
+                    Err(disconnected(format!("no connection to {source} within {connect_timeout:?}{hint}")))
                 }
             };
             *lock(&link.state) = match &outcome {
                 Ok(ready) => State::Ready(Arc::clone(ready)),
-                Err(_) => State::Idle { made: made - 1 },
+                Err(_) => State::Idle,
             };
             done.send_replace(Some(outcome));
         });
         attempt
     }
 
-    async fn make(&self, made: u64) -> Result<Ready, Outage> {
+    async fn make(&self) -> Result<Ready, Outage> {
         loop {
             let switches = self.source.switches();
             let mut connection = self.source.connect().await?;
@@ -229,24 +206,9 @@ impl Link {
             // If the master has changed meanwhile, the connection may lead to the former one.
             if switches == self.source.switches() {
                 self.answered();
-                self.telemetry.connected(made > 1);
-                return Ok(Ready { connection, version, made, switches });
+                self.telemetry.connected(self.has_connected.swap(true, Ordering::Relaxed));
+                return Ok(Ready { connection, version, switches });
             }
         }
     }
-}
-
-impl Held {
-    fn new(ready: &Arc<Ready>) -> Self {
-        Self { connection: ready.connection.clone(), from: Arc::clone(ready) }
-    }
-
-    /// After how many switches of the master the connection was made.
-    pub(super) fn switches(&self) -> u64 {
-        self.from.switches
-    }
-}
-
-fn disconnected(text: &'static str) -> Outage {
-    Outage { cause: Cause::Disconnected, text: text.into(), source: None }
 }

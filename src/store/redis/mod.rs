@@ -24,7 +24,7 @@ pub(in crate::store) mod send_queue;
 pub(in crate::store) mod sentinels;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 pub(in crate::store) mod several;
-#[cfg(feature = "cluster")]
+#[cfg_attr(not(feature = "cluster"), allow(dead_code, unused_imports, unused_variables))]
 pub(in crate::store) mod slots;
 pub(crate) mod source;
 pub(in crate::store) mod subscription;
@@ -53,12 +53,10 @@ use super::background::Background;
 use super::builder::Limits;
 use super::in_memory::lock;
 use super::key::Key;
-use super::names::Names;
-use super::notifier::{ALL, Link as Pushes, Notifier};
+use super::notifier::{ALL, Link as Pushes};
 use super::operation::{Operation, Script};
 use super::owed::Owed;
-use super::scheduler::Scheduler;
-use super::{BreakerState, Store, StoreStats};
+use super::{Base, BreakerState, StoreStats};
 use crate::Error;
 use crate::error::Cause;
 use crate::telemetry::Server;
@@ -67,7 +65,7 @@ use crate::telemetry::Server;
 pub(crate) const CLOCK: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lib/clock.lua"));
 
 pub(crate) struct RedisStore {
-    pub(crate) prefix: String,
+    pub(in crate::store) base: Base,
     /// The process that made the store.
     process: u32,
     pub(in crate::store) source: Source,
@@ -78,12 +76,8 @@ pub(crate) struct RedisStore {
     overloaded: OnceLock<Error>,
     /// By their text, because the same script may be joined with other pieces.
     scripts: Mutex<HashMap<&'static str, Arc<Loaded>>>,
-    pub(crate) notifier: Arc<Notifier>,
-    pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) background: Background,
     pub(crate) owed: Owed,
-    pub(crate) names: Names,
-    pub(crate) local_share: OnceLock<Store>,
     subscription: Subscription,
     pub(in crate::store) refused: Refused,
     telemetry: Server,
@@ -101,16 +95,13 @@ impl RedisStore {
         wakeups: Vec<Subscriber>,
         background: Background,
     ) -> Self {
-        let notifier = Arc::new(Notifier::new(Pushes::Down));
         let telemetry = Server::new(&source.to_string());
         Self {
             subscription: Subscription::new(wakeups, telemetry.clone()),
             telemetry,
-            scheduler: Scheduler::new(notifier.link(), background.clone(), false),
-            notifier,
+            base: Base::new(prefix, Pushes::Down, background.clone(), false),
             background,
             process: std::process::id(),
-            prefix,
             overloaded: OnceLock::new(),
             limits,
             clock,
@@ -119,8 +110,6 @@ impl RedisStore {
             runtimes: Mutex::default(),
             scripts: Mutex::default(),
             owed: Owed::default(),
-            names: Names::default(),
-            local_share: OnceLock::new(),
             refused: Refused::default(),
             operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
@@ -134,7 +123,7 @@ impl RedisStore {
 
     /// The prefix of the channels for wake-ups.
     pub(in crate::store) fn channels(&self) -> String {
-        format!("{}:wake:", self.prefix)
+        format!("{}:wake:", self.base.prefix)
     }
 
     /// Whether both stores were certainly made for the same server and database, or for the same Cluster.
@@ -173,8 +162,8 @@ impl RedisStore {
 
     /// Subscribes to the channels of this process and of all processes, unless the subscription is running.
     pub(super) fn subscribe(&self) {
-        let channels = [self.notifier.process(), ALL].map(|whose| format!("{}{whose}", self.channels()));
-        self.subscription.start(channels, &self.notifier, &self.background);
+        let channels = [self.base.notifier.process(), ALL].map(|whose| format!("{}{whose}", self.channels()));
+        self.subscription.start(channels, &self.base.notifier, &self.background);
     }
 
     /// Returns the links of a runtime, made on first use.
@@ -245,8 +234,8 @@ impl RedisStore {
     /// Waits until nothing is owed, then closes all connections. After `limit` it returns how many operations are
     /// still owed.
     pub(super) async fn shutdown(&self, limit: Duration) -> Result<(), usize> {
-        self.scheduler.shut_down();
-        self.scheduler.hurry();
+        self.base.scheduler.shut_down();
+        self.base.scheduler.hurry();
         let none = tokio::time::timeout(limit, self.owed.none()).await;
         self.subscription.stop();
         let runtimes = lock(&self.runtimes).clone();
@@ -260,11 +249,4 @@ pub(in crate::store) fn ended() -> Error {
     Error::unavailable(Cause::Ended, "the runtime of the call has ended")
 }
 
-/// Wakes the scheduler, because its periodic tasks were dropped with the store.
-impl Drop for RedisStore {
-    fn drop(&mut self) {
-        self.scheduler.look_again();
-    }
-}
-
-debug!(RedisStore, source, prefix, limits, background);
+debug!(RedisStore, source, base.prefix, limits, background);

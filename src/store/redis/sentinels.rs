@@ -7,27 +7,24 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::pending;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 // Not tokio's: a caller's runtime may have paused its clock.
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pipe};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::endpoint::{Access, Endpoint};
-use super::failure;
-use super::several::Urls;
+use super::failure::{self, disconnected};
+use super::several::{Urls, ask_in_turn};
 use super::subscription::Failures;
 use crate::Error;
 use crate::error::{Cause, Outage};
-use crate::store::background::Background;
-use crate::store::in_memory::lock;
+use crate::store::background::{Background, BackgroundTask};
 
 /// The messages of a Sentinel after which it names another master. The Sentinel that leads a failover sends the first as
 /// soon as the new master serves, the others send the second.
@@ -35,9 +32,6 @@ const MESSAGES: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 /// How often each Sentinel is asked, besides at each message.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-
-/// How long one Sentinel alone may take to name the master. Then the next one is asked as well.
-const PATIENCE: Duration = Duration::from_millis(250);
 
 /// How long connecting to a Sentinel, or its answer, may take.
 const LONGEST: Duration = Duration::from_secs(2);
@@ -51,7 +45,7 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 pub(crate) struct Sentinels {
     asked: Arc<Asked>,
     home: Background,
-    following: Mutex<Option<AbortHandle>>,
+    following: BackgroundTask,
 }
 
 struct Asked {
@@ -86,7 +80,7 @@ impl Sentinels {
             return Err(Error::invalid(text));
         }
         let asked = Asked { urls, master: master.into(), named: watch::Sender::default() };
-        Ok(Self { asked: Arc::new(asked), home: home.clone(), following: Mutex::default() })
+        Ok(Self { asked: Arc::new(asked), home: home.clone(), following: BackgroundTask::default() })
     }
 
     /// How often another master was named. A connection that was made before the last time leads to a former master.
@@ -125,35 +119,21 @@ impl Sentinels {
 
     /// Starts the task that follows the Sentinels, unless it is running.
     fn follow(&self) {
-        let mut following = lock(&self.following);
-        if following.as_ref().is_none_or(AbortHandle::is_finished)
-            && let Ok(home) = self.home.handle()
-        {
+        self.following.start(&self.home, || {
             let asked = Arc::clone(&self.asked);
-            let all = async move {
-                join_all(asked.sentinels().map(|sentinel| asked.stay(sentinel))).await;
-            };
-            *following = Some(home.spawn(all).abort_handle());
-        }
+            async move { drop(join_all(asked.sentinels().map(|sentinel| asked.stay(sentinel))).await) }
+        });
     }
 
     /// Ends the task. The next connection starts it again.
     pub(super) fn stop(&self) {
-        if let Some(following) = lock(&self.following).take() {
-            following.abort();
-        }
+        self.following.stop();
     }
 
     /// Whether both are certainly the same master and database.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let (one, other) = (&self.asked, &other.asked);
         one.master == other.master && one.database() == other.database() && one.urls.overlap(&other.urls)
-    }
-}
-
-impl Drop for Sentinels {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 
@@ -184,26 +164,13 @@ impl Asked {
     /// Asks one Sentinel after the other until one answers. If none does, the master that was named last is returned: the
     /// task that follows them has heard of no other.
     async fn named_master(&self) -> Result<Endpoint, Outage> {
-        let ask = async |sentinel: Endpoint| self.ask(&mut connected(&sentinel).await?).await;
-        let (mut sentinels, mut asked, mut outage) = (self.sentinels(), FuturesUnordered::new(), None);
+        let ask = |sentinel: Endpoint| async move { self.ask(&mut connected(&sentinel).await?).await };
         let is_known = self.named.borrow().address.is_some();
-        loop {
-            match sentinels.next() {
-                Some(sentinel) => asked.push(ask(sentinel)),
-                None if asked.is_empty() || is_known => break,
-                None => {}
-            }
-            match timeout(PATIENCE, asked.next()).await {
-                Ok(Some(Ok(()))) => break,
-                Ok(Some(Err(failed))) => outage = Some(failed),
-                Ok(None) | Err(_) => {}
-            }
-        }
-        match (&self.named.borrow().address, outage) {
-            (Some(address), _) => Ok(self.server(address)),
-            (None, Some(outage)) => Err(outage),
-            (None, None) => Err(disconnected(format!("no connection to {self}"))),
-        }
+        let outage = ask_in_turn(self.sentinels(), !is_known, ask).await.err().flatten();
+        let named = self.named.borrow().address.clone();
+        named
+            .map(|address| self.server(&address))
+            .ok_or_else(|| outage.unwrap_or_else(|| disconnected(format!("no connection to {self}"))))
     }
 
     /// Follows one Sentinel until the future is dropped.
@@ -304,8 +271,8 @@ async fn check_role(connection: &mut MultiplexedConnection, server: &Endpoint) -
     match role {
         Some(Value::BulkString(role)) if role != b"master" => {
             let (address, role) = (server.address(), String::from_utf8_lossy(&role).into_owned());
-            let text = format!("{address}, which Sentinel names as the master, is a {role}").into();
-            Err(Outage { cause: Cause::NotServing, text, source: None })
+            let text = format!("{address}, which Sentinel names as the master, is a {role}");
+            Err(failure::of(Cause::NotServing, text))
         }
         _ => Ok(()),
     }
@@ -313,10 +280,6 @@ async fn check_role(connection: &mut MultiplexedConnection, server: &Endpoint) -
 
 fn too_slow(sentinel: &Endpoint) -> Outage {
     disconnected(format!("no connection to the Sentinel at {} within {LONGEST:?}", sentinel.address()))
-}
-
-fn disconnected(text: String) -> Outage {
-    Outage { cause: Cause::Disconnected, text: text.into(), source: None }
 }
 
 /// Checks that all URLs have the same user, password and database.

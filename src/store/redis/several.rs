@@ -1,15 +1,22 @@
 //! Servers that are one store together: a Cluster by the URLs of some nodes, or the Sentinels of a master.
 
 use std::fmt;
+use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redis::ConnectionInfo;
+use tokio::time::timeout;
 
 use super::endpoint::Access;
+use super::endpoint::Endpoint;
 #[cfg(feature = "cluster")]
 use super::endpoint::is_tls;
 use crate::Error;
-#[cfg(feature = "cluster")]
 use crate::error::Outage;
+
+/// How long one server alone may take to answer. Then the next one is asked as well.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Servers that are one store together.
 pub(crate) struct Urls {
@@ -52,27 +59,44 @@ impl fmt::Debug for Urls {
     }
 }
 
+/// Asks one server after the other until one answers. Fails with the last outage, if there was any. `waits`: until all have
+/// answered; otherwise the last one gets no more time than the others.
+pub(super) async fn ask_in_turn<T, A: Future<Output = Result<T, Outage>>>(
+    mut servers: impl Iterator<Item = Endpoint>,
+    waits: bool,
+    ask: impl Fn(Endpoint) -> A,
+) -> Result<T, Option<Outage>> {
+    let (mut asked, mut outage) = (FuturesUnordered::new(), None);
+    loop {
+        match servers.next() {
+            Some(server) => asked.push(ask(server)),
+            None if asked.is_empty() || !waits => return Err(outage),
+            None => {}
+        }
+        match timeout(PATIENCE, asked.next()).await {
+            Ok(Some(Ok(told))) => return Ok(told),
+            Ok(Some(Err(failed))) => outage = Some(failed),
+            Ok(None) | Err(_) => {}
+        }
+    }
+}
+
 #[cfg(feature = "cluster")]
 mod cluster {
     use std::fmt;
     use std::sync::Arc;
     use std::time::Duration;
 
-    use futures_util::StreamExt as _;
-    use futures_util::stream::FuturesUnordered;
     use redis::ConnectionInfo;
     use redis::cluster::ClusterClientBuilder;
     use tokio::time::timeout;
 
     use super::super::endpoint::Endpoint;
+    use super::super::failure::disconnected;
     use super::super::slots::{self, Masters, Topology};
     use super::super::source::Connection;
-    use super::{Error, Outage, Urls};
-    use crate::error::Cause;
+    use super::{Error, Outage, Urls, ask_in_turn};
     use crate::random;
-
-    /// How long one node alone may take to name the masters. Then the next one is asked as well.
-    const PATIENCE: Duration = Duration::from_millis(250);
 
     /// A Cluster.
     #[derive(Debug)]
@@ -145,30 +169,16 @@ mod cluster {
                 known.iter().map(|address| self.node(address)).chain(self.named()).collect();
             let first = random::bits() as usize % nodes.len();
             nodes.rotate_left(first);
-            let ask = async |node: Endpoint| {
+            let ask = |node: Endpoint| async move {
                 let mut connection = Connection::Server(node.connect().await?);
                 slots::ask(&mut connection, &node.host()).await
             };
-            let (mut nodes, mut asked) = (nodes.into_iter(), FuturesUnordered::new());
-            let mut outage = None;
-            loop {
-                match nodes.next() {
-                    Some(node) => asked.push(ask(node)),
-                    None if asked.is_empty() => break,
-                    None => {}
-                }
-                match timeout(PATIENCE, asked.next()).await {
-                    Ok(Some(Ok(told))) => return Ok(told),
-                    Ok(Some(Err(failed))) => outage = Some(failed),
-                    Ok(None) | Err(_) => {}
-                }
-            }
-            Err(outage.unwrap_or_else(|| self.unanswered()))
+            let asked = ask_in_turn(nodes.into_iter(), true, ask).await;
+            asked.map_err(|outage| outage.unwrap_or_else(|| self.unanswered()))
         }
 
         pub(in crate::store::redis) fn unanswered(&self) -> Outage {
-            let text = format!("no connection to {self}: no node names the masters").into();
-            Outage { cause: Cause::Disconnected, text, source: None }
+            disconnected(format!("no connection to {self}: no node names the masters"))
         }
     }
 

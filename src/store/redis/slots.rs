@@ -1,11 +1,11 @@
 //! The hash slot of a key (16384 slots in a Redis Cluster), and the master of a slot.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 // Not tokio's: a caller's runtime may have paused its clock, the one that reads the masters has not.
 use std::time::{Duration, Instant};
 
-use crc16::{State, XMODEM};
 use redis::{Value, cmd};
 
 use super::failure;
@@ -26,7 +26,10 @@ const NONE: u16 = u16::MAX;
 
 /// Returns the slot of a key, by its hash tag if it has one (Redis Cluster specification, "hash tags").
 pub(super) fn slot(key: &[u8]) -> u16 {
-    State::<XMODEM>::calculate(hash_tag(key).unwrap_or(key)) % SLOTS
+    #[cfg(feature = "cluster")]
+    return crc16::State::<crc16::XMODEM>::calculate(hash_tag(key).unwrap_or(key)) % SLOTS;
+    #[cfg(not(feature = "cluster"))]
+    0
 }
 
 /// The known masters of the slots. Outdated entries affect isolation, not correctness, because redirections are
@@ -139,7 +142,7 @@ impl Masters {
         let (masters, reader, began) = (Arc::clone(self), Arc::clone(self), Instant::now());
         let task = self.home.handle().map(|home| home.spawn(async move { reader.read(began, answer).await }));
         async move {
-            let why = match task {
+            let why: Cow<'static, str> = match task {
                 Ok(task) => match task.await {
                     Ok(()) => return,
                     Err(error) if error.is_panic() => "reading the masters has panicked".into(),
@@ -149,8 +152,7 @@ impl Masters {
                 },
                 Err(error) => error.to_string().into(),
             };
-            let outage = Outage { cause: Cause::NotSent, text: why, source: None };
-            masters.ended(LONGEST_PAUSE, Some(outage));
+            masters.ended(LONGEST_PAUSE, Some(failure::of(Cause::NotSent, why)));
         }
     }
 
@@ -180,11 +182,8 @@ impl Masters {
 /// Asks a node for the masters. `own`: the host of the node.
 pub(super) async fn ask(connection: &mut Connection, own: &str) -> Result<Topology, Outage> {
     let told = connection.send(cmd("CLUSTER").arg("SLOTS")).await.map_err(failure::outage)?;
-    parse(&told, own).ok_or_else(|| Outage {
-        cause: Cause::NotServing,
-        text: format!("the node at {own:?} names no masters").into(),
-        source: None,
-    })
+    parse(&told, own)
+        .ok_or_else(|| failure::of(Cause::NotServing, format!("the node at {own:?} names no masters")))
 }
 
 /// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, then its nodes, the master first. A node that
@@ -246,6 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg(feature = "cluster")]
     fn slots_are_those_of_the_cluster_specification() {
         assert_eq!(slot(b"123456789"), 0x31c3);
         assert_eq!(slot(b"td:{123456789}:tat"), 0x31c3);

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-#[cfg(feature = "cluster")]
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -11,7 +10,6 @@ use redis::cluster_async::ClusterConnection;
 #[cfg(feature = "cluster")]
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{Cmd, Pipeline, RedisError, Value};
-#[cfg(feature = "cluster")]
 use tokio::time::timeout;
 
 use super::endpoint::{Endpoint, prepare_tls};
@@ -21,7 +19,6 @@ use super::pool::Pool;
 use super::sentinels::Sentinels;
 #[cfg(feature = "cluster")]
 use super::several::Nodes;
-#[cfg(feature = "cluster")]
 use super::slots::{Masters, Topology};
 use crate::error::{Cause, Outage};
 use crate::store::key::RedisKey;
@@ -32,7 +29,7 @@ pub(crate) enum Source {
     Url(Arc<Endpoint>),
     /// As a user's pool does.
     #[cfg_attr(not(feature = "pools"), allow(dead_code))]
-    Pool(Arc<dyn Pool>),
+    Pool(Arc<Pool>),
     #[cfg(feature = "cluster")]
     Cluster(Arc<Nodes>, Arc<Masters>),
     /// One master of a Cluster, by its number.
@@ -59,29 +56,25 @@ impl Source {
         Ok(Self::Url(Arc::new(Endpoint::new(url, &Default::default())?)))
     }
 
-    #[cfg(feature = "cluster")]
     pub(in crate::store) fn masters(&self) -> Option<&Arc<Masters>> {
         match self {
+            #[cfg(feature = "cluster")]
             Self::Cluster(_, masters) => Some(masters),
             _ => self.masters_of_pool(),
         }
     }
 
     /// The masters to which one connection of a pool leads.
-    #[cfg(feature = "cluster")]
     fn masters_of_pool(&self) -> Option<&Arc<Masters>> {
         match self {
-            Self::Pool(pool) => pool.masters(),
+            Self::Pool(pool) => pool.masters.as_ref(),
             _ => None,
         }
     }
 
     /// Whether a connection leads to several masters, and reconnects to them by itself.
     pub(in crate::store) fn is_pool_of_cluster(&self) -> bool {
-        #[cfg(feature = "cluster")]
-        return self.masters_of_pool().is_some();
-        #[cfg(not(feature = "cluster"))]
-        false
+        self.masters_of_pool().is_some()
     }
 
     /// Where the calls for one master go: to itself, where its address is known.
@@ -95,22 +88,13 @@ impl Source {
     }
 
     /// The number of the master at an address, to which another master has redirected a call.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn redirected_to(&self, address: &str) -> Option<usize> {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(_, masters) => masters.number_of(address),
-            _ => None,
-        }
+        self.masters().filter(|_| !self.is_pool_of_cluster())?.number_of(address)
     }
 
     /// The address of a master, for connections that lead to all of them.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn address_in_pool(&self, number: usize) -> Option<String> {
-        #[cfg(feature = "cluster")]
-        return self.masters_of_pool()?.address(number);
-        #[cfg(not(feature = "cluster"))]
-        None
+        self.masters_of_pool()?.address(number)
     }
 
     /// The numbers of the masters to which calls go.
@@ -120,21 +104,13 @@ impl Source {
 
     /// The numbers of all masters that have slots; 0 if none is known.
     pub(super) fn all_masters(&self) -> Vec<usize> {
-        #[cfg(feature = "cluster")]
-        if let Some(masters) = self.masters() {
-            let known: Vec<_> = masters.numbers().into_iter().collect();
-            return if known.is_empty() { vec![0] } else { known };
-        }
-        vec![0]
+        let known: Vec<_> = self.masters().into_iter().flat_map(|masters| masters.numbers()).collect();
+        if known.is_empty() { vec![0] } else { known }
     }
 
     /// Whether a master still has slots.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn is_current(&self, number: usize) -> bool {
-        #[cfg(feature = "cluster")]
-        return self.masters().is_none_or(|masters| masters.is_current(number));
-        #[cfg(not(feature = "cluster"))]
-        true
+        self.masters().is_none_or(|masters| masters.is_current(number))
     }
 
     /// Whether the connection is useless after this outage: it is broken, or it leads to a server that is not (or
@@ -148,31 +124,22 @@ impl Source {
     }
 
     /// The hash slot of a key; `None` if one server has all keys.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(in crate::store) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
-        #[cfg(feature = "cluster")]
-        return self.masters().map(|_| super::slots::slot(&key()));
-        #[cfg(not(feature = "cluster"))]
-        None
+        self.masters().map(|_| super::slots::slot(&key()))
     }
 
     /// The number of the master of a slot.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn master(&self, slot: Option<u16>) -> usize {
-        #[cfg(feature = "cluster")]
-        return self.masters().zip(slot).map_or(0, |(masters, slot)| masters.of(slot));
-        #[cfg(not(feature = "cluster"))]
-        0
+        self.masters().zip(slot).map_or(0, |(masters, slot)| masters.of(slot))
     }
 
     /// Starts to read the masters of a Cluster again. `connection`: one that may still work.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn look_for_masters(&self, connection: Option<Connection>) {
-        #[cfg(feature = "cluster")]
         match (self, connection) {
+            #[cfg(feature = "cluster")]
             (Self::Cluster(nodes, masters), _) if masters.is_due() => drop(nodes.look_for(masters)),
-            (source, Some(connection)) => {
-                if let Some(masters) = source.masters_of_pool().filter(|masters| masters.is_due()) {
+            (Self::Pool(pool), Some(connection)) => {
+                if let Some(masters) = pool.masters.as_ref().filter(|masters| masters.is_due()) {
                     drop(masters.refresh(told(connection)));
                 }
             }
@@ -224,7 +191,7 @@ impl Source {
             Self::Cluster(..) | Self::Master(..) => OF_CLUSTERS,
             #[cfg(feature = "sentinel")]
             Self::Sentinel(..) => OF_SENTINELS,
-            Self::Pool(pool) => pool.more_commands(),
+            Self::Pool(pool) => pool.more_commands,
             _ => "",
         }
     }
@@ -246,9 +213,8 @@ impl Source {
             Self::Url(endpoint) => endpoint.connect().await.map(Connection::Server),
             Self::Pool(pool) => {
                 prepare_tls();
-                let connection = pool.connect().await.map_err(|error| no_connection(self, error))?;
-                #[cfg(feature = "cluster")]
-                if let Some(masters) = pool.masters() {
+                let connection = (pool.connect)().await.map_err(|error| no_connection(self, error))?;
+                if let Some(masters) = &pool.masters {
                     masters.refresh(told(connection.clone())).await;
                 }
                 Ok(connection)
@@ -279,7 +245,6 @@ impl Source {
 }
 
 /// How long to wait for a node's answer, because the node may be down.
-#[cfg(feature = "cluster")]
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The commands that a store on a Cluster, or by Sentinels, needs beside those of every store.
@@ -291,12 +256,10 @@ pub(super) const OF_SENTINELS: &str = " +role +select";
 const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
 
 /// Asks a Cluster for its masters.
-#[cfg(feature = "cluster")]
 async fn told(mut connection: Connection) -> Result<Topology, Outage> {
-    timeout(PATIENCE, super::slots::ask(&mut connection, "")).await.unwrap_or_else(|_| {
-        let text = "the cluster does not name its masters".into();
-        Err(Outage { cause: Cause::TimedOut, text, source: None })
-    })
+    timeout(PATIENCE, super::slots::ask(&mut connection, ""))
+        .await
+        .unwrap_or_else(|_| Err(super::failure::of(Cause::TimedOut, "the cluster does not name its masters")))
 }
 
 impl Connection {
@@ -362,7 +325,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url(endpoint) => f.write_str(&endpoint.address()),
-            Self::Pool(pool) => f.write_str(pool.name()),
+            Self::Pool(pool) => f.write_str(pool.name),
             #[cfg(feature = "cluster")]
             Self::Cluster(nodes, _) => nodes.fmt(f),
             #[cfg(feature = "cluster")]

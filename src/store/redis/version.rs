@@ -1,6 +1,5 @@
 //! Checks whether a server is new enough for the scripts.
 
-use std::fmt;
 use std::time::Duration;
 
 use redis::{self, Value};
@@ -17,17 +16,9 @@ const OLDEST: (u32, u32) = (6, 2);
 /// How long to wait for the nodes of a Cluster.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The version that a server reports.
-#[derive(Clone, Debug)]
-pub(super) struct Version {
-    /// Of Valkey the version of Redis that it is compatible with.
-    numbers: (u32, u32),
-    text: Box<str>,
-}
-
-/// Reads the version of the server. A server that does not report it, for example because INFO is forbidden, is
+/// Reads the version of the server, as it reports it. A server that does not report it, for example because INFO is forbidden, is
 /// accepted.
-pub(super) async fn check(connection: &mut Connection) -> Result<Option<Version>, Outage> {
+pub(super) async fn check(connection: &mut Connection) -> Result<Option<String>, Outage> {
     let mut info = redis::cmd("INFO");
     info.arg("server");
     let cluster = connection.is_cluster();
@@ -50,16 +41,17 @@ pub(super) async fn check(connection: &mut Connection) -> Result<Option<Version>
         }
     };
     match version(&told) {
-        Some(version) if version.numbers < OLDEST => {
+        Some((numbers, version)) if numbers < OLDEST => {
             let text = format!("Redis {version} is too old, must be {}.{} or later", OLDEST.0, OLDEST.1);
-            Err(Outage { cause: Cause::NotServing, text: text.into(), source: None })
+            Err(failure::of(Cause::NotServing, text))
         }
-        version => Ok(version),
+        version => Ok(version.map(|(_, text)| text)),
     }
 }
 
-/// Parses the version in a reply to INFO, or in the first reply from the nodes of a cluster.
-fn version(told: &Value) -> Option<Version> {
+/// Parses the version in a reply to INFO, or in the first reply from the nodes of a cluster. The numbers of Valkey are those
+/// of the version of Redis that it is compatible with.
+fn version(told: &Value) -> Option<((u32, u32), String)> {
     let text = match told {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
@@ -70,13 +62,7 @@ fn version(told: &Value) -> Option<Version> {
     let redis = line("redis_version:")?;
     let mut numbers = redis.split('.').map(str::parse);
     let numbers = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    Some(Version { numbers, text: line("valkey_version:").unwrap_or(redis).into() })
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
+    Some((numbers, line("valkey_version:").unwrap_or(redis).to_owned()))
 }
 
 #[cfg(test)]
@@ -87,15 +73,15 @@ mod tests {
     fn versions_are_read_and_compared() {
         let told =
             |text: &str| Value::BulkString(format!("# Server\r\nredis_version:{text}\r\nos:x\r\n").into());
-        assert_eq!(version(&told("7.0.15")).unwrap().to_string(), "7.0.15");
+        assert_eq!(version(&told("7.0.15")).unwrap().1, "7.0.15");
         let valkey = version(&told("7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2")).unwrap();
-        assert_eq!((valkey.numbers, valkey.to_string()), ((7, 2), "9.1.2".to_owned()));
-        assert!(version(&told("6.0.16")).unwrap().numbers < OLDEST);
-        assert!(version(&told("6.2.0")).unwrap().numbers >= OLDEST);
-        assert!(version(&told("10.1")).unwrap().numbers >= OLDEST);
+        assert_eq!(valkey, ((7, 2), "9.1.2".to_owned()));
+        assert!(version(&told("6.0.16")).unwrap().0 < OLDEST);
+        assert!(version(&told("6.2.0")).unwrap().0 >= OLDEST);
+        assert!(version(&told("10.1")).unwrap().0 >= OLDEST);
         assert!(version(&told("unstable")).is_none());
         let nodes = vec![(Value::SimpleString("a:1".into()), told("5.0.3"))];
-        assert_eq!(version(&Value::Map(nodes)).unwrap().numbers, (5, 0));
+        assert_eq!(version(&Value::Map(nodes)).unwrap().0, (5, 0));
         assert!(version(&Value::Okay).is_none());
     }
 }

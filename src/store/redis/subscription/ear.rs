@@ -9,7 +9,6 @@ use futures_util::StreamExt as _;
 use redis::{Client, Value};
 use tokio::time::{Instant, timeout};
 
-#[cfg(feature = "cluster")]
 use super::duplicates::Duplicates;
 use crate::error::Outage;
 use crate::store::in_memory::lock;
@@ -30,20 +29,12 @@ pub(super) struct Ear {
     telemetry: Server,
     /// The number of connections that are subscribed.
     open: Mutex<usize>,
-    #[cfg(feature = "cluster")]
     duplicates: Mutex<Duplicates>,
 }
 
 impl Ear {
     pub(super) fn new(channels: [String; 2], notifier: Weak<Notifier>, telemetry: Server) -> Self {
-        Self {
-            channels,
-            notifier,
-            telemetry,
-            open: Mutex::default(),
-            #[cfg(feature = "cluster")]
-            duplicates: Mutex::default(),
-        }
+        Self { channels, notifier, telemetry, open: Mutex::default(), duplicates: Mutex::default() }
     }
 
     /// Passes the messages on until the connection fails, or is to be left. Returns for how long it was subscribed.
@@ -83,7 +74,7 @@ impl Ear {
                     } else if let Some(push) = Push::parse(payload) {
                         // Other messages may be heard twice: a waiter that has left does not mind.
                         let is_grant = matches!(push.news, News::Granted { .. });
-                        if !several || !is_grant || self.is_new(payload) {
+                        if !several || !is_grant || lock(&self.duplicates).is_new(payload) {
                             notifier.deliver(push);
                         }
                     }
@@ -110,16 +101,6 @@ impl Ear {
             self.telemetry.subscription_failed(why);
         }
         Duration::ZERO
-    }
-
-    #[cfg(feature = "cluster")]
-    fn is_new(&self, grant: &[u8]) -> bool {
-        lock(&self.duplicates).is_new(grant)
-    }
-
-    #[cfg(not(feature = "cluster"))]
-    fn is_new(&self, _: &[u8]) -> bool {
-        true
     }
 }
 

@@ -2,18 +2,15 @@
 //! one server it is one connection. At a Cluster it is a connection to each master, since a message takes up to 50 ms from
 //! one node to another.
 
-#[cfg(feature = "cluster")]
 mod duplicates;
 mod ear;
 #[cfg(feature = "cluster")]
 mod masters;
 
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::ear::Ear;
@@ -25,8 +22,7 @@ use super::sentinels::Sentinels;
 use super::several::Nodes;
 #[cfg(feature = "cluster")]
 use super::slots::Masters;
-use crate::store::background::Background;
-use crate::store::in_memory::lock;
+use crate::store::background::{Background, BackgroundTask};
 use crate::store::notifier::Notifier;
 use crate::telemetry::Server;
 
@@ -71,17 +67,13 @@ impl Subscriber {
 #[derive(Debug)]
 pub(super) struct Subscription {
     places: Arc<[Subscriber]>,
-    /// Whether the latest task is running.
-    listening: Mutex<Arc<AtomicBool>>,
+    listening: BackgroundTask,
     telemetry: Server,
-    /// Closed when this value is dropped, which ends the task.
-    open: watch::Sender<()>,
 }
 
 impl Subscription {
     pub(super) fn new(places: Vec<Subscriber>, telemetry: Server) -> Self {
-        let (places, open) = (places.into(), watch::Sender::new(()));
-        Self { places, listening: Mutex::default(), telemetry, open }
+        Self { places: places.into(), listening: BackgroundTask::default(), telemetry }
     }
 
     /// Whether both are certainly the same place.
@@ -92,37 +84,19 @@ impl Subscription {
 
     /// Ends the task. It can be started again.
     pub(super) fn stop(&self) {
-        let mut listening = lock(&self.listening);
-        *listening = Arc::default();
-        self.open.send_replace(());
+        self.listening.stop();
     }
 
     /// Starts the task, unless it is running.
     pub(super) fn start(&self, channels: [String; 2], notifier: &Arc<Notifier>, background: &Background) {
-        let listening = lock(&self.listening);
-        if self.places.is_empty() || listening.swap(true, Ordering::AcqRel) {
+        if self.places.is_empty() {
             return;
         }
-        let running = Listening(Arc::clone(&listening));
-        let (places, mut open) = (Arc::clone(&self.places), self.open.subscribe());
-        drop(listening);
-        let ear = Arc::new(Ear::new(channels, Arc::downgrade(notifier), self.telemetry.clone()));
-        background.spawn(async move {
-            let _running = running;
-            tokio::select! {
-                () = listen(&places, &ear) => {}
-                _ = open.changed() => {}
-            }
+        self.listening.start(background, || {
+            let ear = Arc::new(Ear::new(channels, Arc::downgrade(notifier), self.telemetry.clone()));
+            let places = Arc::clone(&self.places);
+            async move { listen(&places, &ear).await }
         });
-    }
-}
-
-/// Marks the task as running while this value lives.
-struct Listening(Arc<AtomicBool>);
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }
 
