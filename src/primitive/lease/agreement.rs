@@ -33,7 +33,7 @@ use super::key_state::{KeyState, Spans, Terms};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb, VerbOf, What};
 use super::snapshot::{Look, Revoke};
-use crate::primitive::mutex::holder::Exclusive;
+use crate::primitive::lease::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::{self, Flight};
 use crate::primitive::wait_group::holders::Permits;

@@ -6,6 +6,7 @@ mod admission;
 pub(crate) mod agreement;
 mod at_once;
 mod handle;
+pub(crate) mod holder;
 mod keeper;
 pub(crate) mod key_state;
 pub(crate) mod kind;
@@ -17,6 +18,7 @@ mod options;
 pub(crate) mod outcome;
 mod perform;
 pub(crate) mod queue;
+pub(crate) mod setters;
 #[cfg(test)]
 mod simulation;
 pub(crate) mod snapshot;

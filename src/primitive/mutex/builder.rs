@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::holder::Exclusive;
 use super::quorum::Quorum;
 use super::settings::{Delay, Settings};
 use super::{Mutex, Place};
+use crate::primitive::lease::holder::Exclusive;
+use crate::primitive::lease::setters::setters;
 use crate::primitive::lease::{Drift, LeaseOptions, Leases};
-use crate::primitive::setters::setters;
 use crate::store::{Namespace, check_name};
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Store};

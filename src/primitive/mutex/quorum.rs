@@ -13,10 +13,10 @@ use futures_util::{FutureExt as _, StreamExt as _, TryFutureExt as _};
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 
-use super::holder::Exclusive;
 use super::settings::Settings;
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::clock;
+use crate::primitive::lease::holder::Exclusive;
 use crate::primitive::lease::key_state::{Standing, Was};
 use crate::primitive::lease::operations::What;
 use crate::primitive::lease::tokens::{Effect, Event, Grant, Now, Party, Release, Renewed, Rules, Tokens};

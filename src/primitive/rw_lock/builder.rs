@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{Prefer, RwLock, Settings};
+use crate::primitive::lease::setters::setters;
 use crate::primitive::lease::{LeaseOptions, Leases};
 use crate::primitive::percent;
-use crate::primitive::setters::setters;
 use crate::store::Namespace;
 use crate::telemetry::{self, Decisions};
 use crate::{Error, Store};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::kept::StoredAnswer;
 use super::verdict::ANSWER;
+use crate::primitive::lease::holder::{Holder, Kept};
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
 use crate::primitive::lease::outcome::{Completing, Entered, Look, Outcome};
-use crate::primitive::mutex::holder::{Holder, Kept};
 use crate::store::{Arguments, Field, Garbled};
 
 /// The kind of lease of a flight: one holder, the leader, which leaves an answer.
