@@ -18,7 +18,7 @@ impl Kind for Flight {
     type Holders = Holder<false, LastAnswer>;
     type Outcome = Answers;
     const PARTS: &'static [&'static str] = &["flight:lock", "flight:answer", "flight:queue", "flight:beats"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_answer"; "lib/mutex", "lib/answer");
+    const SCRIPTS: Scripts = scripts!("lib/quick_answer", "lib/quick_outcome"; "lib/mutex", "lib/answer");
     const FENCED: bool = false;
 }
 
