@@ -4,13 +4,10 @@ mod acquire;
 mod admission;
 #[cfg(test)]
 pub(crate) mod agreement;
-mod at_once;
 mod handle;
 pub(crate) mod holder;
-mod keeper;
 pub(crate) mod key_state;
 pub(crate) mod kind;
-mod local_share;
 #[cfg(test)]
 mod model;
 pub(crate) mod operations;
@@ -26,10 +23,9 @@ mod state;
 pub(crate) mod token;
 pub(crate) mod tokens;
 mod validity;
-mod waiter;
 mod watch;
 
-pub(crate) use self::acquire::{Ask, Wait};
+pub(crate) use self::acquire::{Ask, Got, Wait};
 pub(crate) use self::admission::{Admission, Leases, rules};
 pub use self::handle::Lease;
 pub(crate) use self::handle::{Keeper, guard};
@@ -40,5 +36,4 @@ pub(crate) use self::state::LeaseState;
 #[cfg(test)]
 pub(crate) use self::tokens::LONGEST_TURN;
 pub(crate) use self::validity::{Anchor, Drift, Validity};
-pub(crate) use self::waiter::Got;
 pub(crate) use self::watch::Watch;

@@ -3,7 +3,6 @@
 mod builder;
 mod jobs;
 mod quorum;
-mod settings;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -13,8 +12,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use self::builder::Settings;
 use self::quorum::Quorum;
-use self::settings::Settings;
+
 use self::values::Values;
 use super::lease::holder::Exclusive;
 use super::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
