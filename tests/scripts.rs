@@ -92,7 +92,7 @@ fn each_script_belongs_to_one_operation() {
 /// What a source names in `script!(…)` or `scripts!(…)`, each time; `…` and `quick` stand for what a macro puts in.
 fn joins(source: &str, opening: &str) -> Vec<Vec<String>> {
     let source = source.replace("$($rules,)+", "\"…\",").replace("$($rules),+", "\"…\"");
-    let source = source.replace("$quick,", "\"quick\",");
+    let source = source.replace("$($quick,)+", "\"quick\",");
     let lists = source.split(opening).skip(1).filter_map(|rest| rest.split_once(')'));
     let names = |list: &str| list.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
     lists.map(|(list, _)| names(list)).filter(|names| !names.is_empty()).collect()

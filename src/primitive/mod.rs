@@ -12,7 +12,6 @@ pub(crate) mod operator;
 mod percent;
 pub(crate) mod quota;
 pub(crate) mod rw_lock;
-pub(crate) mod setters;
 pub(crate) mod single_flight;
 mod stored_layout;
 pub(crate) mod token_bucket;

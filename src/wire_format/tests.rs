@@ -5,8 +5,8 @@
 use crate::Store;
 use crate::primitive::dedupe::exact::ExactClaims;
 use crate::primitive::dedupe::filtered::FilterClaims;
+use crate::primitive::lease::holder::Exclusive;
 use crate::primitive::lease::kind::Kind;
-use crate::primitive::mutex::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::Flight;
 use crate::primitive::wait_group::holders::Permits;

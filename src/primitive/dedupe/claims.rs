@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::claim::{Claim, Place};
 use crate::error::{Cause, Subject};
+use crate::primitive::lease::holder::Holder;
 use crate::primitive::lease::key_state::KeyState;
 use crate::primitive::lease::kind::{Kind, Scope};
 use crate::primitive::lease::outcome::{Completing, Entered, Look, Outcome};
 use crate::primitive::lease::{Admission, Ask, Got, LeaseOptions, LeaseState, Leases, Wait};
-use crate::primitive::mutex::holder::Holder;
 use crate::primitive::stored_layout::Mismatch;
 use crate::store::{Arguments, Cell, Field, Garbled, Namespace};
 use crate::telemetry::{self, Decisions};

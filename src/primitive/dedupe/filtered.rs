@@ -7,8 +7,8 @@ use super::builder::FilterFull;
 use super::claims::{Found, Known, Memory, step};
 use super::fill::Fill;
 use crate::primitive::bloom_filter::{BloomFilter, Probe, shard_key};
+use crate::primitive::lease::holder::Holder;
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
-use crate::primitive::mutex::holder::Holder;
 use crate::primitive::stored_layout::Mismatch;
 use crate::store::Arguments;
 use crate::{Error, Key};
@@ -48,7 +48,8 @@ impl Kind for FilterClaims {
     type Holders = Holder<false>;
     type Outcome = Filtered;
     const PARTS: &'static [&'static str] = &["claim", "@config", "queue", "beats", "@bits0", "@bits1"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_claim"; "lib/bloom", "lib/mutex", "lib/claim");
+    const SCRIPTS: Scripts =
+        scripts!("lib/quick_claim", "lib/quick_outcome"; "lib/bloom", "lib/mutex", "lib/claim");
     const FENCED: bool = false;
 }
 

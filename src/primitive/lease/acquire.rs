@@ -1,21 +1,23 @@
 //! Acquiring a lease: the call to the store, and the wait for its result.
 
 use std::future::pending;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::admission::{Admission, Leases};
-use super::key_state::Terms;
+use super::admission::{ALIVE, Admission, Leases};
+use super::handle::{Keeper, Lease};
+use super::key_state::{Standing, Terms};
 use super::kind::{Found, Kind, Query};
-use super::operations::{Answer, Verb};
-use super::options::{Holding, micros};
+use super::operations::{Answer, Verb, What};
+use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome as _;
-use super::tokens::{Effect, Event};
-use super::waiter::{Got, Received, Waiter, decline};
-use crate::error::{Busy, Subject, Why};
+use super::state::LeaseHandle;
+use super::tokens::{Effect, Event, Grant, Release, unexpected};
+use super::validity::{Anchor, Validity};
+use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::clock;
 use crate::store::lock;
 use crate::store::timer::until;
@@ -94,7 +96,7 @@ impl<K: Kind> Leases<K> {
         let (waiter, received) = Waiter::new(&self.holding, ask.clone());
         // It joins the line of its process, or sends an acquire of its own.
         let mut sent = None;
-        let mut effects = admission.step(|_, now| {
+        let mut effects = admission.step(|now| {
             sent = Some(now);
             Some(Event::Arrives { key: key.clone(), waiter: Arc::clone(&waiter) })
         });
@@ -137,7 +139,7 @@ impl<K: Kind> Leases<K> {
                 }
                 () = &mut late => {
                     let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
-                    return Err(leaver.leave().unwrap_or_else(|| busy.into()));
+                    return Err(self.outage(key).unwrap_or_else(|| busy.into()));
                 }
                 _ = closed.changed() => return Err(Error::interrupted()),
             }
@@ -151,17 +153,59 @@ impl<K: Kind> Leases<K> {
         outage.or_else(|| self.admission.namespace.refused(key))
     }
 
-    /// Returns whether the waiters of a key have a place in the store's queue, or wait for a lease that this
-    /// process holds.
-    #[cfg(test)]
-    pub(crate) fn is_placed(&self, key: &Key) -> bool {
-        lock(&self.admission.tokens).tokens.is_placed(key)
-    }
-
-    /// Returns whether a lease of a key is offered to a waiter that has not accepted it.
-    #[cfg(test)]
-    pub(crate) fn has_offered(&self, key: &Key) -> bool {
-        lock(&self.admission.tokens).tokens.is_offered(key)
+    /// Acquires a lease, or finds an outcome of an earlier lease, without waiting.
+    ///
+    /// Such a call has no place in a queue: nothing but its answer concerns it. So it is not among the
+    /// [tokens](super::tokens) of this process before it holds a lease, and needs no waiter.
+    async fn ask_at_once(&self, key: &Key, ask: &Ask<Query<K>>) -> Result<Got<Found<K>>, Error> {
+        let is_closed = || *self.holding.closed.borrow();
+        if is_closed() {
+            return Err(Error::interrupted());
+        }
+        let (admission, options) = (&self.admission, self.options());
+        let (id, token) = admission.token(options, &ask.suffix);
+        let mut undo = Undo { admission, options, key, token: &token, is_armed: true };
+        let sent = clock::now();
+        let answer = admission.ask(key.clone(), Arc::clone(&token), &self.holding, ask).await;
+        // Without an answer, the acquire may still run. With one, a copy may, if there was one.
+        undo.is_armed = answer.as_ref().map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
+        let Answer { now, what, found, twice, .. } = answer?;
+        if is_closed() {
+            undo.is_armed = true;
+            return Err(Error::interrupted());
+        }
+        match what {
+            What::Acquired(Standing::Held { expiry, fence }) => {
+                undo.is_armed = false;
+                let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
+                let mut held = None;
+                admission.perform(admission.step(|now| {
+                    let validity = Validity::granted(until, now.at)?;
+                    let (key, token, at) = (key.clone(), Arc::clone(&token), now.at);
+                    let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
+                    let lease = held.insert(LeaseHandle::new(grant.clone(), &self.holding));
+                    let (lease, options) = (lease.clone(), Arc::clone(&self.holding));
+                    Some(Event::Holds { grant, lease, options })
+                }));
+                let Some(lease) = held else {
+                    admission.release_later(undo.release(twice));
+                    let text = "the lease was granted, but expired before the reply arrived";
+                    return Err(Error::unavailable(Cause::TimedOut, text));
+                };
+                let keeper = Arc::clone(admission) as Arc<dyn Keeper>;
+                Ok(Got::Lease(Lease::new(lease, keeper), found))
+            }
+            What::Acquired(Standing::Done) => found.map(Got::Done).ok_or_else(unexpected),
+            What::Acquired(Standing::Refused { soonest, before }) => {
+                Err(admission.refusal(ask, soonest - now, before))
+            }
+            What::Acquired(Standing::Queued { .. } | Standing::Withdrawn)
+            | What::Released(_)
+            | What::Completed(..) => {
+                undo.is_armed = true;
+                Err(unexpected())
+            }
+        }
     }
 }
 
@@ -183,7 +227,7 @@ impl<K: Kind> Admission<K> {
 
 impl<K: Kind<Outcome = ()>> Leases<K> {
     /// Acquires a lease. Fails if the acquire is refused.
-    pub(crate) async fn acquire(&self, key: Key, ask: Ask) -> Result<crate::Lease, Error> {
+    pub(crate) async fn acquire(&self, key: Key, ask: Ask) -> Result<Lease, Error> {
         match self.acquire_or_find(key, ask).await? {
             Got::Lease(lease, _) => Ok(lease),
             Got::Done(never) => match never {},
@@ -203,29 +247,94 @@ struct Leaver<'a, K: Kind> {
     is_over: bool,
 }
 
-impl<K: Kind> Leaver<'_, K> {
-    /// Goes away. Returns the error of the last call for the waiters of the key, if the store was unavailable.
-    fn leave(&mut self) -> Option<Error> {
-        self.is_over = true;
+impl<K: Kind> Drop for Leaver<'_, K> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
         // The order matters: an offered lease is handed on to the waiters that remain.
         self.received.close();
         let offered = self.received.try_recv();
-        let mut outage = None;
-        let effects = self.admission.step(|tokens, now| {
-            outage = tokens.outage(self.key, now.at);
-            let (key, waiter) = (self.key.clone(), Arc::clone(self.waiter));
-            Some(Event::Leaves { key, waiter, id: self.id, unanswered: self.is_unanswered })
-        });
-        self.admission.perform(effects);
+        let (key, waiter) = (self.key.clone(), Arc::clone(self.waiter));
+        self.admission.handle(Event::Leaves { key, waiter, id: self.id, unanswered: self.is_unanswered });
         offered.into_iter().for_each(decline);
-        outage.or_else(|| self.admission.namespace.refused(self.key))
     }
 }
 
-impl<K: Kind> Drop for Leaver<'_, K> {
+/// The result of an acquire.
+#[derive(Debug)]
+pub(crate) enum Got<F> {
+    /// A lease, and the outcome of an earlier one, if any.
+    Lease(Lease, Option<F>),
+    /// An earlier lease has an outcome that leaves nothing to do.
+    Done(F),
+}
+
+/// The result that a waiter receives; `None`: its place is lost, and it must acquire again.
+pub(super) type Received<F> = Result<Option<Got<F>>, Error>;
+
+/// Withdraws an acquire whose answer nobody receives, when it is dropped.
+struct Undo<'a, K: Kind> {
+    admission: &'a Arc<Admission<K>>,
+    options: &'a LeaseOptions,
+    key: &'a Key,
+    token: &'a Arc<str>,
+    is_armed: bool,
+}
+
+impl<K: Kind> Undo<'_, K> {
+    fn release(&self, withdrawn: bool) -> Release {
+        let ttl = self.options.ttl;
+        Release::new(self.key, self.token, withdrawn, ttl, ttl + ALIVE)
+    }
+}
+
+impl<K: Kind> Drop for Undo<'_, K> {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.leave();
+        if self.is_armed {
+            self.admission.handle(Event::Withdraws(self.release(true)));
         }
+    }
+}
+
+/// A waiter. Two are equal if they are the same.
+#[derive(Debug)]
+pub(crate) struct Waiter<K: Kind> {
+    pub(super) holding: Arc<Holding>,
+    pub(super) ask: Ask<Query<K>>,
+    /// `None` once it has a result.
+    result: Mutex<Option<oneshot::Sender<Received<Found<K>>>>>,
+}
+
+impl<K: Kind> Waiter<K> {
+    /// Creates a waiter, and what receives its result.
+    pub(super) fn new(
+        holding: &Arc<Holding>,
+        ask: Ask<Query<K>>,
+    ) -> (Arc<Self>, oneshot::Receiver<Received<Found<K>>>) {
+        let (sender, receiver) = oneshot::channel();
+        let (holding, result) = (Arc::clone(holding), Mutex::new(Some(sender)));
+        (Arc::new(Self { holding, ask, result }), receiver)
+    }
+
+    /// Offers a result. Drops it if the waiter has gone away, or was offered another one before.
+    pub(super) fn offer(&self, result: Received<Found<K>>) {
+        let sender = lock(&self.result).take();
+        if let Some(Err(result)) = sender.map(|sender| sender.send(result)) {
+            decline(result);
+        }
+    }
+}
+
+/// Drops a result that its waiter has not accepted.
+fn decline<F>(result: Received<F>) {
+    if let Ok(Some(Got::Lease(lease, _))) = result {
+        lease.decline();
+    }
+}
+
+impl<K: Kind> PartialEq for Waiter<K> {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 }

@@ -171,8 +171,8 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    pub(crate) fn renewal(&self, token: Arc<str>, ttl: i64, fence: i64) -> Renew<K> {
-        Renew { token, ttl, fence, kind: PhantomData }
+    pub(crate) fn renewal(&self, token: &Arc<str>, ttl: i64, fence: i64) -> Renew<K> {
+        Renew { token: Arc::clone(token), ttl, fence, kind: PhantomData }
     }
 
     /// Releases a token that has no entry here, in the background.
@@ -243,6 +243,18 @@ impl<K: Kind<Outcome = ()>> Leases<K> {
     ) -> Self {
         let admission = store.shared(name, || Admission::new(store, &namespace(), ()));
         Self::new(admission, options, leases)
+    }
+
+    /// Returns the leases of this name in the [local share](Store::local_share). All users of the store and the name
+    /// share them. They have the options of these leases, and are closed with them.
+    pub(crate) fn local_share(
+        &self,
+        name: &str,
+        open: impl FnOnce(&Store) -> Namespace<KeyState<K::Holders>>,
+    ) -> Self {
+        let store = self.admission.store.local_share();
+        let admission = store.shared(name, || Admission::new(store, &open(store), ()));
+        Self { admission, holding: Arc::clone(&self.holding) }
     }
 }
 

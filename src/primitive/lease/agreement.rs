@@ -33,7 +33,7 @@ use super::key_state::{KeyState, Spans, Terms};
 use super::kind::{Entry, Found, Kind, Query, Scope};
 use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb, VerbOf, What};
 use super::snapshot::{Look, Revoke};
-use crate::primitive::mutex::holder::Exclusive;
+use crate::primitive::lease::holder::Exclusive;
 use crate::primitive::rw_lock::holders::ReadWrite;
 use crate::primitive::single_flight::answer::{self, Flight};
 use crate::primitive::wait_group::holders::Permits;
@@ -152,7 +152,7 @@ impl<K: Tried> Side<K> {
             Step::Heartbeat(tokens) => {
                 let heartbeat = Heartbeat { scene: Arc::clone(scene), tokens };
                 let mut beaten = self.run(&self.heartbeat, &key, heartbeat).await;
-                beaten.what.granted.clear();
+                beaten.granted.clear();
                 format!("{beaten:?}")
             }
             Step::Look => {
@@ -185,7 +185,7 @@ impl<K: Tried> Side<K> {
         let keys = (first..first + IN_STEP).map(K::key);
         let soonest = async |key| {
             let nobody = Heartbeat { scene: Arc::clone(&self.scenes[0]), tokens: vec!["nobody".into()] };
-            self.run(&self.heartbeat, &key, nobody).await.what.soonest
+            self.run(&self.heartbeat, &key, nobody).await.soonest
         };
         join_all(keys.map(soonest)).await
     }

@@ -13,7 +13,7 @@ use super::token::Token;
 use crate::store::{Cell, News, Push};
 
 /// The state of one key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct KeyState<H> {
     pub(crate) holders: H,
     pub(super) queue: Queue,
@@ -285,18 +285,6 @@ impl<H: Holders> KeyState<H> {
             if let Some(Token { id, .. }) = parsed {
                 self.pushes.push(Push { ids: vec![id], news: News::Granted { expiry, fence } });
             }
-        }
-    }
-}
-
-impl<H: Holders> Default for KeyState<H> {
-    fn default() -> Self {
-        Self {
-            holders: H::default(),
-            queue: Queue::default(),
-            tombstones: HashMap::new(),
-            kept_until: 0,
-            pushes: Vec::new(),
         }
     }
 }

@@ -50,10 +50,10 @@ pub(crate) struct Scripts {
 /// Joins the scripts of a kind with the Lua files that have its quick path and its rules:
 /// `scripts!("lib/quick_mutex"; "lib/mutex")`.
 macro_rules! scripts {
-    ($quick:literal; $($rules:literal),+) => {
+    ($($quick:literal),+; $($rules:literal),+) => {
         $crate::primitive::lease::kind::Scripts {
             acquire_release: $crate::store::script!(
-                "lease/acquire_release", $quick, "lib/lease", $($rules,)+ "lib/queue", "lib/acquire", "lib/release", "lib/complete"
+                "lease/acquire_release", $($quick,)+ "lib/lease", $($rules,)+ "lib/queue", "lib/acquire", "lib/release", "lib/complete"
             ),
             renew: $crate::store::script!("lease/renew", "lib/lease", $($rules),+),
             heartbeat: $crate::store::script!("lease/heartbeat", "lib/lease", $($rules,)+ "lib/queue"),

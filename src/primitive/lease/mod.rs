@@ -4,12 +4,10 @@ mod acquire;
 mod admission;
 #[cfg(test)]
 pub(crate) mod agreement;
-mod at_once;
 mod handle;
-mod keeper;
+pub(crate) mod holder;
 pub(crate) mod key_state;
 pub(crate) mod kind;
-mod local_share;
 #[cfg(test)]
 mod model;
 pub(crate) mod operations;
@@ -17,6 +15,7 @@ mod options;
 pub(crate) mod outcome;
 mod perform;
 pub(crate) mod queue;
+pub(crate) mod setters;
 #[cfg(test)]
 mod simulation;
 pub(crate) mod snapshot;
@@ -24,10 +23,9 @@ mod state;
 pub(crate) mod token;
 pub(crate) mod tokens;
 mod validity;
-mod waiter;
 mod watch;
 
-pub(crate) use self::acquire::{Ask, Wait};
+pub(crate) use self::acquire::{Ask, Got, Wait};
 pub(crate) use self::admission::{Admission, Leases, rules};
 pub use self::handle::Lease;
 pub(crate) use self::handle::{Keeper, guard};
@@ -38,5 +36,4 @@ pub(crate) use self::state::LeaseState;
 #[cfg(test)]
 pub(crate) use self::tokens::LONGEST_TURN;
 pub(crate) use self::validity::{Anchor, Drift, Validity};
-pub(crate) use self::waiter::Got;
 pub(crate) use self::watch::Watch;

@@ -102,16 +102,10 @@ pub(crate) struct Heartbeat<K: Kind> {
     pub(crate) tokens: Vec<Arc<str>>,
 }
 
-/// An answer, and the server's time, µs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct At<T> {
-    pub(crate) now: i64,
-    pub(crate) what: T,
-}
-
-/// The states of several waiters.
+/// The states of several waiters, and the server's time, µs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Standings {
+    pub(crate) now: i64,
     pub(crate) soonest: i64,
     pub(crate) each: Vec<Standing>,
     /// The grants to waiters of this process.
@@ -264,8 +258,8 @@ impl<K: Kind> Operation for AcquireRelease<K> {
 
 impl<K: Kind> Operation for Renew<K> {
     type Cell = StateOf<K>;
-    /// The new expiry, or `None` if the token holds no longer.
-    type Reply = At<Option<i64>>;
+    /// The server's time, and the new expiry, µs; or `None` if the token holds no longer.
+    type Reply = (i64, Option<i64>);
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.renew;
     const PARTS: &'static [&'static str] = K::PARTS;
@@ -284,20 +278,20 @@ impl<K: Kind> Operation for Renew<K> {
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
         match (fields.integer()?, fields.integer()?) {
-            (1, expiry) => Ok(At { now, what: Some(expiry) }),
-            (0, _) => Ok(At { now, what: None }),
+            (1, expiry) => Ok((now, Some(expiry))),
+            (0, _) => Ok((now, None)),
             _ => Err(WRONG_TYPE),
         }
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
-        At { now, what: state.renew(&self.token, self.ttl, self.fence, now) }
+        (now, state.renew(&self.token, self.ttl, self.fence, now))
     }
 }
 
 impl<K: Kind> Operation for Heartbeat<K> {
     type Cell = StateOf<K>;
-    type Reply = At<Standings>;
+    type Reply = Standings;
     type Undo = Never<StateOf<K>>;
     const SCRIPT: Script = K::SCRIPTS.heartbeat;
     const PARTS: &'static [&'static str] = K::PARTS;
@@ -327,15 +321,15 @@ impl<K: Kind> Operation for Heartbeat<K> {
             Ok(standing(status, time, fence, 0))
         });
         let each = each.collect::<Result<_, _>>()?;
-        Ok(At { now, what: Standings { soonest, each, granted: messages(fields.next()?)? } })
+        Ok(Standings { now, soonest, each, granted: messages(fields.next()?)? })
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
         let (soonest, each) = state.heartbeat(&self.tokens, now, self.scene.spans);
-        At { now, what: Standings { soonest, each, granted: Vec::new() } }
+        Standings { now, soonest, each, granted: Vec::new() }
     }
 
     fn pushes(reply: &mut Self::Reply) -> Vec<Push> {
-        std::mem::take(&mut reply.what.granted)
+        std::mem::take(&mut reply.granted)
     }
 }

@@ -1,26 +1,29 @@
-//! Carries out what the [step](super::tokens) of a namespace says.
+//! Carries out what the [step](super::tokens) of a namespace says, and renews and releases leases for their holders.
 
+use std::future::ready;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::acquire::Ask;
-use super::admission::{Admission, State};
+use super::acquire::{Ask, Got, Received, Waiter};
+use super::admission::{ALIVE, Admission, State};
 use super::handle::{Keeper, Lease};
-use super::key_state::Terms;
+use super::key_state::{Terms, Was};
 use super::kind::{Found, Kind, Query};
-use super::operations::{At, Heartbeat, Standings, Verb};
+use super::operations::{Heartbeat, Standings, Verb};
 use super::options::{Holding, LeaseOptions, micros};
 use super::outcome::Outcome;
 use super::state::LeaseHandle;
 use super::token;
-use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Tokens, Told};
+use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
 use super::validity::Anchor;
-use super::waiter::{Got, Received, Waiter};
 use crate::error::{Busy, Why};
 use crate::primitive::clock;
+use crate::store::background::Background;
 use crate::store::{Ids, News, PeriodicTask, Recipient, Signal, lock};
 use crate::{Error, Key};
 
@@ -72,18 +75,18 @@ impl<K: Kind> Admission<K> {
 
     /// Handles an event, and carries out what follows.
     pub(super) fn handle(self: &Arc<Self>, event: Event<Local<K>>) {
-        self.perform(self.step(|_, _| Some(event)));
+        self.perform(self.step(|_| Some(event)));
     }
 
-    /// Handles an event, which may depend on the state and the time. Returns what follows.
+    /// Handles an event, which may depend on the time. Returns what follows.
     pub(super) fn step(
         self: &Arc<Self>,
-        event: impl FnOnce(&Tokens<Local<K>>, Now) -> Option<Event<Local<K>>>,
+        event: impl FnOnce(Now) -> Option<Event<Local<K>>>,
     ) -> Effects<Local<K>> {
         let mut state = lock(&self.tokens);
         let State { tokens, keep } = &mut *state;
         let (now, earlier, owed) = (self.now(), tokens.due(), tokens.owed());
-        let effects = event(tokens, now).map(|event| tokens.step(event, now)).unwrap_or_default();
+        let effects = event(now).map(|event| tokens.step(event, now)).unwrap_or_default();
         for effect in &effects {
             // A waiter must not accept a lease that its token gives to the next one.
             if let Effect::Lost { lease, taken_back } = effect {
@@ -162,7 +165,7 @@ impl<K: Kind> Admission<K> {
             }
         };
         if release.renews {
-            let renewal = self.renewal(Arc::clone(&release.token), release.ttl, 0);
+            let renewal = self.renewal(&release.token, release.ttl, 0);
             return self.renew.send(here, key, renewal, move |answer| then(answer.map(drop)));
         }
         let operation = self.release_operation(release);
@@ -187,7 +190,7 @@ impl<K: Kind> Admission<K> {
         let heartbeat = Heartbeat { scene: Arc::clone(&self.scene), tokens };
         self.heartbeat.send(None, key, heartbeat, move |answer| {
             this.handle(match answer {
-                Ok(At { now, what: Standings { soonest, each, .. } }) => {
+                Ok(Standings { now, soonest, each, .. }) => {
                     Event::Stands { sent, now, soonest, each: ids.into_iter().zip(each).collect() }
                 }
                 Err(error) => Event::Unanswered { ids, error },
@@ -197,18 +200,10 @@ impl<K: Kind> Admission<K> {
 
     fn send_renewal(self: &Arc<Self>, lease: LeaseHandle) {
         let (this, sent) = (Arc::clone(self), clock::now());
-        let renewal = self.renewal(Arc::clone(&lease.state.grant.token), micros(lease.state.ttl()), 0);
+        let renewal = self.renewal(&lease.state.grant.token, micros(lease.state.ttl()), 0);
         self.renew.send(None, lease.state.grant.key.clone(), renewal, move |answer| {
             drop(this.renewed(&lease, sent, answer, true));
         });
-    }
-
-    /// Renews a lease once, for its full ttl.
-    pub(crate) async fn renew(self: &Arc<Self>, lease: &LeaseHandle) -> Result<(), Error> {
-        let sent = clock::now();
-        let renewal = self.renewal(Arc::clone(&lease.state.grant.token), micros(lease.state.ttl()), 0);
-        let answer = self.renew.run(lease.state.grant.key.clone(), renewal).await;
-        self.renewed(lease, sent, answer, false)
     }
 
     /// Handles the answer to a renewal.
@@ -216,12 +211,12 @@ impl<K: Kind> Admission<K> {
         self: &Arc<Self>,
         lease: &LeaseHandle,
         sent: Instant,
-        answer: Result<At<Option<i64>>, Error>,
+        answer: Result<(i64, Option<i64>), Error>,
         scheduled: bool,
     ) -> Result<(), Error> {
         let renewed = match &answer {
-            Ok(At { what: None, .. }) => Renewed::Gone,
-            Ok(At { now, what: Some(expiry) }) => {
+            Ok((_, None)) => Renewed::Gone,
+            Ok((now, Some(expiry))) => {
                 let (anchor, drift) = (Anchor { sent, now: *now }, lease.state.holding.options.drift);
                 Renewed::Valid { sent, until: anchor.until(*expiry, lease.state.ttl(), drift) }
             }
@@ -233,11 +228,34 @@ impl<K: Kind> Admission<K> {
         if renewed != Renewed::Gone && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
     }
 
+    /// Ends a lease for its holder, and hands it on or releases it. Returns whether it was held until now, and the release
+    /// if it is not sent here. No process counts on the lease from then on: others may hold it as soon as the release is
+    /// sent.
+    fn end(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
+        let mut held = None;
+        let mut effects = self.step(|now| {
+            let release = lease.state.release(ALIVE, now.at);
+            held = lease.state.stop(now.at);
+            Some(Event::Ends { release, id: lease.state.grant.id, fence: lease.state.grant.fence, detached })
+        });
+        lease.state.notify();
+        self.note_hold_time(held);
+        let release = match effects.pop() {
+            Some(Effect::Release { release, owed: None }) if !detached && effects.is_empty() => Some(release),
+            last => {
+                effects.extend(last);
+                self.perform(effects);
+                None
+            }
+        };
+        (held.is_some(), release)
+    }
+
     /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was taken back, or has ended.
     pub(super) fn accept(self: &Arc<Self>, lease: &LeaseHandle) -> bool {
         let Grant { id, fence, offered, .. } = lease.state.grant;
         if offered {
-            self.step(|_, _| {
+            self.step(|_| {
                 let accepts = lease.is_held();
                 if !accepts {
                     lease.state.end(true);
@@ -246,6 +264,50 @@ impl<K: Kind> Admission<K> {
             });
         }
         lease.is_held()
+    }
+}
+
+impl<K: Kind> Keeper for Admission<K> {
+    fn extend(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(async move {
+            let sent = clock::now();
+            let renewal = self.renewal(&lease.state.grant.token, micros(lease.state.ttl()), 0);
+            let answer = self.renew.run(lease.state.grant.key.clone(), renewal).await;
+            self.renewed(&lease, sent, answer, false)
+        })
+    }
+
+    fn release(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>> {
+        match self.end(&lease, false) {
+            // It is handed on within the process.
+            (was_held, None) => Box::pin(ready(Ok(was_held))),
+            (was_held, Some(release)) => Box::pin(async move {
+                let (was, twice) = self.release_token(&release).await?;
+                // Of a call that was sent twice, the first copy may have released the lease.
+                Ok(was == Was::Held || was == Was::Neither && twice && was_held)
+            }),
+        }
+    }
+
+    fn release_detached(self: Arc<Self>, lease: LeaseHandle) {
+        self.end(&lease, true);
+    }
+
+    fn released(self: Arc<Self>, lease: &LeaseHandle) {
+        self.note_hold_time(lease.state.give_up());
+        self.handle(Event::Forgotten { id: lease.state.grant.id, fence: lease.state.grant.fence });
+    }
+
+    fn background(&self) -> Background {
+        self.store.background_or_thread()
+    }
+
+    /// Renews the lease once more for its full ttl.
+    fn let_go(self: Arc<Self>, lease: LeaseHandle) {
+        let renewal = Release { renews: true, ..lease.state.release(Duration::ZERO, clock::now()) };
+        lease.state.give_up();
+        let Grant { id, fence, .. } = lease.state.grant;
+        self.handle(Event::Ends { release: renewal, id, fence, detached: true });
     }
 }
 

@@ -1,10 +1,8 @@
 //! Mutexes. See the public module `mutex`.
 
 mod builder;
-pub(crate) mod holder;
 mod jobs;
 mod quorum;
-mod settings;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -14,10 +12,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::holder::Exclusive;
+use self::builder::Settings;
 use self::quorum::Quorum;
-use self::settings::Settings;
+
 use self::values::Values;
+use super::lease::holder::Exclusive;
 use super::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::error::{Busy, Subject, Why};
 use crate::store::timer::sleep;

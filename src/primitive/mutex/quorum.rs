@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::convert::Infallible;
-use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,10 +12,10 @@ use futures_util::{FutureExt as _, StreamExt as _, TryFutureExt as _};
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 
-use super::holder::Exclusive;
-use super::settings::Settings;
+use super::builder::Settings;
 use crate::error::{Busy, Cause, Subject, Why};
 use crate::primitive::clock;
+use crate::primitive::lease::holder::Exclusive;
 use crate::primitive::lease::key_state::{Standing, Was};
 use crate::primitive::lease::operations::What;
 use crate::primitive::lease::tokens::{Effect, Event, Grant, Now, Party, Release, Renewed, Rules, Tokens};
@@ -247,9 +246,9 @@ impl Quorum {
     /// Renews the lease on all nodes, and raises their fences to `fence`. Returns whether a majority held it.
     async fn renew_all(&self, key: &Key, token: &Arc<str>, fence: i64) -> Result<bool, Error> {
         let renewals = self.nodes.iter().map(|node| {
-            let renewal = node.admission.renewal(Arc::clone(token), micros(self.ttl()), fence);
+            let renewal = node.admission.renewal(token, micros(self.ttl()), fence);
             let renewal = node.admission.renew.run(key.clone(), renewal);
-            self.within(renewal).map_ok(|renewed| renewed.what.is_some())
+            self.within(renewal).map_ok(|(_, expiry)| expiry.is_some())
         });
         self.poll(renewals).await
     }
@@ -404,8 +403,4 @@ impl Keeper for Votees {
     }
 }
 
-impl fmt::Debug for Quorum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Quorum").field("nodes", &self.nodes.len()).finish_non_exhaustive()
-    }
-}
+debug!(Quorum, nodes);

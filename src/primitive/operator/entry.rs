@@ -315,8 +315,8 @@ mod tests {
     use super::*;
     use crate::primitive::dedupe::exact::ExactClaims;
     use crate::primitive::dedupe::filtered::FilterClaims;
+    use crate::primitive::lease::holder::Exclusive;
     use crate::primitive::lease::kind::Kind as _;
-    use crate::primitive::mutex::holder::Exclusive;
     use crate::primitive::rw_lock::holders::ReadWrite;
     use crate::primitive::single_flight::answer::Flight;
     use crate::primitive::wait_group::holders::Permits;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::kept::StoredAnswer;
 use super::verdict::ANSWER;
+use crate::primitive::lease::holder::{Holder, Kept};
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
 use crate::primitive::lease::outcome::{Completing, Entered, Look, Outcome};
-use crate::primitive::mutex::holder::{Holder, Kept};
 use crate::store::{Arguments, Field, Garbled};
 
 /// The kind of lease of a flight: one holder, the leader, which leaves an answer.
@@ -18,7 +18,7 @@ impl Kind for Flight {
     type Holders = Holder<false, LastAnswer>;
     type Outcome = Answers;
     const PARTS: &'static [&'static str] = &["flight:lock", "flight:answer", "flight:queue", "flight:beats"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_answer"; "lib/mutex", "lib/answer");
+    const SCRIPTS: Scripts = scripts!("lib/quick_answer", "lib/quick_outcome"; "lib/mutex", "lib/answer");
     const FENCED: bool = false;
 }
 

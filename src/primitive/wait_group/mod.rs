@@ -10,8 +10,8 @@ use std::time::Duration;
 pub use self::id::PermitId;
 
 use self::holders::Permits;
+use super::lease::setters::setters;
 use super::lease::{Ask, Holder, Lease, LeaseOptions, Leases, Snapshot, Wait, guard};
-use super::setters::setters;
 use crate::error::Subject;
 use crate::store::Namespace;
 use crate::store::failure::Replicas;

@@ -9,8 +9,8 @@ use super::bucket::Bucket;
 use super::items::{Open, bucket_key, forget};
 use super::layout::{Digest, Layout};
 use crate::primitive::dedupe::claims::{Found, Known, Memory, step};
+use crate::primitive::lease::holder::Holder;
 use crate::primitive::lease::kind::{Kind, Scripts, scripts};
-use crate::primitive::mutex::holder::Holder;
 use crate::primitive::stored_layout::Mismatch;
 use crate::store::{Arguments, Client, Namespace};
 use crate::{Error, Key, Store};
@@ -24,7 +24,7 @@ impl Kind for ExactClaims {
     type Outcome = Exact;
     const PARTS: &'static [&'static str] =
         &["exact:claim", "@exact:0", "exact:queue", "exact:beats", "@exact:1", "@exact:2"];
-    const SCRIPTS: Scripts = scripts!("lib/quick_exact"; "lib/mutex", "lib/exact");
+    const SCRIPTS: Scripts = scripts!("lib/quick_exact", "lib/quick_outcome"; "lib/mutex", "lib/exact");
     const FENCED: bool = false;
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::{Side, TTLS};
 use crate::primitive::dedupe::Claimed;
+use crate::primitive::lease::holder::Exclusive;
 use crate::primitive::lease::key_state::{Standing, Terms};
 use crate::primitive::lease::operations::{AcquireRelease, Verb, What};
-use crate::primitive::mutex::holder::Exclusive;
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
 use crate::{BloomFilter, Dedupe, Mutex, RwLock, SingleFlight, Store, WaitGroup};

@@ -18,7 +18,7 @@ use super::properties::*;
 use super::rules::Flaw::*;
 use super::rules::{Faults, Rules};
 use super::settings::{NONE, busy, cohort, ending, line, permits, weighted};
-use crate::primitive::mutex::holder::Holder;
+use crate::primitive::lease::holder::Holder;
 use crate::primitive::wait_group::holders::PermitHolders;
 
 #[test]

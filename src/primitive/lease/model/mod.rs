@@ -46,7 +46,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use self::rules::Rules;
 use self::world::{Event, World};
 use super::kind::Holders;
-use crate::primitive::mutex::holder::Holder;
+use crate::primitive::lease::holder::Holder;
 use crate::primitive::rw_lock::holders::RwHolders;
 use crate::primitive::wait_group::holders::PermitHolders;
 

@@ -3,7 +3,7 @@
 use super::explore;
 use super::properties::{COVERED, EXCLUSION, FENCES};
 use super::rules::{Faults, Rules, Seat, Tokens, size};
-use crate::primitive::mutex::holder::Holder;
+use crate::primitive::lease::holder::Holder;
 use crate::primitive::rw_lock::holders::RwHolders;
 use crate::primitive::wait_group::holders::PermitHolders;
 

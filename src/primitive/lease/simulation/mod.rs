@@ -24,7 +24,7 @@ use std::time::Instant as StdInstant;
 
 use self::network::Simulation;
 use super::kind::Holders;
-use crate::primitive::mutex::holder::Holder;
+use crate::primitive::lease::holder::Holder;
 use crate::primitive::rw_lock::holders::RwHolders;
 use crate::primitive::wait_group::holders::PermitHolders;
 

@@ -3,7 +3,7 @@
 //! This is the client's side of the protocol as one pure step: [`Tokens::step`] takes an event and the time, and returns
 //! what has to be done. It holds no lock, makes no call and reads no clock. [`Admission`](super::admission::Admission)
 //! carries out the effects; the model and the simulation run the same step. Acquires that do not wait come here once they
-//! have a lease: see [`at_once`](super::at_once).
+//! have a lease: see [`acquire`](super::acquire).
 //!
 //! The life of a token:
 //!
@@ -21,6 +21,8 @@ mod held;
 mod line;
 mod owed;
 mod step;
+#[cfg(test)]
+mod test_support;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -118,21 +120,6 @@ impl<P: Party> Tokens<P> {
         (now < *at + self.outage_lasts()).then(|| error.clone())
     }
 
-    /// Returns whether the waiters for a key have a place in the queue of the store, or wait for a lease of this
-    /// process.
-    #[cfg(test)]
-    pub(crate) fn is_placed(&self, key: &Key) -> bool {
-        let mut entries = self.entries.values().filter(|entry| entry.key == *key);
-        entries.any(|entry| !matches!(entry.stage, Stage::Acquiring { .. }))
-    }
-
-    /// Returns whether a lease of a key is offered to a waiter that has not accepted it.
-    #[cfg(test)]
-    pub(crate) fn is_offered(&self, key: &Key) -> bool {
-        let mut entries = self.entries.values().filter(|entry| entry.key == *key);
-        entries.any(|entry| entry.held().is_some_and(|held| held.offered.is_some()))
-    }
-
     fn insert(&mut self, id: u64, entry: Entry<P>) {
         if entry.cohort {
             self.lines.insert(entry.key.clone(), id);
@@ -192,38 +179,5 @@ impl<P: Party> Tokens<P> {
     /// How long a failed call says something: until the next one must have ended.
     fn outage_lasts(&self) -> Duration {
         self.rules.call + self.rules.heartbeat
-    }
-}
-
-/// For the model, in which the time of each timer comes at any time, and for simulations.
-#[cfg(test)]
-impl<P: Party> Tokens<P> {
-    /// Makes all entries due.
-    pub(super) fn make_due(&mut self, at: Instant) {
-        let ids: Vec<_> = self.entries.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.set_due(id, Some(at)));
-    }
-
-    /// Forgets the releases that are sent again until they are answered.
-    pub(super) fn forget_owed(&mut self) {
-        self.owed.clear();
-        self.unsent.clear();
-        self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
-    }
-
-    /// Returns whether the release of a token is not confirmed.
-    pub(super) fn owes(&self, token: &str) -> bool {
-        self.owed
-            .values()
-            .map(|owed| &owed.release)
-            .chain(&self.unsent)
-            .any(|release| *release.token == *token)
-    }
-
-    /// Removes all entries. Returns their waiters.
-    pub(super) fn drop_all(&mut self) -> Vec<P::Waiter> {
-        let ids: Vec<_> = self.entries.keys().copied().collect();
-        let entries = ids.into_iter().filter_map(|id| self.remove(id));
-        entries.flat_map(|mut entry| entry.line.drain().collect::<Vec<_>>()).collect()
     }
 }

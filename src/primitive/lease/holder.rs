@@ -1,10 +1,11 @@
-//! The holder of a mutex in the in-memory store. It does the same as `lua/lib/mutex.lua`.
+//! The kind of lease with one holder at a time, and its holder in the in-memory store. Mutexes use it, and so do flights and
+//! claims. It does the same as `lua/lib/mutex.lua`.
 
 use std::sync::Arc;
 
-use crate::primitive::lease::kind::{Holders, Kind, Scripts, scripts};
-use crate::primitive::lease::queue::Queue;
-use crate::primitive::lease::token::{kept_until, ttl_of};
+use super::kind::{Holders, Kind, Scripts, scripts};
+use super::queue::Queue;
+use super::token::{kept_until, ttl_of};
 
 /// The kind of lease that has one holder at a time.
 #[derive(Clone, Debug)]

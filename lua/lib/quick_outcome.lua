@@ -1,0 +1,49 @@
+-- quick_outcome: as lib/quick_mutex, for kinds with outcomes: serves the first runs that are of the usual form. Joined
+-- between lib/lease and a file of the kind that says what the usual form is:
+-- quick_keys      how many keys a run has
+-- quick_from      the first of the keys of a run, up to the fourth, which exist only if there may be waiters
+-- quick(verb, key, at, known)   looks for an outcome, if the lock is free, or enters one, for the run whose keys and
+--                 arguments begin there. Returns how many arguments the run takes, and how full the filter is now; or
+--                 nothing, if it is not of the usual form. It has few upvalues: each costs time in every call
+-- quick_known     what `quick` knows of all runs
+-- reply, filled, arg, key   see lib/quick_mutex
+local reply, filled, key = nil, 1, 1
+do
+  local call, pcall, KEYS, ARGV, keys, runs = redis.call, redis.pcall, KEYS, ARGV, quick_keys, #KEYS / quick_keys
+  local holders, freed, expiry, px
+  if runs == 1 then
+    holders = call('EXISTS', unpack(KEYS, quick_from, 4)) == 0 and call('MGET', KEYS[1])
+  else
+    local waits, locks = {}, {}
+    reply, freed = {now}, {}
+    for i = 1, runs do
+      locks[i], waits[i] = KEYS[keys * (i - 1) + 1], KEYS[keys * (i - 1) + 4]
+      if quick_from < 4 then waits[runs + i] = KEYS[keys * (i - 1) + quick_from] end
+    end
+    holders = call('EXISTS', unpack(waits)) == 0 and call('MGET', unpack(locks))
+  end
+  for i = 1, holders and runs or 0 do
+    local lock, verb, token, ends, fence, takes = KEYS[key], ARGV[arg], ARGV[arg + 1], 0, 0, 2
+    if lock == KEYS[key - keys] then break end
+    if verb == 'acquire' then
+      takes = not holders[i] and not string.find(token, ':', 17, true) and quick(verb, key, arg, quick_known)
+      if not px then expiry, px = now + ARGV[5], string.format('%d', math.ceil(ARGV[5] / 1000)) end
+      local set = takes and pcall('SET', lock, token, 'PX', px, 'NX')
+      if not set or not set.ok then break end
+      ends, fence = expiry, now
+    elseif holders[i] ~= token then
+      break
+    else
+      if verb ~= 'release' then takes, ends = quick(verb, key, arg, quick_known) end
+      if not takes then break end
+      if freed then freed[#freed + 1] = lock else call('DEL', lock) end
+    end
+    if runs == 1 then return {now, 1, ends or 0, fence, 0, 0, 0} end
+    reply[filled + 1], reply[filled + 2], reply[filled + 3] = 1, ends or 0, fence
+    reply[filled + 4], reply[filled + 5], reply[filled + 6] = 0, 0, 0
+    filled, arg, key = filled + 6, arg + takes, key + keys
+  end
+  if freed and freed[1] then call('DEL', unpack(freed)) end
+  if key > #KEYS then return reply end
+  reply = reply or {now}
+end
