@@ -421,7 +421,12 @@ impl Error {
 
     /// Whether an extractor found nothing in the request, so that another one may be used.
     pub(crate) fn is_absence(&self) -> bool {
-        self.is_missing_part() || matches!(*self.0, Kind::NoExtension(_))
+        self.is_missing_part() || self.is_no_extension()
+    }
+
+    /// Whether a request lacks the extension that its key is made of.
+    pub(crate) fn is_no_extension(&self) -> bool {
+        matches!(*self.0, Kind::NoExtension(_))
     }
 
     /// Whether clients may see the text of a bad request.

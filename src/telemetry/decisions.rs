@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use super::emit::{Fields, emit, series};
 use super::names::{DECISIONS, Event, Outcome};
+use super::often::Often;
 use super::series::Series;
 use super::throttle::Throttle;
 use crate::Error;
 
 static DEGRADED: Throttle = Throttle::new();
 
-/// Counts the decisions of a primitive and its layers in a namespace, never by key. Cheap to clone.
+/// Counts the decisions of a primitive and its layers in a namespace, never by key. `None` if nothing is told. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Decisions(Arc<Inner>);
+pub(crate) struct Decisions(Option<Arc<Inner>>);
 
 struct Inner {
     limiter: &'static str,
@@ -20,29 +21,35 @@ struct Inner {
     /// In the order of [`Outcome::ALL`].
     outcomes: Vec<Series>,
     degraded: Series,
+    extension_missing: Often,
 }
 
 impl Decisions {
     pub(crate) fn new(limiter: &'static str, namespace: &str) -> Self {
+        if cfg!(not(any(feature = "tracing", feature = "metrics"))) {
+            return Self(None);
+        }
         let (label, namespace): (Arc<str>, Arc<str>) = (limiter.into(), namespace.into());
         let outcome = |outcome: &Outcome| {
             let outcome = outcome.name().into();
             Series::new(&DECISIONS, [("limiter", &label), ("namespace", &namespace), ("outcome", &outcome)])
         };
-        Self(Arc::new(Inner {
+        Self(Some(Arc::new(Inner {
             limiter,
             outcomes: Outcome::ALL.iter().map(outcome).collect(),
             degraded: series(Event::Degraded, "namespace", &namespace),
+            extension_missing: Often::new(&namespace, Event::ExtensionMissing),
             namespace,
-        }))
+        })))
     }
 
     pub(crate) fn count(&self, outcome: Outcome) {
-        if let Some(series) = self.0.outcomes.get(outcome as usize) {
+        let Some(inner) = &self.0 else { return };
+        if let Some(series) = inner.outcomes.get(outcome as usize) {
             series.count(1);
         }
         if matches!(outcome, Outcome::FailedOpen | Outcome::LocalShare) {
-            self.degraded(outcome);
+            inner.degraded(outcome);
         }
     }
 
@@ -67,14 +74,21 @@ impl Decisions {
 
     /// Counts a request if its key could not be extracted.
     pub(crate) fn extracted<T>(&self, key: Result<T, Error>) -> Result<T, Error> {
-        key.inspect_err(|error| self.count(Outcome::of_error(error)))
+        key.inspect_err(|error| {
+            self.count(Outcome::of_error(error));
+            if let Some(inner) = self.0.as_ref().filter(|_| error.is_no_extension()) {
+                inner.extension_missing.tell(error);
+            }
+        })
     }
+}
 
+impl Inner {
     #[cold]
     fn degraded(&self, outcome: Outcome) {
-        self.0.degraded.count(1);
+        self.degraded.count(1);
         if let Some(count) = DEGRADED.note(1) {
-            let Inner { limiter, namespace, .. } = &*self.0;
+            let Self { limiter, namespace, .. } = self;
             let fields = Fields {
                 namespace: Some(namespace),
                 limiter: Some(limiter),
@@ -90,4 +104,4 @@ impl Decisions {
 }
 
 // Omits the series, which are many.
-debug!(Decisions, 0.limiter, 0.namespace);
+debug!(Decisions);

@@ -65,6 +65,8 @@ named! {
         FilterFull = "filter_full",
         /// The extensions of a request do not contain the address of its peer.
         PeerMissing = "peer_missing",
+        /// A request lacks the extension that its key is made of.
+        ExtensionMissing = "extension_missing",
         /// A request has a forwarding header, and its peer is not a trusted proxy.
         HeaderUntrusted = "forwarding_header_untrusted",
     }
