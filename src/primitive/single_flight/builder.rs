@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::SingleFlight;
 use super::codec::Codec;
 use super::core::{Core, Settings};
-use super::early::Early;
 use super::verdict::{Failures, Format};
 use crate::primitive::lease::LeaseOptions;
 use crate::{Error, Store, StoreFailure};
@@ -174,7 +173,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// The method is known as XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede
     /// Prevention", 2015.
     pub fn refresh_early(mut self, beta: f64) -> Self {
-        self.settings.refresh_early = Some(Early(beta));
+        self.settings.refresh_early = Some(beta);
         self
     }
 
@@ -361,8 +360,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
                 "max_stored must be at least {least} bytes (1 KiB more than largest_answer), is {stored}"
             )));
         }
-        if let Some(Early(beta)) = self.settings.refresh_early
-            && !Early::BETAS.contains(&beta)
+        if let Some(beta) = self.settings.refresh_early
+            && !(0.01..=100.0).contains(&beta)
         {
             return Err(Error::invalid(format!("the beta of refresh_early must be 0.01 to 100, is {beta}")));
         }

@@ -85,6 +85,7 @@ pub(crate) async fn forget(
     let message = message(name, &key);
     let channel = [&*store.channels(), ALL].concat().into();
     let forgotten = namespace.client().run(key, Forget { channel, message: Arc::clone(&message) }).await;
+    // This process forgets at once, even if the store failed. The in-memory store has no other processes to notify.
     store.notifier().broadcast(&message);
     forgotten
 }
