@@ -1,7 +1,6 @@
 //! A namespace of flights in this process: how callers join, lead and follow.
 
 use std::future::Future;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -53,7 +52,7 @@ pub(crate) struct Settings {
     pub(super) max_stored: Option<u64>,
     pub(super) refresh_early: Option<f64>,
     /// How many callers of a key run at once when the result is not shared.
-    pub(super) max_parallel: Option<NonZeroU32>,
+    pub(super) max_parallel: Option<u32>,
     pub(super) go_on: bool,
     pub(super) cancel_when_lost: bool,
     pub(super) runs_alone: bool,
@@ -61,7 +60,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The bound on stored bytes, by the [weight](local_cache::weight) of answers. The largest answer always fits.
-    pub(super) fn most_stored(&self) -> u64 {
+    fn most_stored(&self) -> u64 {
         self.max_stored.unwrap_or_else(|| (64 << 20).max(self.least_stored()))
     }
 
