@@ -1,6 +1,5 @@
 //! Operations on stored answers apart from flights: looking at them, and forgetting them.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ type State = KeyState<<Flight as Kind>::Holders>;
 const BEGINNING: i64 = 512;
 
 /// What is known of a stored answer. [`Operator`](crate::operator) has an example.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAnswer {
     fresh_for: Duration,
     kept_for: Duration,
@@ -55,15 +54,6 @@ impl StoredAnswer {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
-    }
-}
-
-impl fmt::Debug for StoredAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fresh_for, kept_for, codec, bytes } = self;
-        let mut text = f.debug_struct("StoredAnswer");
-        text.field("fresh_for", fresh_for).field("kept_for", kept_for);
-        text.field("codec", codec).field("bytes", bytes).finish()
     }
 }
 

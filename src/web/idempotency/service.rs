@@ -20,12 +20,6 @@ use crate::response::{Answer, FlightBody, Taken};
 use crate::telemetry::{Event, Outcome, in_current_span, tell};
 use crate::{Error, Extracted, Key, KeyExtractor as _, Reject};
 
-/// The principal and the key of a request.
-struct Asked {
-    principal: Key,
-    key: Vec<u8>,
-}
-
 /// What is done with a request.
 enum Answered<T, E> {
     /// The inner service has handled it.
@@ -62,22 +56,20 @@ where
         };
         Box::pin(async move {
             let decisions = shared.replays.decisions();
-            let asked = match (decisions.extracted(principal.await), key) {
+            let key = match (decisions.extracted(principal.await), key) {
                 (Err(error), _) => return shared.reject.reject(error.into()),
                 (Ok(Some(_)), Err(error)) => {
                     decisions.count(Outcome::of_error(&error));
                     return shared.reject.reject(error.into());
                 }
-                (Ok(Some(principal)), Ok(Some(key))) => Asked { principal, key },
+                (Ok(Some(principal)), Ok(Some(key))) => record::key(&principal, &key),
                 (Ok(None), _) | (Ok(Some(_)), Ok(None)) => {
                     let response = inner.call(request).await;
-                    return match response {
-                        Ok(response) => Ok(response.map(FlightBody::untouched)),
-                        Err(error) => Err(shared.reject.inner_error(error)),
-                    };
+                    let response = response.map(|response| response.map(FlightBody::untouched));
+                    return response.map_err(|error| shared.reject.inner_error(error));
                 }
             };
-            match Arc::clone(&shared).handle(inner, request, asked).await {
+            match Arc::clone(&shared).handle(inner, request, key).await {
                 Ok(Answered::Handled(response)) => response.map_err(|error| shared.reject.inner_error(error)),
                 Ok(Answered::Replayed(answer)) => {
                     decisions.count(Outcome::Shared);
@@ -97,7 +89,7 @@ impl<B, R> Shared<B, R> {
         self: Arc<Self>,
         mut inner: S,
         request: Request<B>,
-        asked: Asked,
+        key: Key,
     ) -> Result<Answered<Response<FlightBody<B2>>, S::Error>, Error>
     where
         S: Service<Request<B>, Response = Response<B2>> + Send + 'static,
@@ -111,7 +103,6 @@ impl<B, R> Shared<B, R> {
         let (parts, body) = request.into_parts();
         let (body, taken) = self.upload.read(body).await?;
         let fingerprint = record::fingerprint(&parts, &body);
-        let key = record::key(&asked.principal, &asked.key);
         let claimed = self.replays.claim(key.clone()).await;
         let claimed = self.away.settle(claimed, |local, _| async move { local.claim(key).await }).await;
         let (replay, outcome) = claimed?;
