@@ -89,8 +89,8 @@ pub(crate) enum Upload {
     TooSlow(Duration),
     /// The bodies of other requests take up the room, which is so many bytes.
     NoRoom(usize),
-    /// Another request has used the idempotency key.
-    KeyReused,
+    /// Another request has used the idempotency key. This part of it differs.
+    KeyReused(&'static str),
 }
 
 /// The `retry_after` of an overload, and of an outage: the longest pause between two probes of a breaker.
@@ -716,7 +716,9 @@ impl fmt::Display for Upload {
             Self::NoRoom(bytes) => {
                 write!(f, "overloaded: the request bodies that are held would exceed {bytes} bytes")
             }
-            Self::KeyReused => f.write_str("the idempotency key was used for another request"),
+            Self::KeyReused(part) => {
+                write!(f, "the idempotency key was used for another request, with another {part}")
+            }
         }
     }
 }

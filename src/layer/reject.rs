@@ -113,7 +113,7 @@ impl Refusal {
             None => match error.as_upload() {
                 Some(Upload::TooLarge(_)) => RefusalKind::RequestTooLarge,
                 Some(Upload::TooSlow(_)) => RefusalKind::RequestTimeout,
-                Some(Upload::KeyReused) => RefusalKind::KeyReused,
+                Some(Upload::KeyReused(_)) => RefusalKind::KeyReused,
                 Some(Upload::NoRoom(_)) => RefusalKind::Overloaded,
                 None => RefusalKind::StoreUnavailable,
             },

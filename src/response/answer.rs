@@ -1,9 +1,11 @@
 //! The shared form of a response, and its encoding.
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use bytes::{BufMut as _, Bytes};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http_body::Body;
 use tower::BoxError;
 
+use super::FlightBody;
 use super::message::{end_to_end, has_length};
 use crate::primitive::single_flight::Codec;
 
@@ -46,6 +48,13 @@ impl Answer {
     pub fn body(&self) -> &Bytes {
         &self.body
     }
+
+    pub(crate) fn into_response<B: Body<Data = Bytes>>(self) -> Response<FlightBody<B>> {
+        let mut response = Response::new(FlightBody::whole(self.body, None));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers;
+        response
+    }
 }
 
 /// The codec for [`Answer`]s. Its name is `http/2`.
@@ -69,9 +78,9 @@ impl Codec<Answer> for AnswerCodec {
 
     fn encode(&self, answer: &Answer) -> Result<Vec<u8>, BoxError> {
         let mut out = Writer(Vec::with_capacity(answer.body.len() + 64 * (1 + answer.headers.len())));
-        out.u16(answer.status.as_u16());
-        out.0.extend_from_slice(&answer.made.to_be_bytes());
-        out.u16(answer.is_head.into());
+        out.0.put_u16(answer.status.as_u16());
+        out.0.put_u64(answer.made);
+        out.0.put_u16(answer.is_head.into());
         out.count(answer.headers.len())?;
         for (name, value) in &answer.headers {
             out.name(name)?;
@@ -122,14 +131,10 @@ impl Codec<Answer> for AnswerCodec {
 struct Writer(Vec<u8>);
 
 impl Writer {
-    fn u16(&mut self, number: u16) {
-        self.0.extend_from_slice(&number.to_be_bytes());
-    }
-
     fn count(&mut self, count: usize) -> Result<(), BoxError> {
         let count = u16::try_from(count)
             .map_err(|_| format!("a count or a length must be 65535 at most, is {count}"))?;
-        self.u16(count);
+        self.0.put_u16(count);
         Ok(())
     }
 
@@ -142,7 +147,7 @@ impl Writer {
     fn long(&mut self, bytes: &[u8]) -> Result<(), BoxError> {
         let length = u32::try_from(bytes.len())
             .map_err(|_| format!("a length must be 4294967295 bytes at most, is {}", bytes.len()))?;
-        self.0.extend_from_slice(&length.to_be_bytes());
+        self.0.put_u32(length);
         self.0.extend_from_slice(bytes);
         Ok(())
     }

@@ -94,7 +94,7 @@ impl<B: Body<Data = Bytes>> Body for FlightBody<B> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let mut hint = match &self.rest {
+        let rest = match &self.rest {
             Rest::None => SizeHint::with_exact(0),
             Rest::Begun { body } => body.size_hint(),
             Rest::Untouched { body } => body.size_hint(),
@@ -103,13 +103,10 @@ impl<B: Body<Data = Bytes>> Body for FlightBody<B> {
         let read = self.read.iter().filter_map(data).map(|length| length as u64).sum();
         // A server sends an exact length as `Content-Length` and stops there: no trailers and no error would be sent.
         let more_than_data = self.read.iter().any(|frame| data(frame).is_none());
-        let upper = hint.upper().and_then(|upper| upper.checked_add(read)).filter(|_| !more_than_data);
-        let lower = hint.lower().saturating_add(read);
-        hint = SizeHint::new();
-        hint.set_lower(lower);
-        if let Some(upper) = upper {
-            hint.set_upper(upper);
-        }
+        let upper = rest.upper().and_then(|upper| upper.checked_add(read)).filter(|_| !more_than_data);
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(read));
+        upper.into_iter().for_each(|upper| hint.set_upper(upper));
         hint
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn has_length(headers: &HeaderMap, length: usize) -> bool {
 }
 
 /// Removes the fields that apply to one connection only (RFC 9110, 7.6.1).
-pub(super) fn end_to_end(headers: HeaderMap) -> HeaderMap {
+pub(super) fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     const HOP_BY_HOP: [HeaderName; 10] = [
         CONNECTION,
         HeaderName::from_static("keep-alive"),
@@ -28,13 +28,8 @@ pub(super) fn end_to_end(headers: HeaderMap) -> HeaderMap {
         UPGRADE,
     ];
     let connection = items(&headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok());
-    let named: Vec<_> = connection.collect();
-    let mut kept = headers;
-    for name in named {
-        kept.remove(name);
+    for name in connection.chain(HOP_BY_HOP).collect::<Vec<_>>() {
+        headers.remove(name);
     }
-    for name in HOP_BY_HOP {
-        kept.remove(name);
-    }
-    kept
+    headers
 }

@@ -132,47 +132,40 @@ fn status(refusal: &Refusal) -> StatusCode {
     }
 }
 
+/// The types of problems that IANA registers, and their titles.
+const QUOTA_EXCEEDED: (&str, &str) =
+    ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Quota exceeded");
+const REDUCED_CAPACITY: (&str, &str) = (
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+    "Temporarily reduced capacity",
+);
+
 /// Returns the body. It contains fixed texts, numbers, names of quotas, which have no quotes, and the escaped text of a
 /// refusal.
 fn problem(refusal: &Refusal, status: StatusCode) -> String {
-    let (kind, title, more) = match (refusal.kind(), refusal.decision()) {
-        (RefusalKind::RateLimited, Some(decision)) => {
-            let kind = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-            (kind, "Quota exceeded", violated(decision))
+    let reason = ("about:blank", status.canonical_reason().unwrap_or_default());
+    let ((kind, title), more) = match (refusal.kind(), refusal.decision()) {
+        (RefusalKind::RateLimited, Some(decision)) => (QUOTA_EXCEEDED, violated(decision)),
+        (RefusalKind::Locked | RefusalKind::Invalid | RefusalKind::LookUpFailed, _) => {
+            (reason, String::new())
         }
-        (RefusalKind::Locked, _) => ("about:blank", "Locked", String::new()),
-        (RefusalKind::InFlight | RefusalKind::Duplicate, _) => ("about:blank", "Conflict", detail(refusal)),
-        (RefusalKind::Invalid, _) => ("about:blank", "Internal Server Error", String::new()),
-        (RefusalKind::NoPermit, _) if status == StatusCode::TOO_MANY_REQUESTS => {
-            ("about:blank", "Too Many Requests", String::new())
-        }
+        (RefusalKind::NoPermit, _) if status == StatusCode::TOO_MANY_REQUESTS => (reason, String::new()),
         // The text of an extractor of the service may be private.
-        (RefusalKind::BadRequest, _) if !refusal.get_ref().is_for_clients() => {
-            ("about:blank", "Bad Request", String::new())
-        }
-        (
-            RefusalKind::BadRequest
-            | RefusalKind::MissingPart
-            | RefusalKind::ExceedsBurst
-            | RefusalKind::ExceedsLimit
-            | RefusalKind::RequestTooLarge
-            | RefusalKind::RequestTimeout
-            | RefusalKind::KeyReused,
-            _,
-        ) => ("about:blank", status.canonical_reason().unwrap_or_default(), detail(refusal)),
-        (RefusalKind::LookUpFailed, _) => ("about:blank", "Service Unavailable", String::new()),
+        (RefusalKind::BadRequest, _) if !refusal.get_ref().is_for_clients() => (reason, String::new()),
         (RefusalKind::StoreUnavailable, _) => {
-            ("about:blank", "Service Unavailable", ",\"detail\":\"the limit cannot be checked\"".to_owned())
+            (reason, ",\"detail\":\"the limit cannot be checked\"".to_owned())
         }
-        _ => {
-            let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-            let detail = match refusal.kind() {
-                // What of the service is overloaded does not concern its clients.
-                RefusalKind::Overloaded => String::new(),
-                _ => detail(refusal),
-            };
-            (kind, "Temporarily reduced capacity", detail)
-        }
+        // What of the service is overloaded does not concern its clients.
+        (RefusalKind::Overloaded, _) => (REDUCED_CAPACITY, String::new()),
+        (
+            RefusalKind::RateLimited
+            | RefusalKind::NoPermit
+            | RefusalKind::WaitedTooLong
+            | RefusalKind::LeaseLost
+            | RefusalKind::Closed,
+            _,
+        ) => (REDUCED_CAPACITY, detail(refusal)),
+        _ => (reason, detail(refusal)),
     };
     let mut problem = String::with_capacity(192);
     let parts =

@@ -148,12 +148,13 @@ impl Responses {
         }
     }
 
-    /// Reads a body to its end. If it is too large, fails, or has no budget, returns the reason and the rest of the
-    /// body.
-    async fn read<B>(&self, body: B) -> Result<(Bytes, Option<HeaderMap>), (FlightBody<B>, Unread)>
-    where
-        B: Body<Data = Bytes>,
-    {
+    /// Reads a body to its end. If it is too large, fails, or has no budget, returns the rest of the body, and which callers
+    /// get the response: those of `too_large`, or none.
+    async fn read<B: Body<Data = Bytes>>(
+        &self,
+        body: B,
+        too_large: Share<Answer>,
+    ) -> Result<(Bytes, Option<HeaderMap>), (FlightBody<B>, Share<Answer>)> {
         if body.is_end_stream() {
             return Ok((Bytes::new(), None));
         }
@@ -168,12 +169,13 @@ impl Responses {
                     read.push(data);
                     let is_too_large = taken.bytes() > self.largest();
                     if is_too_large || !fits {
-                        let why = if is_too_large { Unread::TooLarge } else { Unread::Unlucky };
-                        return Err((FlightBody::begun(read, body), why));
+                        // Other responses of the key are probably too large as well.
+                        let shared = if is_too_large { too_large } else { Share::Nobody };
+                        return Err((FlightBody::begun(read, body), shared));
                     }
                 }
                 Ok(Err(frame)) => trailers = frame.into_trailers().ok().or(trailers),
-                Err(error) => return Err((FlightBody::failed(read, error), Unread::Unlucky)),
+                Err(error) => return Err((FlightBody::failed(read, error), Share::Nobody)),
             }
         }
         let whole = match &mut read[..] {
@@ -182,14 +184,6 @@ impl Responses {
         };
         Ok((whole, trailers))
     }
-}
-
-/// Why a body was not read to its end.
-enum Unread {
-    /// It is too large. Other responses of the key are probably too large as well.
-    TooLarge,
-    /// It failed, or other bodies used up the budget.
-    Unlucky,
 }
 
 impl Responses {
@@ -239,21 +233,18 @@ where
         let unshared = |parts, body, shared| Captured { own: Response::from_parts(parts, body), shared };
         let (began, now) = (Instant::now(), SystemTime::now());
         let chosen = self.choose(&parts, tells_scheme, now);
-        let failed = parts.status.is_server_error();
-        let too_large = || if failed { Share::Nobody } else { Share::Private };
-        match chosen {
-            Share::Private => return unshared(parts, FlightBody::untouched(body), Share::Private),
-            Share::Nobody => return unshared(parts, FlightBody::untouched(body), Share::Nobody),
-            Share::Stored { .. } | Share::Waiting(()) if body.size_hint().lower() > self.largest() as u64 => {
-                let shared = too_large();
-                return unshared(parts, FlightBody::untouched(body), shared);
+        let too_large = if parts.status.is_server_error() { Share::Nobody } else { Share::Private };
+        let read = match chosen {
+            Share::Private => Err((FlightBody::untouched(body), Share::Private)),
+            Share::Nobody => Err((FlightBody::untouched(body), Share::Nobody)),
+            _ if body.size_hint().lower() > self.largest() as u64 => {
+                Err((FlightBody::untouched(body), too_large))
             }
-            Share::Stored { .. } | Share::Waiting(()) => {}
-        }
-        let (body, trailers) = match self.read(body).await {
+            Share::Stored { .. } | Share::Waiting(()) => self.read(body, too_large).await,
+        };
+        let (body, trailers) = match read {
             Ok(whole) => whole,
-            Err((begun, Unread::TooLarge)) => return unshared(parts, begun, too_large()),
-            Err((begun, Unread::Unlucky)) => return unshared(parts, begun, Share::Nobody),
+            Err((body, shared)) => return unshared(parts, body, shared),
         };
         let own = FlightBody::whole(body.clone(), trailers);
         let is_head = method == Method::HEAD;
@@ -276,10 +267,8 @@ where
     }
 
     fn restore(&self, answer: Answer) -> Self::Response {
-        let mut response = Response::new(FlightBody::whole(answer.body, None));
-        *response.status_mut() = answer.status;
-        *response.headers_mut() = answer.headers;
         let age = unix_seconds(SystemTime::now()).saturating_sub(answer.made);
+        let mut response = answer.into_response();
         response.headers_mut().insert(AGE, HeaderValue::from(age));
         response
     }

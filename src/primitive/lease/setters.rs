@@ -1,12 +1,17 @@
 //! The setters of builders.
 
+use std::fmt::Debug;
+use std::ops::RangeBounds;
+
+use crate::Error;
+
 /// Implements the setters of a builder: `fn name(value: Type) => field = value;`.
 macro_rules! setters {
-    ($builder:ident: $(
+    ($builder:ident $(<$($parameter:ident),+>)?: $(
         $(#[$doc:meta])*
         fn $name:ident($($value:ident: $type:ty)?) => $($field:ident).+ = $set:expr;
     )+) => {
-        impl $builder {
+        impl $(<$($parameter),+>)? $builder $(<$($parameter),+>)? {
             $(
                 $(#[$doc])*
                 pub fn $name(mut self $(, $value: $type)?) -> Self {
@@ -18,3 +23,18 @@ macro_rules! setters {
     };
 }
 pub(crate) use setters;
+
+/// Returns an error if a setting is out of its range, which `must` names. `None`: it is not set.
+pub(crate) fn in_range<T: PartialOrd + Debug>(
+    setting: &str,
+    range: impl RangeBounds<T>,
+    must: &str,
+    value: impl Into<Option<T>>,
+) -> Result<(), Error> {
+    match value.into() {
+        Some(value) if !range.contains(&value) => {
+            Err(Error::invalid(format!("{setting} must be {must}, is {value:?}")))
+        }
+        _ => Ok(()),
+    }
+}

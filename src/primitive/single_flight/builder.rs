@@ -1,15 +1,14 @@
 //! Settings of a single flight.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::SingleFlight;
 use super::codec::Codec;
 use super::core::{Core, Settings};
-use super::early::Early;
 use super::verdict::{Failures, Format};
 use crate::primitive::lease::LeaseOptions;
+use crate::primitive::setters::{in_range, setters};
 use crate::{Error, Store, StoreFailure};
 
 /// The callers that get an answer that cannot be published because it is too large or cannot be encoded. The caller
@@ -55,7 +54,6 @@ pub struct SingleFlightBuilder<T, E> {
     settings: Settings,
     options: LeaseOptions,
     version: String,
-    max_parallel: Option<u32>,
     error_ttl: Option<Duration>,
     format: Format<T, E>,
     spans: Vec<(&'static str, Duration)>,
@@ -70,7 +68,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
             settings: Settings::default(),
             options: LeaseOptions { ttl: Duration::from_secs(5), ..LeaseOptions::default() },
             version: String::new(),
-            max_parallel: None,
             error_ttl: None,
             format: Format {
                 codec: Arc::new(codec),
@@ -79,16 +76,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
             },
             spans: Vec::new(),
         }
-    }
-
-    /// Sets the version of the answer's type, for a codec whose name does not change with the type: 0 to 64 visible
-    /// ASCII characters except `+`. Default: empty.
-    ///
-    /// An answer of another version is not read; it is replaced. So there are more runs while two versions run side
-    /// by side, for example during a deployment.
-    pub fn version(mut self, version: impl Into<String>) -> Self {
-        self.version = version.into();
-        self
     }
 
     /// Sets how long an answer is served to callers that come after it was published. 1 ms to 1 day; default: 1 s.
@@ -144,66 +131,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// Also caches answers in this process, up to this many bytes. Later callers get them within their TTL without
-    /// a call of the store. At least 65536 (64 KiB); default: no local cache. An answer counts with its encoded
-    /// length, its key and 256 bytes.
-    ///
-    /// [`forget`](SingleFlight::forget) removes an answer from the caches of all processes by a message through
-    /// Redis. While this process receives no messages, it serves nothing from the cache; after that it does not
-    /// serve what it cached before. A connection that is lost without notice is detected within 20 s. So a
-    /// forgotten answer is served for 20 s at most, and never after its TTL.
-    pub fn local_cache(mut self, bytes: u64) -> Self {
-        self.settings.local_cache = Some(bytes);
-        self
-    }
-
-    /// Refreshes answers at random before their TTL ends. Default: no early refresh.
-    ///
-    /// A refresh gets more likely as the end of the TTL approaches, the longer recent runs took in this process,
-    /// and the larger `beta` is. `beta`: 0.01 to 100; 1 is a good choice. The caller gets the current answer; the
-    /// run is in the background, one at a time across all processes.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
-    /// let rates = SingleFlight::<f64>::builder(Postcard).ttl(Duration::from_secs(30)).refresh_early(1.0);
-    /// let rates = rates.build(&Store::in_memory(), "rates")?;
-    /// # Ok::<(), tower_distributed::Error>(())
-    /// ```
-    ///
-    /// The method is known as XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede
-    /// Prevention", 2015.
-    pub fn refresh_early(mut self, beta: f64) -> Self {
-        self.settings.refresh_early = Some(Early(beta));
-        self
-    }
-
-    /// Bounds the bytes of unexpired answers that this value and its clones have in the store, so that requests
-    /// with ever new keys do not fill the server. At least 1 KiB more than the
-    /// [largest answer](Self::largest_answer). Default: 64 MiB, or that minimum if it is larger.
-    ///
-    /// An answer beyond the bound reaches only the callers that wait for it, and is not stored if there are none;
-    /// the event `answer_over_budget` reports it. An answer counts with its encoded length, its key and 256 bytes.
-    /// The note that a key is [passed](Self::pass_for) is stored in any case.
-    ///
-    /// ```
-    /// # use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
-    /// let pages = SingleFlight::<String>::builder(Postcard).largest_answer(64 << 10).max_stored(16 << 20);
-    /// let pages = pages.build(&Store::in_memory(), "pages")?;
-    /// # Ok::<(), tower_distributed::Error>(())
-    /// ```
-    pub fn max_stored(mut self, bytes: u64) -> Self {
-        self.settings.max_stored = Some(bytes);
-        self
-    }
-
-    /// Sets how many callers of a key run at once in one process when the result is not shared; further callers
-    /// wait. At least 1; default: unlimited.
-    pub fn max_parallel(mut self, most: u32) -> Self {
-        self.max_parallel = Some(most);
-        self
-    }
-
     /// Shares errors too: callers that wait get the leader's error, in all processes. Later callers run, unless
     /// [`error_ttl`](Self::error_ttl) is set. Default: only the caller that ran gets its error, and callers that
     /// wait run at once.
@@ -224,13 +151,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// Sets how long a caller follows, counted from its call; after that it is refused. Choose it longer than a
-    /// call of the store takes. Default: 30 s.
-    pub fn max_wait(mut self, longest: Duration) -> Self {
-        self.settings.max_wait = longest;
-        self
-    }
-
     /// Sets how long a run has the lead. 1 ms to 1 day; default: ten times [`lease_ttl`](Self::lease_ttl), 5 min at
     /// most.
     ///
@@ -242,15 +162,105 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
+    /// Creates the flights of the namespace `name` in a store. All users of the same store and name share them.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is out
+    /// of range.
+    pub fn build(mut self, store: &Store, name: &str) -> Result<SingleFlight<T, E>, Error> {
+        self.options.check()?;
+        for (setting, span) in self.spans {
+            in_range(setting, SHORTEST..=LONGEST, "1 ms to 1 day", span)?;
+        }
+        let Settings { largest, local_cache, refresh_early, max_parallel, .. } = self.settings;
+        in_range("largest_answer", 1..=64 << 20, "1 byte to 64 MiB (67108864 bytes)", largest)?;
+        let least = self.settings.least_stored();
+        let must = format!("at least {least} bytes (1 KiB more than largest_answer)");
+        in_range("max_stored", least.., &must, self.settings.max_stored)?;
+        in_range("the beta of refresh_early", 0.01..=100.0, "0.01 to 100", refresh_early)?;
+        in_range("local_cache", 65536.., "at least 64 KiB (65536 bytes)", local_cache)?;
+        in_range("max_parallel", 1.., "at least 1", max_parallel)?;
+        match (self.error_ttl, &mut self.format.failures) {
+            (Some(ttl), Some(failures)) => failures.ttl = ttl,
+            (Some(ttl), None) => {
+                return Err(Error::invalid(format!(
+                    "error_ttl is {ttl:?}, but errors are not shared: call share_errors"
+                )));
+            }
+            (None, _) => {}
+        }
+        let codec = self.format.name(&self.version)?;
+        Ok(SingleFlight(Arc::new(Core::new(store, name, codec, self.settings, self.options, self.format)?)))
+    }
+}
+
+setters! { SingleFlightBuilder<T, E>:
+    /// Sets the version of the answer's type, for a codec whose name does not change with the type: 0 to 64 visible
+    /// ASCII characters except `+`. Default: empty.
+    ///
+    /// An answer of another version is not read; it is replaced. So there are more runs while two versions run side
+    /// by side, for example during a deployment.
+    fn version(version: impl Into<String>) => version = version.into();
+
+    /// Also caches answers in this process, up to this many bytes. Later callers get them within their TTL without
+    /// a call of the store. At least 65536 (64 KiB); default: no local cache. An answer counts with its encoded
+    /// length, its key and 256 bytes.
+    ///
+    /// [`forget`](SingleFlight::forget) removes an answer from the caches of all processes by a message through
+    /// Redis. While this process receives no messages, it serves nothing from the cache; after that it does not
+    /// serve what it cached before. A connection that is lost without notice is detected within 20 s. So a
+    /// forgotten answer is served for 20 s at most, and never after its TTL.
+    fn local_cache(bytes: u64) => settings.local_cache = Some(bytes);
+
+    /// Refreshes answers at random before their TTL ends. Default: no early refresh.
+    ///
+    /// A refresh gets more likely as the end of the TTL approaches, the longer recent runs took in this process,
+    /// and the larger `beta` is. `beta`: 0.01 to 100; 1 is a good choice. The caller gets the current answer; the
+    /// run is in the background, one at a time across all processes.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
+    /// let rates = SingleFlight::<f64>::builder(Postcard).ttl(Duration::from_secs(30)).refresh_early(1.0);
+    /// let rates = rates.build(&Store::in_memory(), "rates")?;
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    ///
+    /// The method is known as XFetch: Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede
+    /// Prevention", 2015.
+    fn refresh_early(beta: f64) => settings.refresh_early = Some(beta);
+
+    /// Bounds the bytes of unexpired answers that this value and its clones have in the store, so that requests
+    /// with ever new keys do not fill the server. At least 1 KiB more than the
+    /// [largest answer](Self::largest_answer). Default: 64 MiB, or that minimum if it is larger.
+    ///
+    /// An answer beyond the bound reaches only the callers that wait for it, and is not stored if there are none;
+    /// the event `answer_over_budget` reports it. An answer counts with its encoded length, its key and 256 bytes.
+    /// The note that a key is [passed](Self::pass_for) is stored in any case.
+    ///
+    /// ```
+    /// # use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
+    /// let pages = SingleFlight::<String>::builder(Postcard).largest_answer(64 << 10).max_stored(16 << 20);
+    /// let pages = pages.build(&Store::in_memory(), "pages")?;
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    fn max_stored(bytes: u64) => settings.max_stored = Some(bytes);
+
+    /// Sets how many callers of a key run at once in one process when the result is not shared; further callers
+    /// wait. At least 1; default: unlimited.
+    fn max_parallel(most: u32) => settings.max_parallel = Some(most);
+
+    /// Sets how long a caller follows, counted from its call; after that it is refused. Choose it longer than a
+    /// call of the store takes. Default: 30 s.
+    fn max_wait(longest: Duration) => settings.max_wait = longest;
+
     /// Sets the maximum size of a published answer in bytes. 1 byte to 64 MiB; default: 1 MiB.
     ///
     /// While an answer is written or read, a process needs about three times its size in memory; after that, once
     /// its size until the last caller has dropped it. This was measured with 63 MiB over HTTP by
     /// `cargo bench --bench once -- large`.
-    pub fn largest_answer(mut self, bytes: usize) -> Self {
-        self.settings.largest = bytes;
-        self
-    }
+    fn largest_answer(bytes: usize) => settings.largest = bytes;
 
     /// Sets which callers get an answer that cannot be published. Default: [`Unpublished::InMemory`].
     ///
@@ -267,17 +277,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// assert_eq!(large.len(), 100 << 10);
     /// # Ok(()) }
     /// ```
-    pub fn unpublished(mut self, unpublished: Unpublished) -> Self {
-        self.settings.unpublished = unpublished;
-        self
-    }
+    fn unpublished(unpublished: Unpublished) => settings.unpublished = unpublished;
 
     /// Sets the ttl of the leader's lease: the time after which a follower takes over from a leader that was
     /// killed. 10 ms to 1 day; default: 5 s.
-    pub fn lease_ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
-        self
-    }
+    fn lease_ttl(ttl: Duration) => options.ttl = ttl;
 
     /// Sets whether a run continues after the last caller of its process was dropped. Default: `false`.
     ///
@@ -296,18 +300,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// assert_eq!(reports.run("2026-11", || async { unreachable!("the first run answers") }).await?, 7);
     /// # Ok(()) }
     /// ```
-    pub fn go_on(mut self, go_on: bool) -> Self {
-        self.settings.go_on = go_on;
-        self
-    }
+    fn go_on(go_on: bool) => settings.go_on = go_on;
 
     /// Sets whether a run is dropped when its lease is lost. Then the caller that passed the work gets an
     /// [`is_lost`](Error::is_lost) error, and another caller takes over. Default: `false`; the run finishes for its
     /// own process.
-    pub fn cancel_when_lost(mut self, cancel: bool) -> Self {
-        self.settings.cancel_when_lost = cancel;
-        self
-    }
+    fn cancel_when_lost(cancel: bool) => settings.cancel_when_lost = cancel;
 
     /// Sets what happens while the store gives no answer. Default: [`StoreFailure::FailOpen`].
     ///
@@ -331,64 +329,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// }
     /// # Ok(()) }
     /// ```
-    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        self.settings.runs_alone = on_store_failure != StoreFailure::FailClosed;
-        self
-    }
-
-    /// Creates the flights of the namespace `name` in a store. All users of the same store and name share them.
-    ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or a setting is out
-    /// of range.
-    pub fn build(mut self, store: &Store, name: &str) -> Result<SingleFlight<T, E>, Error> {
-        self.options.check()?;
-        for (setting, span) in &self.spans {
-            if !(SHORTEST..=LONGEST).contains(span) {
-                return Err(Error::invalid(format!("{setting} must be 1 ms to 1 day, is {span:?}")));
-            }
-        }
-        let largest = self.settings.largest;
-        if !(1..=64 << 20).contains(&largest) {
-            return Err(Error::invalid(format!(
-                "largest_answer must be 1 byte to 64 MiB (67108864 bytes), is {largest}"
-            )));
-        }
-        let (stored, least) = (self.settings.most_stored(), self.settings.least_stored());
-        if stored < least {
-            return Err(Error::invalid(format!(
-                "max_stored must be at least {least} bytes (1 KiB more than largest_answer), is {stored}"
-            )));
-        }
-        if let Some(Early(beta)) = self.settings.refresh_early
-            && !Early::BETAS.contains(&beta)
-        {
-            return Err(Error::invalid(format!("the beta of refresh_early must be 0.01 to 100, is {beta}")));
-        }
-        if let Some(bytes @ ..65536) = self.settings.local_cache {
-            return Err(Error::invalid(format!(
-                "local_cache must be at least 64 KiB (65536 bytes), is {bytes}"
-            )));
-        }
-        if let Some(most) = self.max_parallel {
-            self.settings.max_parallel = NonZeroU32::new(most);
-            if most == 0 {
-                return Err(Error::invalid("max_parallel must be at least 1, is 0"));
-            }
-        }
-        match (self.error_ttl, &mut self.format.failures) {
-            (Some(ttl), Some(failures)) => failures.ttl = ttl,
-            (Some(ttl), None) => {
-                return Err(Error::invalid(format!(
-                    "error_ttl is {ttl:?}, but errors are not shared: call share_errors"
-                )));
-            }
-            (None, _) => {}
-        }
-        let codec = self.format.name(&self.version)?;
-        Ok(SingleFlight(Arc::new(Core::new(store, name, codec, self.settings, self.options, self.format)?)))
-    }
+    fn on_store_failure(on_store_failure: StoreFailure) => settings.runs_alone = on_store_failure != StoreFailure::FailClosed;
 }
 
 debug!(SingleFlightBuilder<T, E>, settings);

@@ -1,7 +1,6 @@
 //! A namespace of flights in this process: how callers join, lead and follow.
 
 use std::future::Future;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -10,9 +9,8 @@ use tokio::time::Instant;
 
 use super::answer::{Asker, Flight, Found};
 use super::builder::Unpublished;
-use super::early::Early;
-use super::kept::Forget;
-use super::local_cache::{LocalCache, message};
+use super::kept;
+use super::local_cache::LocalCache;
 use super::parallel::Parallel;
 use super::run::{Run, gone};
 use super::stored::Stored;
@@ -22,7 +20,7 @@ use crate::error::{Busy, Subject, Why};
 use crate::primitive::lease::{Admission, LeaseOptions, Leases};
 use crate::store::background::Background;
 use crate::store::timer::until;
-use crate::store::{ALL, Client, Listener, Namespace, Notifier};
+use crate::store::{Listener, Namespace};
 use crate::telemetry::{self, Decisions, Event, Often, Outcome, in_current_span};
 use crate::{Error, Key, LeaseHandle, Store};
 
@@ -32,15 +30,11 @@ pub(crate) struct Core<T, E> {
     pub(super) settings: Settings,
     pub(super) format: Format<T, E>,
     pub(super) leases: Leases<Flight>,
-    forget: Client<Forget>,
     parallel: Parallel,
     pub(super) stored: Stored,
     pub(super) over_budget: Often,
     pub(super) local_cache: Option<Arc<LocalCache<T>>>,
-    notifier: Arc<Notifier>,
     background: Background,
-    /// The channel on which all processes receive messages about forgotten answers.
-    channel: Arc<str>,
     table: Arc<Table<Verdict<T, E>>>,
 }
 
@@ -56,9 +50,9 @@ pub(crate) struct Settings {
     pub(super) local_cache: Option<u64>,
     /// The bound on the bytes of unexpired answers that this process has stored.
     pub(super) max_stored: Option<u64>,
-    pub(super) refresh_early: Option<Early>,
+    pub(super) refresh_early: Option<f64>,
     /// How many callers of a key run at once when the result is not shared.
-    pub(super) max_parallel: Option<NonZeroU32>,
+    pub(super) max_parallel: Option<u32>,
     pub(super) go_on: bool,
     pub(super) cancel_when_lost: bool,
     pub(super) runs_alone: bool,
@@ -66,7 +60,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The bound on stored bytes, by the [weight](local_cache::weight) of answers. The largest answer always fits.
-    pub(super) fn most_stored(&self) -> u64 {
+    fn most_stored(&self) -> u64 {
         self.max_stored.unwrap_or_else(|| (64 << 20).max(self.least_stored()))
     }
 
@@ -94,10 +88,38 @@ impl Default for Settings {
     }
 }
 
-/// The work of a caller, and its conditions.
-pub(super) struct Work<P, W> {
-    /// Whether the caller accepts a given stale answer.
-    pub(super) fits: P,
+/// The work of a caller.
+pub(super) trait Work<T, E>: Send + 'static {
+    type Own: Send + 'static;
+    type Run: Future<Output = Flown<Self::Own, T, E>> + Send + 'static;
+
+    /// Returns whether the caller accepts a given stale answer.
+    fn fits(&self, stale: &T) -> bool;
+
+    fn run(self, lease: Option<LeaseHandle>) -> Self::Run;
+}
+
+impl<R, T, E, P, W, F> Work<T, E> for (P, W)
+where
+    R: Send + 'static,
+    P: Fn(&T) -> bool + Send + 'static,
+    W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
+    F: Future<Output = Flown<R, T, E>> + Send + 'static,
+{
+    type Own = R;
+    type Run = F;
+
+    fn fits(&self, stale: &T) -> bool {
+        (self.0)(stale)
+    }
+
+    fn run(self, lease: Option<LeaseHandle>) -> F {
+        (self.1)(lease)
+    }
+}
+
+/// The call of a caller.
+pub(super) struct Call<W> {
     pub(super) work: W,
     /// When the caller stops waiting.
     pub(super) deadline: Option<Instant>,
@@ -142,23 +164,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             stored: Stored::new(settings.most_stored()),
             over_budget: Often::new(name, Event::AnswerOverBudget),
             local_cache: local_cache.transpose()?,
-            notifier: Arc::clone(store.notifier()),
             background: store.background_or_thread(),
-            channel: [&*store.channels(), ALL].concat().into(),
             settings,
             format,
-            forget: admission.namespace.client(),
             leases: Leases::new(admission, options, counts),
         })
     }
 
     pub(super) async fn forget(&self, key: Key) -> Result<(), Error> {
-        let message = message(&self.name, &key);
-        let forget = Forget { channel: Arc::clone(&self.channel), message: Arc::clone(&message) };
-        let forgotten = self.forget.run(key, forget).await;
-        // This process forgets at once, even if the store failed. The in-memory store has no other processes to notify.
-        self.notifier.broadcast(&message);
-        forgotten
+        let Admission { store, namespace, .. } = &*self.leases.admission;
+        kept::forget(store, namespace, (&self.name, key)).await
     }
 
     /// Returns an answer from the local cache, if there is one that fits, and counts it.
@@ -170,21 +185,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Runs the work, or returns the outcome of another run. A run is counted when it begins, with or without
     /// waiters.
-    pub(super) async fn fly<R, P, W, F>(
+    pub(super) async fn fly<W: Work<T, E>>(
         self: &Arc<Self>,
         key: Key,
-        work: Work<P, W>,
-    ) -> Result<Landed<R, T, E>, Error>
-    where
-        R: Send + 'static,
-        P: Fn(&T) -> bool + Send + 'static,
-        W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
-        F: Future<Output = Flown<R, T, E>> + Send + 'static,
-    {
+        call: Call<W>,
+    ) -> Result<Landed<W::Own, T, E>, Error> {
         if let Some(answer) = self.cached(&key, |_| true) {
             return Ok(Landed::Shared(Ok(answer)));
         }
-        let landed = self.run(key, work).await;
+        let landed = self.run(key, call).await;
         match &landed {
             Ok(Landed::Shared(_)) => self.decisions.count(Outcome::Shared),
             // A run whose lease was lost was counted when it began.
@@ -194,40 +203,38 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         landed
     }
 
-    async fn run<R, P, W, F>(self: &Arc<Self>, key: Key, work: Work<P, W>) -> Result<Landed<R, T, E>, Error>
-    where
-        R: Send + 'static,
-        P: Fn(&T) -> bool + Send + 'static,
-        W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
-        F: Future<Output = Flown<R, T, E>> + Send + 'static,
-    {
+    async fn run<W: Work<T, E>>(
+        self: &Arc<Self>,
+        key: Key,
+        call: Call<W>,
+    ) -> Result<Landed<W::Own, T, E>, Error> {
         // With `refresh_early` every caller goes through the driver, which may refresh the answer.
         if self.settings.refresh_early.is_none()
             && let Some(verdict) = self.fresh(&key)
         {
-            return self.landed(key, verdict, work).await;
+            return self.landed(key, verdict, call).await;
         }
         let (baton, caller) = match self.table.join(&key) {
-            Part::Served(stale) => return self.landed(key, stale, work).await,
+            Part::Served(stale) => return self.landed(key, stale, call).await,
             Part::Lead(baton, caller) => (baton, caller),
             Part::Wait(mut heard, caller) => {
                 let heard = tokio::select! {
                     biased;
                     heard = &mut heard => heard,
-                    () = until(work.deadline) => return Err(self.waited_too_long(&key)),
+                    () = until(call.deadline) => return Err(self.waited_too_long(&key)),
                 };
                 match heard {
                     Ok(Heard::Landed(verdict)) => {
                         // The caller is not part of the next run.
                         drop(caller);
-                        return self.landed(key, verdict?, work).await;
+                        return self.landed(key, verdict?, call).await;
                     }
                     Ok(Heard::Lead(baton)) => (baton, caller),
                     Err(_) => return Err(gone()),
                 }
             }
         };
-        self.lead(baton, caller, work).await
+        self.lead(baton, caller, call).await
     }
 
     /// Returns a fresh verdict from an in-memory store, unless one caller of the process must run.
@@ -240,39 +247,29 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Returns the outcome for a caller that did not lead.
-    pub(super) async fn landed<R, P, W, F>(
+    pub(super) async fn landed<W: Work<T, E>>(
         &self,
         key: Key,
         verdict: Verdict<T, E>,
-        work: Work<P, W>,
-    ) -> Result<Landed<R, T, E>, Error>
-    where
-        W: FnOnce(Option<LeaseHandle>) -> F,
-        F: Future<Output = Flown<R, T, E>>,
-    {
+        call: Call<W>,
+    ) -> Result<Landed<W::Own, T, E>, Error> {
         match verdict.into_result() {
             Some(shared) => Ok(Landed::Shared(shared)),
-            None => self.pass(key, work).await.map(Landed::Own),
+            None => self.pass(key, call).await.map(Landed::Own),
         }
     }
 
     /// Leads: polls the run until it has an outcome for the caller.
-    async fn lead<R, P, W, F>(
+    async fn lead<W: Work<T, E>>(
         self: &Arc<Self>,
         baton: Baton<Verdict<T, E>>,
         caller: Caller<Verdict<T, E>>,
-        work: Work<P, W>,
-    ) -> Result<Landed<R, T, E>, Error>
-    where
-        R: Send + 'static,
-        P: Fn(&T) -> bool + Send + 'static,
-        W: FnOnce(Option<LeaseHandle>) -> F + Send + 'static,
-        F: Future<Output = Flown<R, T, E>> + Send + 'static,
-    {
+        call: Call<W>,
+    ) -> Result<Landed<W::Own, T, E>, Error> {
         let (own, landed) = oneshot::channel();
         let number = baton.run();
         // Boxed, so that it can become a task.
-        let run = Run::new(Box::pin(in_current_span(Arc::clone(self).drive(baton, work, own))))?;
+        let run = Run::new(Box::pin(in_current_span(Arc::clone(self).drive(baton, call, own))))?;
         let _goes_on = GoesOn(&run);
         // Dropped before `_goes_on`: the last caller aborts the run.
         let caller = caller;
@@ -288,18 +285,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Runs the work for this caller only, in the caller's task.
-    async fn pass<R, P, W, F>(&self, key: Key, work: Work<P, W>) -> Result<R, Error>
-    where
-        W: FnOnce(Option<LeaseHandle>) -> F,
-        F: Future<Output = Flown<R, T, E>>,
-    {
+    async fn pass<W: Work<T, E>>(&self, key: Key, call: Call<W>) -> Result<W::Own, Error> {
         let _slot = tokio::select! {
             biased;
             slot = self.parallel.enter(&key) => slot,
-            () = until(work.deadline) => return Err(self.waited_too_long(&key)),
+            () = until(call.deadline) => return Err(self.waited_too_long(&key)),
         };
         self.decisions.count(Outcome::Admitted);
-        Ok((work.work)(None).await.own)
+        Ok(call.work.run(None).await.own)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A run: how it gets the lead across processes, and how its outcome is published.
 
-use std::future::{Future, pending};
+use std::fmt;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use tokio::time::Instant;
 
 use super::answer::{Asker, Entry, Found};
 use super::builder::Unpublished;
-use super::core::{Core, Flown, Landed, Work};
+use super::core::{Call, Core, Landed, Work};
+use super::early;
 use super::local_cache;
 use super::table::Baton;
 use super::verdict::{Judged, Pass, Verdict};
@@ -19,7 +21,7 @@ use crate::primitive::clock;
 use crate::primitive::lease::{Ask, Got, Wait, micros};
 use crate::store::timer::{sleep, until};
 use crate::telemetry::{Event, Outcome, tell};
-use crate::{Error, Key, Lease, LeaseHandle};
+use crate::{Error, Key, Lease};
 
 /// How a run begins.
 enum Boarding<T, E> {
@@ -36,14 +38,6 @@ enum Boarding<T, E> {
 /// The channel to the caller that passed the work.
 type Own<R, T, E> = oneshot::Sender<Result<Landed<R, T, E>, Error>>;
 
-/// Whether an answer is stored.
-#[derive(PartialEq, Eq)]
-enum Published {
-    Yes,
-    No,
-    Unknown,
-}
-
 /// Sends an answer to all callers that wait, and serves it to later callers until it expires.
 fn serve<R, T: Clone, E>(
     baton: &Baton<Verdict<T, E>>,
@@ -58,16 +52,12 @@ fn serve<R, T: Clone, E>(
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Drives a run from beginning to end. If it is dropped early, dropping the baton makes the next waiter in this
     /// process lead, and dropping the lease wakes a follower in another process.
-    pub(super) async fn drive<R, P, W, F>(
+    pub(super) async fn drive<W: Work<T, E>>(
         self: Arc<Self>,
         baton: Baton<Verdict<T, E>>,
-        work: Work<P, W>,
-        own: Own<R, T, E>,
-    ) where
-        P: Fn(&T) -> bool,
-        W: FnOnce(Option<LeaseHandle>) -> F,
-        F: Future<Output = Flown<R, T, E>>,
-    {
+        call: Call<W>,
+        own: Own<W::Own, T, E>,
+    ) {
         let local = self.local_cache.as_ref().map(|cache| {
             let epoch = cache.epoch();
             if epoch.hears_nothing() {
@@ -85,22 +75,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 cache.insert(key.clone(), answer, bytes, until, epoch);
             }
         };
-        let boarding = {
-            let mut boarding = pin!(self.board(baton.key()));
-            let in_time = tokio::select! {
-                biased;
-                boarding = &mut boarding => Some(boarding),
-                () = until(work.deadline) => None,
-            };
-            match in_time {
-                Some(boarding) => boarding,
-                // The caller was dropped, and its deadline with it.
-                None if own.is_closed() => boarding.await,
-                // The work has not begun, so the caller is refused. The next waiter leads.
-                None => {
-                    let _ = own.send(Err(self.waited_too_long(baton.key())));
-                    return;
-                }
+        let too_late = async {
+            until(call.deadline).await;
+            // If the caller was dropped, its deadline was too.
+            if own.is_closed() {
+                pending().await
+            }
+        };
+        let boarding = tokio::select! {
+            biased;
+            boarding = self.board(baton.key()) => boarding,
+            // The work has not begun, so the caller is refused. The next waiter leads.
+            () = too_late => {
+                let _ = own.send(Err(self.waited_too_long(baton.key())));
+                return;
             }
         };
         let (mut own, mut has_old) = (Some(own), false);
@@ -108,7 +96,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             Ok(Boarding::Lead(lease, old)) => {
                 has_old = old.is_some();
                 if let Some((Verdict::Answer(answer), until)) = old
-                    && (work.fits)(&answer)
+                    && call.work.fits(&answer)
                 {
                     serve(&baton, answer, until, own.take());
                 }
@@ -116,7 +104,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
             Ok(Boarding::Alone(counted)) => (None, counted),
             Ok(Boarding::Landed(Verdict::Answer(answer), found, asked, Some(lease)))
-                if (work.fits)(&answer) =>
+                if call.work.fits(&answer) =>
             {
                 // All callers get the answer. The refresh runs in the background.
                 serve(&baton, answer, asked.checked_add(found.left()), own.take());
@@ -130,7 +118,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 let Some(mut own) = own else { return };
                 tokio::select! {
                     // Here and below: a caller that was dropped needs no outcome.
-                    landed = self.landed(baton.key().clone(), verdict, work) => drop(own.send(landed)),
+                    landed = self.landed(baton.key().clone(), verdict, call) => drop(own.send(landed)),
                     () = own.closed() => {}
                 }
                 return;
@@ -142,7 +130,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
         };
         self.decisions.count(counted);
-        let mut work = pin!((work.work)(lease.as_ref().map(Lease::handle)));
+        let mut work = pin!(call.work.run(lease.as_ref().map(Lease::handle)));
         let longest = self.max_run();
         let lost = async {
             match &lease {
@@ -209,12 +197,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let kept = local.is_some().then_some(judged.verdict);
         let sent = clock::now();
         match (self.publish(lease, entry).await, length) {
-            (Published::Yes, Some(length)) => {
+            (Some(true), Some(length)) => {
                 keep(kept.as_ref().and_then(Verdict::answer), length, judged.fresh, sent);
             }
-            (Published::No, _) => self.stored.give_back(baton.key()),
+            (Some(false), _) => self.stored.give_back(baton.key()),
             // It counts until it would expire.
-            (Published::Yes | Published::Unknown, _) => {}
+            _ => {}
         }
     }
 
@@ -278,32 +266,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Draws how long before the end of an answer's ttl this process refreshes it. `None`: no early refresh.
     fn ahead(&self) -> Option<Duration> {
-        Some(self.settings.refresh_early?.ahead(self.leases.admission.hold_time()?))
+        Some(early::ahead(self.settings.refresh_early?, self.leases.admission.hold_time()?))
     }
 
     /// Decodes what was found. `None` if another codec wrote it or it cannot be decoded.
     fn read(&self, found: &Found) -> Option<Verdict<T, E>> {
-        match found {
-            Found::Foreign => {
-                tell(
-                    &self.name,
-                    Event::AnswerForeign,
-                    "an answer was not read: another codec or version wrote it",
-                );
-                None
-            }
+        let (event, why) = match found {
+            Found::Foreign => (Event::AnswerForeign, "another codec or version wrote it".to_owned()),
             Found::Answer { bytes, .. } => match self.format.decode(bytes) {
-                Ok(verdict) => Some(verdict),
-                Err(error) => {
-                    tell(
-                        &self.name,
-                        Event::AnswerGarbled,
-                        format_args!("an answer was not read: it could not be decoded: {error}"),
-                    );
-                    None
-                }
+                Ok(verdict) => return Some(verdict),
+                Err(error) => (Event::AnswerGarbled, format!("it could not be decoded: {error}")),
             },
-        }
+        };
+        tell(&self.name, event, format_args!("an answer was not read: {why}"));
+        None
     }
 
     /// Returns the entry to publish. `None` if it is too large or cannot be encoded.
@@ -311,27 +287,23 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let largest = self.settings.largest;
         match self.format.encode(&judged.verdict) {
             // The first byte is the kind of the verdict and does not count.
-            Ok(bytes) if bytes.len() - 1 <= largest => Some(Entry::of(bytes, judged.fresh, judged.stale)),
+            Ok(bytes) if bytes.len() - 1 <= largest => {
+                return Some(Entry::of(bytes, judged.fresh, judged.stale));
+            }
             Ok(bytes) => {
-                let length = bytes.len() - 1;
-                tell(
-                    &self.name,
-                    Event::AnswerTooLarge,
-                    format_args!(
-                        "an answer of {length} bytes was not published: largest_answer is {largest} bytes"
-                    ),
-                );
-                None
+                let why = format_args!("it has {} bytes, largest_answer is {largest} bytes", bytes.len() - 1);
+                self.not_published(Event::AnswerTooLarge, why);
             }
             Err(error) => {
-                tell(
-                    &self.name,
-                    Event::AnswerNotEncodable,
-                    format_args!("an answer was not published: it could not be encoded: {error}"),
-                );
-                None
+                let why = format_args!("it could not be encoded: {error}");
+                self.not_published(Event::AnswerNotEncodable, why);
             }
         }
+        None
+    }
+
+    fn not_published(&self, event: Event, why: impl fmt::Display) {
+        tell(&self.name, event, format_args!("an answer was not published: {why}"));
     }
 
     /// Returns whether an entry may be stored within `max_stored`. The note that a key is passed is a few bytes and
@@ -360,24 +332,17 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         Ok(held)
     }
 
-    /// Publishes an answer.
-    async fn publish(&self, lease: Lease, entry: Entry) -> Published {
+    /// Publishes an answer. Returns whether it is stored. `None`: this is not known.
+    async fn publish(&self, lease: Lease, entry: Entry) -> Option<bool> {
         match self.settle(lease, entry).await {
-            Ok(true) => Published::Yes,
+            Ok(true) => Some(true),
             Ok(false) => {
-                tell(&self.name, Event::FlightLost, "an answer was not published: the leader lost its lease");
-                Published::No
+                self.not_published(Event::FlightLost, "the leader lost its lease");
+                Some(false)
             }
             Err(error) => {
-                tell(
-                    &self.name,
-                    Event::AnswerNotPublished,
-                    format_args!("an answer was not published: {error}"),
-                );
-                match error.is_unavailable() && !error.is_not_sent() {
-                    true => Published::Unknown,
-                    false => Published::No,
-                }
+                self.not_published(Event::AnswerNotPublished, &error);
+                (!error.is_unavailable() || error.is_not_sent()).then_some(false)
             }
         }
     }

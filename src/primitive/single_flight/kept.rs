@@ -1,6 +1,5 @@
 //! Operations on stored answers apart from flights: looking at them, and forgetting them.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ type State = KeyState<<Flight as Kind>::Holders>;
 const BEGINNING: i64 = 512;
 
 /// What is known of a stored answer. [`Operator`](crate::operator) has an example.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAnswer {
     fresh_for: Duration,
     kept_for: Duration,
@@ -58,15 +57,6 @@ impl StoredAnswer {
     }
 }
 
-impl fmt::Debug for StoredAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fresh_for, kept_for, codec, bytes } = self;
-        let mut text = f.debug_struct("StoredAnswer");
-        text.field("fresh_for", fresh_for).field("kept_for", kept_for);
-        text.field("codec", codec).field("bytes", bytes).finish()
-    }
-}
-
 /// Looks at the answer to a key.
 #[derive(Debug)]
 struct Look;
@@ -85,6 +75,7 @@ pub(crate) async fn forget(
     let message = message(name, &key);
     let channel = [&*store.channels(), ALL].concat().into();
     let forgotten = namespace.client().run(key, Forget { channel, message: Arc::clone(&message) }).await;
+    // This process forgets at once, even if the store failed. The in-memory store has no other processes to notify.
     store.notifier().broadcast(&message);
     forgotten
 }

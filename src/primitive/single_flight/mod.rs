@@ -36,7 +36,7 @@ pub use self::verdict::Share;
 use derive_where::derive_where;
 use tokio::time::Instant;
 
-use self::core::{Core, Work};
+use self::core::{Call, Core};
 use self::verdict::Format;
 
 #[cfg(feature = "postcard")]
@@ -195,7 +195,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     {
         // A deadline beyond the range of `Instant` is no deadline.
         let deadline = Instant::now().checked_add(self.0.settings.max_wait);
-        self.0.fly(key, Work { fits, work, deadline }).await
+        self.0.fly(key, Call { work: (fits, work), deadline }).await
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Semaphore;
@@ -14,7 +13,7 @@ use crate::store::lock;
 #[derive(Debug)]
 pub(super) struct Parallel {
     /// `None`: unlimited.
-    most: Option<NonZeroU32>,
+    most: Option<u32>,
     keys: Mutex<HashMap<Key, Callers>>,
 }
 
@@ -35,13 +34,13 @@ pub(super) struct Slot<'a> {
 }
 
 impl Parallel {
-    pub(super) fn new(most: Option<NonZeroU32>) -> Self {
+    pub(super) fn new(most: Option<u32>) -> Self {
         Self { most, keys: Mutex::default() }
     }
 
     /// Waits for a permit, in the order of arrival. Cancel safe.
     pub(super) async fn enter<'a>(&'a self, key: &'a Key) -> Option<Slot<'a>> {
-        let most = self.most?.get() as usize;
+        let most = self.most? as usize;
         let permits = {
             let mut keys = lock(&self.keys);
             let new = || Callers { count: 0, permits: Arc::new(Semaphore::new(most)) };
@@ -81,7 +80,7 @@ mod tests {
 
     #[test]
     fn waiters_that_are_dropped_leave_nothing() {
-        let (parallel, key) = (Parallel::new(NonZeroU32::new(1)), Key::from("k"));
+        let (parallel, key) = (Parallel::new(Some(1)), Key::from("k"));
         let keys = || lock(&parallel.keys).len();
         let running = parallel.enter(&key).now_or_never().unwrap();
         let mut waiters = [Box::pin(parallel.enter(&key)), Box::pin(parallel.enter(&key))];

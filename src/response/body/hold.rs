@@ -10,6 +10,7 @@ use super::LeasedBody;
 use super::timed_lease::{Limits, TimedLease};
 use super::timers::Timers;
 use crate::layer::leased::Hold;
+use crate::primitive::setters::in_range;
 use crate::{Error, Lease};
 
 /// Holds the lease of a request until the body of its response has ended, failed, or been dropped, but not beyond
@@ -105,7 +106,8 @@ impl UntilBodyEnd {
     ///
     /// [`is_invalid`](Error::is_invalid) if `span` is 0 s.
     pub fn idle_timeout(mut self, span: Duration) -> Result<Self, Error> {
-        self.limits.idle_timeout = Some(positive("idle_timeout", span)?);
+        in_range("idle_timeout", Duration::from_nanos(1).., "more than 0 s", span)?;
+        self.limits.idle_timeout = Some(span);
         Ok(self)
     }
 
@@ -134,7 +136,8 @@ impl UntilBodyEnd {
     ///
     /// [`is_invalid`](Error::is_invalid) if `span` is 0 s.
     pub fn max_hold(mut self, span: Duration) -> Result<Self, Error> {
-        self.limits.max_hold = Some(positive("max_hold", span)?);
+        in_range("max_hold", Duration::from_nanos(1).., "more than 0 s", span)?;
+        self.limits.max_hold = Some(span);
         Ok(self)
     }
 
@@ -145,13 +148,6 @@ impl UntilBodyEnd {
         self.limits.on_lease_end = on_lease_end;
         self
     }
-}
-
-fn positive(name: &str, span: Duration) -> Result<Duration, Error> {
-    if span.is_zero() {
-        return Err(Error::invalid(format!("{name} must be more than 0 s, is {span:?}")));
-    }
-    Ok(span)
 }
 
 impl Default for UntilBodyEnd {

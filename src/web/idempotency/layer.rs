@@ -14,6 +14,7 @@ use crate::layer::Layered;
 use crate::layer::away::Away;
 use crate::layer::key::DynKey;
 use crate::primitive::dedupe::Replays;
+use crate::primitive::setters::{in_range, setters};
 use crate::response::{Refuse, Responses, refuse};
 use crate::{Error, Store, StoreFailure};
 
@@ -44,6 +45,11 @@ use crate::{Error, Store, StoreFailure};
 /// ```
 #[must_use = "a builder does nothing until it is built"]
 pub struct IdempotencyBuilder<B, R = Refuse> {
+    settings: Settings<B>,
+    reject: R,
+}
+
+struct Settings<B> {
     store: Store,
     name: String,
     principal: DynKey<Request<B>>,
@@ -53,8 +59,9 @@ pub struct IdempotencyBuilder<B, R = Refuse> {
     responses: Responses,
     is_required: bool,
     largest_request: usize,
+    largest_response: usize,
+    max_buffered: usize,
     read_timeout: Duration,
-    reject: R,
 }
 
 /// A [`Layer`] that answers a repeated request with the stored response. See [`idempotency`](super::idempotency()).
@@ -82,78 +89,25 @@ fn is_final(parts: &response::Parts) -> bool {
 
 impl<B> IdempotencyBuilder<B> {
     pub(super) fn new(store: &Store, name: &str, principal: DynKey<Request<B>>) -> Self {
-        Self {
+        let settings = Settings {
             store: store.clone(),
             name: name.to_owned(),
             principal,
             ttl: Duration::from_secs(30),
             remember_for: DAY,
             on_store_failure: StoreFailure::FailClosed,
-            responses: Responses::default().share_when(is_final).max_buffered(64 << 20),
+            responses: Responses::default().share_when(is_final),
             is_required: false,
             largest_request: 1 << 20,
+            largest_response: 1 << 20,
+            max_buffered: 64 << 20,
             read_timeout: Duration::from_secs(30),
-            reject: refuse(),
-        }
+        };
+        Self { settings, reject: refuse() }
     }
 }
 
 impl<B, R> IdempotencyBuilder<B, R> {
-    /// Sets how long a response is stored, 1 second to 365 days. Default: 1 day.
-    pub fn remember_for(mut self, span: Duration) -> Self {
-        self.remember_for = span;
-        self
-    }
-
-    /// Sets whether a POST or PATCH of a principal without an `Idempotency-Key` is refused with 400. Default:
-    /// `false`, the request passes.
-    pub fn required(mut self, required: bool) -> Self {
-        self.is_required = required;
-        self
-    }
-
-    /// Sets the maximum size of a request body in bytes. Default: 1 MiB. A request with a larger body is refused
-    /// with 413.
-    pub fn largest_request(mut self, bytes: usize) -> Self {
-        self.largest_request = bytes;
-        self
-    }
-
-    /// Sets the maximum size of a stored response body in bytes. Default: 1 MiB. A response with a larger body is
-    /// sent, but not stored.
-    pub fn largest_response(mut self, bytes: usize) -> Self {
-        self.responses = self.responses.largest_body(bytes);
-        self
-    }
-
-    /// Sets the most bytes of request and response bodies that a process holds for this layer. Default: 64 MiB.
-    ///
-    /// A request body counts as it arrives, until the request is handled. A request whose body has no room is refused with
-    /// 503 and `Retry-After`, before it is handled. Request bodies use at most half, so that uploads leave room for the
-    /// responses. A response body counts until it is stored. A response without room is sent, but not stored.
-    pub fn max_buffered(mut self, bytes: usize) -> Self {
-        self.responses = self.responses.max_buffered(bytes);
-        self
-    }
-
-    /// Sets how long the client may take to send the request body, 1 ms to 1 day. Default: 30 s. A request whose body is
-    /// not complete by then is refused with 408.
-    pub fn read_timeout(mut self, timeout: Duration) -> Self {
-        self.read_timeout = timeout;
-        self
-    }
-
-    /// Sets what to do with requests that have a key while the store is unavailable. Default:
-    /// [`StoreFailure::FailClosed`], they are refused with 503.
-    ///
-    /// [`FailOpen`](StoreFailure::FailOpen) handles each of them, and stores no response.
-    /// [`LocalShare`](StoreFailure::LocalShare) stores the responses in this process. With both, a request that is repeated
-    /// at another process, or after the outage, is handled twice.
-    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        self.on_store_failure = on_store_failure;
-        self
-    }
-
     /// Returns refusals as responses of your own, by a closure from [`Refusal`](crate::Refusal) to the response or another
     /// [`Reject`](crate::Reject). Default: [`response::refuse()`](refuse), problem documents.
     ///
@@ -183,35 +137,13 @@ impl<B, R> IdempotencyBuilder<B, R> {
     /// # Ok(()) }
     /// ```
     pub fn reject_with<R2>(self, reject: R2) -> IdempotencyBuilder<B, R2> {
-        let Self { store, name, principal, ttl, remember_for, on_store_failure, responses, .. } = self;
-        let Self { is_required, largest_request, read_timeout, .. } = self;
-        IdempotencyBuilder {
-            store,
-            name,
-            principal,
-            ttl,
-            remember_for,
-            on_store_failure,
-            responses,
-            is_required,
-            largest_request,
-            read_timeout,
-            reject,
-        }
+        IdempotencyBuilder { settings: self.settings, reject }
     }
 
     /// Sets which responses are stored, by a closure from the head of a response. After other responses, the
     /// request can be handled again. Default: 2xx, 3xx, and 4xx except 401, 407, 408, 409, 423, 425 and 429.
     pub fn keep_when(mut self, keep: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.responses = self.responses.share_when(keep);
-        self
-    }
-
-    /// Sets the time to live of a claim on a key, 10 ms to 1 day. Default: 30 s.
-    ///
-    /// After this time, a key that a crashed process claimed can be claimed again.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.settings.responses = self.settings.responses.share_when(keep);
         self
     }
 
@@ -222,44 +154,77 @@ impl<B, R> IdempotencyBuilder<B, R> {
     /// [`is_invalid`](Error::is_invalid) if a setting is out of range, the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`, or
     /// half of [`max_buffered`](Self::max_buffered) is less than [`largest_request`](Self::largest_request).
     pub fn build(self) -> Result<IdempotencyLayer<B, R>, Error> {
-        if !(Duration::from_secs(1)..=365 * DAY).contains(&self.remember_for) {
-            return Err(Error::invalid(format!(
-                "remember_for must be 1 s to 365 days, is {:?}",
-                self.remember_for
-            )));
-        }
-        if !(Duration::from_millis(1)..=DAY).contains(&self.read_timeout) {
-            return Err(Error::invalid(format!(
-                "read_timeout must be 1 ms to 1 day, is {:?}",
-                self.read_timeout
-            )));
-        }
-        let (reading, largest) = (self.responses.reading(), self.largest_request);
-        let room = reading.up_to(reading.most / 2);
+        let Self { settings, reject } = self;
+        let span = Duration::from_secs(1)..=365 * DAY;
+        in_range("remember_for", span, "1 s to 365 days", settings.remember_for)?;
+        in_range("read_timeout", Duration::from_millis(1)..=DAY, "1 ms to 1 day", settings.read_timeout)?;
+        let (buffered, largest) = (settings.max_buffered, settings.largest_request);
+        let responses = settings.responses.largest_body(settings.largest_response).max_buffered(buffered);
+        let room = responses.reading().up_to(buffered / 2);
         if room.most < largest {
             return Err(Error::invalid(format!(
-                "max_buffered must be at least twice largest_request, 2 * {largest} bytes, is {} bytes",
-                reading.most
+                "max_buffered must be at least twice largest_request, 2 * {largest} bytes, is {buffered} bytes"
             )));
         }
         let open = |store: &Store| {
-            Replays::open(store, &self.name, FORMAT, self.ttl, self.remember_for).map(Arc::new)
+            Replays::open(store, &settings.name, FORMAT, settings.ttl, settings.remember_for).map(Arc::new)
         };
         let shared = Shared {
-            replays: open(&self.store)?,
-            away: match self.on_store_failure {
+            replays: open(&settings.store)?,
+            away: match settings.on_store_failure {
                 StoreFailure::FailClosed => Away::FailClosed,
                 StoreFailure::FailOpen => Away::FailOpen,
-                StoreFailure::LocalShare { .. } => Away::LocalShare(open(self.store.local_share())?),
+                StoreFailure::LocalShare { .. } => Away::LocalShare(open(settings.store.local_share())?),
             },
-            principal: self.principal,
-            upload: Limits { largest, within: self.read_timeout, room },
-            responses: self.responses,
-            is_required: self.is_required,
-            reject: self.reject,
+            principal: settings.principal,
+            upload: Limits { largest, within: settings.read_timeout, room },
+            responses,
+            is_required: settings.is_required,
+            reject,
         };
         Ok(IdempotencyLayer { shared: Arc::new(shared) })
     }
+}
+
+setters! { IdempotencyBuilder<B, R>:
+    /// Sets how long a response is stored, 1 second to 365 days. Default: 1 day.
+    fn remember_for(span: Duration) => settings.remember_for = span;
+
+    /// Sets whether a POST or PATCH of a principal without an `Idempotency-Key` is refused with 400. Default:
+    /// `false`, the request passes.
+    fn required(required: bool) => settings.is_required = required;
+
+    /// Sets the maximum size of a request body in bytes. Default: 1 MiB. A request with a larger body is refused
+    /// with 413.
+    fn largest_request(bytes: usize) => settings.largest_request = bytes;
+
+    /// Sets the maximum size of a stored response body in bytes. Default: 1 MiB. A response with a larger body is
+    /// sent, but not stored.
+    fn largest_response(bytes: usize) => settings.largest_response = bytes;
+
+    /// Sets the most bytes of request and response bodies that a process holds for this layer. Default: 64 MiB.
+    ///
+    /// A request body counts as it arrives, until the request is handled. A request whose body has no room is refused with
+    /// 503 and `Retry-After`, before it is handled. Request bodies use at most half, so that uploads leave room for the
+    /// responses. A response body counts until it is stored. A response without room is sent, but not stored.
+    fn max_buffered(bytes: usize) => settings.max_buffered = bytes;
+
+    /// Sets how long the client may take to send the request body, 1 ms to 1 day. Default: 30 s. A request whose body is
+    /// not complete by then is refused with 408.
+    fn read_timeout(timeout: Duration) => settings.read_timeout = timeout;
+
+    /// Sets what to do with requests that have a key while the store is unavailable. Default:
+    /// [`StoreFailure::FailClosed`], they are refused with 503.
+    ///
+    /// [`FailOpen`](StoreFailure::FailOpen) handles each of them, and stores no response.
+    /// [`LocalShare`](StoreFailure::LocalShare) stores the responses in this process. With both, a request that is repeated
+    /// at another process, or after the outage, is handled twice.
+    fn on_store_failure(on_store_failure: StoreFailure) => settings.on_store_failure = on_store_failure;
+
+    /// Sets the time to live of a claim on a key, 10 ms to 1 day. Default: 30 s.
+    ///
+    /// After this time, a key that a crashed process claimed can be claimed again.
+    fn ttl(ttl: Duration) => settings.ttl = ttl;
 }
 
 impl<S, B, R> Layer<S> for IdempotencyLayer<B, R> {
@@ -272,4 +237,4 @@ impl<S, B, R> Layer<S> for IdempotencyLayer<B, R> {
 
 debug!(IdempotencyLayer<B, R>, shared);
 
-debug!(IdempotencyBuilder<B, R>, name);
+debug!(IdempotencyBuilder<B, R>, settings.name);

@@ -44,7 +44,7 @@ use crate::{KeyExtractor, Layered, Store};
 /// |---|---|
 /// | is new | The request is handled. The response is stored if it is [final](IdempotencyBuilder::keep_when). |
 /// | was used for the same request | The stored response, with `idempotency-replayed: ?1` (a boolean of RFC 9651). |
-/// | was used for another request | 422 |
+/// | was used for another request | 422. Its text says whether the method, the target or the body differs. |
 /// | is in use by a request that is being handled | 409 with `Retry-After` |
 /// | was used, but the response was not stored, or is stored in a format that this version cannot read | 409 without `Retry-After`. The request is not handled again. |
 /// | is missing | The request passes. If the key is [required](IdempotencyBuilder::required): 400. |

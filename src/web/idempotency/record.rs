@@ -1,5 +1,6 @@
 //! The stored record of a handled request, and its key.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,25 +14,30 @@ use crate::{Error, Key};
 
 /// The name of the record's format. A record is the fingerprint of the request. If the response was stored, `1` and
 /// the response in the format of [`AnswerCodec`] follow.
-pub(super) const FORMAT: &str = "idempotency/1+http/2";
+pub(super) const FORMAT: &str = "idempotency/2+http/2";
 
 /// The maximum length of a key in bytes.
 const LONGEST_KEY: usize = 255;
 
+/// The digests of the [`PARTS`] of a request, each cut to its bytes.
 pub(super) type Fingerprint = [u8; 32];
+
+/// The parts by which two requests are the same, and the bytes of each.
+const PARTS: [(&str, Range<usize>); 3] =
+    [("method", 0..4), ("host, path or query", 4..16), ("Content-Type or body", 16..32)];
 
 /// The result of reading a record.
 pub(super) enum Record {
     /// The record of the same request, with its response. `None`: the response was not stored.
     Same(Option<Answer>),
-    /// The record of another request.
-    Another,
+    /// The record of another request. This part of it differs.
+    Another(&'static str),
     /// The record cannot be read.
     Garbled,
 }
 
 /// Returns the digest of several texts. Each text is hashed with its length, so that no text can run into the next.
-fn digest(parts: &[&[u8]]) -> Fingerprint {
+fn digest(parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_be_bytes());
@@ -72,7 +78,7 @@ pub(super) fn key(principal: &Key, idempotency_key: &[u8]) -> Key {
     Key::from(key)
 }
 
-/// Returns the digest of the parts by which two requests are the same.
+/// Returns the digests of the parts by which two requests are the same.
 pub(super) fn fingerprint(parts: &request::Parts, body: &Bytes) -> Fingerprint {
     #[cfg(feature = "axum")]
     let uri = parts.extensions.get::<axum::extract::OriginalUri>().map_or(&parts.uri, |original| &original.0);
@@ -81,7 +87,13 @@ pub(super) fn fingerprint(parts: &request::Parts, body: &Bytes) -> Fingerprint {
     let target = uri.path_and_query().map_or("", |target| target.as_str());
     let field = |name| parts.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
     let host = parts.uri.authority().map_or(field(HOST), |authority| authority.as_str().as_bytes());
-    digest(&[parts.method.as_str().as_bytes(), host, target.as_bytes(), field(CONTENT_TYPE), body])
+    let texts: [&[&[u8]]; 3] =
+        [&[parts.method.as_str().as_bytes()], &[host, target.as_bytes()], &[field(CONTENT_TYPE), body]];
+    let mut fingerprint = [0; 32];
+    for ((_, bytes), texts) in PARTS.into_iter().zip(texts) {
+        fingerprint[bytes.clone()].copy_from_slice(&digest(texts)[bytes]);
+    }
+    fingerprint
 }
 
 /// Encodes a record. A response that the codec cannot encode is left out.
@@ -97,15 +109,14 @@ pub(super) fn encode(fingerprint: &Fingerprint, answer: Option<&Answer>) -> Arc<
 
 pub(super) fn decode(fingerprint: &Fingerprint, bytes: &[u8]) -> Record {
     let Some((kept, answer)) = bytes.split_first_chunk::<32>() else { return Record::Garbled };
-    if kept != fingerprint {
-        return Record::Another;
+    if let Some((part, _)) = PARTS.into_iter().find(|(_, at)| kept[at.clone()] != fingerprint[at.clone()]) {
+        return Record::Another(part);
     }
     match answer.split_first() {
         None => Record::Same(None),
-        Some((b'1', answer)) => match AnswerCodec.decode(answer) {
-            Ok(answer) => Record::Same(Some(answer)),
-            Err(_) => Record::Garbled,
-        },
+        Some((b'1', answer)) => {
+            AnswerCodec.decode(answer).map_or(Record::Garbled, |answer| Record::Same(Some(answer)))
+        }
         Some(_) => Record::Garbled,
     }
 }
@@ -138,6 +149,30 @@ mod tests {
         let longer = longest + "x";
         for bad in [&["a", "b"][..], &[""], &["\"\""], &["a b"], &["\"a"], &["a\\"], &[&longer]] {
             assert!(key(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_part_that_differs_is_told() {
+        let of = |method: &str, uri: &str, host: &str, content: &str, body: &'static str| {
+            let request = http::Request::builder().method(method).uri(uri);
+            let request = request.header(HOST, host).header(CONTENT_TYPE, content).body(()).unwrap();
+            fingerprint(&request.into_parts().0, &Bytes::from_static(body.as_bytes()))
+        };
+        let first = of("POST", "/a?b", "x", "text/plain", "10 EUR");
+        let differs = |other: Fingerprint| match decode(&other, &encode(&first, None)) {
+            Record::Same(None) => None,
+            Record::Another(part) => Some(part),
+            _ => panic!("it can be read"),
+        };
+        assert_eq!(differs(of("POST", "/a?b", "x", "text/plain", "10 EUR")), None);
+        assert_eq!(differs(of("PATCH", "/", "y", "", "")), Some("method"));
+        for (uri, host) in [("/b?b", "x"), ("/a?c", "x"), ("/a?b", "y"), ("/a?", "bx")] {
+            assert_eq!(differs(of("POST", uri, host, "", "")), Some("host, path or query"));
+        }
+        for (content, body) in [("text/html", "10 EUR"), ("text/plain", "11 EUR"), ("text/plain1", "0 EUR")] {
+            let other = of("POST", "/a?b", "x", content, body);
+            assert_eq!(differs(other), Some("Content-Type or body"));
         }
     }
 

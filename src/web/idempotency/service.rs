@@ -16,22 +16,15 @@ use crate::error::Upload;
 use crate::layer::single_flight::{Capture, Captured};
 use crate::layer::{Middleware, take_ready};
 use crate::primitive::dedupe::{Replay, ReplayClaim};
-use crate::response::{Answer, FlightBody, Responses, Taken};
+use crate::response::{Answer, FlightBody, Taken};
 use crate::telemetry::{Event, Outcome, in_current_span, tell};
 use crate::{Error, Extracted, Key, KeyExtractor as _, Reject};
-
-/// The principal and the key of a request.
-struct Asked {
-    principal: Key,
-    key: Vec<u8>,
-}
 
 /// What is done with a request.
 enum Answered<T, E> {
     /// The inner service has handled it.
     Handled(Result<T, E>),
     Replayed(Answer),
-    Refused(Error),
 }
 
 impl<S, B, R, B2> Middleware<S, Request<B>> for Shared<B, R>
@@ -63,28 +56,26 @@ where
         };
         Box::pin(async move {
             let decisions = shared.replays.decisions();
-            let asked = match (decisions.extracted(principal.await), key) {
+            let key = match (decisions.extracted(principal.await), key) {
                 (Err(error), _) => return shared.reject.reject(error.into()),
                 (Ok(Some(_)), Err(error)) => {
                     decisions.count(Outcome::of_error(&error));
                     return shared.reject.reject(error.into());
                 }
-                (Ok(Some(principal)), Ok(Some(key))) => Asked { principal, key },
+                (Ok(Some(principal)), Ok(Some(key))) => record::key(&principal, &key),
                 (Ok(None), _) | (Ok(Some(_)), Ok(None)) => {
                     let response = inner.call(request).await;
-                    return match response {
-                        Ok(response) => Ok(response.map(FlightBody::untouched)),
-                        Err(error) => Err(shared.reject.inner_error(error)),
-                    };
+                    let response = response.map(|response| response.map(FlightBody::untouched));
+                    return response.map_err(|error| shared.reject.inner_error(error));
                 }
             };
-            match Arc::clone(&shared).handle(inner, request, asked).await {
-                Answered::Handled(response) => response.map_err(|error| shared.reject.inner_error(error)),
-                Answered::Replayed(answer) => {
+            match Arc::clone(&shared).handle(inner, request, key).await {
+                Ok(Answered::Handled(response)) => response.map_err(|error| shared.reject.inner_error(error)),
+                Ok(Answered::Replayed(answer)) => {
                     decisions.count(Outcome::Shared);
                     Ok(replayed(answer))
                 }
-                Answered::Refused(error) => {
+                Err(error) => {
                     decisions.count(Outcome::of_error(&error));
                     shared.reject.reject(error.into())
                 }
@@ -98,8 +89,8 @@ impl<B, R> Shared<B, R> {
         self: Arc<Self>,
         mut inner: S,
         request: Request<B>,
-        asked: Asked,
-    ) -> Answered<Response<FlightBody<B2>>, S::Error>
+        key: Key,
+    ) -> Result<Answered<Response<FlightBody<B2>>, S::Error>, Error>
     where
         S: Service<Request<B>, Response = Response<B2>> + Send + 'static,
         S::Error: Send + 'static,
@@ -110,35 +101,33 @@ impl<B, R> Shared<B, R> {
         B2::Error: Send + 'static,
     {
         let (parts, body) = request.into_parts();
-        let (body, taken) = match self.upload.read(body).await {
-            Ok(read) => read,
-            Err(error) => return Answered::Refused(error),
-        };
+        let (body, taken) = self.upload.read(body).await?;
         let fingerprint = record::fingerprint(&parts, &body);
-        let key = record::key(&asked.principal, &asked.key);
         let claimed = self.replays.claim(key.clone()).await;
         let claimed = self.away.settle(claimed, |local, _| async move { local.claim(key).await }).await;
-        let (claim, outcome) = match claimed {
-            Ok((Some(Replay::Known(bytes)), _)) => return self.known(record::decode(&fingerprint, &bytes)),
-            Ok((Some(Replay::Foreign), _)) => return Answered::Refused(Error::duplicate_as(UNREADABLE)),
-            Ok((Some(Replay::New(claim)), outcome)) => (Some(claim), outcome),
-            Ok((None, outcome)) => (None, outcome),
-            Err(error) => return Answered::Refused(error),
+        let (replay, outcome) = claimed?;
+        let claim = match replay {
+            Some(Replay::Known(bytes)) => {
+                return self.known(record::decode(&fingerprint, &bytes)).map(Answered::Replayed);
+            }
+            Some(Replay::Foreign) => return Err(Error::duplicate_as(UNREADABLE)),
+            Some(Replay::New(claim)) => Some(claim),
+            None => None,
         };
         self.replays.decisions().count(outcome);
         let request = Request::from_parts(parts, B::from(body));
         let Some(claim) = claim else {
             let response = inner.call(request).await;
-            return Answered::Handled(response.map(|response| response.map(FlightBody::untouched)));
+            return Ok(Answered::Handled(response.map(|response| response.map(FlightBody::untouched))));
         };
         // If the client disconnects, the request is handled to its end, so that a repeated request gets the response.
         let once = in_current_span(self.once(inner, request, taken, claim, fingerprint));
-        let Ok(runtime) = Handle::try_current() else { return Answered::Handled(once.await) };
+        let Ok(runtime) = Handle::try_current() else { return Ok(Answered::Handled(once.await)) };
         match runtime.spawn(once).await {
-            Ok(response) => Answered::Handled(response),
+            Ok(response) => Ok(Answered::Handled(response)),
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                Err(_) => Answered::Refused(Error::interrupted()),
+                Err(_) => Err(Error::interrupted()),
             },
         }
     }
@@ -169,7 +158,9 @@ impl<B, R> Shared<B, R> {
             drop(claim);
             return Ok(response.map(FlightBody::untouched));
         }
-        let Captured { own, shared } = capture(&self.responses, context, response).await;
+        // By the rules for the responses of single flights.
+        let Captured { own, shared } =
+            Capture::<Request<()>, _, Error>::capture(&self.responses, context, response).await;
         // The answer and its encoded copy.
         let mut stored = self.responses.reading().begin();
         let answer = shared.answer().filter(|answer| stored.add(2 * answer.body.len()));
@@ -179,16 +170,16 @@ impl<B, R> Shared<B, R> {
     }
 
     /// Answers a request by its record.
-    fn known<T, E>(&self, record: Record) -> Answered<T, E> {
-        Answered::Refused(match record {
-            Record::Same(Some(answer)) => return Answered::Replayed(answer),
-            Record::Same(None) => Error::duplicate_as(NOT_STORED),
-            Record::Another => Error::upload(Upload::KeyReused),
+    fn known(&self, record: Record) -> Result<Answer, Error> {
+        match record {
+            Record::Same(Some(answer)) => Ok(answer),
+            Record::Same(None) => Err(Error::duplicate_as(NOT_STORED)),
+            Record::Another(part) => Err(Error::upload(Upload::KeyReused(part))),
             Record::Garbled => {
                 tell(self.replays.name(), Event::AnswerGarbled, "a stored response could not be decoded");
-                Error::duplicate_as(UNREADABLE)
+                Err(Error::duplicate_as(UNREADABLE))
             }
-        })
+        }
     }
 }
 
@@ -196,24 +187,9 @@ const NOT_STORED: &str = "the request was handled before, but its response was n
 const UNREADABLE: &str = "the request was handled before, but its stored response cannot be read";
 
 fn replayed<B: Body<Data = Bytes>>(answer: Answer) -> Response<FlightBody<B>> {
-    let mut response = Response::new(FlightBody::whole(answer.body, None));
-    *response.status_mut() = answer.status;
-    *response.headers_mut() = answer.headers;
+    let mut response = answer.into_response();
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("?1"));
     response
 }
 
 const REPLAYED: &str = "idempotency-replayed";
-
-/// Captures a response by the rules for the responses of single flights.
-async fn capture<R>(
-    responses: &Responses,
-    context: (Method, http::HeaderMap, bool),
-    response: Response<R>,
-) -> Captured<Response<FlightBody<R>>, Answer>
-where
-    R: Body<Data = Bytes> + Send + 'static,
-    R::Error: Send + 'static,
-{
-    Capture::<Request<()>, _, Error>::capture(responses, context, response).await
-}

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, BufMut as _, Bytes};
 use http_body::Body;
 
 use crate::Error;
@@ -35,7 +35,7 @@ impl Limits {
         let (mut body, mut whole, mut taken) = (pin!(body), Vec::new(), self.room.begin());
         while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
             let frame = frame.map_err(|_| Error::malformed("the request body could not be read"))?;
-            let Ok(mut data) = frame.into_data() else { continue };
+            let Ok(data) = frame.into_data() else { continue };
             let (held, length) = (whole.capacity(), whole.len() + data.remaining());
             if length > self.largest {
                 return Err(too_large());
@@ -48,12 +48,7 @@ impl Limits {
                 }
                 whole.reserve_exact(capacity - whole.len());
             }
-            while data.has_remaining() {
-                let chunk = data.chunk();
-                whole.extend_from_slice(chunk);
-                let length = chunk.len();
-                data.advance(length);
-            }
+            whole.put(data);
         }
         Ok((whole.into(), taken))
     }
