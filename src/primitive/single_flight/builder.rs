@@ -8,7 +8,7 @@ use super::codec::Codec;
 use super::core::{Core, Settings};
 use super::verdict::{Failures, Format};
 use crate::primitive::lease::LeaseOptions;
-use crate::primitive::setters::{in_range, setters};
+use crate::primitive::lease::setters::{in_range, setters};
 use crate::{Error, Store, StoreFailure};
 
 /// The callers that get an answer that cannot be published because it is too large or cannot be encoded. The caller

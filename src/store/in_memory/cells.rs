@@ -20,9 +20,9 @@ pub(crate) struct Cells<C> {
     shards: Box<[Mutex<Shard<C>>]>,
 }
 
-/// So many that a step or the sweeper, which look through a shard or move its cells, lock few cells at a time: 1000 of a
+/// So many that a step or the sweeper, which look through a shard or move its cells, lock few cells at a time: 4000 of a
 /// million.
-const SHARDS: usize = 1024;
+const SHARDS: usize = 256;
 
 /// A visit of the sweeper ends after so many shards, or so many cells.
 const PER_VISIT: usize = 64;

@@ -14,7 +14,7 @@ use crate::layer::Layered;
 use crate::layer::away::Away;
 use crate::layer::key::DynKey;
 use crate::primitive::dedupe::Replays;
-use crate::primitive::setters::{in_range, setters};
+use crate::primitive::lease::setters::{in_range, setters};
 use crate::response::{Refuse, Responses, refuse};
 use crate::{Error, Store, StoreFailure};
 
