@@ -1,0 +1,16 @@
+//! What every layer owes to the services around it, held against services that forgive nothing.
+
+mod asked;
+mod away;
+mod bounds;
+mod decided_first;
+mod dropped;
+mod hooks;
+mod keys;
+mod known_refusals;
+mod limits;
+mod overloaded;
+mod readiness;
+mod refused;
+mod several;
+mod shared;
