@@ -8,6 +8,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod families;
+mod flights;
+mod items;
 #[cfg(feature = "http")]
 mod net;
 mod probe;
@@ -15,6 +18,7 @@ mod stores;
 #[cfg(feature = "http")]
 mod upstream;
 
+mod contract;
 #[cfg(all(feature = "http", feature = "tonic"))]
 mod dedupe;
 #[cfg(all(feature = "http", feature = "tonic"))]

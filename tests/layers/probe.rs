@@ -7,7 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use tokio_test::task;
 use tower::Service;
+
+use crate::stores::SOON;
+use crate::support::eventually;
 
 /// Echoes requests. It must be called on an instance that was polled ready, once for each time; a clone is not ready.
 #[derive(Debug, Default)]
@@ -43,6 +47,15 @@ impl Probe {
     /// How often any clone was called.
     pub(crate) fn calls(&self) -> usize {
         self.counts.calls.load(Ordering::SeqCst)
+    }
+
+    /// Polls a call until so many futures run.
+    pub(crate) async fn runs<F: Future>(&self, running: usize, call: &mut task::Spawn<F>) {
+        eventually(&format!("{running} to run"), SOON, async || {
+            assert!(call.poll().is_pending());
+            self.running() == running
+        })
+        .await;
     }
 
     /// How many futures there are.

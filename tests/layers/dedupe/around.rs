@@ -1,20 +1,18 @@
 //! Among tower's own layers: they see its readiness, its delays and its errors, and it sees theirs.
 
-use std::future::{Ready, ready};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tower::load_shed::error::Overloaded;
-use tower::retry::Policy;
 use tower::timeout::error::Elapsed;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 use tower_distributed::{DedupeLayer, RefusalKind};
 use tower_http::trace::TraceLayer;
 
-use crate::dedupe::items::{becomes_free, claim, dedupe, is_handled, kind};
+use crate::items::{becomes_free, claim, dedupe, is_handled, kind};
 use crate::stores::{HOUR, Stores, on_each_store};
-use crate::upstream::{Upstream, hyper_client};
+use crate::upstream::{Again, Upstream, hyper_client};
 
 on_each_store!(
     in_timeout,
@@ -64,30 +62,6 @@ async fn around_timeout(stores: Stores) {
     let service = ServiceBuilder::new().layer(once!(stores)).timeout(SHORT).service(hyper_client());
     assert!(service.oneshot(upstream.get("/hang")).await.unwrap_err().is::<Elapsed>());
     assert_eq!(is_handled(&stores, "/hang").await, Some(false), "given back before anybody hears of it");
-}
-
-/// Tries again after every 500, so many times.
-#[derive(Clone)]
-struct Again(usize);
-
-impl<E> Policy<Request<String>, Response<Incoming>, E> for Again {
-    type Future = Ready<()>;
-
-    fn retry(
-        &mut self,
-        _: &mut Request<String>,
-        outcome: &mut Result<Response<Incoming>, E>,
-    ) -> Option<Ready<()>> {
-        let failed = outcome.as_ref().is_ok_and(|response| response.status().is_server_error());
-        (failed && self.0 > 0).then(|| {
-            self.0 -= 1;
-            ready(())
-        })
-    }
-
-    fn clone_request(&mut self, request: &Request<String>) -> Option<Request<String>> {
-        Some(request.clone())
-    }
 }
 
 /// No attempt meets the claim of the one before.

@@ -3,12 +3,12 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tokio_test::{assert_pending, task};
+use tokio_test::task;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _};
 use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, RefusalKind, Store, StoreFailure};
 
-use crate::dedupe::items::{by_name, dedupe, kind};
+use crate::items::{by_name, dedupe, kind};
 use crate::probe::Probe;
 use crate::stores::{SOON, away};
 use crate::support::eventually;
@@ -100,11 +100,7 @@ async fn routes_with_one_dedupe_share_what_they_remember() {
 
         let hanging = Probe::hanging();
         let mut first = task::spawn(route().layer(hanging.clone()).oneshot("b"));
-        eventually("it to be handled", SOON, async || {
-            assert_pending!(first.poll());
-            hanging.running() == 1
-        })
-        .await;
+        hanging.runs(1, &mut first).await;
         let error = route().layer(Probe::default()).oneshot("b").await.unwrap_err();
         assert_eq!(kind(&*error), Some(RefusalKind::InFlight));
     }

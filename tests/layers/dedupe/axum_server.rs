@@ -13,7 +13,7 @@ use tower_distributed::web::{Duplicate, MarkDuplicate, dedupe as once};
 use tower_distributed::{LeaseHandle, StoreFailure};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::dedupe::items::{becomes_free, claim, dedupe, handled, is_handled};
+use crate::items::{becomes_free, claim, dedupe, handled, is_handled};
 use crate::net::{Answer, client, serve};
 use crate::stores::{SOON, Stores, away, on_each_store};
 

@@ -8,7 +8,7 @@ use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind};
 
-use crate::dedupe::items::{becomes_free, by_name, claim, dedupe, handled, is_handled, kind};
+use crate::items::{becomes_free, by_name, claim, dedupe, handled, is_handled, kind};
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
 use crate::support::eventually;
@@ -21,6 +21,7 @@ on_each_store!(
     what_is_in_flight_is_waited_for,
     what_is_none_is_handled,
     what_turns_out_to_be_one_under_the_claim_is_not_handled,
+    readiness_is_kept_while_a_duplicate_is_looked_up,
     no_key_passes,
     a_lease_gives_a_fence,
 );
@@ -170,4 +171,17 @@ async fn a_lease_gives_a_fence(stores: Stores) {
         last = lease.fence().unwrap();
     }
     becomes_free(&stores, "a").await;
+}
+
+async fn readiness_is_kept_while_a_duplicate_is_looked_up(stores: Stores) {
+    handled(&stores, "ann").await;
+    let probe = Probe::default();
+    let layer = DedupeLayer::new(dedupe(&stores.open()), by_name);
+    let layer = layer.confirm_duplicate(|_: &&'static str| async {
+        tokio::task::yield_now().await;
+        false
+    });
+    let service = layer.layer(probe.clone());
+    assert_eq!(service.oneshot("ann").await.unwrap(), "ann");
+    assert_eq!((probe.polled_ready(), probe.calls()), (1, 1));
 }

@@ -6,7 +6,5 @@ mod axum_server;
 mod duplicates;
 mod exact;
 mod idempotency;
-mod items;
 mod outcomes;
-mod readiness;
 mod tonic_server;

@@ -3,37 +3,20 @@
 use std::convert::Infallible;
 
 use tokio_test::{assert_pending, task};
-use tower::{BoxError, Layer as _, Service as _, ServiceBuilder, ServiceExt as _, service_fn};
+use tower::{BoxError, Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_distributed::{DedupeLayer, LeaseHandle, RefusalKind};
 
-use crate::dedupe::items::{becomes_free, by_name, dedupe, is_handled, kind};
+use crate::items::{becomes_free, by_name, dedupe, is_handled, kind};
 use crate::probe::Probe;
-use crate::stores::{SOON, Stores, on_each_store};
+use crate::stores::{Stores, on_each_store};
 use crate::support::redis_server::RedisServer;
-use crate::support::{eventually, spend_budget};
 
 on_each_store!(
     an_error_gives_it_back,
     a_panic_gives_it_back,
     a_response_that_is_no_success_gives_it_back,
-    whoever_goes_away_gives_it_back,
-    after_each_number_of_polls,
     what_is_answered_is_noted,
-    a_task_whose_budget_is_spent_is_served_too,
 );
-
-async fn a_task_whose_budget_is_spent_is_served_too(stores: Stores) {
-    let probe = Probe::default();
-    let mut service = DedupeLayer::new(dedupe(&stores.open()), by_name).layer(probe.clone());
-    let call = tokio::spawn(async move {
-        let call = service.ready().await.unwrap().call("ann");
-        spend_budget().await;
-        call.await
-    });
-    assert_eq!(call.await.unwrap().unwrap(), "ann");
-    assert_eq!(probe.calls(), 1);
-    assert_eq!(is_handled(&stores, "ann").await, Some(true));
-}
 
 async fn an_error_gives_it_back(stores: Stores) {
     let layer = DedupeLayer::new(dedupe(&stores.open()), by_name);
@@ -71,51 +54,6 @@ async fn a_response_that_is_no_success_gives_it_back(stores: Stores) {
     assert_eq!(kind(&*service.oneshot("good").await.unwrap_err()), Some(RefusalKind::Duplicate));
 }
 
-async fn whoever_goes_away_gives_it_back(stores: Stores) {
-    let probe = Probe::hanging();
-    let service = DedupeLayer::new(dedupe(&stores.open()), by_name).layer(probe.clone());
-    let mut call = task::spawn(service.clone().oneshot("a"));
-    eventually("it to run", SOON, async || {
-        assert_pending!(call.poll());
-        probe.running() == 1
-    })
-    .await;
-    assert_eq!(is_handled(&stores, "a").await, None);
-    drop(call);
-    assert_eq!(probe.running(), 0, "what is dropped is dropped all the way");
-    becomes_free(&stores, "a").await;
-}
-
-/// Once it was handled it is a duplicate, whether or not anybody awaits the response.
-async fn after_each_number_of_polls(stores: Stores) {
-    const YIELDS: usize = 3;
-    for polls in 0.. {
-        let probe = Probe::yielding(YIELDS);
-        let mut service =
-            DedupeLayer::new(dedupe(&stores.open()), |item: &String| item.clone()).layer(probe.clone());
-        let item = format!("item {polls}");
-        let mut call = task::spawn(service.ready().await.unwrap().call(item.clone()));
-        let mut done = false;
-        for poll in 0..polls {
-            if poll > 0 {
-                eventually("the next poll", SOON, async || call.is_woken()).await;
-            }
-            done = call.poll().is_ready();
-        }
-        let was_handled = probe.calls() == 1 && probe.running() == 0;
-        drop(call);
-        if was_handled {
-            eventually("it to be known", SOON, async || is_handled(&stores, &item).await == Some(true)).await;
-        } else {
-            becomes_free(&stores, &item).await;
-        }
-        if done {
-            assert!(was_handled && polls > YIELDS, "{polls} polls");
-            break;
-        }
-    }
-}
-
 /// The response is held back until it can be relied upon.
 async fn what_is_answered_is_noted(stores: Stores) {
     let service =
@@ -142,11 +80,7 @@ async fn it_is_cancelled_when_its_claim_is_lost() {
             sender.send(lease.clone()).unwrap();
         });
         let mut call = task::spawn(layer.layer(probe.clone()).oneshot(item));
-        eventually("it to run", SOON, async || {
-            assert_pending!(call.poll());
-            probe.running() == 1
-        })
-        .await;
+        probe.runs(1, &mut call).await;
         let claims: Vec<String> = redis.query(&["KEYS", "*:claim"]).unwrap();
         assert_eq!(claims.len(), 1, "{claims:?}");
         assert_eq!(redis.query(&["DEL", &claims[0]]), Ok(1));

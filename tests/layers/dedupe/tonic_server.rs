@@ -11,7 +11,7 @@ use tonic_types::StatusExt as _;
 use tower_distributed::extract::header;
 use tower_distributed::{DedupeLayer, Store, grpc};
 
-use crate::dedupe::items::{claim, dedupe, handled, is_handled};
+use crate::items::{claim, dedupe, handled, is_handled};
 use crate::net::listen;
 use crate::stores::{SOON, Stores, away, on_each_store};
 

@@ -5,7 +5,7 @@ use tower::{Layer as _, Service as _, ServiceExt as _};
 use tower_distributed::rw_lock::Access;
 use tower_distributed::{ConcurrencyLimitLayer, LeaseHandle, Refusal, RefusalKind, RwLockLayer};
 
-use crate::leases::layers::{locks, on_each_layer, permits};
+use crate::families::{locks, on_each_layer, permits};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, away, on_each_store};
 use crate::support::eventually;

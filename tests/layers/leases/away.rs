@@ -11,7 +11,7 @@ use tower_distributed::{
     StoreFailure,
 };
 
-use crate::leases::layers::{locks, mutexes, permits};
+use crate::families::{locks, mutexes, permits};
 use crate::probe::Probe;
 use crate::stores::{SOON, away};
 use crate::support::eventually;

@@ -10,7 +10,7 @@ use tower_distributed::LeaseHandle;
 use tower_distributed::extract::{header, path};
 use tower_distributed::web::rw_lock;
 
-use crate::leases::layers::locks;
+use crate::families::locks;
 use crate::net::{client, serve};
 use crate::stores::{SOON, Stores, on_each_store};
 use crate::support::eventually;

@@ -14,7 +14,7 @@ use tower_distributed::extract::header;
 use tower_distributed::response::{LeaseEnd, UntilBodyEnd};
 use tower_distributed::web::concurrency_limit;
 
-use crate::leases::layers::permits;
+use crate::families::permits;
 use crate::net::{client, get, serve};
 use crate::stores::{SOON, Stores, on_each_store};
 use crate::support::eventually;

@@ -10,7 +10,7 @@ use hyper::body::{Body, Bytes, Frame};
 use tower::{BoxError, Layer as _, Service, ServiceExt as _, service_fn};
 use tower_distributed::response::UntilBodyEnd;
 
-use crate::leases::layers::{becomes_free, by_name, is_free, on_each_layer};
+use crate::families::{becomes_free, by_name, is_free, on_each_layer};
 use crate::stores::{Stores, on_each_store};
 
 on_each_store!(

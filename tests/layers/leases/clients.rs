@@ -6,7 +6,7 @@ use tower::{ServiceBuilder, ServiceExt as _};
 use tower_distributed::response::UntilBodyEnd;
 use tower_distributed::{ConcurrencyLimitLayer, Refusal, RefusalKind};
 
-use crate::leases::layers::{becomes_free, is_free, permits};
+use crate::families::{becomes_free, is_free, permits};
 use crate::net::client;
 use crate::stores::{SOON, Stores, on_each_store};
 use crate::upstream::{Upstream, hyper_client};

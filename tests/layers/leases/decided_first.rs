@@ -4,23 +4,16 @@ use std::time::{Duration, Instant};
 
 use tokio_test::{assert_pending, task};
 use tower::{Layer as _, Service as _, ServiceExt as _};
-use tower_distributed::{Refusal, RefusalKind, Store};
+use tower_distributed::{Refusal, RefusalKind};
 use tower_test::{assert_request_eq, mock};
 
-use crate::leases::layers::{Other, becomes_free, by_name, is_free, on_each_layer};
-use crate::probe::Probe;
-use crate::stores::{HOUR, SOON, Stores, on_each_store};
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
-use crate::support::{eventually, spend_budget};
+use crate::families::{Other, becomes_free, by_name, is_free, on_each_layer};
+use crate::stores::{HOUR, Stores, on_each_store};
 
 on_each_store!(
     the_lease_lasts_as_long_as_the_call,
-    refused_requests_do_not_arrive,
     while_a_request_waits_nothing_arrives,
     who_waits_too_long_is_refused,
-    errors_of_calls_are_passed_on,
-    a_task_whose_budget_is_spent_is_served_too,
 );
 
 type Mock = mock::Mock<&'static str, &'static str>;
@@ -37,33 +30,6 @@ async fn the_lease_lasts_as_long_as_the_call(stores: Stores) {
         assert_eq!(call.await.unwrap().unwrap(), "hello");
         becomes_free(&stores, "ann").await;
     });
-}
-
-async fn a_task_whose_budget_is_spent_is_served_too(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
-        let probe = Probe::default();
-        let mut service = layer.layer(probe.clone());
-        let call = tokio::spawn(async move {
-            let call = service.ready().await.unwrap().call("ann");
-            spend_budget().await;
-            call.await
-        });
-        assert_eq!(call.await.unwrap().unwrap(), "ann");
-        assert_eq!(probe.calls(), 1);
-        becomes_free(&stores, "ann").await;
-    });
-}
-
-async fn refused_requests_do_not_arrive(stores: Stores) {
-    let other = Other::holds(&stores, "ann").await;
-    on_each_layer!(stores, by_name, |layer| {
-        let (inner, mut handle): (Mock, _) = mock::pair();
-        let mut service = layer.layer(inner);
-        let error = service.ready().await.unwrap().call("ann").await.unwrap_err();
-        assert!(error.is::<Refusal>(), "{error}");
-        assert_pending!(handle.poll_request());
-    });
-    other.leaves().await;
 }
 
 async fn while_a_request_waits_nothing_arrives(stores: Stores) {
@@ -113,47 +79,4 @@ async fn who_waits_too_long_is_refused(stores: Stores) {
     });
     other.leaves().await;
     becomes_free(&stores, "ann").await;
-}
-
-async fn errors_of_calls_are_passed_on(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
-        let (inner, mut handle): (Mock, _) = mock::pair();
-        let mut service = layer.layer(inner);
-        let failed = tokio::spawn(service.ready().await.unwrap().call("ann"));
-        assert_request_eq!(handle, "ann").send_error("out of order");
-        let error = failed.await.unwrap().unwrap_err();
-        assert!(!error.is::<Refusal>() && error.to_string() == "out of order", "{error}");
-        becomes_free(&stores, "ann").await;
-    });
-}
-
-#[tokio::test]
-async fn while_redis_is_silent_nothing_arrives() {
-    let redis = RedisServer::start().await;
-    let proxy = FaultProxy::start(redis.port()).await;
-    struct Proxied(Store);
-    impl Proxied {
-        fn open(&self) -> Store {
-            self.0.clone()
-        }
-    }
-    let store = Store::builder().timeout(Duration::from_secs(60)).redis(&proxy.url()).unwrap();
-    on_each_layer!(Proxied(store.clone()), by_name, |layer| {
-        let (inner, mut handle): (Mock, _) = mock::pair();
-        let mut service = layer.layer(inner);
-        let warm_up = tokio::spawn(service.ready().await.unwrap().call("warm-up"));
-        assert_request_eq!(handle, "warm-up").send_response("hello");
-        warm_up.await.unwrap().unwrap();
-
-        proxy.stall();
-        let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
-        assert_pending!(call.poll());
-        assert_pending!(handle.poll_request());
-        proxy.heal();
-        eventually("the lease", SOON, async || call.is_woken()).await;
-        assert_pending!(handle.poll_request());
-        let call = tokio::spawn(call.into_inner());
-        assert_request_eq!(handle, "ann").send_response("hello");
-        assert_eq!(call.await.unwrap().unwrap(), "hello");
-    });
 }

@@ -5,53 +5,12 @@ use tower::{Layer as _, Service as _, ServiceExt as _};
 use tower_distributed::rw_lock::Access;
 use tower_distributed::{ConcurrencyLimitLayer, RwLockLayer};
 
-use crate::leases::layers::{Other, becomes_free, by_name, is_free, locks, on_each_layer, permits};
+use crate::families::{Other, becomes_free, by_name, is_free, locks, on_each_layer, permits};
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
 use crate::support::eventually;
 
-on_each_store!(
-    before_the_first_poll,
-    after_each_number_of_polls,
-    in_line_for_a_permit,
-    in_line_for_a_lock,
-    when_its_turn_has_come,
-    while_the_service_works,
-);
-
-async fn before_the_first_poll(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
-        let probe = Probe::default();
-        let mut service = layer.layer(probe.clone());
-        drop(service.ready().await.unwrap().call("ann"));
-        assert_eq!(probe.calls(), 0);
-        becomes_free(&stores, "ann").await;
-    });
-}
-
-async fn after_each_number_of_polls(stores: Stores) {
-    const YIELDS: usize = 3;
-    on_each_layer!(stores, by_name, |layer| {
-        for polls in 1.. {
-            let probe = Probe::yielding(YIELDS);
-            let mut service = layer.clone().layer(probe.clone());
-            let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
-            let mut done = call.poll().is_ready();
-            for _ in 1..polls {
-                eventually("the next poll", SOON, async || call.is_woken()).await;
-                done = call.poll().is_ready();
-            }
-            drop(call);
-            assert_eq!(probe.running(), 0);
-            becomes_free(&stores, "ann").await;
-            if done {
-                assert_eq!(probe.calls(), 1);
-                assert!(polls > YIELDS, "{polls} polls");
-                break;
-            }
-        }
-    });
-}
+on_each_store!(in_line_for_a_permit, in_line_for_a_lock, when_its_turn_has_come,);
 
 async fn in_line_for_a_permit(stores: Stores) {
     let group = permits(&stores.open(), 2);
@@ -118,37 +77,4 @@ async fn when_its_turn_has_come(stores: Stores) {
     drop(calls);
     assert_eq!(probe.calls(), 0);
     becomes_free(&stores, "ann").await;
-}
-
-async fn while_the_service_works(stores: Stores) {
-    on_each_layer!(stores, by_name, |layer| {
-        let probe = Probe::hanging();
-        let mut service = layer.layer(probe.clone());
-        let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
-        eventually("the service to work", SOON, async || {
-            assert_pending!(call.poll());
-            probe.running() == 1
-        })
-        .await;
-        assert!(!is_free(&stores, "ann").await);
-        drop(call);
-        assert_eq!(probe.running(), 0, "what is dropped is dropped all the way");
-        becomes_free(&stores, "ann").await;
-    });
-}
-
-#[test]
-fn without_a_runtime_a_drop_does_not_panic() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let stores = Stores::in_memory();
-    on_each_layer!(stores, by_name, |layer| {
-        let mut service = layer.layer(Probe::hanging());
-        runtime.block_on(async { assert!(service.ready().await.is_ok()) });
-        let mut call = task::spawn(service.call("ann"));
-        runtime.block_on(async { assert_pending!(call.poll()) });
-        drop(call);
-    });
-    drop(runtime);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(becomes_free(&stores, "ann"));
 }

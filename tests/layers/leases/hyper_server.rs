@@ -17,7 +17,7 @@ use tower_distributed::LeaseHandle;
 use tower_distributed::extract::path;
 use tower_distributed::web::{concurrency_limit, rw_lock};
 
-use crate::leases::layers::{Other, locks, permits};
+use crate::families::{Other, locks, permits};
 use crate::net::{get, listen};
 use crate::stores::{SOON, Stores, on_each_store};
 

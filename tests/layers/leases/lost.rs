@@ -16,11 +16,9 @@ use tower_distributed::{
 };
 use tower_test::mock;
 
+use crate::families::by_name;
 use crate::leases::bodies::{Frames, Slow, data, reads, slow};
-use crate::leases::layers::by_name;
 use crate::probe::Probe;
-use crate::stores::SOON;
-use crate::support::eventually;
 use crate::support::redis_server::RedisServer;
 
 /// Renewed three times a second.
@@ -45,11 +43,7 @@ fn take_away(redis: &RedisServer) {
 
 async fn is_cancelled(redis: &RedisServer, service: Service, probe: &Probe) {
     let mut call = task::spawn(service.oneshot("ann"));
-    eventually("it to run", SOON, async || {
-        assert_pending!(call.poll());
-        probe.running() == 1
-    })
-    .await;
+    probe.runs(1, &mut call).await;
     take_away(redis);
     let error = call.await.unwrap_err();
     assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);
@@ -127,11 +121,7 @@ async fn a_lock_is_lost_when_its_time_runs_out() {
     let probe = Probe::hanging();
     let service = RwLockLayer::new(locks(&store), by_name).layer(probe.clone());
     let mut call = task::spawn(service.oneshot("ann"));
-    eventually("it to run", SOON, async || {
-        assert_pending!(call.poll());
-        probe.running() == 1
-    })
-    .await;
+    probe.runs(1, &mut call).await;
     redis.kill9();
     let error = call.await.unwrap_err();
     assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);

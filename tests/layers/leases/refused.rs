@@ -9,7 +9,7 @@ use tower_distributed::{
     ConcurrencyLimitLayer, Refusal, RefusalKind, Reject, RwLock, RwLockLayer, WaitGroup,
 };
 
-use crate::leases::layers::{Other, by_name, locks, on_each_layer, permits};
+use crate::families::{Other, by_name, locks, on_each_layer, permits};
 use crate::probe::Probe;
 use crate::stores::{SOON, Stores, on_each_store};
 

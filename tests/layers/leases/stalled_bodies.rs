@@ -12,8 +12,8 @@ use tower::{BoxError, Layer as _, ServiceExt as _};
 use tower_distributed::Error;
 use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
 
+use crate::families::{becomes_free, by_name, is_free, on_each_layer};
 use crate::leases::bodies::{answers, data, reads, responds, slow};
-use crate::leases::layers::{becomes_free, by_name, is_free, on_each_layer};
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
 use crate::support::eventually_blocking;
 

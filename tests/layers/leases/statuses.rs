@@ -10,7 +10,7 @@ use tower_distributed::response::refuse;
 use tower_distributed::web::{concurrency_limit, rw_lock};
 use tower_distributed::{RwLock, Store, WaitGroup};
 
-use crate::leases::layers::{Other, locks, permits};
+use crate::families::{Other, locks, permits};
 use crate::net::{Answer, get, serve};
 use crate::stores::{Stores, away, on_each_store};
 use crate::support::redis_server::RedisServer;

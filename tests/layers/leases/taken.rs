@@ -7,7 +7,7 @@ use tower::{BoxError, Layer as _, Service as _, ServiceExt as _, service_fn};
 use tower_distributed::lease::{LeaseSlot, OnLease};
 use tower_distributed::{Lease, LeaseHandle};
 
-use crate::leases::layers::{becomes_free, is_free, on_each_layer};
+use crate::families::{becomes_free, is_free, on_each_layer};
 use crate::stores::{SOON, Stores, on_each_store};
 use crate::support::eventually;
 

@@ -15,7 +15,7 @@ use tower_distributed::extract::header;
 use tower_distributed::response::{LeaseEnd, UntilBodyEnd};
 use tower_distributed::{ConcurrencyLimitLayer, RwLockLayer, grpc};
 
-use crate::leases::layers::{Other, becomes_free, locks, permits};
+use crate::families::{Other, becomes_free, locks, permits};
 use crate::net::listen;
 use crate::stores::{SOON, Stores, away, on_each_store};
 use crate::support::eventually;

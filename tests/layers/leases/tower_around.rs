@@ -1,19 +1,16 @@
 //! Among tower's own layers: they see its readiness, its delays and its errors, and it sees theirs.
 
-use std::future::{Ready, ready};
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
+use http::{Request, StatusCode};
 use tower::load_shed::error::Overloaded;
-use tower::retry::Policy;
 use tower::timeout::error::Elapsed;
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_distributed::{ConcurrencyLimitLayer, Refusal, RwLockLayer};
 
-use crate::leases::layers::{Other, becomes_free, locks, permits};
+use crate::families::{Other, becomes_free, locks, permits};
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
-use crate::upstream::{Upstream, hyper_client};
+use crate::upstream::{Again, Upstream, hyper_client};
 
 on_each_store!(
     in_timeout,
@@ -61,30 +58,6 @@ async fn around_timeout(stores: Stores) {
     assert!(error.is::<Elapsed>(), "{error}");
     assert_eq!(upstream.requests(), 1);
     becomes_free(&stores, ALL).await;
-}
-
-/// Tries again after every 500, so many times.
-#[derive(Clone)]
-struct Again(usize);
-
-impl<E> Policy<Request<String>, Response<Incoming>, E> for Again {
-    type Future = Ready<()>;
-
-    fn retry(
-        &mut self,
-        _: &mut Request<String>,
-        outcome: &mut Result<Response<Incoming>, E>,
-    ) -> Option<Ready<()>> {
-        let failed = outcome.as_ref().is_ok_and(|response| response.status().is_server_error());
-        (failed && self.0 > 0).then(|| {
-            self.0 -= 1;
-            ready(())
-        })
-    }
-
-    fn clone_request(&mut self, request: &Request<String>) -> Option<Request<String>> {
-        Some(request.clone())
-    }
 }
 
 async fn in_retry(stores: Stores) {

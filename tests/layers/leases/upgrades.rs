@@ -16,8 +16,8 @@ use tower_distributed::lease::LeaseSlot;
 use tower_distributed::response::UntilBodyEnd;
 use tower_distributed::web::InsertLease;
 
+use crate::families::{becomes_free, is_free, on_each_layer};
 use crate::leases::hyper_server::serve;
-use crate::leases::layers::{becomes_free, is_free, on_each_layer};
 use crate::stores::{Stores, on_each_store};
 
 on_each_store!(

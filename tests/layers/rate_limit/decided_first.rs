@@ -10,10 +10,8 @@ use tower_test::{assert_request_eq, mock};
 use crate::probe::Probe;
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
 use crate::support::eventually;
-use crate::support::proxy::FaultProxy;
-use crate::support::redis_server::RedisServer;
 
-on_each_store!(refused_requests_do_not_arrive, errors_of_calls_are_passed_on);
+on_each_store!(overlapping_calls_of_one_key_are_of_ready_instances);
 
 type Mock = mock::Mock<&'static str, &'static str>;
 
@@ -21,50 +19,18 @@ fn by_name(name: &&'static str) -> &'static str {
     name
 }
 
-async fn refused_requests_do_not_arrive(stores: Stores) {
-    let (inner, mut handle) = mock::pair::<&'static str, &'static str>();
-    let mut service = RateLimitLayer::new(at_most(1, &stores.open()), by_name).layer(inner);
-    let admitted = tokio::spawn(service.ready().await.unwrap().call("first"));
-    assert_request_eq!(handle, "first").send_response("hello");
-    assert_eq!(admitted.await.unwrap().unwrap(), "hello");
-
-    let mut service = RateLimitLayer::new(at_most(1, &stores.open()), |_: &&str| "first").layer(service);
-    let error = service.ready().await.unwrap().call("second").await.unwrap_err();
-    assert!(error.is::<Refusal>(), "{error}");
-    assert_pending!(handle.poll_request());
-}
-
-async fn errors_of_calls_are_passed_on(stores: Stores) {
-    let (inner, mut handle) = mock::pair::<&'static str, &'static str>();
-    let bucket = at_most(3, &stores.open());
-    let mut service = RateLimitLayer::new(bucket.clone(), by_name).layer(inner);
-    let failed = tokio::spawn(service.ready().await.unwrap().call("ann"));
-    assert_request_eq!(handle, "ann").send_error("out of order");
-    let error = failed.await.unwrap().unwrap_err();
-    assert!(!error.is::<Refusal>() && error.to_string() == "out of order", "{error}");
-    assert_eq!(bucket.peek("ann").await.unwrap().remaining(), 2, "a failed call was a call");
-}
-
-#[tokio::test]
-async fn while_redis_is_silent_nothing_arrives() {
-    let redis = RedisServer::start().await;
-    let proxy = FaultProxy::start(redis.port()).await;
-    let store = Store::builder().timeout(Duration::from_secs(60)).redis(&proxy.url()).unwrap();
-    let bucket = at_most(9, &store);
-    bucket.peek("ann").await.unwrap();
-    proxy.stall();
-
-    let (inner, mut handle): (Mock, _) = mock::pair();
-    let mut service = RateLimitLayer::new(bucket, by_name).layer(inner);
-    let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
-    assert_pending!(call.poll());
-    assert_pending!(handle.poll_request());
-    proxy.heal();
-    eventually("the decision", SOON, async || call.is_woken()).await;
-    assert_pending!(handle.poll_request());
-    let call = tokio::spawn(call.into_inner());
-    assert_request_eq!(handle, "ann").send_response("hello");
-    assert_eq!(call.await.unwrap().unwrap(), "hello");
+async fn overlapping_calls_of_one_key_are_of_ready_instances(stores: Stores) {
+    let probe = Probe::yielding(1);
+    let mut service = RateLimitLayer::new(at_most(9, &stores.open()), by_name).layer(probe.clone());
+    let mut calls = Vec::new();
+    // The calls overlap: each takes the instance that was ready for it, before the next is.
+    for _ in 0..3 {
+        calls.push(service.ready().await.unwrap().call("ann"));
+    }
+    for outcome in futures::future::join_all(calls).await {
+        assert_eq!(outcome.unwrap(), "ann");
+    }
+    assert_eq!((probe.polled_ready(), probe.calls()), (3, 3));
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,6 @@ use crate::support::redis_server::RedisServer;
 
 on_each_store!(
     before_the_first_poll,
-    after_each_number_of_polls,
     while_it_waits_for_its_turn,
     before_others_that_wait,
     again_and_again_by_a_retry_over_a_time_out,
@@ -36,42 +35,6 @@ async fn before_the_first_poll(stores: Stores) {
     assert_eq!(handed_on, u32::from(stores.open().to_string() == "in-memory"));
     eventually("no more to be charged than was handed on", SOON, async || {
         bucket.peek("ann").await.unwrap().remaining() == 5 - handed_on
-    })
-    .await;
-}
-
-async fn after_each_number_of_polls(stores: Stores) {
-    const YIELDS: usize = 3;
-    let bucket = at_most(5, &stores.open());
-    let mut expected = Vec::new();
-    for polls in 1.. {
-        let key = format!("dropped after {polls}");
-        let probe = Probe::yielding(YIELDS);
-        let mut service =
-            RateLimitLayer::new(bucket.clone(), |key: &String| key.clone()).layer(probe.clone());
-        let mut call = task::spawn(service.ready().await.unwrap().call(key.clone()));
-        let mut done = call.poll().is_ready();
-        for _ in 1..polls {
-            eventually("the next poll", SOON, async || call.is_woken()).await;
-            done = call.poll().is_ready();
-        }
-        drop(call);
-        assert_eq!(probe.running(), 0);
-        // A request that reached the service is charged, another is not.
-        expected.push((key, 5 - probe.calls() as u32));
-        if done {
-            assert_eq!(probe.calls(), 1);
-            break;
-        }
-    }
-    assert!(expected.len() > YIELDS, "{expected:?}");
-    eventually("the tokens to be given back", SOON, async || {
-        for (key, remaining) in &expected {
-            if bucket.peek(key).await.unwrap().remaining() != *remaining {
-                return false;
-            }
-        }
-        true
     })
     .await;
 }
@@ -180,19 +143,6 @@ async fn while_redis_is_silent() {
     })
     .await;
     assert_eq!(probe.calls(), 0);
-}
-
-#[tokio::test]
-async fn while_the_service_works() {
-    let probe = Probe::hanging();
-    let bucket = at_most(5, &Store::in_memory());
-    let mut service = RateLimitLayer::new(bucket.clone(), by_name).layer(probe.clone());
-    let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
-    assert_pending!(call.poll());
-    assert_eq!(probe.running(), 1);
-    drop(call);
-    assert_eq!(probe.running(), 0, "what is dropped is dropped all the way");
-    assert_eq!(bucket.peek("ann").await.unwrap().remaining(), 4);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,6 @@ mod keys;
 mod known_refusals;
 mod limits;
 mod overloaded;
-mod readiness;
 mod refused;
 mod several;
 mod shared;

@@ -11,8 +11,8 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer as _, Service as _, ServiceExt as _, service_fn};
 use tower_distributed::{LeaseHandle, SingleFlightLayer};
 
+use crate::flights::{becomes_free, build, builder, by_name, layer};
 use crate::probe::Probe;
-use crate::single_flight::flights::{becomes_free, build, builder, by_name, layer};
 use crate::stores::{Stores, away, on_each_store};
 
 on_each_store!(each_key_flies_by_itself, what_leads_is_shown_its_lease);

@@ -13,8 +13,8 @@ use tower_distributed::response::{Answer, AnswerCodec, Responses};
 use tower_distributed::web::single_flight;
 use tower_distributed::{RefusalKind, SingleFlight, SingleFlightLayer};
 
+use crate::flights::kind;
 use crate::net::client;
-use crate::single_flight::flights::kind;
 use crate::stores::{HOUR, Stores, away, on_each_store};
 use crate::upstream::{Upstream, hyper_client};
 

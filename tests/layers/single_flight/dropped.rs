@@ -5,17 +5,16 @@ use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt as _;
 use tokio_test::{assert_pending, task};
-use tower::{Layer as _, Service as _, ServiceExt as _};
+use tower::{Layer as _, ServiceExt as _};
 use tower_distributed::SingleFlightLayer;
 use tower_test::mock;
 
+use crate::flights::{becomes_free, build, builder, by_name, layer};
 use crate::probe::Probe;
-use crate::single_flight::flights::{becomes_free, build, builder, by_name, layer};
 use crate::stores::{SOON, Stores, on_each_store};
 use crate::support::eventually;
 
 on_each_store!(
-    before_the_first_poll,
     the_only_one_at_any_time,
     a_leader_at_any_time,
     a_leader_with_a_follower_elsewhere_at_any_time,
@@ -34,14 +33,6 @@ async fn steps(count: usize) {
     for _ in 0..count {
         tokio::task::yield_now().await;
     }
-}
-
-async fn before_the_first_poll(stores: Stores) {
-    let probe = Probe::default();
-    let mut service = layer::<Infallible>(&stores).layer(probe.clone());
-    drop(service.ready().await.unwrap().call("ann:1".into()));
-    assert_eq!(probe.calls(), 0);
-    becomes_free(&stores, "ann").await;
 }
 
 async fn nothing_is_left(stores: &Stores, probe: &Probe) {
@@ -160,18 +151,4 @@ async fn a_run_that_is_to_go_on(stores: Stores) {
         assert_eq!(probe.calls(), 1);
         flight.forget("ann").await.unwrap();
     }
-}
-
-#[test]
-fn without_a_runtime_a_drop_does_not_panic() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let stores = Stores::in_memory();
-    let one = runtime();
-    let mut service = layer::<Infallible>(&stores).layer(Probe::hanging());
-    one.block_on(async { assert!(service.ready().await.is_ok()) });
-    let mut call = task::spawn(service.call("ann:1".into()));
-    one.block_on(async { assert_pending!(call.poll()) });
-    drop(one);
-    drop(call);
-    runtime().block_on(becomes_free(&stores, "ann"));
 }

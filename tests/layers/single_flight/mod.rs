@@ -8,7 +8,6 @@ mod bounds;
 mod caching;
 mod clients;
 mod dropped;
-mod flights;
 mod grpc;
 mod hyper_server;
 mod messages;

@@ -8,8 +8,8 @@ use tokio_test::{assert_pending, task};
 use tower::{BoxError, Layer as _, ServiceExt as _};
 use tower_distributed::{RefusalKind, SingleFlightLayer};
 
+use crate::flights::{Text, becomes_free, build, builder, by_name, kind, layer, moody};
 use crate::probe::Probe;
-use crate::single_flight::flights::{Text, becomes_free, build, builder, by_name, kind, layer, moody};
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
 use crate::support::eventually;
 
@@ -96,11 +96,7 @@ async fn while_it_hangs_the_others_can_go_away(stores: Stores) {
         layer::<Infallible>(&stores).layer(probe.clone()),
     );
     let mut leader = task::spawn(here.clone().oneshot("ann:1".into()));
-    eventually("it to run", SOON, async || {
-        assert_pending!(leader.poll());
-        probe.running() == 1
-    })
-    .await;
+    probe.runs(1, &mut leader).await;
     for service in [&here, &there] {
         let mut followers: Vec<_> =
             (2..5).map(|number| task::spawn(service.clone().oneshot(format!("ann:{number}")))).collect();
@@ -127,11 +123,7 @@ async fn nobody_follows_for_ever(stores: Stores) {
     };
     let (here, there) = (service(), service());
     let mut leader = task::spawn(here.clone().oneshot("ann:1".into()));
-    eventually("it to run", SOON, async || {
-        assert_pending!(leader.poll());
-        probe.running() == 1
-    })
-    .await;
+    probe.runs(1, &mut leader).await;
     for service in [&here, &there, &here] {
         let error = service.clone().oneshot("ann:2".into()).await.unwrap_err();
         assert_eq!(kind(&error), Some(RefusalKind::WaitedTooLong));

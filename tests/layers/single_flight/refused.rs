@@ -7,8 +7,8 @@ use tower::{Layer as _, ServiceExt as _};
 use tower_distributed::StoreFailure;
 use tower_distributed::{LeaseHandle, Refusal, RefusalKind, SingleFlightLayer, Store};
 
+use crate::flights::{build, builder, by_name, kind};
 use crate::probe::Probe;
-use crate::single_flight::flights::{build, builder, by_name, kind};
 use crate::stores::{SOON, away};
 use crate::support::eventually;
 use crate::support::redis_server::RedisServer;

@@ -6,8 +6,8 @@ use tokio_test::{assert_pending, task};
 use tower::{Layer as _, ServiceExt as _};
 use tower_distributed::SingleFlightLayer;
 
+use crate::flights::{build, builder, by_name, layer};
 use crate::probe::Probe;
-use crate::single_flight::flights::{build, builder, by_name, layer};
 use crate::stores::{Stores, on_each_store};
 
 on_each_store!(clones_share, families_share, other_names_do_not_share, a_hundred_share_one);

@@ -12,8 +12,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Instrument as _, Metadata, Span, Subscriber, info_span};
 use tracing_core::span::Current;
 
+use crate::flights::{build, builder, by_name};
 use crate::probe::Probe;
-use crate::single_flight::flights::{build, builder, by_name};
 use crate::stores::{Stores, on_each_store};
 
 on_each_store!(

@@ -1,7 +1,6 @@
 //! Among tower's own layers: they see its readiness, its delays and its errors, and it sees theirs.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -11,7 +10,6 @@ use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tower::load_shed::error::Overloaded;
-use tower::retry::Policy;
 use tower::timeout::error::Elapsed;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
@@ -25,7 +23,7 @@ use tower_http::trace::TraceLayer;
 use crate::net::{get, serve};
 use crate::stores::{HOUR, SOON, Stores, on_each_store};
 use crate::support::eventually;
-use crate::upstream::{Upstream, hyper_client};
+use crate::upstream::{Again, Upstream, hyper_client};
 
 on_each_store!(
     in_and_around_buffer,
@@ -109,26 +107,6 @@ async fn around_timeout(stores: Stores) {
     }
     assert_eq!(upstream.requests(), 3, "an error is its caller's own");
     assert_eq!(service.oneshot(upstream.get("/")).await.unwrap().status(), StatusCode::OK);
-}
-
-/// Tries again after every 500, so many times.
-#[derive(Clone)]
-struct Again(usize);
-
-impl<B, E> Policy<Request<String>, Response<B>, E> for Again {
-    type Future = Ready<()>;
-
-    fn retry(&mut self, _: &mut Request<String>, outcome: &mut Result<Response<B>, E>) -> Option<Ready<()>> {
-        let failed = outcome.as_ref().is_ok_and(|response| response.status().is_server_error());
-        (failed && self.0 > 0).then(|| {
-            self.0 -= 1;
-            ready(())
-        })
-    }
-
-    fn clone_request(&mut self, request: &Request<String>) -> Option<Request<String>> {
-        Some(request.clone())
-    }
 }
 
 async fn in_retry(stores: Stores) {

@@ -1,6 +1,5 @@
 //! Our layer inside of tower's: they see its readiness, its delays and its errors.
 
-use std::future::{Ready, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -8,7 +7,6 @@ use axum::routing::get as on_get;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tower::load_shed::error::Overloaded;
-use tower::retry::Policy;
 use tower::timeout::error::Elapsed;
 use tower::util::BoxCloneService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
@@ -19,7 +17,7 @@ use tower_http::trace::TraceLayer;
 use crate::net::{get, serve};
 use crate::stores::{HOUR, SOON, Stores, at_most, on_each_store};
 use crate::support::eventually;
-use crate::upstream::{Upstream, hyper_client};
+use crate::upstream::{Again, Upstream, hyper_client};
 
 on_each_store!(
     in_buffer,
@@ -81,30 +79,6 @@ async fn in_timeout(stores: Stores) {
     })
     .await;
     assert_eq!(upstream.requests(), 0);
-}
-
-/// Tries again after every 500, so many times.
-#[derive(Clone)]
-pub(crate) struct Again(pub(crate) usize);
-
-impl<E> Policy<Request<String>, Response<Incoming>, E> for Again {
-    type Future = Ready<()>;
-
-    fn retry(
-        &mut self,
-        _: &mut Request<String>,
-        outcome: &mut Result<Response<Incoming>, E>,
-    ) -> Option<Ready<()>> {
-        let failed = outcome.as_ref().is_ok_and(|response| response.status().is_server_error());
-        (failed && self.0 > 0).then(|| {
-            self.0 -= 1;
-            ready(())
-        })
-    }
-
-    fn clone_request(&mut self, request: &Request<String>) -> Option<Request<String>> {
-        Some(request.clone())
-    }
 }
 
 async fn in_retry(stores: Stores) {

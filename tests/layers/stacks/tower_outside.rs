@@ -16,9 +16,9 @@ use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 
 use crate::net::{get, serve};
-use crate::stacks::tower_inside::{Again, assert_one, by_host};
+use crate::stacks::tower_inside::{assert_one, by_host};
 use crate::stores::{Stores, at_most, on_each_store};
-use crate::upstream::{Upstream, hyper_client};
+use crate::upstream::{Again, Upstream, hyper_client};
 
 on_each_store!(
     around_buffer,

@@ -25,18 +25,16 @@ pub(crate) fn mutexes(store: &Store) -> Mutex {
 macro_rules! on_each_layer {
     ($stores:expr, $key:expr, |$layer:ident| $block:block) => {{
         {
-            let permits = $crate::leases::layers::permits(&$stores.open(), 1);
+            let permits = $crate::families::permits(&$stores.open(), 1);
             let $layer = tower_distributed::ConcurrencyLimitLayer::new(permits, $key);
             $block
         }
         {
-            let $layer =
-                tower_distributed::RwLockLayer::new($crate::leases::layers::locks(&$stores.open()), $key);
+            let $layer = tower_distributed::RwLockLayer::new($crate::families::locks(&$stores.open()), $key);
             $block
         }
         {
-            let $layer =
-                tower_distributed::MutexLayer::new($crate::leases::layers::mutexes(&$stores.open()), $key);
+            let $layer = tower_distributed::MutexLayer::new($crate::families::mutexes(&$stores.open()), $key);
             $block
         }
     }};
