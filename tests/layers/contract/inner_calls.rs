@@ -1,0 +1,86 @@
+//! The inner service is called after the decision, and never for a refusal.
+
+use std::time::Duration;
+
+use tokio_test::{assert_pending, task};
+use tower::{Service as _, ServiceExt as _};
+use tower_distributed::{Refusal, Store};
+use tower_test::{assert_request_eq, mock};
+
+use super::subjects::{
+    ConcurrencyLimit, Dedupe, Mutex, RateLimit, Refusing, RwLock, SeveralLimits, on_subjects,
+};
+use crate::probe::Probe;
+use crate::stores::{SOON, Stores};
+use crate::support::proxy::FaultProxy;
+use crate::support::redis_server::RedisServer;
+use crate::support::{eventually, spend_budget};
+
+on_subjects!(refusing: errors_of_calls_are_passed_on, a_task_whose_budget_is_spent_is_served_too);
+on_subjects!([RateLimit SeveralLimits ConcurrencyLimit Mutex RwLock Dedupe Duplicates]:
+    refused_requests_do_not_arrive);
+
+async fn refused_requests_do_not_arrive<T: Refusing>(stores: Stores) {
+    let occupied = T::occupy(&stores, "ann").await;
+    let (inner, mut handle) = mock::pair::<String, String>();
+    let mut service = T::around(&T::layer(&stores.open()), inner);
+    let error = service.ready().await.unwrap().call("ann:1".into()).await.unwrap_err();
+    assert!(error.is::<Refusal>(), "{error}");
+    assert_pending!(handle.poll_request());
+    T::free(occupied).await;
+}
+
+async fn errors_of_calls_are_passed_on<T: Refusing>(stores: Stores) {
+    let (inner, mut handle) = mock::pair::<String, String>();
+    let mut service = T::around(&T::layer(&stores.open()), inner);
+    let failed = tokio::spawn(service.ready().await.unwrap().call("ann:1".into()));
+    assert_request_eq!(handle, "ann:1").send_error("out of order");
+    let error = failed.await.unwrap().unwrap_err();
+    assert!(!error.is::<Refusal>() && error.to_string() == "out of order", "{error}");
+    // A failed call was a call.
+    T::becomes(&stores, "ann", T::CALLED).await;
+}
+
+async fn a_task_whose_budget_is_spent_is_served_too<T: Refusing>(stores: Stores) {
+    let probe = Probe::default();
+    let mut service = T::around(&T::layer(&stores.open()), probe.clone());
+    let call = tokio::spawn(async move {
+        let call = service.ready().await.unwrap().call("ann:1".into());
+        spend_budget().await;
+        call.await
+    });
+    assert_eq!(call.await.unwrap().unwrap(), "ann:1");
+    assert_eq!(probe.calls(), 1);
+    T::becomes(&stores, "ann", T::ANSWERED).await;
+}
+
+#[tokio::test]
+async fn while_redis_is_silent_nothing_arrives() {
+    async fn check<T: Refusing>(store: &Store, proxy: &FaultProxy) {
+        let (inner, mut handle) = mock::pair::<String, String>();
+        let mut service = T::around(&T::layer(store), inner);
+        let warm_up = tokio::spawn(service.ready().await.unwrap().call("warm-up:1".into()));
+        assert_request_eq!(handle, "warm-up:1").send_response("hello".into());
+        warm_up.await.unwrap().unwrap();
+
+        proxy.stall();
+        let mut call = task::spawn(service.ready().await.unwrap().call("ann:1".into()));
+        assert_pending!(call.poll());
+        assert_pending!(handle.poll_request());
+        proxy.heal();
+        eventually("the decision", SOON, async || call.is_woken()).await;
+        assert_pending!(handle.poll_request());
+        let call = tokio::spawn(call.into_inner());
+        assert_request_eq!(handle, "ann:1").send_response("hello".into());
+        assert_eq!(call.await.unwrap().unwrap(), "hello");
+    }
+    let redis = RedisServer::start().await;
+    let proxy = FaultProxy::start(redis.port()).await;
+    let store = Store::builder().timeout(Duration::from_secs(60)).redis(&proxy.url()).unwrap();
+    check::<RateLimit>(&store, &proxy).await;
+    check::<SeveralLimits>(&store, &proxy).await;
+    check::<ConcurrencyLimit>(&store, &proxy).await;
+    check::<Mutex>(&store, &proxy).await;
+    check::<RwLock>(&store, &proxy).await;
+    check::<Dedupe>(&store, &proxy).await;
+}

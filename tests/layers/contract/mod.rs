@@ -1,0 +1,7 @@
+//! What every layer owes to the services around it, whatever it decides by.
+
+mod dropped;
+mod inner_calls;
+mod readiness;
+mod shared;
+mod subjects;

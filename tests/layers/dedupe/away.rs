@@ -1,0 +1,107 @@
+//! While the store is away.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tokio_test::task;
+use tower::util::BoxCloneService;
+use tower::{BoxError, Layer as _, ServiceExt as _};
+use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, RefusalKind, Store, StoreFailure};
+
+use crate::items::{by_name, dedupe, kind};
+use crate::probe::Probe;
+use crate::stores::{SOON, away};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+#[tokio::test]
+async fn refuse_is_the_default() {
+    let service = DedupeLayer::new(dedupe(&away()), by_name).layer(Probe::default());
+    for _ in 0..6 {
+        let error = service.clone().oneshot("a").await.unwrap_err();
+        assert_eq!(kind(&*error), Some(RefusalKind::StoreUnavailable));
+    }
+}
+
+#[tokio::test]
+async fn admit_handles_without_a_claim() {
+    let layer = DedupeLayer::new(dedupe(&away()), by_name).on_store_failure(StoreFailure::FailOpen);
+    let layer = layer.on_lease(|_: &LeaseHandle, _: &mut &'static str| panic!("there is no claim"));
+    let service = layer.layer(Probe::default());
+    for _ in 0..6 {
+        assert_eq!(service.clone().oneshot("a").await.unwrap(), "a", "duplicates too");
+    }
+}
+
+#[tokio::test]
+async fn degrade_remembers_in_this_process() {
+    let degrade = StoreFailure::LocalShare { replicas: NonZeroU32::MIN };
+    let layer = DedupeLayer::new(dedupe(&away()), by_name).on_store_failure(degrade);
+    let service = layer.layer(Probe::default());
+    assert_eq!(service.clone().oneshot("a").await.unwrap(), "a");
+    for service in [service, layer.layer(Probe::default())] {
+        let error = service.oneshot("a").await.unwrap_err();
+        assert_eq!(kind(&*error), Some(RefusalKind::Duplicate));
+    }
+}
+
+/// What becomes of an item that is handled when the store goes away is told; and of those after it by what is set.
+#[tokio::test]
+async fn a_store_that_goes_away_and_comes_back() {
+    for on_store_failure in [StoreFailure::FailClosed, StoreFailure::FailOpen] {
+        let redis = RedisServer::start().await;
+        let store = Store::redis(&redis.url()).unwrap();
+        let (sender, mut unsure) = tokio::sync::mpsc::unbounded_channel();
+        let layer = DedupeLayer::new(dedupe(&store), by_name).on_store_failure(on_store_failure);
+        let layer = layer.on_unsure(move |unsure| sender.send(unsure.error.is_some()).unwrap());
+        let (inner, mut handle) = tower_test::mock::pair::<&'static str, &'static str>();
+        let inner = inner.map_err(BoxError::from);
+        let service = BoxCloneService::new(layer.layer(BoxCloneService::new(inner)));
+        let call = tokio::spawn(service.clone().oneshot("a"));
+        let (_, answer) = handle.next_request().await.unwrap();
+        redis.kill9();
+        answer.send_response("handled");
+        assert_eq!(call.await.unwrap().unwrap(), "handled", "its response is its own");
+        assert_eq!(unsure.recv().await, Some(true));
+        if let StoreFailure::FailClosed = on_store_failure {
+            let error = service.clone().oneshot("b").await.unwrap_err();
+            assert_eq!(kind(&*error), Some(RefusalKind::StoreUnavailable));
+        } else {
+            let call = tokio::spawn(service.clone().oneshot("b"));
+            handle.next_request().await.unwrap().1.send_response("admitted");
+            assert_eq!(call.await.unwrap().unwrap(), "admitted");
+        }
+        redis.restart().await;
+        let seen = dedupe(&store);
+        eventually("it to be noted after all", SOON, async || {
+            matches!(seen.filter().unwrap().contains("a").await, Ok(true))
+        })
+        .await;
+        assert!(!seen.filter().unwrap().contains("b").await.unwrap());
+        assert_eq!(kind(&*service.oneshot("a").await.unwrap_err()), Some(RefusalKind::Duplicate));
+    }
+}
+
+/// A layer of one's own is no memory of one's own, in either mode.
+#[tokio::test]
+async fn routes_with_one_dedupe_share_what_they_remember() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    store.ping().await.unwrap();
+    redis.kill9();
+    let degrade = StoreFailure::LocalShare { replicas: NonZeroU32::MIN };
+    let exact = Dedupe::exact(&store, "exact").remember_for(Duration::from_secs(86_400)).build().unwrap();
+    for seen in [dedupe(&store), exact] {
+        let route = || DedupeLayer::new(seen.clone(), by_name).on_store_failure(degrade);
+        let handled = route().layer(Probe::default()).oneshot("a").await.unwrap();
+        assert_eq!(handled, "a");
+        let error = route().layer(Probe::default()).oneshot("a").await.unwrap_err();
+        assert_eq!(kind(&*error), Some(RefusalKind::Duplicate));
+
+        let hanging = Probe::hanging();
+        let mut first = task::spawn(route().layer(hanging.clone()).oneshot("b"));
+        hanging.runs(1, &mut first).await;
+        let error = route().layer(Probe::default()).oneshot("b").await.unwrap_err();
+        assert_eq!(kind(&*error), Some(RefusalKind::InFlight));
+    }
+}

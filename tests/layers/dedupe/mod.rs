@@ -1,0 +1,10 @@
+//! Requests that are handled once: what the layer owes to the services around it and to those who send them.
+
+mod around;
+mod away;
+mod axum_server;
+mod duplicates;
+mod exact;
+mod idempotency;
+mod outcomes;
+mod tonic_server;

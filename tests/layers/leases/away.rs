@@ -1,0 +1,297 @@
+//! When the store is away: refuse, admit, or do with a share; locks are not had at all.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tokio_test::{assert_pending, task};
+use tower::util::BoxCloneService;
+use tower::{BoxError, Layer as _, ServiceExt as _};
+use tower_distributed::{
+    ConcurrencyLimitLayer, LeaseHandle, Mutex, MutexLayer, Refusal, RefusalKind, RwLockLayer, Store,
+    StoreFailure,
+};
+
+use crate::families::{locks, mutexes, permits};
+use crate::probe::Probe;
+use crate::stores::{SOON, away};
+use crate::support::eventually;
+use crate::support::redis_server::RedisServer;
+
+type Service = BoxCloneService<u32, u32, BoxError>;
+type Call = task::Spawn<tower::util::Oneshot<Service, u32>>;
+
+fn everything(_: &u32) -> &'static str {
+    "everything"
+}
+
+/// Requests are their own weights.
+fn limited(limit: u32, store: &Store, on_store_failure: StoreFailure, probe: &Probe) -> Service {
+    let layer = ConcurrencyLimitLayer::new(permits(store, limit), everything).weight(|weight: &u32| *weight);
+    BoxCloneService::new(layer.on_store_failure(on_store_failure).layer(probe.clone()))
+}
+
+fn shared_by(replicas: u32) -> StoreFailure {
+    StoreFailure::LocalShare { replicas: NonZeroU32::new(replicas).unwrap() }
+}
+
+/// Starts a request of a service that hangs; how it is refused, if it does not get there.
+async fn start(service: &Service, probe: &Probe, weight: u32) -> Result<Call, RefusalKind> {
+    let before = probe.running();
+    let mut call = task::spawn(service.clone().oneshot(weight));
+    let mut outcome = None;
+    eventually("it to run, or to be refused", SOON, async || match call.poll() {
+        std::task::Poll::Ready(error) => {
+            outcome = Some(error.unwrap_err());
+            true
+        }
+        std::task::Poll::Pending => probe.running() > before,
+    })
+    .await;
+    match outcome {
+        Some(error) => Err(error.downcast_ref::<Refusal>().unwrap().kind()),
+        None => Ok(call),
+    }
+}
+
+#[tokio::test]
+async fn refuse_is_the_default_and_tells_the_cause() {
+    let layer = ConcurrencyLimitLayer::new(permits(&away(), 9), everything);
+    let service = layer.layer(Probe::default());
+    // More than enough for the breaker to open.
+    for _ in 0..6 {
+        let error = service.clone().oneshot(1).await.unwrap_err();
+        let refusal = error.downcast_ref::<Refusal>().unwrap();
+        assert_eq!(refusal.kind(), RefusalKind::StoreUnavailable);
+        assert!(refusal.get_ref().is_unavailable() && !refusal.get_ref().is_refused());
+        assert_eq!(refusal.retry_after(), Some(std::time::Duration::from_secs(1)));
+    }
+}
+
+#[tokio::test]
+async fn locks_are_refused() {
+    let service = RwLockLayer::new(locks(&away()), everything).max_wait(SOON).layer(Probe::default());
+    for _ in 0..6 {
+        let error = service.clone().oneshot(1).await.unwrap_err();
+        assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::StoreUnavailable);
+    }
+}
+
+#[tokio::test]
+async fn admit_lets_all_through() {
+    let layer =
+        ConcurrencyLimitLayer::new(permits(&away(), 2), everything).on_store_failure(StoreFailure::FailOpen);
+    let layer = layer.on_lease(|_: &LeaseHandle, _: &mut u32| panic!("there is no lease"));
+    let service = layer.clone().layer(Probe::default());
+    for _ in 0..6 {
+        assert_eq!(service.clone().oneshot(1).await.unwrap(), 1);
+    }
+    let error = layer.weight(|weight: &u32| *weight).layer(Probe::default()).oneshot(3).await.unwrap_err();
+    assert_eq!(
+        error.downcast_ref::<Refusal>().unwrap().kind(),
+        RefusalKind::ExceedsLimit,
+        "this takes no store to know"
+    );
+}
+
+#[tokio::test]
+async fn admit_still_limits_while_the_store_is_there() {
+    let redis = RedisServer::start().await;
+    let probe = Probe::hanging();
+    let service = limited(1, &Store::redis(&redis.url()).unwrap(), StoreFailure::FailOpen, &probe);
+    let first = start(&service, &probe, 1).await.unwrap();
+    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+    redis.kill9();
+    let second = start(&service, &probe, 1).await.unwrap();
+    let third = start(&service, &probe, 1).await.unwrap();
+    assert_eq!(probe.running(), 3);
+    drop((first, second, third));
+}
+
+#[tokio::test]
+async fn degrade_limits_to_the_share() {
+    let probe = Probe::hanging();
+    let service = limited(8, &away(), shared_by(4), &probe);
+    // A quarter of eight permits.
+    let held = [start(&service, &probe, 1).await.unwrap(), start(&service, &probe, 1).await.unwrap()];
+    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+    let too_heavy = start(&service, &probe, 3).await.err();
+    assert_eq!(too_heavy, Some(RefusalKind::StoreUnavailable), "more than the share, less than the limit");
+    assert_eq!(start(&service, &probe, 9).await.err(), Some(RefusalKind::ExceedsLimit));
+    drop(held);
+    eventually("the share to be free", SOON, async || start(&service, &probe, 2).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn degrade_leaves_one_permit_at_least() {
+    let probe = Probe::hanging();
+    let service = limited(2, &away(), shared_by(1000), &probe);
+    let _held = start(&service, &probe, 1).await.unwrap();
+    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+}
+
+#[tokio::test]
+async fn degrade_waits_where_the_layer_waits_and_goes_by_its_limit() {
+    let probe = Probe::hanging();
+    // What is set last counts as well as what is set first.
+    let layer = ConcurrencyLimitLayer::new(permits(&away(), 1), everything).on_store_failure(shared_by(2));
+    let layer = layer.limit(|_: &u32| Some(4)).max_wait(SOON);
+    let service = BoxCloneService::new(layer.layer(probe.clone()));
+    let (held, _second) =
+        (start(&service, &probe, 1).await.unwrap(), start(&service, &probe, 1).await.unwrap());
+    let waiting = tokio::spawn(service.clone().oneshot(1));
+    let mut next = task::spawn(service.oneshot(1));
+    assert_pending!(next.poll());
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    drop(held);
+    eventually("its turn", SOON, async || {
+        assert_pending!(next.poll());
+        probe.calls() == 3
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn degrade_ends_with_the_outage() {
+    let redis = RedisServer::start().await;
+    redis.kill9();
+    let store = Store::redis(&redis.url()).unwrap();
+    let probe = Probe::hanging();
+    let service = limited(100, &store, shared_by(100), &probe);
+    let _held = start(&service, &probe, 1).await.unwrap();
+    assert_eq!(start(&service, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+    redis.restart().await;
+    let mut held = Vec::new();
+    eventually("the whole limit", SOON, async || {
+        held.extend(start(&service, &probe, 1).await);
+        held.len() == 3
+    })
+    .await;
+    assert_eq!(permits(&store, 100).count("everything").await.unwrap(), 3);
+}
+
+/// Whoever has its permit is not concerned, even if it cannot be given back.
+#[tokio::test]
+async fn requests_at_work_survive_an_outage() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let (inner, mut handle) = tower_test::mock::pair::<u32, u32>();
+    let service = ConcurrencyLimitLayer::new(permits(&store, 1), everything).layer(inner);
+    let call = tokio::spawn(service.oneshot(7));
+    let (request, answer) = handle.next_request().await.unwrap();
+    redis.kill9();
+    answer.send_response(request);
+    assert_eq!(call.await.unwrap().unwrap(), 7);
+}
+
+/// Without a lock, or one at a time in this process.
+#[tokio::test]
+async fn mutexes_do_as_they_are_told() {
+    let layer =
+        |on_store_failure| MutexLayer::new(mutexes(&away()), everything).on_store_failure(on_store_failure);
+    for (on_store_failure, second) in [
+        (StoreFailure::FailClosed, Some(RefusalKind::StoreUnavailable)),
+        (StoreFailure::FailOpen, None),
+        (shared_by(2), Some(RefusalKind::Locked)),
+    ] {
+        let probe = Probe::hanging();
+        let service = BoxCloneService::new(layer(on_store_failure).layer(probe.clone()));
+        let first = start(&service, &probe, 1).await;
+        assert_eq!(first.as_ref().err().copied(), second.filter(|kind| *kind != RefusalKind::Locked));
+        assert_eq!(start(&service, &probe, 1).await.err(), second);
+    }
+}
+
+/// A store whose Redis was there, and has gone.
+async fn gone() -> Store {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    store.ping().await.unwrap();
+    redis.kill9();
+    store
+}
+
+/// Routes share what they would share in the store: a layer of their own is no memory of their own.
+#[tokio::test]
+async fn routes_with_one_mutex_exclude_each_other_in_an_outage() {
+    let store = gone().await;
+    let probe = Probe::hanging();
+    let route = |mutex: Mutex| {
+        let layer = MutexLayer::new(mutex, everything).on_store_failure(shared_by(2));
+        BoxCloneService::new(layer.layer(probe.clone()))
+    };
+    let mutex = mutexes(&store);
+    let routes = [route(mutex.clone()), route(mutex), route(mutexes(&store))];
+    let held = start(&routes[0], &probe, 1).await.unwrap();
+    for other in &routes {
+        assert_eq!(start(other, &probe, 1).await.err(), Some(RefusalKind::Locked));
+    }
+    assert_eq!(probe.running(), 1);
+    drop(held);
+    eventually("the lock to be free", SOON, async || start(&routes[1], &probe, 1).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_mutex_keeps_its_settings_in_an_outage() {
+    let store = gone().await;
+    let probe = Probe::hanging();
+    let builder = Mutex::builder().ttl(Duration::from_millis(200)).watchdog(false).max_waiters(1);
+    let mutex = builder.build(&store, "own").unwrap();
+    let layer = MutexLayer::new(mutex.clone(), everything).max_wait(SOON).on_store_failure(shared_by(2));
+    let service = BoxCloneService::new(layer.layer(probe.clone()));
+    let mut held = start(&service, &probe, 1).await.unwrap();
+    // One of two may wait.
+    let waiters = [1, 2].map(|_| tokio::spawn(service.clone().oneshot(1)));
+    let (refused, _, waiting) = futures::future::select_all(waiters).await;
+    let refused = refused.unwrap().unwrap_err();
+    let refusal = refused.downcast_ref::<Refusal>().unwrap();
+    assert!(refusal.get_ref().is_queue_full(), "{refusal}");
+    // The lock is not renewed, and the next waiter gets it after the ttl.
+    let mut lost = None;
+    eventually("the lock to be lost", SOON, async || {
+        if let std::task::Poll::Ready(outcome) = held.poll() {
+            lost = outcome.err();
+        }
+        lost.is_some()
+    })
+    .await;
+    assert_eq!(lost.unwrap().downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);
+    eventually("the next one to run", SOON, async || probe.calls() == 2).await;
+    drop(waiting);
+    mutex.close();
+    let closed = service.oneshot(1).await.unwrap_err();
+    assert_eq!(closed.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::Closed);
+}
+
+#[tokio::test]
+async fn routes_with_one_limit_share_it_in_an_outage() {
+    let store = gone().await;
+    let probe = Probe::hanging();
+    let routes = [1, 2].map(|_| limited(10, &store, shared_by(2), &probe));
+    let mut held = Vec::new();
+    for turn in 0..10 {
+        held.extend(start(&routes[turn % 2], &probe, 1).await);
+    }
+    assert_eq!(held.len(), 5, "the share of this process");
+    // The number of processes is that of the layer that knows of most of them.
+    let _other = limited(10, &store, shared_by(10), &probe);
+    drop(held.drain(1..));
+    eventually("the permits to be free", SOON, async || probe.running() == 1).await;
+    for route in &routes {
+        assert_eq!(start(route, &probe, 1).await.err(), Some(RefusalKind::NoPermit), "a share of one");
+    }
+}
+
+/// The memory of this process replaces all stores of a quorum.
+#[tokio::test]
+async fn routes_with_one_quorum_exclude_each_other_in_an_outage() {
+    let stores = [1, 2, 3].map(|port| Store::redis(&format!("redis://127.0.0.1:{port}")).unwrap());
+    let mutex = Mutex::quorum(stores, "quorum").unwrap();
+    let probe = Probe::hanging();
+    let routes = [1, 2].map(|_| {
+        let layer = MutexLayer::new(mutex.clone(), everything).on_store_failure(shared_by(2));
+        BoxCloneService::new(layer.layer(probe.clone()))
+    });
+    let _held = start(&routes[0], &probe, 1).await.unwrap();
+    assert_eq!(start(&routes[1], &probe, 1).await.err(), Some(RefusalKind::Locked));
+}

@@ -1,0 +1,182 @@
+//! Leases that are lost while their requests are at work: taken away in Redis.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::channel::mpsc::UnboundedSender;
+use http::Response;
+use http_body_util::BodyExt as _;
+use tokio::sync::oneshot;
+use tokio_test::{assert_pending, task};
+use tower::util::BoxCloneService;
+use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
+use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
+use tower_distributed::{
+    ConcurrencyLimitLayer, Error, LeaseHandle, Refusal, RefusalKind, RwLock, RwLockLayer, Store, WaitGroup,
+};
+use tower_test::mock;
+
+use crate::families::by_name;
+use crate::leases::bodies::{Frames, Slow, data, reads, slow};
+use crate::probe::Probe;
+use crate::support::redis_server::RedisServer;
+
+/// Renewed three times a second.
+const TTL: Duration = Duration::from_secs(1);
+
+type Service = BoxCloneService<&'static str, &'static str, BoxError>;
+
+fn permits(store: &Store) -> WaitGroup {
+    WaitGroup::builder(1).ttl(TTL).build(store, "permits").unwrap()
+}
+
+fn locks(store: &Store) -> RwLock {
+    RwLock::builder().ttl(TTL).build(store, "locks").unwrap()
+}
+
+/// Takes away all that is held.
+fn take_away(redis: &RedisServer) {
+    let keys: Vec<String> = redis.query(&["KEYS", "*holders"]).unwrap();
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    assert_eq!(redis.query(&["DEL", &keys[0]]), Ok(1));
+}
+
+async fn is_cancelled(redis: &RedisServer, service: Service, probe: &Probe) {
+    let mut call = task::spawn(service.oneshot("ann"));
+    probe.runs(1, &mut call).await;
+    take_away(redis);
+    let error = call.await.unwrap_err();
+    assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);
+    assert_eq!(probe.running(), 0, "dropped before anybody heard of it");
+}
+
+#[tokio::test]
+async fn a_request_is_cancelled_when_its_lock_is_lost() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let probe = Probe::hanging();
+    let layer = RwLockLayer::new(locks(&store), by_name);
+    is_cancelled(&redis, BoxCloneService::new(layer.layer(probe.clone())), &probe).await;
+}
+
+#[tokio::test]
+async fn a_request_is_cancelled_when_its_permit_is_lost_where_that_is_set() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let probe = Probe::hanging();
+    let layer = ConcurrencyLimitLayer::new(permits(&store), by_name).cancel_when_lost(true);
+    is_cancelled(&redis, BoxCloneService::new(layer.layer(probe.clone())), &probe).await;
+}
+
+/// The inner service is handed what tells it.
+type Told = (&'static str, Option<LeaseHandle>);
+
+fn tell(lease: &LeaseHandle, request: &mut Told) {
+    request.1 = Some(lease.clone());
+}
+
+fn by_told(request: &Told) -> &'static str {
+    request.0
+}
+
+async fn goes_on(
+    redis: &RedisServer,
+    service: BoxCloneService<Told, &'static str, BoxError>,
+    mut handle: mock::Handle<Told, &'static str>,
+) {
+    let call = tokio::spawn(service.oneshot(("ann", None)));
+    let ((_, lease), answer) = handle.next_request().await.unwrap();
+    let lease = lease.unwrap();
+    assert!(lease.is_held());
+    take_away(redis);
+    lease.lost().await;
+    assert!(!lease.is_held() && !call.is_finished());
+    answer.send_response("done all the same");
+    assert_eq!(call.await.unwrap().unwrap(), "done all the same");
+}
+
+#[tokio::test]
+async fn a_request_goes_on_when_its_permit_is_lost() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let (inner, handle) = mock::pair();
+    let layer = ConcurrencyLimitLayer::new(permits(&store), by_told).on_lease(tell);
+    goes_on(&redis, BoxCloneService::new(layer.layer(inner)), handle).await;
+}
+
+#[tokio::test]
+async fn a_request_goes_on_when_its_lock_is_lost_where_that_is_set() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let (inner, handle) = mock::pair();
+    let layer = RwLockLayer::new(locks(&store), by_told).on_lease(tell).cancel_when_lost(false);
+    goes_on(&redis, BoxCloneService::new(layer.layer(inner)), handle).await;
+}
+
+/// An outage that outlasts the lease ends it as well: nobody is to believe in a lock that others may have by now.
+#[tokio::test]
+async fn a_lock_is_lost_when_its_time_runs_out() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let probe = Probe::hanging();
+    let service = RwLockLayer::new(locks(&store), by_name).layer(probe.clone());
+    let mut call = task::spawn(service.oneshot("ann"));
+    probe.runs(1, &mut call).await;
+    redis.kill9();
+    let error = call.await.unwrap_err();
+    assert_eq!(error.downcast_ref::<Refusal>().unwrap().kind(), RefusalKind::LeaseLost);
+    assert_eq!(probe.running(), 0);
+}
+
+/// The body of a response under a lock, and what watches the lock.
+async fn streams(
+    store: &Store,
+    hold: UntilBodyEnd,
+) -> (UnboundedSender<Frames>, LeasedBody<Slow>, LeaseHandle) {
+    let (sender, body) = slow();
+    let (handed, lease) = oneshot::channel();
+    let answer = Arc::new(Mutex::new(Some((handed, body))));
+    let service = service_fn(move |request: Told| {
+        let (handed, body) = answer.lock().unwrap().take().unwrap();
+        handed.send(request.1.unwrap()).unwrap();
+        std::future::ready(Ok::<_, BoxError>(Response::new(body)))
+    });
+    let layer = RwLockLayer::new(locks(store), by_told).on_lease(tell).hold(hold);
+    let response = layer.layer(service).oneshot(("ann", None)).await.unwrap();
+    (sender, response.into_body(), lease.await.unwrap())
+}
+
+#[tokio::test]
+async fn a_body_goes_on_when_its_lock_is_lost() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let (sender, mut body, lease) = streams(&store, UntilBodyEnd::default()).await;
+    take_away(&redis);
+    lease.lost().await;
+    sender.unbounded_send(data("all the same")).unwrap();
+    assert!(reads(&mut body, "all the same").await);
+    drop(sender);
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test]
+async fn a_body_is_aborted_when_its_lock_is_lost_where_that_is_set() {
+    let redis = RedisServer::start().await;
+    let store = Store::redis(&redis.url()).unwrap();
+    let aborts = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
+    let (sender, mut body, lease) = streams(&store, aborts.clone()).await;
+    take_away(&redis);
+    lease.lost().await;
+    sender.unbounded_send(data("too late")).unwrap();
+    let error = body.frame().await.unwrap().unwrap_err();
+    assert!(error.downcast_ref::<Error>().unwrap().is_lost(), "{error}");
+    assert!(body.frame().await.is_none());
+
+    // Also one that is polled already, and yields nothing.
+    let (_sender, mut body, _lease) = streams(&store, aborts).await;
+    let mut next = task::spawn(body.frame());
+    assert_pending!(next.poll());
+    take_away(&redis);
+    let error = next.await.unwrap().unwrap_err();
+    assert!(error.downcast_ref::<Error>().unwrap().is_lost(), "{error}");
+}

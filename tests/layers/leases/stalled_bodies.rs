@@ -1,0 +1,276 @@
+//! Bodies that make no progress do not hold their leases for ever.
+
+use std::io;
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body, Bytes};
+use tokio::runtime::Builder;
+use tokio_test::{assert_pending, task};
+use tower::{BoxError, Layer as _, ServiceExt as _};
+use tower_distributed::Error;
+use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
+
+use crate::families::{becomes_free, by_name, is_free, on_each_layer};
+use crate::leases::bodies::{answers, data, reads, responds, slow};
+use crate::stores::{HOUR, SOON, Stores, on_each_store};
+use crate::support::eventually_blocking;
+
+on_each_store!(released_by_itself, released_while_its_runtime_stands_still, until_the_head_of_an_upgrade);
+
+/// What the clock of a test is moved by: to just before a limit, and past it.
+const SECOND: Duration = Duration::from_secs(1);
+/// For tests on a running clock, which wait until it is over.
+const SHORT: Duration = Duration::from_millis(50);
+/// The idle timeout unless set.
+const IDLE: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_nobody_polls_holds_its_lease_for_a_minute() {
+    let stores = Stores::in_memory();
+    on_each_layer!(stores, by_name, |layer| {
+        let (sender, body) = slow();
+        let service = layer.hold(UntilBodyEnd::default()).layer(answers(body));
+        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        tokio::time::sleep(IDLE - SECOND).await;
+        assert!(!is_free(&stores, "ann").await);
+        tokio::time::sleep(2 * SECOND).await;
+        assert!(is_free(&stores, "ann").await);
+        sender.unbounded_send(data("on it goes")).unwrap();
+        assert!(reads(&mut body, "on it goes").await && !body.is_end_stream());
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_yields_nothing_holds_its_lease_for_a_minute() {
+    let stores = Stores::in_memory();
+    on_each_layer!(stores, by_name, |layer| {
+        let (sender, body) = slow();
+        let service = layer.hold(UntilBodyEnd::default()).layer(answers(body));
+        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        sender.unbounded_send(data("one")).unwrap();
+        assert!(reads(&mut body, "one").await);
+        let mut next = task::spawn(reads(&mut body, "two"));
+        assert_pending!(next.poll());
+        tokio::time::sleep(IDLE - SECOND).await;
+        assert_pending!(next.poll());
+        assert!(!is_free(&stores, "ann").await);
+        tokio::time::sleep(2 * SECOND).await;
+        assert!(is_free(&stores, "ann").await);
+        sender.unbounded_send(data("two")).unwrap();
+        assert!(next.await);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_makes_progress_keeps_its_lease() {
+    let stores = Stores::in_memory();
+    on_each_layer!(stores, by_name, |layer| {
+        let (sender, body) = slow();
+        let service = layer.hold(UntilBodyEnd::default()).layer(answers(body));
+        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        for _ in 0..10 {
+            tokio::time::sleep(IDLE - SECOND).await;
+            assert!(!is_free(&stores, "ann").await);
+            sender.unbounded_send(data("tick")).unwrap();
+            assert!(reads(&mut body, "tick").await);
+        }
+        drop(sender);
+        assert!(body.frame().await.is_none());
+        assert!(is_free(&stores, "ann").await);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_can_be_switched_off() {
+    let stores = Stores::in_memory();
+    on_each_layer!(stores, by_name, |layer| {
+        let unlimited = UntilBodyEnd::default().no_idle_timeout();
+        let endless = unlimited.clone().idle_timeout(Duration::MAX).unwrap().max_hold(Duration::MAX).unwrap();
+        for hold in [unlimited, endless] {
+            let service = layer.clone().hold(hold.on_lease_end(LeaseEnd::Abort)).layer(answers(slow().1));
+            let response = service.oneshot("ann").await.unwrap();
+            tokio::time::sleep(HOUR).await;
+            assert!(!is_free(&stores, "ann").await);
+            drop(response);
+            assert!(is_free(&stores, "ann").await);
+        }
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_detaches_a_body_that_makes_progress() {
+    let stores = Stores::in_memory();
+    on_each_layer!(stores, by_name, |layer| {
+        let (sender, body) = slow();
+        let hold = UntilBodyEnd::default().max_hold(3 * IDLE).unwrap();
+        let service = layer.hold(hold).layer(answers(body));
+        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        for minute in 1..6 {
+            tokio::time::sleep(IDLE - SECOND).await;
+            sender.unbounded_send(data("tick")).unwrap();
+            assert!(reads(&mut body, "tick").await);
+            assert_eq!(is_free(&stores, "ann").await, minute > 3, "in minute {minute}");
+        }
+        drop(sender);
+        assert!(body.frame().await.is_none());
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_aborts_a_body_that_makes_progress() {
+    let stores = Stores::in_memory();
+    on_each_layer!(stores, by_name, |layer| {
+        let (sender, body) = slow();
+        let hold = UntilBodyEnd::default().max_hold(IDLE).unwrap().on_lease_end(LeaseEnd::Abort);
+        let service = layer.hold(hold).layer(answers(body));
+        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        for _ in 0..2 {
+            sender.unbounded_send(data("tick")).unwrap();
+            assert!(reads(&mut body, "tick").await);
+            tokio::time::sleep(IDLE / 2 - SECOND).await;
+        }
+        assert!(!is_free(&stores, "ann").await);
+        tokio::time::sleep(3 * SECOND).await;
+        assert!(is_free(&stores, "ann").await);
+        sender.unbounded_send(data("too late")).unwrap();
+        is_aborted(&mut body, "held for longer than max_hold").await;
+        assert!(sender.is_closed(), "the inner body is dropped");
+    });
+}
+
+/// Ends with an error that says so.
+async fn is_aborted<B: Body + Unpin>(body: &mut LeasedBody<B>, text: &str)
+where
+    B::Error: Into<BoxError>,
+    B::Data: std::fmt::Debug,
+{
+    assert!(!body.is_end_stream());
+    let error = body.frame().await.unwrap().unwrap_err();
+    assert!(error.to_string().contains(text), "{error}");
+    assert!(error.downcast_ref::<Error>().unwrap().is_body_timeout());
+    assert!(body.frame().await.is_none() && body.is_end_stream());
+    assert_eq!(body.size_hint().exact(), Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_wakes_the_task_that_polls_the_body() {
+    let stores = Stores::in_memory();
+    on_each_layer!(stores, by_name, |layer| {
+        let (_sender, body) = slow();
+        let hold = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
+        let service = layer.hold(hold).layer(answers(body));
+        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        let mut reading = task::spawn(is_aborted(&mut body, "no progress within idle_timeout"));
+        assert_pending!(reading.poll());
+        tokio::time::sleep(IDLE - SECOND).await;
+        assert!(!reading.is_woken() && !is_free(&stores, "ann").await);
+        tokio::time::sleep(2 * SECOND).await;
+        assert!(reading.is_woken() && is_free(&stores, "ann").await);
+        reading.await;
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_is_told_to_who_polls_the_body_later() {
+    let stores = Stores::in_memory();
+    on_each_layer!(stores, by_name, |layer| {
+        let (sender, body) = slow();
+        sender.unbounded_send(data("too late")).unwrap();
+        let hold = UntilBodyEnd::default().on_lease_end(LeaseEnd::Abort);
+        let service = layer.hold(hold).layer(answers(body));
+        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        tokio::time::sleep(IDLE + SECOND).await;
+        assert!(is_free(&stores, "ann").await);
+        is_aborted(&mut body, "no progress within idle_timeout").await;
+    });
+}
+
+#[test]
+fn a_limit_of_0_is_refused() {
+    for (name, refused) in [
+        ("idle_timeout", UntilBodyEnd::default().idle_timeout(Duration::ZERO)),
+        ("max_hold", UntilBodyEnd::default().max_hold(Duration::ZERO)),
+    ] {
+        let error = refused.unwrap_err();
+        assert!(error.is_invalid());
+        assert_eq!(error.to_string(), format!("{name} must be more than 0 s, is 0ns"));
+    }
+}
+
+#[test]
+fn bodies_of_the_frameworks_compose() {
+    fn composes<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static>() {
+        fn body<B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static>() {}
+        body::<LeasedBody<B>>();
+    }
+    composes::<axum::body::Body>();
+    composes::<hyper::body::Incoming>();
+    composes::<reqwest::Body>();
+    composes::<tonic::body::Body>();
+    composes::<http_body_util::combinators::UnsyncBoxBody<Bytes, BoxError>>();
+    composes::<LeasedBody<axum::body::Body>>();
+}
+
+#[tokio::test]
+async fn errors_of_the_inner_body_are_its_own() {
+    let stores = Stores::in_memory();
+    on_each_layer!(stores, by_name, |layer| {
+        let (sender, body) = slow();
+        let service = layer.hold(UntilBodyEnd::default()).layer(answers(body));
+        let mut body = service.oneshot("ann").await.unwrap().into_body();
+        sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert_eq!(error.downcast_ref::<io::Error>().unwrap().kind(), io::ErrorKind::BrokenPipe);
+    });
+}
+
+async fn released_by_itself(stores: Stores) {
+    on_each_layer!(stores, by_name, |layer| {
+        let hold = UntilBodyEnd::default().idle_timeout(SHORT).unwrap();
+        let response = layer.hold(hold).layer(answers(slow().1)).oneshot("ann").await.unwrap();
+        becomes_free(&stores, "ann").await;
+        drop(response);
+    });
+}
+
+async fn released_while_its_runtime_stands_still(stores: Stores) {
+    on_each_layer!(stores, by_name, |layer| {
+        let hold = UntilBodyEnd::default().idle_timeout(SHORT).unwrap();
+        let service = layer.hold(hold).layer(answers(slow().1));
+        let stands_still = std::thread::spawn(|| {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let response = runtime.block_on(service.oneshot("ann")).unwrap();
+            (runtime, response)
+        });
+        let (runtime, response) = stands_still.join().unwrap();
+        becomes_free(&stores, "ann").await;
+        drop(response);
+        runtime.shutdown_background();
+    });
+}
+
+#[test]
+fn released_where_there_is_no_runtime() {
+    use futures::executor::block_on;
+    let stores = Stores::in_memory();
+    on_each_layer!(stores, by_name, |layer| {
+        let hold = UntilBodyEnd::default().idle_timeout(SHORT).unwrap();
+        let response = block_on(layer.hold(hold).layer(answers(slow().1)).oneshot("ann")).unwrap();
+        eventually_blocking("ann to be free", SOON, || block_on(is_free(&stores, "ann")));
+        drop(response);
+    });
+}
+
+async fn until_the_head_of_an_upgrade(stores: Stores) {
+    on_each_layer!(stores, by_name, |layer| {
+        let (_sender, body) = slow();
+        let mut response = Response::new(body);
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let service = layer.hold(UntilBodyEnd::default()).layer(responds(response));
+        let response = service.oneshot("ann").await.unwrap();
+        becomes_free(&stores, "ann").await;
+        drop(response);
+    });
+}

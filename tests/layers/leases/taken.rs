@@ -1,0 +1,130 @@
+//! Handlers that take their lease along.
+
+use std::sync::Mutex;
+
+use tokio_test::{assert_pending, task};
+use tower::{BoxError, Layer as _, Service as _, ServiceExt as _, service_fn};
+use tower_distributed::lease::{LeaseSlot, OnLease};
+use tower_distributed::{Lease, LeaseHandle};
+
+use crate::families::{becomes_free, is_free, on_each_layer};
+use crate::stores::{SOON, Stores, on_each_store};
+use crate::support::eventually;
+
+on_each_store!(
+    held_until_the_taker_drops_it,
+    taken_once,
+    released_early,
+    gone_with_the_response,
+    gone_with_the_future,
+    kept_when_the_handler_fails,
+);
+
+/// A request that gets what its layer hands to it.
+#[derive(Default)]
+struct Job(Option<LeaseSlot>);
+
+fn by_ann(_: &Job) -> &'static str {
+    "ann"
+}
+
+#[derive(Clone)]
+struct Hand;
+
+impl OnLease<Job> for Hand {
+    fn on_lease(&self, _: &LeaseHandle, _: &mut Job) {
+        panic!("there is a slot");
+    }
+
+    fn on_slot(&self, lease: &LeaseHandle, slot: &LeaseSlot, job: &mut Job) {
+        assert!(lease.is_held());
+        job.0 = Some(slot.clone());
+    }
+}
+
+async fn take(job: Job) -> Result<Option<Lease>, BoxError> {
+    Ok(job.0.unwrap().take())
+}
+
+async fn held_until_the_taker_drops_it(stores: Stores) {
+    on_each_layer!(stores, by_ann, |layer| {
+        let lease = layer.on_lease(Hand).layer(service_fn(take)).oneshot(Job::default()).await.unwrap();
+        assert!(lease.as_ref().unwrap().is_held() && !is_free(&stores, "ann").await);
+        drop(lease);
+        becomes_free(&stores, "ann").await;
+    });
+}
+
+async fn taken_once(stores: Stores) {
+    on_each_layer!(stores, by_ann, |layer| {
+        let twice = service_fn(async |job: Job| {
+            let slot = job.0.unwrap();
+            let lease = slot.clone().take();
+            Ok::<_, BoxError>((lease, slot.take()))
+        });
+        let (lease, none) = layer.on_lease(Hand).layer(twice).oneshot(Job::default()).await.unwrap();
+        assert!(none.is_none());
+        assert!(lease.unwrap().release().await.unwrap());
+    });
+}
+
+/// Even where the layer cancels what has lost its lease: this one was released.
+async fn released_early(stores: Stores) {
+    on_each_layer!(stores, by_ann, |layer| {
+        let service = layer.on_lease(Hand).cancel_when_lost(true).layer(service_fn(async |job: Job| {
+            let lease = job.0.unwrap().take().unwrap();
+            let lost = lease.lost();
+            assert!(lease.release().await.unwrap());
+            lost.await;
+            tokio::task::yield_now().await;
+            Ok::<_, BoxError>("done")
+        }));
+        assert_eq!(service.oneshot(Job::default()).await.unwrap(), "done");
+        assert!(is_free(&stores, "ann").await);
+    });
+}
+
+async fn gone_with_the_response(stores: Stores) {
+    on_each_layer!(stores, by_ann, |layer| {
+        let keep = service_fn(async |job: Job| Ok::<_, BoxError>(job.0.unwrap()));
+        let slot = layer.on_lease(Hand).layer(keep).oneshot(Job::default()).await.unwrap();
+        becomes_free(&stores, "ann").await;
+        assert!(slot.take().is_none());
+    });
+}
+
+async fn gone_with_the_future(stores: Stores) {
+    on_each_layer!(stores, by_ann, |layer| {
+        let kept = Mutex::new(None);
+        let hangs = service_fn(|job: Job| {
+            *kept.lock().unwrap() = job.0;
+            std::future::pending::<Result<(), BoxError>>()
+        });
+        let mut service = layer.on_lease(Hand).layer(hangs);
+        let mut call = task::spawn(service.ready().await.unwrap().call(Job::default()));
+        eventually("the handler to run", SOON, async || {
+            assert_pending!(call.poll());
+            kept.lock().unwrap().is_some()
+        })
+        .await;
+        assert!(!is_free(&stores, "ann").await);
+        drop(call);
+        assert!(kept.lock().unwrap().take().unwrap().take().is_none());
+        becomes_free(&stores, "ann").await;
+    });
+}
+
+async fn kept_when_the_handler_fails(stores: Stores) {
+    on_each_layer!(stores, by_ann, |layer| {
+        let kept = Mutex::new(None);
+        let fails = service_fn(|job: Job| {
+            *kept.lock().unwrap() = job.0.unwrap().take();
+            async { Err::<(), BoxError>("out of order".into()) }
+        });
+        let call = layer.on_lease(Hand).layer(fails).oneshot(Job::default());
+        assert_eq!(call.await.unwrap_err().to_string(), "out of order");
+        assert!(!is_free(&stores, "ann").await);
+        drop(kept.lock().unwrap().take());
+        becomes_free(&stores, "ann").await;
+    });
+}

@@ -1,0 +1,15 @@
+//! What every layer owes to the services around it, held against services that forgive nothing.
+
+mod asked;
+mod away;
+mod bounds;
+mod decided_first;
+mod dropped;
+mod hooks;
+mod keys;
+mod known_refusals;
+mod limits;
+mod overloaded;
+mod refused;
+mod several;
+mod shared;

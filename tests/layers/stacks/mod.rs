@@ -1,0 +1,17 @@
+//! Real stacks: servers and clients as people build them, each end to end over a socket.
+
+#[cfg(feature = "axum")]
+mod axum_addresses;
+mod axum_refusals;
+mod axum_routes;
+mod hyper_client;
+mod hyper_server;
+mod missing_parts;
+mod reqwest_client;
+#[cfg(feature = "tonic")]
+mod tonic_client;
+#[cfg(feature = "tonic")]
+mod tonic_server;
+mod tower_inside;
+mod tower_outside;
+mod upstream_says_stop;
